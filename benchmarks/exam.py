@@ -3,7 +3,7 @@
     python benchmarks/exam.py --folder DIR --write       # every table of exam.md, from the files of DIR
     python benchmarks/exam.py --rows FILE --json         # one file, nothing fitted
     python benchmarks/exam.py --folder DIR --fit         # the constants that src/coppice/iteration/devices.py holds
-    python benchmarks/exam.py --folder DIR --halves      # fitted on one random half of the rows, scored on the other
+    python benchmarks/exam.py --folder DIR --halves      # fitted on random parts of the rows, scored on the others
 
 Error of a row is predicted over measured time minus one; a row that cannot be predicted counts as 100%. Regret is that
 of an owner who takes the configuration that is predicted to be fastest of those with the same model and number of GPUs.
@@ -12,7 +12,6 @@ of an owner who takes the configuration that is predicted to be fastest of those
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import random
@@ -24,29 +23,27 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from coppice.bounds.problem import Problem
-from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.iteration.devices import CALIBRATIONS, DEVICES, Calibration
-from coppice.iteration.estimate import Cluster, Estimate, estimate
+from coppice.iteration.estimate import Cluster, Estimate, estimate, products_seconds
+from coppice.iteration.framework import DEEPSPEED_2021, MEGATRON, NANOTRON, Framework
+from coppice.iteration.memory import memory_of
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
-from coppice.planners.ring.best import best_ring
-from coppice.topology import preset
-from coppice.topology.operations import subset
+from exam_boxes import profiled_seconds, read, ring_seconds
 from tables import Table, replace_generated
 
 PAGE = Path(__file__).with_name("exam.md")
 Row = Mapping[str, str]
 
 NICS = {
-    "vtrain_multi": 4 * 25e9,
-    "selene": 8 * 25e9,
-    "megatron_sc21": 8 * 25e9,
-    "nanotron_h100": 8 * 50e9,
-    "overlap_pairs": 8 * 50e9,
-    "bridge_dense": 8 * 50e9,
+    "vtrain_multi": (4, 25e9),
+    "selene": (8, 25e9),
+    "megatron_sc21": (8, 25e9),
+    "nanotron_h100": (8, 50e9),
+    "overlap_pairs": (8, 50e9),
+    "bridge_dense": (8, 50e9),
 }
-"""Bytes per second of all NICs of a box, by the descriptions of the runs."""
+"""NICs of a box of eight GPUs and bytes per second of one, by the descriptions of the runs."""
 
 CHIPS = {"A100": "A100-80G"}
 """Whose data sheet counts: all measured A100 rows ran on 80 GB."""
@@ -54,7 +51,7 @@ CHIPS = {"A100": "A100-80G"}
 LIKE = {"B200": "H100", "GB200": "H100", "GB300": "H100"}
 """Chips without constants of their own take those of another."""
 
-PRECISIONS = {"fp8": 3.2, "fp8-cs": 3.2, "mxfp8": 2.9, "nvfp4": 5.0}
+PRECISIONS = {"fp8": 2.85, "fp8-cs": 2.25, "mxfp8": 2.25, "nvfp4": 3.95}
 """How much faster than with 16 bits matrix products seem: fitted to the open rows of bridge_dense, with constants of an
 older chip, so that what else software has gained since is in them and they exceed the ratio of the peaks."""
 
@@ -100,7 +97,15 @@ def model_of(row: Row) -> Transformer:
         mlp_matrices=3 if row["mlp"] == "swiglu3" else 2,
         seq=int(row["seq"]),
         vocab=int(row["vocab"]),
+        biases=row["mlp"] == "gelu2",
     )
+
+
+def framework_of(row: Row) -> Framework:
+    """What a row was run with, by the description of the runs."""
+    if row["set"] == "nanotron_h100":
+        return NANOTRON
+    return DEEPSPEED_2021 if row["shard"] == "zero3" else MEGATRON
 
 
 def layouts_of(row: Row) -> Iterator[Layout]:
@@ -137,25 +142,38 @@ def layouts_of(row: Row) -> Iterator[Layout]:
 def cluster_of(row: Row, calibration: Calibration | None = None) -> Cluster:
     """The GPUs of a row, with fitted constants or given ones."""
     chip = CHIPS.get(row["gpu"], row["gpu"])
+    count, rate = NICS[row.get("set", "overlap_pairs")]
     return Cluster(
         device=DEVICES[chip],
-        nic_bytes_per_second=NICS[row.get("set", "overlap_pairs")] * DEVICES[chip].box / 8,
+        nic_bytes_per_second=count * rate * DEVICES[chip].box / 8,
+        shares_nics=count < 8,
         calibration=calibration or CALIBRATIONS[LIKE.get(chip, chip)],
         precision=PRECISIONS.get(row["dtype"], 1.0),
     )
 
 
-def best_estimate(row: Row, calibration: Calibration | None = None) -> Estimate:
-    """The fastest of the layouts that a row may have had.
+@cache
+def possible(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[Transformer, tuple[Layout, ...]]:
+    """The model of a row, and the layouts that it may have had: of several those that fit the memory.
 
     Raises:
         InputError: If there is none.
     """
-    cluster, model = cluster_of(row, calibration), model_of(row)
-    found = [estimate(model, layout, cluster) for layout in layouts_of(row)]
-    if not found:
+    row = dict(zip(names, values, strict=True))
+    model, layouts = model_of(row), tuple(layouts_of(row))
+    room = DEVICES[CHIPS.get(row["gpu"], row["gpu"])].memory_bytes
+    fitting = tuple(each for each in layouts if memory_of(model, each).total <= room)
+    if not layouts:
         msg = f"expected a layout that divides the batch of {row['id']}, found none."
         raise InputError(msg)
+    return model, fitting or layouts
+
+
+def best_estimate(row: Row, calibration: Calibration | None = None) -> Estimate:
+    """The fastest of the layouts that a row may have had."""
+    model, layouts = possible(tuple(row), tuple(row.values()))
+    cluster, framework = cluster_of(row, calibration), framework_of(row)
+    found = [estimate(model, layout, cluster, framework) for layout in layouts]
     return min(found, key=lambda each: each.seconds)
 
 
@@ -163,95 +181,6 @@ def iteration_seconds(row: Row, folder: Path) -> float:
     """The predicted time of a row of measured iterations."""
     del folder
     return best_estimate(row).seconds
-
-
-EMBEDDING_S = 0.5e-3
-"""Share of the embedding in the profiled time of embedding, head and loss: launching its kernels."""
-SEND_BYTES_PER_S = 12.5 * 2**30
-
-
-@cache
-def profile_of(folder: Path) -> Mapping[tuple[int, int, int], Row]:
-    """Rows of the layer profile by hidden width, tensor parallelism and micro-batch."""
-    rows = read(folder / "a100_layer_profile.csv")
-    return {(int(row["hidden"]), int(row["tp"]), int(row["micro_batch"])): row for row in rows}
-
-
-@cache
-def in_place_table(folder: Path) -> Mapping[int, list[tuple[int, float]]]:
-    """Measured in-place all-reduces of the A100 box: for each number of ranks bytes and seconds."""
-    found: dict[int, list[tuple[int, float]]] = {}
-    for row in read(folder / "nccl_allreduce.csv"):
-        if row["gpu"] == "A100":
-            found.setdefault(int(row["ranks"]), []).append(
-                (int(row["bytes"]), float(row["time_in_place_us"]) / 1e6)
-            )
-    return {ranks: sorted(rows) for ranks, rows in found.items()}
-
-
-def table_seconds(folder: Path, ranks: int, size: float) -> float:
-    """The time in the table for the next size; beyond it that of its last bus bandwidth taken as algorithm bandwidth,
-    as the program did whose output the rows are."""
-    rows = in_place_table(folder)[ranks]
-    for bytes_, seconds in rows:
-        if bytes_ >= size:
-            return seconds
-    last, seconds = rows[-1]
-    return size * seconds / (last * 2 * (ranks - 1) / ranks)
-
-
-def profiled_seconds(row: Row, folder: Path) -> float:
-    """The arithmetic of 1F1B over profiled layers: nothing is modelled but the order."""
-    hidden, tensor, stages, data = (int(row[key]) for key in ("hidden", "tp", "pp", "dp"))
-    micro_batch = int(row["micro_batch"])
-    count = int(row["global_batch"]) // (micro_batch * data)
-    profile = profile_of(folder)[hidden, tensor, micro_batch]
-    held = int(row["layers"]) / stages
-    stage = held * float(profile["layer_fwd_bwd_ms"]) / 1e3
-    ends = float(profile["embedding_head_loss_fwd_bwd_ms"]) / 1e3
-    step = (held * float(profile["update_per_layer_ms"]) + float(profile["update_rest_ms"])) / 1e3
-    seconds = count * (stage + ends) + step
-    if stages > 1:
-        send = 2 * micro_batch * int(row["seq"]) * hidden / SEND_BYTES_PER_S
-        seconds = (count + stages - 1) * stage + count * (ends - EMBEDDING_S) + EMBEDDING_S + step
-        seconds += 2 * (stages - 1) * send
-    if data > 1:
-        words = int(row["vocab"]) * hidden * (2 if stages == 1 else 1)
-        seconds += table_seconds(folder, data, 2 * (12 * hidden**2 * held + words) / tensor)
-    return seconds
-
-
-V100_RANKS = (0, 2, 3, 1, 4, 6, 7, 5)  # the box numbers its GPUs so that 0 and 1 share one NVLink
-RINGS = {  # seconds of a launch and of a hop, share of the links' rate, rate of one more pass over memory
-    "A100": (36e-6, 4.5e-6, 0.938, 605e9),
-    "V100": (48e-6, 4e-6, 0.897, 4000e9),
-}
-
-
-@cache
-def ring_rate(gpu: str, ranks: int) -> float:
-    """Bus bandwidth in bytes/s of the best rings on the first GPUs of a box.
-
-    Raises:
-        InputError: If no ring of links joins them.
-    """
-    box = preset("dgx-a100") if gpu == "A100" else subset(preset("dgx-1v"), V100_RANKS)
-    ring = best_ring(Problem(topology=subset(box, range(ranks)), collective=Collective.ALL_REDUCE))
-    if ring is None:
-        msg = f"no ring of NVLinks joins {ranks} GPUs of the {gpu} box."
-        raise InputError(msg)
-    return 1e9 * float(ring.busbw_gb_per_s)
-
-
-def ring_seconds(row: Row, folder: Path) -> float:
-    """An all-reduce around rings: launch, hops, links, and a pass over memory."""
-    del folder
-    launch, hop, share, memory = RINGS[row["gpu"]]
-    ranks, size = int(row["ranks"]), int(row["bytes"])
-    rounds = 2 * (ranks - 1)
-    return (
-        launch + rounds * hop + size * (rounds / ranks / (share * ring_rate(row["gpu"], ranks)) + 1 / memory)
-    )
 
 
 def pair_ratio(row: Row, folder: Path) -> float:
@@ -293,19 +222,16 @@ def pair_ratio(row: Row, folder: Path) -> float:
             return found.seconds
         # In as many steps as ranks, all but the first of a gather and the last of a scatter run beside the products,
         # whose pieces have fewer tokens.
-        tokens, half = model.seq * layout.micro_batch, cluster.calibration.half_tokens
-        slower = (1 + half * layout.tensor / tokens) / (1 + half / tokens) - 1
-        return found.seconds - found.tensor * (1 - 1 / layout.tensor) + found.compute * slower
+        tokens, ranks = model.seq * layout.micro_batch, layout.tensor
+        whole = products_seconds(model, tokens, ranks, cluster)
+        pieces = ranks * products_seconds(model, tokens / ranks, ranks, cluster)
+        passes = 3 + (layout.recompute is Recompute.FULL)
+        slower = layout.micro_batches * layers * passes * (pieces - whole)
+        return found.seconds - found.tensor * (1 - 1 / ranks) + slower
 
     if stages > 1:
         return seconds(1, 1) / seconds(layers // stages, 1)
     return seconds(1, batch) / seconds(1, batch, hides=True)
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a file."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def kind_of(row: Row) -> tuple[Callable[[Row, Path], float], Callable[[Row], float]]:
@@ -366,23 +292,47 @@ def figures(found: Sequence[Predicted], seconds: float) -> dict[str, Any]:
     }
 
 
-def fit(rows: Sequence[Row], start: Calibration) -> Calibration:
-    """The constants with which rows are met best; within physical limits, stragglers counting less."""
+WIDTHS = {
+    "matrix_share": 0.15,
+    "half_tokens": 1.0,
+    "attention_share": 0.7,
+    "memory_share": 0.2,
+    "near_seconds": 0.5,
+    "near_share": 0.2,
+    "far_seconds": 0.3,
+    "far_share": 0.3,
+    "gradient_share": 0.3,
+    "stall_share": 1.5,
+}
+"""How far each constant may be from what is usual, the default of :class:`Calibration`, for as much as an error of 3%
+counts: as differences of logarithms. What rows do not tell stays at what is usual."""
+USUAL_ERROR = 0.03
+
+
+def fit(rows: Sequence[Row]) -> Calibration:
+    """The constants with which rows are met best, within physical limits and near what is usual."""
     from scipy.optimize import least_squares
 
     names = Calibration.names()
-    shares = [name for name in names if name.endswith("_share")]
-    low = [math.log(0.05 if name in shares else 1.0 if name == "half_tokens" else 1e-6) for name in names]
-    high = [math.log(0.95 if name in shares else 5000.0 if name == "half_tokens" else 1e-2) for name in names]
-
-    def errors(logs: Sequence[float]) -> list[float]:
-        constants = Calibration(**{name: math.exp(value) for name, value in zip(names, logs, strict=True)})
-        return [math.log(best_estimate(row, constants).seconds / float(row["time_s"])) for row in rows]
-
-    begin = [
-        min(max(math.log(getattr(start, name)), a), b) for name, a, b in zip(names, low, high, strict=True)
+    middle = [math.log(getattr(Calibration(), name)) for name in names]
+    high = [
+        math.log(0.95 if name.endswith("_share") else 5000.0 if name == "half_tokens" else 1e-2)
+        for name in names
     ]
-    found = least_squares(errors, begin, bounds=(low, high), loss="soft_l1", f_scale=0.03)
+    low = [math.log(0.05 if name.endswith("_share") else 1e-6) for name in names]
+    low[names.index("stall_share")] = math.log(1e-4)
+
+    def misses(logs: Sequence[float]) -> list[float]:
+        constants = Calibration(**{name: math.exp(value) for name, value in zip(names, logs, strict=True)})
+        found = [math.log(best_estimate(row, constants).seconds / float(row["time_s"])) for row in rows]
+        # The soft L1 norm: errors beyond the usual one count linearly.
+        soft = [math.sqrt(2 * (math.sqrt(1 + (each / USUAL_ERROR) ** 2) - 1)) for each in found]
+        apart = [
+            (value - usual) / WIDTHS[name] for name, value, usual in zip(names, logs, middle, strict=True)
+        ]
+        return [math.copysign(size, each) for size, each in zip(soft, found, strict=True)] + apart
+
+    found = least_squares(misses, middle, bounds=(low, high), xtol=1e-6, ftol=1e-6)
     values = (float(f"{math.exp(value):.4g}") for value in found.x)
     return Calibration(**dict(zip(names, values, strict=True)))
 
@@ -444,22 +394,48 @@ def table(folder: Path) -> tuple[Table, dict[str, list[Predicted]]]:
     return result, everything
 
 
+def fitted_rows(folder: Path, name: str) -> list[Row]:
+    """The rows to which constants are fitted: A100 without those that a note calls unstable."""
+    rows = read(folder / f"{name}.csv")
+    return stable(rows) if name == "vtrain_multi" else list(rows)
+
+
+def held_out(rows: Sequence[Row], draw: random.Random, parts: int) -> list[float]:
+    """Percent by which each row is missed with constants fitted to the other parts of a random division."""
+    order = list(rows)
+    draw.shuffle(order)
+    errors = []
+    for part in range(parts):
+        constants = fit([row for k, row in enumerate(order) if k % parts != part])
+        errors += [
+            abs(best_estimate(row, constants).seconds / float(row["time_s"]) - 1) * 100
+            for row in order[part::parts]
+        ]
+    return errors
+
+
 def halves(folder: Path, seed: int) -> Table:
-    """Fitted on a random half of the rows of a set, scored on the other half and on sets that are never fitted."""
+    """Rows predicted with constants that were fitted to others, over ten random divisions."""
     result = Table(
-        title="Fitted on one half, scored on the other",
-        header=("rows", "number", "mean", "median", "largest"),
+        title="Fitted on some rows, scored on the others",
+        header=("rows", "parts", "mean", "of divisions", "median", "largest"),
     )
     draw = random.Random(seed)
-    for chip, name in FITTED_ON.items():
-        rows = stable(read(folder / f"{name}.csv"))
-        draw.shuffle(rows)
-        constants = fit(rows[::2], CALIBRATIONS[chip])
-        errors = [
-            abs(best_estimate(row, constants).seconds / float(row["time_s"]) - 1) * 100 for row in rows[1::2]
-        ]
-        cells = (statistics.mean(errors), statistics.median(errors), max(errors))
-        result.rows.append((f"{name}, stable", str(len(errors)), *(f"{value:.2f}%" for value in cells)))
+    for name in FITTED_ON.values():
+        rows = fitted_rows(folder, name)
+        for parts in (2, 5):
+            runs = [held_out(rows, draw, parts) for _ in range(10)]
+            means = [statistics.mean(each) for each in runs]
+            result.rows.append(
+                (
+                    f"{name}, stable" if name == "vtrain_multi" else name,
+                    str(parts),
+                    f"{statistics.mean(means):.2f}%",
+                    f"{min(means):.2f} to {max(means):.2f}%",
+                    f"{statistics.mean(statistics.median(each) for each in runs):.2f}%",
+                    f"{max(max(each) for each in runs):.1f}%",
+                )
+            )
     return result
 
 
@@ -472,7 +448,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, metavar="FILE", help="predict the rows of one file")
     parser.add_argument("--json", action="store_true", help="figures of --rows as JSON")
     parser.add_argument("--fit", action="store_true", help="fit the constants, and print them")
-    parser.add_argument("--halves", action="store_true", help="fit on a random half, score the other")
+    parser.add_argument("--halves", action="store_true", help="fit on random parts, score the others")
     parser.add_argument("--seed", type=int, default=0, help="of the halves")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args()
@@ -496,7 +472,7 @@ def main() -> None:
         parser.error("give --folder or --rows")
     if options.fit:
         for chip, name in FITTED_ON.items():
-            found_constants = fit(stable(read(options.folder / f"{name}.csv")), CALIBRATIONS[chip])
+            found_constants = fit(fitted_rows(options.folder, name))
             print(chip, asdict(found_constants))
         return
     if options.halves:

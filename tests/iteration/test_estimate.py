@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of, device_in
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
-from coppice.iteration.estimate import Cluster, estimate
+from coppice.iteration.estimate import Cluster, LayerWork, estimate, gathering_seconds, hop_seconds
+from coppice.iteration.framework import DEEPSPEED_2021, NANOTRON
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS, model_named
 from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
@@ -129,9 +131,84 @@ def test_clusters_from_topologies(name: str, boxes: int, device: str, link: floa
     assert found.nic_bytes_per_second == pytest.approx(nics)
 
 
+def test_gpus_share_nics_where_there_are_fewer() -> None:
+    assert cluster_of(preset("dgx-1v", boxes=2)).shares_nics
+    assert not cluster_of(preset("dgx-a100", boxes=2)).shares_nics
+    assert not cluster_of(preset("dgx-a100", boxes=1)).shares_nics
+
+
 def test_devices_are_named() -> None:
     assert device_in("2 x hgx-h200") == "H200"
     with pytest.raises(InputError, match=r"found topology 'ring of 4': name one"):
         cluster_of(preset("ring", gpus=4))
     with pytest.raises(InputError, match="found 'H1000'"):
         cluster_of(preset("ring", gpus=4), "H1000")
+
+
+def test_products_with_larger_results_are_nearer_to_the_peak() -> None:
+    rate = A100.matrix_flops(2048, 4096, 1024)
+    assert rate == pytest.approx(A100.matrix_flops(4096, 2048, 8192))
+    assert rate < A100.matrix_flops(4096, 4096, 1024) < A100.device.flops
+
+
+def test_rings_of_some_gpus_that_share_nics_take_twice_as_long() -> None:
+    shared = replace(A100, shares_nics=True)
+    free = {"near_seconds": 0.0, "far_seconds": 0.0}
+    whole, half = (replace(each, calibration=replace(each.calibration, **free)) for each in (A100, shared))
+    for stride, factor in ((1, 1), (2, 2), (4, 2), (8, 1)):
+        plain = whole.ring_seconds(1e9, 64 // stride, stride)
+        assert half.ring_seconds(1e9, 64 // stride, stride) == pytest.approx(factor * plain)
+    assert half.ring_seconds(1e9, 4, 1) == whole.ring_seconds(1e9, 4, 1)
+
+
+def test_passes_stall_the_more_gpus_there_are() -> None:
+    layout = replace(BASE, data=4, global_batch=256)
+    calm = replace(A100, calibration=replace(A100.calibration, stall_share=0.0))
+    for each in (BASE, layout):
+        share = A100.calibration.stall_share * each.gpus / 1000
+        expected = (1 + share) * estimate(GPT, each, calm).compute
+        assert estimate(GPT, each, A100).compute == pytest.approx(expected)
+
+
+def test_ranks_that_keep_shares_do_not_gather_what_a_stage_sends() -> None:
+    gathered = A100.ring_seconds(2 * GPT.seq * GPT.hidden, 8, 1, rounds=1)
+    shares = hop_seconds(GPT, replace(BASE, sequence_parallel=True), A100)
+    assert hop_seconds(GPT, BASE, A100) == pytest.approx(shares + gathered)
+
+
+@pytest.mark.parametrize("vocab", [1000, 131072, 1000000])
+@pytest.mark.parametrize(("layers", "stages"), [(6, 2), (7, 3), (8, 4), (5, 5)])
+def test_balanced_stages_are_the_best_of_all(layers: int, stages: int, vocab: int) -> None:
+    model = Transformer(layers=layers, hidden=2048, heads=32, ffn=8192, mlp_matrices=3, seq=4096, vocab=vocab)
+    layout = Layout(pipeline=stages, global_batch=64, fused_attention=True)
+    found = estimate(model, layout, A100, NANOTRON)
+    work = LayerWork.of(model, layout, A100)
+    ways = [way for way in product(range(layers + 1), repeat=stages) if sum(way) == layers]
+    best = min(
+        max(*(held * work.layer for held in way[:-1]), way[-1] * work.layer + work.head) for way in ways
+    )
+    assert (found.compute + found.head) / 64 == pytest.approx(best)
+    # Filling and draining takes what the other stages compute.
+    free = replace(A100, calibration=replace(A100.calibration, near_seconds=0.0, far_seconds=0.0))
+    sends = (stages - 1) * estimate(model, layout, free, NANOTRON).sends / 64
+    rest = estimate(model, layout, free, NANOTRON).bubble - sends
+    assert rest == pytest.approx(layers * work.layer + work.head - best)
+
+
+def test_how_zero_3_began() -> None:
+    layout = Layout(data=384, micro_batch=4, global_batch=1536, recompute=Recompute.FULL, shard=Shard.ZERO3)
+    biased = replace(GPT, biases=True)
+    now, then = (gathering_seconds(biased, layout, A100, *more) for more in ((), (DEEPSPEED_2021,)))
+    # Three gathers and a whole sum, where two gathers and scattered sums do, and three times as many messages.
+    assert 5 / 3 < then / now < 5
+    kept = gathering_seconds(biased, replace(layout, recompute=Recompute.NONE), A100, DEEPSPEED_2021)
+    assert kept == pytest.approx(4 / 5 * then)
+    assert gathering_seconds(biased, replace(layout, shard=Shard.ZERO1), A100, DEEPSPEED_2021) == 0
+
+
+def test_zero_1_by_tensors_waits_for_each() -> None:
+    layout = replace(BASE, pipeline=1, data=64, global_batch=64, shard=Shard.ZERO1)
+    buckets, tensors = (estimate(GPT, layout, A100, *more).gradients for more in ((), (NANOTRON,)))
+    hops = 2 * 63 * A100.calibration.far_seconds
+    volume = buckets - hops
+    assert tensors == pytest.approx(2 * volume + 12 * 96 * hops)

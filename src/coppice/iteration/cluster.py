@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.iteration.devices import CALIBRATIONS, DEVICES, Calibration, Device
+from coppice.iteration.devices import CALIBRATIONS, DEVICES, KERNELS, Calibration, Device
 from coppice.iteration.estimate import Cluster
 from coppice.iteration.measured.table import DeviceTable
 from coppice.text import suggestion
@@ -140,10 +140,11 @@ def _cluster(
         box=int(boxes[1][0]),
     )
     if table is not None and table.launch_seconds:
-        calibration = replace(calibration, host_seconds=table.launch_seconds)
+        calibration = replace(calibration, host_seconds=KERNELS * table.launch_seconds)
     return Cluster(
         device=own,
         nic_bytes_per_second=nics or links * own.box,
         calibration=calibration,
         table=table,
+        shares_nics=0 < int(leaves.sum()) < len(ranks),
     )

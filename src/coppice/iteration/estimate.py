@@ -1,15 +1,18 @@
 """The time of an iteration of a transformer on boxes of GPUs, part by part, in closed form.
 
-Theory. A micro-batch takes each layer the time of its matrix products (at the share of the peak that their tokens
-allow), of attention, and of passes over activations at the rate of memory; at least what the host needs to launch them.
-The backward pass takes twice as long, and what is recomputed once more. Tensor parallelism sums the activations of a
-layer over its ranks four times, six times where all is recomputed: rings, inside a box or across boxes, where the
-groups of a box share its NICs. In a pipeline of p devices with v chunks each the slowest stage, which is the last one
-with the head, runs all m micro-batches, and the others fill and drain it in (p - 1) / v of their time. Replicas sum
-their gradients at the end; ZeRO-3 gathers parameters and scatters gradients for each layer of each micro-batch.
+Theory. A micro-batch takes each layer the time of its matrix products (at the share of the peak that the size of
+their results allows), of attention, and of passes over activations at the rate of memory; at least what the host needs
+to launch them. The backward pass takes twice as long, and what is recomputed once more. Tensor parallelism sums the
+activations of a layer over its ranks four times, six times where all is recomputed: rings, inside a box or across
+boxes, where the groups of a box share its NICs. Stages send each other shares of activations, which ranks of a
+tensor-parallel group gather where they do not keep shares. In a pipeline of p devices with v chunks each the slowest
+stage, which is the last one with the head if all have as many layers, runs all m micro-batches, and the others fill and
+drain it in 1 / v of their time. Replicas sum their gradients at the end; ZeRO-3 gathers parameters and scatters
+gradients for each layer of each micro-batch. A GPU that stalls stops all of them, so that passes take longer the more
+GPUs there are.
 
 Not modelled: sums that run beside computation (of gradients beside the last backward pass, of ZeRO-3, of sequence
-parallelism), trouble of allocators, stragglers.
+parallelism), trouble of allocators.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from dataclasses import dataclass, replace
 
 from coppice.iteration.costs.group import CollectiveCosts, RankGroup
 from coppice.iteration.devices import Calibration, Device
+from coppice.iteration.framework import MEGATRON, Framework
 from coppice.iteration.measured.table import DeviceTable
-from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
 __all__ = [
@@ -30,8 +33,9 @@ __all__ = [
     "LayerWork",
     "estimate",
     "gathering_seconds",
+    "hop_seconds",
+    "products_seconds",
     "routing_seconds",
-    "stage_times",
 ]
 
 _HALF = 2  # bytes of an element of activations, parameters and gradients
@@ -39,7 +43,8 @@ OPTIMIZER_BYTES = 30
 """What Adam reads and writes for a parameter, its 32-bit states and copy included."""
 _SCORES = 7  # passes over the scores of attention that are not fused, two bytes each
 _LOSS = 12  # passes over the scores of words, forward and backward
-_PASSES = 10  # passes over the activations of a layer beside its matrix products: norms, residuals, dropout
+_COPIES = 4  # passes over what is gathered into a list of parts and put together from them
+_PASSES = 8  # passes over the activations of a layer beside its matrix products: norms, residuals, dropout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,7 @@ class Cluster:
         calibration: What was measured on such GPUs.
         precision: How much faster than with 16 bits matrix products are in the precision of the job.
         table: What such a GPU reached when it was measured, which takes the place of constants of the calibration.
+        shares_nics: A box has fewer NICs than GPUs.
         costs: Where the times of collectives come from; None: rings by formula and calibration.
     """
 
@@ -60,6 +66,7 @@ class Cluster:
     calibration: Calibration
     precision: float = 1.0
     table: DeviceTable | None = None
+    shares_nics: bool = False
     costs: CollectiveCosts | None = None
 
     @property
@@ -71,7 +78,8 @@ class Cluster:
         """Operations a second of a product of m x k and k x n."""
         if self.table is not None:
             return self.precision * self.table.matrix_flops(m, n, k)
-        share = self.calibration.matrix_share * m / (m + self.calibration.half_tokens)
+        side = math.sqrt(m * n)
+        share = self.calibration.matrix_share * side / (side + self.calibration.half_tokens)
         return self.device.flops * self.precision * share
 
     def attention_flops(self, sequences: float, seq: float, heads: float, *, backward: bool = False) -> float:
@@ -98,7 +106,9 @@ class Cluster:
     ) -> float:
         """Seconds in which groups of ranks at a stride gather or scatter (1 round) or sum (2 rounds) so many bytes.
 
-        All groups do so at once; those of a box share its NICs.
+        All groups do so at once; those of a box share its NICs. Where GPUs share NICs, a group with some GPUs of a box
+        has one at most at each of them: its ring comes in there and leaves from the GPU of another, the way of which to
+        that NIC crosses the processors of the box, at half the rate.
 
         Args:
             size_bytes: Bytes of the whole buffer of a rank.
@@ -118,10 +128,12 @@ class Cluster:
         inside = min(ranks, max(1, self.device.box // stride))
         near = moved / (self.device.link_bytes_per_second * constants.near_share)
         if inside == ranks:
-            return constants.near_seconds * math.log2(ranks) + near
+            return constants.near_seconds + near
         groups = self.device.box / inside
+        if self.shares_nics and 1 < inside < self.device.box:
+            groups *= 2
         far = moved * groups / (self.nic_bytes_per_second * (share or constants.far_share))
-        waits = constants.near_seconds * math.log2(inside) + constants.far_seconds * hops
+        waits = (constants.near_seconds if inside > 1 else 0.0) + constants.far_seconds * hops
         return waits + max(near if inside > 1 else 0.0, far)
 
     def sum_seconds(self, size_bytes: float, ranks: int, *, split: bool) -> float:
@@ -155,7 +167,7 @@ class Cluster:
         constants = self.calibration
         inside = min(ranks, max(1, self.device.box // stride))
         near = size_bytes * (inside - 1) / ranks / (self.device.link_bytes_per_second * constants.near_share)
-        waits = constants.near_seconds * math.log2(ranks)
+        waits = constants.near_seconds
         if inside == ranks:
             return waits + near
         far = size_bytes * (ranks - inside) / ranks * self.device.box
@@ -224,46 +236,53 @@ class Estimate:
         return self.flops / self.seconds / self.peak
 
 
-def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
+def estimate(
+    model: Transformer, layout: Layout, cluster: Cluster, framework: Framework = MEGATRON
+) -> Estimate:
     """The time of an iteration.
 
     Args:
         model: The transformer.
         layout: How the job lies on the GPUs.
         cluster: The GPUs and their network.
+        framework: What the layout does not say.
     """
     work = LayerWork.of(model, layout, cluster)
-    tensor, count = layout.tensor, layout.micro_batches
-    held = model.layers / layout.pipeline
+    tensor, count, stages = layout.tensor, layout.micro_batches, layout.pipeline
     replicas = layout.data * layout.context
     sums = 4 + 2 * (layout.recompute is Recompute.FULL)
     activations = _HALF * work.tokens * model.hidden
     summing = sums * cluster.sum_seconds(activations, tensor, split=layout.sequence_parallel)
-    gathering = gathering_seconds(model, layout, cluster)
-    sending = 0.0
-    if layout.pipeline > 1:
-        sending = 2 * layout.chunks * cluster.send_seconds(activations / tensor, tensor * replicas)
-    passes = 4 + 2 * (layout.recompute is Recompute.FULL)
+    gathering = gathering_seconds(model, layout, cluster, framework)
+    sending = 2 * layout.chunks * hop_seconds(model, layout, cluster) if stages > 1 else 0.0
     mixed = model.expert_layers / model.layers
-    routing = mixed * passes * routing_seconds(model, layout, cluster)
-    stage = held * (work.layer + summing + gathering + routing) + sending
-    own = (model.dense_parameters / layout.pipeline + model.vocab * model.hidden) / tensor
-    routed = model.routed_parameters / layout.pipeline / tensor / layout.expert
+    routing = mixed * sums * routing_seconds(model, layout, cluster)
+    layer = work.layer + summing + gathering + routing
+    held, heads = model.layers / stages, 1
+    if stages > 1 and (framework.balanced or model.layers % (stages * layout.chunks)):
+        held, heads = _slowest(model.layers, stages, layer, work.head)
+    others = model.layers * layer + work.head - held * layer - heads * work.head
+    own = (model.dense_parameters / stages + model.vocab * model.hidden) / tensor
+    routed = model.routed_parameters / stages / tensor / layout.expert
     gradients = 0.0
     if layout.shard is not Shard.ZERO3:
         share = cluster.calibration.gradient_share
-        gradients = cluster.ring_seconds(_HALF * own, replicas, tensor, share=share)
-        few, far = replicas // layout.expert, tensor * layout.expert
-        gradients += cluster.ring_seconds(_HALF * routed, few, far, share=share) if routed else 0.0
+        messages = 1.0
+        if framework.by_tensor and layout.shard is Shard.ZERO1:
+            messages = _tensors(model) * model.layers / stages
+        size = framework.gradient_bytes * own / messages
+        gradients = messages * cluster.ring_seconds(size, replicas, tensor, share=share)
+        size, few = framework.gradient_bytes * routed, replicas // layout.expert
+        gradients += cluster.ring_seconds(size, few, tensor * layout.expert, share=share) if routed else 0.0
     stepped = own + routed
     if layout.shard is not Shard.NONE:
         stepped = own / replicas + routed * layout.expert / replicas
     return Estimate(
         compute=count * held * work.layer,
-        head=count * work.head,
+        head=count * heads * work.head,
         tensor=count * held * summing,
         sends=count * sending,
-        bubble=(layout.pipeline - 1) * stage / layout.chunks,
+        bubble=(others + (stages - 1) * sending) / layout.chunks,
         gradients=gradients + count * held * gathering,
         exchange=count * held * routing,
         optimizer=OPTIMIZER_BYTES * stepped / cluster.memory_rate,
@@ -272,38 +291,31 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
     )
 
 
-def stage_times(model: Transformer, layout: Layout, cluster: Cluster) -> StageTimes:
-    """The times of the stages of a job, for the simulation of its pipeline in any order.
+def _slowest(layers: int, stages: int, layer: float, head: float) -> tuple[int, int]:
+    """Layers and heads of the slowest stage where it is as quick as can be, by the seconds of both."""
+    dealt = []
+    for last in range(layers + 1):
+        other = math.ceil((layers - last) / (stages - 1))
+        dealt.append(max((other * layer, other, 0), (last * layer + head, last, 1)))
+    _, held, heads = min(dealt)
+    return held, heads
 
-    The head is on the last stage; the gradients of a stage are summed over replicas by themselves.
+
+def _tensors(model: Transformer) -> int:
+    """Tensors of parameters of a layer: four matrices and the gains of two norms, each with a bias or without."""
+    return 12 if model.biases else 6
+
+
+def hop_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
+    """Seconds in which a stage has what the stage before it gives for a micro-batch.
+
+    Each rank of a tensor-parallel group sends its share; without sequence parallelism they gather the whole (scatter
+    and gather of Narayanan et al., SC 2021, section 4.1).
     """
-    work = LayerWork.of(model, layout, cluster)
-    stages = layout.pipeline * layout.chunks
-    held = model.layers / stages
-    activations = _HALF * work.tokens * model.hidden
-    summing = cluster.sum_seconds(activations, layout.tensor, split=layout.sequence_parallel)
-    again = 2 * (layout.recompute is Recompute.FULL)
-    gathering = gathering_seconds(model, layout, cluster)
-    forward = [held * (work.forward + 2 * summing + gathering / 3)] * stages
-    backward = [held * (work.backward + (2 + again) * summing + gathering * 2 / 3)] * stages
-    forward[-1] += work.head / 3
-    backward[-1] += 2 * work.head / 3
-    replicas = layout.data * layout.context
-    reduction = [0.0] * stages
-    if layout.shard is not Shard.ZERO3:
-        share = cluster.calibration.gradient_share
-        sizes = [_HALF * model.layer_parameters * held / layout.tensor] * stages
-        for end in {0, stages - 1}:
-            sizes[end] += _HALF * model.vocab * model.hidden / layout.tensor
-        reduction = [cluster.ring_seconds(size, replicas, layout.tensor, share=share) for size in sizes]
-    return StageTimes(
-        forward=forward,
-        backward=backward,
-        transfer=cluster.send_seconds(activations / layout.tensor, layout.tensor * replicas)
-        if stages > 1
-        else 0.0,
-        reduction=reduction,
-    )
+    size = _HALF * layout.micro_batch * model.seq / layout.context * model.hidden
+    stride = layout.tensor * layout.data * layout.context
+    gathered = 0.0 if layout.sequence_parallel else cluster.ring_seconds(size, layout.tensor, 1, rounds=1)
+    return cluster.send_seconds(size / layout.tensor, stride) + gathered
 
 
 @dataclass(frozen=True)
@@ -332,15 +344,12 @@ class LayerWork:
     @classmethod
     def of(cls, model: Transformer, layout: Layout, cluster: Cluster) -> LayerWork:
         """By the share of the peak that matrix products, attention and passes over memory reach."""
-        constants, memory = cluster.calibration, cluster.memory_rate
+        memory = cluster.memory_rate
         tokens = layout.micro_batch * model.seq / layout.context
         own = tokens / layout.tensor
-        matrices = cluster.matrix_flops(tokens, 4 * model.hidden / layout.tensor, model.hidden)
-        products = 2 * own * model.layer_parameters / matrices
-        if model.experts:
-            products += _routed_seconds(model, layout, cluster, tokens, matrices)
-        sequences = layout.micro_batch / layout.context
-        heads = model.heads / layout.tensor
+        products = products_seconds(model, tokens, layout.tensor, cluster)
+        products += _routed_seconds(model, layout, cluster, tokens) if model.experts else 0.0
+        sequences, heads = layout.micro_batch / layout.context, model.heads / layout.tensor
         scores = 4 * own * model.seq * model.query_width
         if layout.fused_attention and not model.causal:
             scores *= 2  # rates count scores that are masked, and not computed
@@ -351,28 +360,55 @@ class LayerWork:
             attention, behind = attention + unfused, behind + 2 * unfused
         norms = _PASSES * model.hidden * (own if layout.sequence_parallel else tokens)
         passes = (norms + 4 * own * model.mlp_width) * _HALF / memory
-        once, twice = products + attention + passes, 2 * (products + passes) + behind
-        forward, backward = (max(each, constants.host_seconds) for each in (once, twice))
-        again = {Recompute.NONE: 0.0, Recompute.SELECTIVE: attention, Recompute.FULL: forward}
+        stalls = 1 + cluster.calibration.stall_share * layout.gpus / 1000
+        once, twice = (products + attention + passes) * stalls, (2 * (products + passes) + behind) * stalls
+        forward, backward = (max(each, cluster.host_seconds) for each in (once, twice))
+        again = {Recompute.NONE: 0.0, Recompute.SELECTIVE: attention * stalls, Recompute.FULL: forward}
         words = own * model.vocab * (model.scored_tokens or model.seq) / model.seq
+        rate = cluster.matrix_flops(tokens, model.vocab / layout.tensor, model.hidden)
         return cls(
             tokens=tokens,
             forward=forward,
             backward=backward + again[layout.recompute],
-            head=6 * words * model.hidden / matrices + _LOSS * words * _HALF / memory,
+            head=(6 * words * model.hidden / rate + _LOSS * words * _HALF / memory) * stalls,
             recompute=again[layout.recompute],
         )
 
 
-def _routed_seconds(
-    model: Transformer, layout: Layout, cluster: Cluster, tokens: float, matrices: float
-) -> float:
-    """What products of experts take beyond the rate of all others: padded slots, and fewer tokens for each expert."""
-    mixed = model.expert_layers / model.layers
-    used = 2 * tokens / layout.tensor * mixed * model.experts_per_token * model.expert_parameters
-    rows = tokens * model.routed_share * layout.expert / model.experts
-    rate = cluster.matrix_flops(max(1.0, rows), 4 * model.hidden / layout.tensor, model.hidden)
-    return used * (model.capacity_factor or 1.0) / rate - used / matrices
+def products_seconds(model: Transformer, tokens: float, tensor: int, cluster: Cluster) -> float:
+    """Seconds of the matrix products of a forward pass over a layer on one of the ranks that share it out.
+
+    Those of experts that tokens are sent to are not among them.
+
+    Args:
+        model: The transformer.
+        tokens: Rows of the products.
+        tensor: Ranks of a tensor-parallel group.
+        cluster: The GPUs.
+    """
+    heads = model.query_width + 2 * model.kv_width
+    mlp = model.dense_parameters / model.layers - model.attention_parameters
+    up = mlp * (model.mlp_matrices - 1) / model.mlp_matrices
+    wide = model.ffn * (model.mlp_matrices - 1)
+    products = (  # weights, and columns of the result on a rank
+        (model.hidden * heads, heads / tensor, model.hidden),
+        (model.hidden * model.query_width, model.hidden, model.query_width / tensor),
+        (up, wide / tensor, model.hidden),
+        (mlp - up, model.hidden, model.ffn / tensor),
+    )
+    return sum(
+        2 * tokens * weights / tensor / cluster.matrix_flops(tokens, columns, inner)
+        for weights, columns, inner in products
+    )
+
+
+def _routed_seconds(model: Transformer, layout: Layout, cluster: Cluster, tokens: float) -> float:
+    """What products of experts take: slots are padded, and an expert has few tokens."""
+    used = model.expert_layers / model.layers * model.experts_per_token * model.expert_parameters
+    rows = max(1.0, tokens * model.routed_share * layout.expert / model.experts)
+    width = (model.expert_ffn or model.ffn) / layout.tensor
+    slots = 2 * tokens / layout.tensor * used * (model.capacity_factor or 1.0)
+    return slots / cluster.matrix_flops(rows, width, model.hidden)
 
 
 def routing_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
@@ -388,11 +424,17 @@ def routing_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> flo
     return cluster.exchange_seconds(size, layout.expert, layout.tensor)
 
 
-def gathering_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """What gathering the four matrices of a layer twice and scattering its gradients takes: nothing hides it."""
+def gathering_seconds(
+    model: Transformer, layout: Layout, cluster: Cluster, framework: Framework = MEGATRON
+) -> float:
+    """What ZeRO-3 takes to gather the parameters of a layer and to scatter its gradients: nothing hides it."""
     if layout.shard is not Shard.ZERO3:
         return 0.0
-    size = _HALF * (model.dense_parameters + model.routed_parameters) / model.layers / layout.tensor / 4
+    size = _HALF * (model.dense_parameters + model.routed_parameters) / model.layers / layout.tensor
+    rounds = 3 + framework.regathers * (1 + (layout.recompute is Recompute.FULL))
+    messages = _tensors(model) if framework.by_tensor else 4
     share = cluster.calibration.gradient_share
     replicas = layout.data * layout.context
-    return 3 * 4 * cluster.ring_seconds(size, replicas, layout.tensor, rounds=1, share=share)
+    once = messages * cluster.ring_seconds(size / messages, replicas, layout.tensor, rounds=1, share=share)
+    copied = _COPIES * size / cluster.memory_rate if framework.regathers else 0.0
+    return rounds * (once + copied)

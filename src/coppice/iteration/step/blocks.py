@@ -9,7 +9,7 @@ import math
 
 from coppice.errors import InputError
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.estimate import OPTIMIZER_BYTES, Cluster, LayerWork, gathering_seconds
+from coppice.iteration.estimate import OPTIMIZER_BYTES, Cluster, LayerWork, gathering_seconds, hop_seconds
 from coppice.iteration.memory import layer_bytes
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.mixture import expert_exchanges, expert_weights
@@ -208,11 +208,14 @@ def _without_weights(head: LayerBlock) -> LayerBlock:
 
 
 def _send(model: Transformer, layout: Layout, cluster: Cluster) -> GroupExchange:
-    """Activations of a micro-batch to the next stage, a part of them from every rank of a tensor-parallel group."""
+    """Activations of a micro-batch to the next stage, a part of them from every rank of a tensor-parallel group.
+
+    The rate of what is gathered after that inside a box is not counted as load.
+    """
     tokens = layout.micro_batch * model.seq / layout.context
     size = _HALF * tokens * model.hidden / layout.tensor
     stride = layout.tensor * layout.data * layout.context
-    seconds = cluster.send_seconds(size, stride)
+    seconds = hop_seconds(model, layout, cluster)
     device = cluster.device
     near = stride < device.box
     rate = device.link_bytes_per_second if near else cluster.nic_bytes_per_second / device.box

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coppice.iteration.devices import KERNELS
 from coppice.iteration.estimate import Cluster
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.transformer import Transformer
@@ -61,7 +62,8 @@ def layer_seconds(
         for backward in (False, True):
             rate = cluster.attention_flops(samples, seq, heads, backward=backward)
             scores[backward] = (1 + backward) * (2 - causal) * layer.attention * samples / rate
-    least = cluster.host_seconds
+    kernels = len(layer.products) + 2 * bool(layer.attention) + 1
+    least = cluster.host_seconds * min(1.0, kernels / KERNELS)
     inputs = products + passes + scores[1]
     weights = products + passes if layer.parameters else 0.0
     # Passes back over activations move twice what they move forward: gradients beside values.
