@@ -61,7 +61,8 @@ decide order: leave one out.
 In formulas of gradients F and B are the times of the forward and of the backward pass, S the bytes of all gradients,
 `message` what a message costs by itself. Where only the abstract of a paper was at hand the text says so, and what
 runs here is a reconstruction. *Stock* is what switches a policy on in programs as they are; the others need code.
-Options go as `--set NAME=VALUE` to `train policy`, as `NAME=VALUE` to the example program. All commands run in a test.
+Options go as `--set NAME=VALUE` to `train policy`, as `NAME=VALUE` to the program that runs policies on jobs. All
+commands run in a test.
 """
 
 GROUPS = {
@@ -70,7 +71,10 @@ GROUPS = {
     "Inside layers": (
         "Exchanges of tensor parallelism beside products, and what is computed again. They change the layers of a job."
     ),
-    "The whole iteration": "Plans for all collectives of an iteration together with the computation around them.",
+    "The whole iteration": (
+        "Plans for all collectives of an iteration together with the computation around them. Jobs whose replicas "
+        "share out parameters are refused."
+    ),
 }
 _UNITS = {"bytes": "bytes", "seconds": "s", "elements": "elements"}
 _SETTINGS = {

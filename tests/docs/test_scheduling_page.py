@@ -40,6 +40,9 @@ def test_theory_is_markdown() -> None:
     assert not re.search(r":\w+:`|``(?!`)(?<!```)", PAGE.replace("```", ""))
     fenced = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
     assert not re.search(r"^ {4}", fenced, re.MULTILINE)
+    assert not re.search(r"^(\d+[.)]|[-+>]) ", fenced, re.MULTILINE), (
+        "a line that starts a list or a quotation"
+    )
     for section in re.split(r"^### ", fenced, flags=re.MULTILINE)[1:]:
         head = section.partition("\n\nIn `src/")[0]
         assert re.search(r"\b(19|20)\d\d\b|'\d\d\b|arXiv", head), f"no source in {head[:60]!r}"
