@@ -101,6 +101,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/architecture.py
 	$(BIN)/python docs/survey.py
+	$(BIN)/python docs/scheduling.py
 	$(BIN)/python docs/clusters.py
 
 build/optimized/%.o: cpp/%.cc $(CORE_HEADERS)

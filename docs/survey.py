@@ -34,6 +34,7 @@ class System:
         source: Where it was published.
         problem: What it is for.
         where: Modules or folders below `src/coppice/`; none: it is not here.
+        policies: Names of its policies of the training iteration.
         command: What runs or compares it.
         missing: What of it is not covered.
     """
@@ -42,32 +43,55 @@ class System:
     source: str
     problem: str
     where: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
     command: str = ""
     missing: str = ""
 
 
-def families() -> dict[str, list[System]]:
-    """The systems by family, as the table has them."""
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Systems for one purpose.
+
+    Attributes:
+        title: What they do.
+        systems: The systems.
+        about: What holds for all of them.
+    """
+
+    title: str
+    systems: tuple[System, ...]
+    about: str = ""
+
+
+def families() -> list[Family]:
+    """The families, as the table has them."""
     with TABLE.open("rb") as file:
         table = tomllib.load(file)
-    found = {}
+    found = []
     for family in table["family"]:
-        found[family["title"]] = [
-            System(**{name: tuple(value) if name == "where" else value for name, value in row.items()})
+        systems = tuple(
+            System(
+                **{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+            )
             for row in family["system"]
-        ]
+        )
+        found.append(Family(title=family["title"], systems=systems, about=family.get("about", "")))
     return found
 
 
 def page() -> str:
     """The page."""
     parts = [HEADER]
-    for title, systems in families().items():
-        here = sum(bool(system.where) for system in systems)
-        parts.append(f"## {title}\n\n{here} of {len(systems)} are here.\n")
+    for family in families():
+        here = sum(bool(system.where) for system in family.systems)
+        parts.append(
+            f"## {family.title}\n\n{f'{here} of {len(family.systems)} are here. {family.about}'.rstrip()}\n"
+        )
         parts.append("| system | problem | where | command | not covered |\n| --- | --- | --- | --- | --- |")
-        for system in systems:
+        for system in family.systems:
             where = ", ".join(f"`{place}`" for place in system.where) or "not here yet"
+            if system.policies:
+                where += f"; as {', '.join(f'`{name}`' for name in system.policies)}"
             command = f"`{system.command}`" if system.command else ""
             cells = (f"**{system.name}** ({system.source})", system.problem, where, command, system.missing)
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

@@ -21,6 +21,10 @@ def test_iteration() -> None:
     assert run_session("iteration.md") > 5
 
 
+def test_scheduling() -> None:
+    assert run_session("scheduling.md") > 5
+
+
 def test_jobs() -> None:
     assert run_session("jobs.md") > 5
 

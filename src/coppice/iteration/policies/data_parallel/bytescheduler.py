@@ -9,8 +9,8 @@ Little credit is stop and wait: prompt preemption, and a gap of a round trip for
 queue: no gaps, and an urgent partition waits for all that is in flight. With partitions of p bytes and room for n of
 them at a time the throughput is min(bandwidth, n p / (p / bandwidth + round trip)); an urgent one waits for about
 credit / bandwidth. Without credit, cost of messages theta: T <= T_opt + S theta / p + p / bandwidth + theta, least
-at p = sqrt(S theta bandwidth). Without cost and with endless cutting the priority of layers is optimal (the paper's
-theorem).
+at p = sqrt(S theta bandwidth). Without cost and with endless cutting the priority of layers is optimal, as the paper
+is reported to prove (on a chain it is earliest due date: `due_dates`).
 
 The partition and the credit are tuned by Bayesian optimization (section 5).
 """

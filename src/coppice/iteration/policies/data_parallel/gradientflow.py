@@ -10,7 +10,7 @@ of chunks, a share `ratio` of them; these are sent, densely, and the others add 
 they are chosen. Then the L1 norms of all chunks are summed, a small message, and the chunks of the greatest norms
 are those of the next iteration, equal norms by number. The set is known before the backward pass begins, so lazy
 all-reduce works as before. Traffic is ratio + element_bytes * chunks / S of the dense one. Which chunks are chosen
-depends on the gradients; here every layer sends its share.
+depends on the gradients; here every layer sends its share. With a ratio below 1 the training is another one.
 """
 
 from __future__ import annotations

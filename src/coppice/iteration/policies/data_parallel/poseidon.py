@@ -2,8 +2,8 @@
 
 The gradient of a fully connected layer of M x N weights over K samples is a sum of K outer products. A worker can
 send their factors, K (M + N) elements, to all others, which rebuild the gradient, instead of M N elements to a
-parameter server. Elements that a node sends and receives, P1 workers on the nodes of P2 shards of the server
-(section 3.2, table 1):
+parameter server. Elements that a node sends and receives, as reported in the paper, P1 workers on the nodes of P2
+shards of the server:
 
     server             2 M N (P1 + P2 - 2) / P2
     factors            2 K (P1 - 1) (M + N)

@@ -1,4 +1,21 @@
-"""The plain orders of pipelines."""
+"""The plain orders of pipelines: GPipe, one forward one backward, chunks in turn, and backward passes in halves.
+
+With p devices alike, m micro-batches, and forward and backward times f and b of a device for a micro-batch, the first
+two take (m + p - 1) (f + b) without communication: a bubble of (p - 1) / m of the computation.
+
+*GPipe* runs all forward passes before all backward passes, and holds the activations of all m micro-batches.
+*1F1B* (PipeDream-Flush) takes the same time, and device d of 0 .. p - 1 holds those of p - d micro-batches at most.
+*Interleaved* 1F1B gives v chunks to a device, which runs p micro-batches of a chunk before it turns to the next: the
+bubble is (p - 1) / (m v) of the computation, for about v times as many sends between devices. *Zero bubble* (ZB-H1)
+parts backward passes: gradients of inputs, which the stage before waits for, come first, gradients of weights where a
+device would wait. With times i and w of the parts, all alike, the bubble is (p - 1) (f + i - w), a third of that of
+1F1B, and no device holds more than p micro-batches.
+
+Source: Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism" (NeurIPS 2019);
+Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training" (ICML 2021); Narayanan et al., "Efficient
+Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (SC 2021, section 2.2); Qi et al., "Zero Bubble
+Pipeline Parallelism" (ICLR 2024).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Recomputation in the windows that exchanges leave, by what memory allows.
 
-Source: Lynx (arXiv 2406.08756); the theory is in :mod:`~coppice.iteration.policies.tensor.recompute_windows`, the
-optimum of a stage in :mod:`~coppice.iteration.policies.tensor.stage_windows`, layers of stages in
+Source: Lynx (arXiv 2406.08756), after its abstract and a derivation of our own; the theory is in
+:mod:`~coppice.iteration.policies.tensor.recompute_windows`, the optimum of a stage in
+:mod:`~coppice.iteration.policies.tensor.stage_windows`, layers of stages in
 :mod:`~coppice.iteration.policies.tensor.recompute_split`.
 
 What a layer computes again is dealt to its operations by their share of the work and of the bytes in a transformer
