@@ -81,6 +81,7 @@ WITHOUT = {
     "tune plugin build --output": "needs a compiler",
     "train lr-report --output": "reads what a training wrote",
     "train import --output": "traces a module of PyTorch; test_train_import.py writes it",
+    "train measure --output": "measures the machine; test_train_jobs.py writes it",
     "train import --trace": "reads what a profiler wrote; written as that of `train estimate`",
 }
 """Outputs that no command above writes, and why."""

@@ -61,7 +61,7 @@ def test_a_file_says_the_same_as_options(run: Run) -> None:
 
 
 def test_searches_take_files(run: Run) -> None:
-    found = run("train", "search", MIXTURE, "--top", "1000", "--json").json
+    found = run("train", "search", MIXTURE, "--top", "100", "--json").json
     assert {each["expert"] for each in found["layouts"]} >= {1, 2, 4, 8}
     shown = run("train", "search", MIXTURE, "--top", "2").out.splitlines()
     assert " dp  ep  vp " in shown[1]

@@ -60,11 +60,14 @@ PRINTING = {
     "design cabling": ("design cabling torus(2,2)",),
     "design compare": (f"design compare workload.toml --prices {EXAMPLES}/network-prices.toml",),
     "train estimate": (
+        f"train estimate {EXAMPLES}/iteration/resnet-50.toml --what-if nic=x2 --what-if drain=1",
         "train estimate gpt-7.5b --cluster dgx-a100 --boxes 2 --parallel tp=8,pp=2 --global-batch 16 --order 1f1b",
     ),
     "train report": (
         "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4 -o page.html",
     ),
+    "train job": (f"train job {EXAMPLES}/iteration/mixture.toml",),
+    "train models": ("train models",),
     "train search": ("train search gpt-7.5b --cluster dgx-a100 --gpus 16 --global-batch 32",),
     "train policy": (f"train policy {EXAMPLES}/iteration/three-layers.json",),
     "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp",),
@@ -88,6 +91,7 @@ WITHOUT = {
     "lab status": "needs namespaces",
     "lab down": "needs namespaces",
     "train lr-report": "reads what a training wrote",
+    "train measure": "measures the machine",
     "train import": "reads what a profiler wrote",
     "tune sweep": "measures a library",
     "tune check": "measures a library",

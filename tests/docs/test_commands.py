@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from coppice.cli import app
-from support.pages import coppice, example_program, page_text, working_in
+from support.pages import coppice, example_program, examples, page_text, working_in
 from support.paths import ROOT
 from support.reader_samples import XML_DIRECT
 
@@ -42,6 +42,9 @@ COMPARED = {
     "synthesis-search.md": "test_synthesis_pages.py",
 }
 """Pages all of whose commands are run by a test of their own, with their output."""
+
+SHOWN = ("iteration.md", "tuning.md")
+"""Pages whose commands with output are run by test_sessions.py, which compares it; the others are run here."""
 
 _RUNTIMES = "test_runtimes_page.py runs it"
 REASONS = {
@@ -97,6 +100,12 @@ def examples_of_help() -> list[str]:
     return [line for block in fenced for line in block.splitlines() if PROGRAMS.match(line)]
 
 
+def left(page: str) -> list[str]:
+    """Commands of a page that are run here."""
+    compared = {each.command for each in examples(page)} if page in SHOWN else set()
+    return [each for each in commands(page) if each not in compared and reason(each) is None]
+
+
 def reason(command: str) -> str | None:
     return next((why for pattern, why in REASONS.items() if re.match(pattern, command)), None)
 
@@ -117,7 +126,7 @@ def parsed(command: str) -> None:
 def run_here() -> Iterator[Any]:
     """Pages with commands that this file runs."""
     for page in PAGES:
-        if page not in COMPARED and page != "cli.md" and any(reason(each) is None for each in commands(page)):
+        if page not in COMPARED and page != "cli.md" and left(page):
             yield page
 
 
@@ -133,9 +142,7 @@ def test_commands_run_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.
             assert coppice("topology", "import", *words.split(), "-o", name).exit_code == 0
         made = "plan examples/two-dgx-a100.json --collective all_reduce -o plan.json"  # as `make demo` does
         assert coppice(*made.split()).exit_code == 0
-        for command in commands(page):
-            if reason(command) is not None:
-                continue
+        for command in left(page):
             if re.match(r"(\.venv/bin/)?coppice ", command):
                 done = coppice(*shlex.split(command)[1:])
                 assert done.exit_code == (1 if command in FAULTS else 0), f"{command}\n{done.output}"
@@ -166,3 +173,6 @@ def test_there_are_commands() -> None:
     for page, test in COMPARED.items():
         assert commands(page), page
         assert (ROOT / "tests" / "docs" / test).is_file()
+    for page in SHOWN:
+        assert f'("{page}", ' in (ROOT / "tests" / "docs" / "test_sessions.py").read_text()
+        assert {each.command for each in examples(page)} <= set(commands(page)), page

@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from coppice.bounds import Problem
+from coppice.bounds.lp.program import run_interruptibly
 from coppice.collectives import Collective
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.files.plan_file import read_plan, write_plan
@@ -148,6 +150,28 @@ class TestOtherPlanners:
     def test_search_for_the_best_ring(self, tmp_path: Path) -> None:
         arguments = ["plan", "dgx-a100", "--boxes", "128", "-c", "all_gather", "--ring"]
         check_stopped(arguments, tmp_path, stage="ring", after=0.2)
+
+
+def test_a_solver_that_is_slow_to_stop_is_waited_for() -> None:
+    """Leaving while it is at work would abort the process."""
+
+    class Slow:
+        def __init__(self) -> None:
+            self.cancelled, self.stopped = threading.Event(), False
+
+        def run(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+            self.cancelled.wait(60)
+            time.sleep(1.3)
+            self.stopped = True
+
+        def cancelSolve(self) -> None:  # noqa: N802  (HiGHS names it so)
+            self.cancelled.set()
+
+    solver = Slow()
+    with pytest.raises(KeyboardInterrupt):
+        run_interruptibly(solver)
+    assert solver.stopped
 
 
 class TestWriting:

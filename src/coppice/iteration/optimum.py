@@ -62,7 +62,7 @@ def optimal_messages(workload: LayerWorkload, *, parts: int = 1, barrier: bool =
         >>> three = LayerWorkload(forward=(1, 1, 1), backward=(2, 2, 2), bytes=(2, 2, 8), bytes_per_second=1.0)
         >>> optimal_messages(three, barrier=True).seconds
         17.0
-        >>> optimal_messages(three), optimal_messages(three, parts=4).seconds
+        >>> optimal_messages(three), optimal_messages(three, parts=2).seconds
         (OptimalMessages(seconds=16.0, messages=((2,), (0,), (1,))), 15.0)
     """
     layers = [layer for layer in range(workload.layers) if workload.bytes[layer]]

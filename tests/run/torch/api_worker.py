@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
-from worker import RANK, RANKS, tell, world, write_ring
+from worker import RANK, RANKS, world
 
 warnings.simplefilter("ignore")  # what torch says about names that it renames
 Case = Callable[[], None]
@@ -537,12 +537,12 @@ def planned_calls(mode: str) -> dict[str, int]:
     return counts
 
 
-def main() -> None:
-    write_ring()
+def calls() -> dict[str, Any]:
+    """What became of every case in every setting."""
     outcome: dict[str, Any] = {}
     for mode in ("shm", "messages", "gloo"):
         results: dict[str, str] = {}
-        with world(mode):
+        with world(mode, name="calls"):
             for name, function in CASES.items():
                 if mode == "gloo" and name in BEYOND_GLOO:
                     continue
@@ -554,7 +554,7 @@ def main() -> None:
                     break  # the ranks are not together any more
             results["planned_calls"] = planned_calls(mode) if not any(results.values()) else {}  # type: ignore[assignment]
         outcome[mode] = results
-    tell(outcome)
+    return outcome
 
 
 BEYOND_GLOO = (
@@ -569,6 +569,3 @@ BEYOND_GLOO = (
     "old_and_new_names_of_methods",
     "barriers",
 )
-
-if __name__ == "__main__":
-    main()

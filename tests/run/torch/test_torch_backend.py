@@ -31,8 +31,13 @@ def cases_of(script: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_ranks("api_worker.py", 4, tmp_path_factory.mktemp("calls"))
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_ranks("backend_worker.py", 4, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def calls(outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each["calls"] for each in outcomes]
 
 
 @pytest.mark.parametrize("name", cases_of("api_worker.py"))
@@ -52,8 +57,8 @@ def test_what_is_planned_does_not_run_on_gloo(calls: list[dict[str, Any]]) -> No
 
 
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_ranks("training_worker.py", 4, tmp_path_factory.mktemp("training"))
+def losses(outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each["trainings"] for each in outcomes]
 
 
 def check_losses(losses: list[dict[str, Any]], name: str) -> None:
@@ -73,7 +78,8 @@ def test_training_has_the_losses_of_gloo(losses: list[dict[str, Any]], name: str
 
 @pytest.mark.slow
 def test_compiled_collectives(tmp_path: Path) -> None:
-    outcome = run_ranks("training_worker.py", 4, tmp_path, "aot_eager", "inductor", timeout_s=550)
+    ranks = run_ranks("backend_worker.py", 4, tmp_path, "aot_eager", "inductor", timeout_s=550)
+    outcome = [each["trainings"] for each in ranks]
     for name in ("aot_eager", "inductor"):
         check_losses(outcome, name)
 
@@ -98,26 +104,26 @@ def losses_of(output: str) -> list[float]:
     return [float(line.split()[-1]) for line in output.splitlines() if line.startswith("epoch")]
 
 
-def run_example(folder: Path) -> list[float]:
-    """Losses of the example on three ranks, planned for a ring by the environment."""
+def run_example(folder: Path, *, ranks: int = 3) -> list[float]:
+    """Losses of the example on a few ranks, planned for a ring by the environment."""
     from coppice.topology.presets import preset
     from coppice.topology.readers.document import write_topology
 
-    write_topology(preset("ring", gpus=3), folder / "ring.json")
+    write_topology(preset("ring", gpus=ranks), folder / "ring.json")
     variables = {
         "COPPICE_TOPOLOGY": str(folder / "ring.json"),
         "COPPICE_ENGINE": "torch",
         "COPPICE_THRESHOLD": "0",
         "COPPICE_CACHE": str(folder / "cache"),
     }
-    return losses_of(torchrun(3, EXAMPLE, *SHORT, **variables))
+    return losses_of(torchrun(ranks, EXAMPLE, *SHORT, **variables))
 
 
 EXAMPLE, SHORT = ROOT / "examples" / "train_ddp.py", ("--epochs", "2", "--samples", "200")
 
 
 def test_a_program_started_by_torchrun(tmp_path: Path) -> None:
-    first, second = run_example(tmp_path)
+    first, second = run_example(tmp_path, ranks=2)
     assert second < first
     assert list((tmp_path / "cache" / "plans").glob("all_reduce-*.json"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
-from worker import FOLDER, MODES, RANK, RANKS, tell, world, write_ring
+from worker import FOLDER, MODES, RANK, RANKS, world
 
 warnings.simplefilter("ignore")
 STEPS = 4
@@ -176,10 +175,13 @@ def compiled(backend: str) -> Losses:
     return [mean(work(torch.randn(RANKS, WIDTH)).mean()) for _ in range(STEPS)]
 
 
-def main() -> None:
-    write_ring()
+def trainings(*backends: str) -> dict[str, dict[str, Any]]:
+    """Losses of every case in every setting.
+
+    Args:
+        backends: What compiles; nothing for the cases of this file.
+    """
     outcome: dict[str, dict[str, Any]] = {}
-    backends = sys.argv[4:]  # nothing, or what compiles
     for mode in ("gloo", "shm", "messages"):
         losses: dict[str, Any] = {}
         with world(mode):
@@ -204,8 +206,4 @@ def main() -> None:
             os.environ.pop("TORCH_DISTRIBUTED_DEBUG", None)
             dist.set_debug_level_from_env()
         outcome[mode] = losses
-    tell(outcome)
-
-
-if __name__ == "__main__":
-    main()
+    return outcome

@@ -333,14 +333,14 @@ def run_interruptibly(solver: Any) -> None:
             done.set()
 
     worker = threading.Thread(target=work, daemon=True)
-    worker.start()
     try:
+        worker.start()
         # An interrupted `join` would take the thread for finished, and leaving with HiGHS at work aborts.
         while not done.wait(0.1):
             pass
     except KeyboardInterrupt:
         solver.cancelSolve()
-        worker.join(1.0)
+        done.wait(10.0)  # on a busy machine HiGHS takes more than a second to notice
         raise
     worker.join()
 
