@@ -90,7 +90,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 test-python: setup
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

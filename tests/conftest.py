@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+_LONG = ("run", "docs", "training", "comparison", "tuning", "planners", "benchmarks", "simulation", "program", "cli")
+"""Folders whose files take longest: two processes that share out files begin with them, and end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long files first."""
+    root = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(root).parts[0]
+        return _LONG.index(folder) if folder in _LONG else len(_LONG)
+
+    items.sort(key=place)
