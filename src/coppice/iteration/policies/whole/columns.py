@@ -84,7 +84,10 @@ class OperationColumns:
             "option_start": offsets(_column((len(each.channels) for each in motifs), np.int64)),
             "stream": _column((number.get(name, -1) for _, name in options), np.int32),
             "starting": _column(
-                (motif.starts * each.start_seconds for (motif, _), each in zip(options, of_option, strict=True)),
+                (
+                    motif.starts * each.start_seconds
+                    for (motif, _), each in zip(options, of_option, strict=True)
+                ),
                 np.float64,
             ),
             "amount": _column((motif.amount for motif, _ in options), np.float64),
