@@ -7,18 +7,16 @@ and a plan is a few numbers for each decision. The rules are those of ``cpp/task
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.errors import InputError
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, MotifPlan
 from coppice.iteration.tasks import TaskGraph
 from coppice.rows import first_rows, offsets, ranges
-
-if TYPE_CHECKING:
-    from coppice.iteration.policies.whole.operations import Channel, GraphOperation, MotifPlan
 
 __all__ = ["OperationColumns"]
 
