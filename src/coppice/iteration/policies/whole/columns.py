@@ -178,7 +178,7 @@ class _TaskNames(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | Sequence[str]:
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
-        number = self._operation[index]
+        number = int(self._operation[index])
         name = self._operations[number].name
         if self._option[index] < 0:
             return name
