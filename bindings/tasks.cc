@@ -1,5 +1,7 @@
-// Binding of tasks/tasks.h.
+// Binding of tasks/tasks.h and tasks/operations.h.
 #include "tasks/tasks.h"
+
+#include "tasks/operations.h"
 
 #include "bindings.h"
 
@@ -39,4 +41,31 @@ void init_tasks(nb::module_& m) {
       },
       nb::arg("seconds"), nb::arg("after_start"), nb::arg("after"),
       "Longest paths before each task and from its start on; empty where tasks wait in a circle. See tasks.h.");
+  m.def(
+      "operation_tasks",
+      [](Column<std::int32_t> decision, Column<std::int32_t> group, Column<std::int64_t> priority,
+         Column<std::int32_t> ways, Column<std::int64_t> after_start, Column<std::int32_t> after,
+         Column<std::int64_t> way_start, Column<std::int64_t> motif_start, Column<std::int64_t> option_start,
+         Column<std::int32_t> stream, Column<double> starting, Column<double> amount, Column<double> rate,
+         Column<std::int32_t> pieces, Column<std::int32_t> way, Column<std::uint8_t> ranked, Column<std::int64_t> rank,
+         Column<std::int32_t> options, std::int32_t width) {
+        const Operations operations{
+            .decision = view(decision), .group = view(group), .priority = view(priority), .ways = view(ways),
+            .after_start = view(after_start), .after = view(after), .way_start = view(way_start),
+            .motif_start = view(motif_start), .option_start = view(option_start), .stream = view(stream),
+            .starting = view(starting), .amount = view(amount), .rate = view(rate)};
+        const OperationPlan plan{.pieces = view(pieces), .way = view(way), .ranked = view(ranked), .rank = view(rank),
+                                 .options = view(options), .width = width};
+        OperationTasks made = tasks_of(operations, plan);
+        return nb::make_tuple(to_numpy(std::move(made.operation)), to_numpy(std::move(made.piece)),
+                              to_numpy(std::move(made.option)), to_numpy(std::move(made.stream)),
+                              to_numpy(std::move(made.seconds)), to_numpy(std::move(made.priority)),
+                              to_numpy(std::move(made.after_start)), to_numpy(std::move(made.after)));
+      },
+      nb::arg("decision"), nb::arg("group"), nb::arg("priority"), nb::arg("ways"), nb::arg("after_start"), nb::arg("after"),
+      nb::arg("way_start"), nb::arg("motif_start"), nb::arg("option_start"), nb::arg("stream"), nb::arg("starting"),
+      nb::arg("amount"), nb::arg("rate"), nb::arg("pieces"), nb::arg("way"), nb::arg("ranked"), nb::arg("rank"),
+      nb::arg("options"), nb::arg("width"),
+      "Tasks of operations under a plan: operation, piece, option (-1: a barrier), stream, seconds, priority, after_start "
+      "and after of each; see operations.h.");
 }

@@ -26,12 +26,12 @@ double on_grid(double seconds) {
 }
 
 void check_windows(const Tasks& tasks) {
-  if (tasks.window.empty()) return;
   const std::size_t n = tasks.size();
+  if (tasks.window.empty() && tasks.window_bytes.empty() && tasks.returns.empty()) return;
   if (tasks.window.size() != n || tasks.window_bytes.size() != n || tasks.returns.size() != n)
     throw std::invalid_argument("columns of windows differ in length");
   for (double credit : tasks.credit)
-    if (!(credit > 0)) throw std::invalid_argument("credit out of range");
+    if (!(credit > 0) || std::isinf(credit)) throw std::invalid_argument("credit out of range");
   std::vector<std::uint8_t> returned(n, 0);
   for (std::size_t t = 0; t < n; ++t) {
     if (tasks.window[t] < -1 || tasks.window[t] >= static_cast<std::int32_t>(tasks.credit.size()))
@@ -52,6 +52,7 @@ void check(const Tasks& tasks) {
     if (start.size() != n + 1 || start[0] != 0 || start[n] != static_cast<std::int64_t>(entries)) return false;
     return std::is_sorted(start.begin(), start.end());
   };
+  if (tasks.num_streams < 0 || tasks.num_links < 0) throw std::invalid_argument("fewer than no streams or links");
   if (tasks.seconds.size() != n || tasks.priority.size() != n || !rows(tasks.after_start, tasks.after.size()))
     throw std::invalid_argument("columns of tasks differ in length");
   if (n >= (std::size_t{1} << 31)) throw std::invalid_argument("too many tasks");
@@ -62,7 +63,7 @@ void check(const Tasks& tasks) {
   for (std::int32_t t : tasks.after)
     if (t < 0 || static_cast<std::size_t>(t) >= n) throw std::invalid_argument("no such task to wait for");
   check_windows(tasks);
-  if (tasks.load_start.empty()) return;
+  if (tasks.load_start.empty() && tasks.load_link.empty() && tasks.load.empty()) return;
   if (!rows(tasks.load_start, tasks.load_link.size()) || tasks.load.size() != tasks.load_link.size())
     throw std::invalid_argument("columns of loads differ in length");
   for (std::int32_t link : tasks.load_link)

@@ -46,7 +46,7 @@ struct Tasks {
   std::span<const std::int32_t> window;  // per task; -1: none; empty: there are no windows. A task of one has a stream
   std::span<const double> window_bytes;  // per task: what it takes of the credit, >= 0
   std::span<const std::int32_t> returns;  // per task: the task whose credit comes back when this one ends; -1: none
-  std::span<const double> credit;        // per window, > 0
+  std::span<const double> credit;        // per window, > 0, finite
 
   std::size_t size() const { return stream.size(); }
   std::span<const std::int32_t> predecessors(std::size_t task) const;

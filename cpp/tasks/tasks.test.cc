@@ -1,7 +1,10 @@
 #include "tasks/tasks.h"
 
+#include <iterator>
+#include <limits>
 #include <random>
 #include <stdexcept>
+#include <type_traits>
 
 #include "testing/testing.h"
 
@@ -159,6 +162,8 @@ TEST(tasks_windows_are_checked) {
   graph = window_of(1);
   graph.credit[0] = 0;
   CHECK_THROWS(std::invalid_argument, graph.run());
+  graph.credit[0] = std::numeric_limits<double>::infinity();
+  CHECK_THROWS(std::invalid_argument, graph.run());
   graph = window_of(1);
   graph.window[2] = 1;
   CHECK_THROWS(std::invalid_argument, graph.run());
@@ -178,6 +183,97 @@ TEST(tasks_columns_are_checked) {
   graph.seconds[0] = 1;
   graph.stream[0] = 4;
   CHECK_THROWS(std::invalid_argument, graph.run());
+}
+
+TEST(tasks_of_nothing) {
+  Graph graph;
+  CHECK_EQ(graph.run().finished, 0);
+  CHECK(path_lengths(graph.tasks()).head.empty());
+  graph.streams = -1;
+  CHECK_THROWS(std::invalid_argument, graph.run());
+  graph.streams = 0;
+  graph.links = -1;
+  CHECK_THROWS(std::invalid_argument, graph.run());
+  graph.links = 0;
+  graph.after_start.clear();
+  CHECK_THROWS(std::invalid_argument, graph.run());
+}
+
+/// Tasks of all kinds: on streams and without, on links of any share, of windows, long, short and of no time.
+Graph mixed(std::mt19937& random) {
+  const double times[] = {0, 1e-300, 1e-11, 1e-3, 1, 3, 1e6};
+  const double shares[] = {1e-300, 1e-13, 0.25, 1.0 / 3, 1, 1.1, 1e6, 1e300};
+  Graph graph;
+  const std::size_t n = random() % 40;
+  for (std::size_t t = 0; t < n; ++t) {
+    std::vector<std::int32_t> before;
+    for (std::size_t other = 0; other < t; ++other)
+      if (random() % 8 == 0) before.push_back(static_cast<std::int32_t>(other));
+    if (!before.empty() && random() % 4 == 0) before.push_back(before[0]);  // twice
+    std::vector<Load> loads;
+    for (std::uint32_t k = random() % 4; k-- > 0;)
+      loads.push_back({static_cast<std::int32_t>(random() % 3), shares[random() % std::size(shares)]});  // links may repeat
+    graph.add(static_cast<std::int32_t>(random() % 5) - 1, times[random() % std::size(times)], before,
+              static_cast<std::int64_t>(random() % 3), loads);
+  }
+  if (random() % 2) return graph;
+  graph.credit = {1, 1e-9, 1e9};
+  for (std::size_t t = 0; t < n; ++t) {
+    const bool held = graph.stream[t] >= 0 && random() % 2;
+    graph.window.push_back(held ? static_cast<std::int32_t>(random() % 3) : -1);
+    graph.window_bytes.push_back(held ? 0.5 * static_cast<double>(random() % 5) : 0);
+    graph.returns.push_back(held ? static_cast<std::int32_t>(t) : -1);
+  }
+  return graph;
+}
+
+TEST(tasks_of_all_kinds_end) {
+  std::mt19937 random(12);
+  for (int round = 0; round < 3000; ++round) {
+    const Graph graph = mixed(random);
+    const TaskTimes times = graph.run();
+    CHECK_EQ(times.finished, static_cast<std::int64_t>(graph.stream.size()));
+    for (std::size_t t = 0; t < graph.stream.size(); ++t) CHECK(times.start[t] >= 0 && times.finish[t] >= times.start[t]);
+  }
+}
+
+TEST(tasks_with_a_wrong_entry_run_or_are_refused) {
+  std::mt19937 random(13);
+  const std::int32_t wrong[] = {-2, -1, 0, 1, 39, 40, 1 << 20, std::numeric_limits<std::int32_t>::min(),
+                                std::numeric_limits<std::int32_t>::max()};
+  int refused = 0;
+  for (int round = 0; round < 6000; ++round) {
+    Graph graph = mixed(random);
+    const auto spoil = [&](auto& column) {
+      const auto value = wrong[random() % std::size(wrong)];
+      const std::uint32_t how = random() % 8;
+      if (how == 0) column.push_back(static_cast<typename std::decay_t<decltype(column)>::value_type>(value));
+      if (column.empty()) return;
+      if (how == 1) column.pop_back();
+      if (how == 2) column.clear();
+      if (how > 2) column[random() % column.size()] = static_cast<typename std::decay_t<decltype(column)>::value_type>(value);
+    };
+    switch (random() % 11) {
+      case 0: spoil(graph.stream); break;
+      case 1: spoil(graph.seconds); break;
+      case 2: spoil(graph.priority); break;
+      case 3: spoil(graph.after_start); break;
+      case 4: spoil(graph.after); break;
+      case 5: spoil(graph.load_start); break;
+      case 6: spoil(graph.load_link); break;
+      case 7: spoil(graph.load); break;
+      case 8: spoil(graph.window); break;
+      case 9: spoil(graph.window_bytes); break;
+      default: spoil(graph.returns); break;
+    }
+    try {
+      graph.run();
+      path_lengths(graph.tasks());
+    } catch (const std::invalid_argument&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 1000);
 }
 
 // No stream idles while it has something to do, none runs two at once, nothing starts early, no link is overloaded.

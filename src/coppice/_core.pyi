@@ -187,6 +187,36 @@ def run_tasks(
 def path_lengths(
     seconds: NDArray[np.float64], after_start: NDArray[np.int64], after: NDArray[np.int32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
+def operation_tasks(
+    decision: NDArray[np.int32],
+    group: NDArray[np.int32],
+    priority: NDArray[np.int64],
+    ways: NDArray[np.int32],
+    after_start: NDArray[np.int64],
+    after: NDArray[np.int32],
+    way_start: NDArray[np.int64],
+    motif_start: NDArray[np.int64],
+    option_start: NDArray[np.int64],
+    stream: NDArray[np.int32],
+    starting: NDArray[np.float64],
+    amount: NDArray[np.float64],
+    rate: NDArray[np.float64],
+    pieces: NDArray[np.int32],
+    way: NDArray[np.int32],
+    ranked: NDArray[np.uint8],
+    rank: NDArray[np.int64],
+    options: NDArray[np.int32],
+    width: int,
+) -> tuple[
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.float64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int32],
+]: ...
 
 SHM_LAYOUT: int
 

@@ -86,8 +86,8 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
             composition=composition,
             seconds=planned.seconds,
             lower_bound_seconds=planned.lower_bound_seconds,
-            exposed_seconds=float("nan"),
-            messages=0,
+            exposed_seconds=planned.exposed_seconds,
+            messages=planned.messages,
             memory_bytes=held,
             step=None,
         )

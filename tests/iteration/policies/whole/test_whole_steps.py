@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from coppice.errors import InputError
+from coppice.iteration.composing.composed import compose
+from coppice.iteration.composing.composition import composition_of
+from coppice.iteration.job.file import parse_job_record
+from coppice.iteration.job.job import job_of
 from coppice.iteration.pipeline.orders import interleaved, one_f_one_b, zero_bubble
 from coppice.iteration.policies.catalogue import POLICIES as PLAIN_POLICIES
+from coppice.iteration.policies.whole import steps
 from coppice.iteration.policies.whole.catalogue import WHOLE_POLICIES, whole_policy_named
 from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.lina import Lina
-from coppice.iteration.policies.whole.operations import MotifChoice
+from coppice.iteration.policies.whole.operations import MotifChoice, MotifPlan, OperationGraph
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step, step_operations
 from coppice.iteration.policies.whole.syndicate import Syndicate
@@ -85,6 +91,20 @@ def check_plain(seed: int, cases: int) -> None:
 
 def test_plain_steps_take_what_the_simulator_says() -> None:
     check_plain(1, 60)
+
+
+def test_stages_that_share_a_block_have_links_of_their_own() -> None:
+    draw = random.Random(2)
+    for _ in range(10):
+        step = some_step(draw, 1, micro_batches=4)
+        step = replace(step, stages=step.stages * 2, optimizer=())
+        order = one_f_one_b(2, 4)
+        expected = simulate_step(step, order, overlap=Overlap(name="plain")).seconds
+        assert step_operations(step, order).seconds() == pytest.approx(expected, abs=1e-8)
+        channels = step_operations(step, order).channels
+        assert {"device 0", "device 1"} <= set(channels)
+        if any(block.exchanges for block in step.stages[0]):
+            assert {"NVLink of device 0", "NVLink of device 1"} <= set(channels)
 
 
 @pytest.mark.slow
@@ -161,6 +181,43 @@ def test_exchanges_of_tokens_do_not_wait_for_sums() -> None:
     assert {cut.plan.ranks[each] for each in cut.plan.ranks if each.startswith("ep")} == {0}
 
 
+def test_what_a_planned_step_waits_for() -> None:
+    step, order = mixture(), one_f_one_b(1, 1)
+    found = plan_step(step, order, Lina.of(micro_bytes=100, token_pieces=1), start_seconds=0)
+    assert found.messages == 4
+    assert plan_step(step, order, Lina.of(micro_bytes=1, token_pieces=1), start_seconds=0).messages == 24
+    # All that computes one after the other is on the path or hidden behind what is exposed.
+    computes = sum(block.compute for block in step.stages[0])
+    assert found.seconds - computes <= found.exposed_seconds + 1e-8
+    assert found.exposed_seconds <= found.seconds
+    alone = replace(step, replicas=1)
+    block = replace(step.stages[0][0], exchanges=())
+    assert plan_step(replace(alone, stages=((block,) * 4,)), order, Lina.of()).exposed_seconds == 0
+    only = plan_step(alone, order, Lina.of(token_pieces=1), start_seconds=0)
+    assert only.messages == 0
+    assert only.exposed_seconds == pytest.approx(4 * 4 * 2)
+    assert only.seconds == pytest.approx(computes + 4 * 4 * 2)
+
+
+def test_large_steps_are_planned_by_few_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    class Watched(Lina):
+        def plan(self, graph: OperationGraph) -> MotifPlan:
+            sizes.append(len(graph.operations))
+            return super().plan(graph)
+
+    step, order = replace(mixture(), micro_batches=8), one_f_one_b(1, 8)
+    all_of = len(step_operations(step, order).operations)
+    monkeypatch.setattr(steps, "_MOST_OPERATIONS", all_of // 5)
+    policy = Watched.of(micro_bytes=0.5)
+    found = plan_step(step, order, policy, start_seconds=0)
+    assert sizes[0] < all_of / 4
+    assert found.seconds < found.plain_seconds - 2
+    plan_step(step, order, policy, start_seconds=0, micro_batches=8)
+    assert sizes[1] == all_of
+
+
 def test_steps_that_cannot_be() -> None:
     step = mixture()
     with pytest.raises(InputError, match="expected an order of 1 stages and 1 micro-batches, found 1 and 2"):
@@ -185,3 +242,15 @@ def test_every_policy_says_what_it_is() -> None:
             policy.of(size=1)
     with pytest.raises(InputError, match=r"\(lina, syndicate, centauri\), found 'ddp'"):
         whole_policy_named("ddp")
+
+
+@pytest.mark.parametrize("name", WHOLE_POLICIES)
+def test_composed_jobs_say_what_is_exposed(name: str) -> None:
+    words = 'model.name="gpt-1.7b"\ncluster={topology="dgx-a100",boxes=2}\nlayout={tp=4,pp=2,dp=2,global_batch=16}'
+    job = job_of(parse_job_record(words, where="x"))
+    found = compose(job, composition_of(name))
+    plain = compose(job, composition_of("none")) if name == "lina" else None
+    assert found.messages >= 24 + 2  # layers, embedding and head
+    assert 0 < found.exposed_seconds < found.seconds
+    assert found.lower_bound_seconds <= found.seconds
+    assert plain is None or found.seconds < 1.1 * plain.seconds

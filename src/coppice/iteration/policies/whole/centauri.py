@@ -92,11 +92,10 @@ class _TierSearch:
                     parts.setdefault(name, []).append(number)
             seen: set[str] = set()
             for numbers in parts.values():
-                part = _part(self.graph, numbers)
                 # Of what is decided alike in several places, the first one decides.
-                own = set(part.decisions())
+                own = {self.graph.operations[number].decision for number in numbers} - {""}
                 if own and not own <= seen:
-                    plan = self.descend(part, plan, order=order)
+                    plan = self.descend(_part(self.graph, numbers), plan, order=order)
                     seen |= own
         return self.descend(self.graph, plan, order=True) if most == len(TIERS) else plan
 

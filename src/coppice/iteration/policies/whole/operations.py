@@ -9,109 +9,17 @@ piece by piece. A plan settles all that, and which operations are more urgent; t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 from coppice.errors import InputError
+from coppice.iteration.policies.whole.columns import OperationColumns
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
 from coppice.iteration.running import run_tasks
-from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
+from coppice.iteration.tasks import TaskGraph
 
 __all__ = ["Channel", "GraphOperation", "Motif", "MotifChoice", "MotifPlan", "OperationGraph"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Channel:
-    """What does one thing at a time: the compute stream of a device, the links of a node, its NIC.
-
-    Attributes:
-        units_per_second: Bytes, or seconds of computation, that it does in a second.
-        start_seconds: Time that a motif takes to start.
-        loads: Share of each link, by name, that it takes meanwhile; links are shared with other channels.
-        parallel: What it is given does not wait for its turn.
-    """
-
-    units_per_second: float = 1.0
-    start_seconds: float = 0.0
-    loads: Mapping[str, float] = field(default_factory=dict)
-    parallel: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Motif:
-    """A part of an operation that one channel does.
-
-    Attributes:
-        kind: What it is, such as ``reduce_scatter``.
-        amount: Bytes, or seconds of computation.
-        channels: Channels of which any can do it.
-        starts: Steps, each of which takes the time that its channel takes to start.
-    """
-
-    kind: str
-    amount: float
-    channels: tuple[str, ...]
-    starts: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphOperation:
-    """Something to do.
-
-    Attributes:
-        name: Its name.
-        ways: The ways in which it can be done, of which the first is the plain one.
-        labels: What each way is called; missing: nothing is said.
-        after: Numbers of the operations that it comes after.
-        decision: Operations with the same one are cut, routed and ordered alike; empty: nothing is to be decided.
-        group: Operations of a group go piece by piece; empty: it is alone.
-        layer: What it is part of: a layer in a direction.
-        priority: Of those that wait for a channel the least runs first, unless a plan says otherwise.
-        size_bytes: Bytes of its buffer, where its motifs are in other units; None: those of the plain way.
-    """
-
-    name: str
-    ways: tuple[tuple[Motif, ...], ...]
-    labels: tuple[str, ...] = ()
-    after: tuple[int, ...] = ()
-    decision: str = ""
-    group: str = ""
-    layer: str = ""
-    priority: int = 0
-    size_bytes: float | None = None
-
-    @property
-    def bytes(self) -> float:
-        """Bytes that rules about sizes look at."""
-        return sum(motif.amount for motif in self.ways[0]) if self.size_bytes is None else self.size_bytes
-
-
-class MotifChoice(NamedTuple):
-    """What a plan settles for a decision."""
-
-    pieces: int = 1
-    """Pieces of equal size."""
-    way: int = 0
-    """Number of the way; operations that have fewer use their first."""
-    channels: tuple[int, ...] = ()
-    """For each motif of the way the number of its channel; what is missing is 0."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MotifPlan:
-    """How a step is done.
-
-    Attributes:
-        choices: For each decision what is settled; missing: in one piece, the plain way, the first channels.
-        ranks: For each decision its priority, the least first; missing: as operations say.
-    """
-
-    choices: Mapping[str, MotifChoice] = field(default_factory=dict)
-    ranks: Mapping[str, int] = field(default_factory=dict)
-
-    def key(self) -> tuple[tuple[tuple[str, MotifChoice], ...], tuple[tuple[str, int], ...]]:
-        """The plan as a value that can be compared and looked up."""
-        return tuple(sorted(self.choices.items())), tuple(sorted(self.ranks.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +52,7 @@ class OperationGraph:
     channels: Mapping[str, Channel]
 
     def __post_init__(self) -> None:
+        known: set[tuple[int, bool]] = set()
         for each in self.operations:
             if not each.ways or not all(each.ways):
                 msg = f"expected ways of one motif or more for operation {each.name}, found {len(each.ways)} ways."
@@ -155,6 +64,9 @@ class OperationGraph:
                         f"{number}."
                     )
                     raise InputError(msg)
+            if (id(each.ways), bool(each.decision)) in known:
+                continue
+            known.add((id(each.ways), bool(each.decision)))
             for motif in (motif for way in each.ways for motif in way):
                 for name in motif.channels:
                     if name not in self.channels:
@@ -170,6 +82,10 @@ class OperationGraph:
 
     def decisions(self) -> Mapping[str, GraphOperation]:
         """What is to be decided, with the first operation that has most ways."""
+        return self._decisions
+
+    @cached_property
+    def _decisions(self) -> dict[str, GraphOperation]:
         found: dict[str, GraphOperation] = {}
         for each in self.operations:
             if each.decision and (
@@ -187,102 +103,79 @@ class OperationGraph:
             yield motif, motif.channels[chosen if chosen < len(motif.channels) else 0]
 
     def task_graph(self, plan: MotifPlan | None = None) -> TaskGraph:
-        """The tasks under a plan; those of operation i in order of pieces and motifs, operations in order."""
-        plan = plan or MotifPlan()
-        graph = TaskGraphBuilder()
-        pieces = [
-            plan.choices.get(each.decision, _PLAIN).pieces if each.decision else 1 for each in self.operations
-        ]
-        rows = [tuple(self.motifs(each, plan)) for each in self.operations]
-        first: list[int] = []
-        total = 0
-        for count, row in zip(pieces, rows, strict=True):
-            first.append(total)
-            total += count * len(row) + (count > 1)
-        for number, (each, count, row) in enumerate(zip(self.operations, pieces, rows, strict=True)):
-            priority = plan.ranks.get(each.decision, each.priority) if each.decision else each.priority
-            ends = []
-            for piece in range(count):
-                before = [
-                    self._end(other, piece, pieces, rows, first, alike=self._alike(number, other, pieces))
-                    for other in each.after
-                ]
-                for motif, name in row:
-                    channel = self.channels[name]
-                    seconds = motif.starts * channel.start_seconds
-                    seconds += motif.amount / count / channel.units_per_second
-                    title = each.name if len(row) == 1 else f"{each.name}: {motif.kind}"
-                    task = graph.add(
-                        title if count == 1 else f"{title} ({piece + 1} of {count})",
-                        motif.kind,
-                        -1 if channel.parallel else graph.stream(name),
-                        seconds,
-                        after=before,
-                        priority=priority,
-                        loads=channel.loads,
-                    )
-                    before = [task]
-                ends += before
-            if count > 1:
-                graph.barrier(each.name, ends)
-        return graph.build()
+        """The tasks under a plan; those of operation i in order of pieces and motifs, operations in order.
+
+        Raises:
+            InputError: If a task takes a negative or infinite time, or the plan cuts in less than one piece.
+        """
+        return self._columns.task_graph(plan or MotifPlan())
 
     def seconds(self, plan: MotifPlan | None = None) -> float:
         """Time from the start of the first operation to the end of the last one under a plan."""
-        return run_tasks(self.task_graph(plan)).seconds
+        wanted = plan or MotifPlan()
+        key = wanted.key()
+        if key not in self._known:
+            self._known[key] = run_tasks(self.task_graph(wanted)).seconds
+        return self._known[key]
 
     def lower_bound_seconds(self) -> float:
         """What no plan beats: what a channel must do in any case, and operations that wait for each other.
 
         Operations of a group may run side by side, as their pieces may be small; others wait for the whole.
         """
+        return self._bound
+
+    @cached_property
+    def _columns(self) -> OperationColumns:
+        return OperationColumns(self.operations, self.channels, tuple(self._decisions))
+
+    @cached_property
+    def _known(self) -> dict[object, float]:
+        """Times of the plans that were simulated, by their keys."""
+        return {}
+
+    @cached_property
+    def _bound(self) -> float:
         busy = dict.fromkeys(self.channels, 0.0)
+        forced: dict[int, dict[str, float]] = {}
+        shortest: dict[int, float] = {}
+        least = []
         for each in self.operations:
-            for name, channel in self.channels.items():
-                if not channel.parallel:
-                    busy[name] += min(sum(self._forced(motif, name) for motif in way) for way in each.ways)
-        least = [
-            min(max(self._least(motif) for motif in way) for way in each.ways) for each in self.operations
-        ]
+            key = id(each.ways)
+            if key not in forced:
+                forced[key] = self._forced(each.ways)
+                shortest[key] = min(max(self._least(motif) for motif in way) for way in each.ways)
+            for name, seconds in forced[key].items():
+                busy[name] += seconds
+            least.append(shortest[key])
         start = [0.0] * len(least)
         end = [0.0] * len(least)
         for number in self._in_order():
             each = self.operations[number]
+            begin = over = 0.0
             for other in each.after:
-                alike = each.group and each.group == self.operations[other].group
-                start[number] = max(start[number], start[other] if alike else end[other])
-                if alike:
-                    end[number] = max(end[number], end[other])
-            end[number] = max(end[number], start[number] + least[number])
+                if each.group and each.group == self.operations[other].group:
+                    begin, over = max(begin, start[other]), max(over, end[other])
+                else:
+                    begin = max(begin, end[other])
+            start[number], end[number] = begin, max(over, begin + least[number])
         return max(*busy.values(), *end, 0.0)
 
-    def _alike(self, one: int, other: int, pieces: Sequence[int]) -> bool:
-        """Two operations go piece by piece."""
-        group = self.operations[one].group
-        return bool(group) and group == self.operations[other].group and pieces[one] == pieces[other]
-
-    @staticmethod
-    def _end(
-        other: int,
-        piece: int,
-        pieces: Sequence[int],
-        rows: Sequence[tuple[tuple[Motif, str], ...]],
-        first: Sequence[int],
-        *,
-        alike: bool,
-    ) -> int:
-        """Task with whose end an operation, or the piece of it that goes before a piece, is over."""
-        length = len(rows[other])
-        if alike or pieces[other] == 1:
-            return first[other] + (piece if alike else 0) * length + length - 1
-        return first[other] + pieces[other] * length
-
-    def _forced(self, motif: Motif, name: str) -> float:
-        """Time that a motif takes of a channel whatever a plan says."""
-        if motif.channels != (name,):
-            return 0.0
-        channel = self.channels[name]
-        return motif.starts * channel.start_seconds + motif.amount / channel.units_per_second
+    def _forced(self, ways: tuple[tuple[Motif, ...], ...]) -> dict[str, float]:
+        """Time that an operation takes of each channel whatever a plan says."""
+        found: dict[str, float] = {}
+        for number, way in enumerate(ways):
+            own: dict[str, float] = {}
+            for motif in way:
+                if len(motif.channels) == 1 and not self.channels[motif.channels[0]].parallel:
+                    name = motif.channels[0]
+                    own[name] = own.get(name, 0.0) + self._least(motif)
+            found = (
+                {name: min(seconds, own[name]) for name, seconds in found.items() if name in own}
+                if number
+                else own
+            )
+        return found
 
     def _least(self, motif: Motif) -> float:
         """Time that a motif takes at least."""

@@ -18,16 +18,22 @@ from coppice.iteration.policies.whole.operations import (
     Channel,
     GraphOperation,
     Motif,
+    MotifChoice,
     MotifPlan,
     OperationGraph,
 )
 from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 
 __all__ = ["PlannedStep", "plan_step", "step_operations"]
 
 _START_SECONDS = 10e-6
 """What a piece of an exchange costs, unless told otherwise."""
+_LabelledWays = tuple[tuple[tuple[Motif, ...], ...], tuple[str, ...]]
+_COMPUTE = "compute"
+_MOST_OPERATIONS = 4000
+"""Operations for which a plan is searched, unless told otherwise."""
 _HALVES = {"all_reduce": ("reduce_scatter", "all_gather")}
 
 
@@ -40,6 +46,8 @@ class PlannedStep:
         seconds: Time of the step.
         plain_seconds: Time of the step with every exchange in one piece, the plain way, in the order of the passes.
         lower_bound_seconds: What no plan beats.
+        exposed_seconds: Exchanges, sends and sums on its critical path.
+        messages: Messages about gradients, a piece of a part of a sum being one, of all devices.
         operations: The operations.
     """
 
@@ -47,6 +55,8 @@ class PlannedStep:
     seconds: float
     plain_seconds: float
     lower_bound_seconds: float
+    exposed_seconds: float
+    messages: int
     operations: OperationGraph
 
 
@@ -66,30 +76,63 @@ def plan_step(
         policy: The policy.
         start_seconds: What a piece of an exchange costs.
         micro_batches: Micro-batches for which the plan is made, which then holds for all; if not given, twice as many
-            as there are devices.
+            as there are devices, or fewer, so that a search simulates few thousand operations at a time.
 
     Raises:
         InputError: If replicas share parameters out, or the order does not suit the step.
     """
-    few = min(step.micro_batches, micro_batches or 2 * len(order.devices))
-    sample = replace(step, micro_batches=few)
-    beside = policy.beside
-    plan = policy.plan(
-        step_operations(sample, _first(order, few), start_seconds=start_seconds, beside=beside)
-    )
-    plain = step_operations(step, order, start_seconds=start_seconds)
-    operations = step_operations(step, order, start_seconds=start_seconds, beside=beside)
+    _check(step, order)
+
+    def layout(few: int, *, beside: bool) -> _Layout:
+        given = step, order
+        if few < step.micro_batches:
+            given = replace(step, micro_batches=few), _first(order, few)
+        return _Layout(*given, start_seconds, beside=beside)
+
+    few = micro_batches or 2 * len(order.devices)
+    if micro_batches is None and few > 1:
+        few = min(few, _MOST_OPERATIONS // max(1, len(layout(1, beside=policy.beside).graph().operations)))
+    few = max(1, min(step.micro_batches, few))
+    planned = layout(step.micro_batches, beside=policy.beside)
+    operations = planned.graph()
+    sample = operations if few == step.micro_batches else layout(few, beside=policy.beside).graph()
+    plan = policy.plan(sample)
+    plain = operations
+    if policy.beside:
+        flat = layout(step.micro_batches, beside=False)
+        plain = flat.graph()
     seconds, plain_seconds = operations.seconds(plan), plain.seconds()
     if seconds > plain_seconds:
         # What was found for a few micro-batches is no gain for all.
         plan, operations, seconds = MotifPlan(), plain, plain_seconds
+        planned = flat if policy.beside else planned
+    sums = [operations.operations[number] for number in planned.gradients]
     return PlannedStep(
         plan=plan,
         seconds=seconds,
         plain_seconds=plain_seconds,
         lower_bound_seconds=operations.lower_bound_seconds(),
+        exposed_seconds=_exposed(run_tasks(operations.task_graph(plan))),
+        messages=sum(
+            plan.choices.get(each.decision, MotifChoice()).pieces
+            * sum(1 for _ in operations.motifs(each, plan))
+            for each in sums
+        ),
         operations=operations,
     )
+
+
+def _exposed(times: TaskTimes) -> float:
+    """Seconds of the critical path, from the last end back, that are no computation."""
+    kinds = times.graph.kind_names
+    if not len(times.finish):
+        return 0.0
+    task, found = int(times.finish.argmax()), 0.0
+    while task >= 0:
+        if kinds[times.graph.kinds[task]] != _COMPUTE:
+            found += float(times.finish[task] - times.start[task])
+        task = int(times.cause[task])
+    return found
 
 
 def step_operations(
@@ -106,6 +149,12 @@ def step_operations(
     Raises:
         InputError: If replicas share parameters out, or the order does not suit the step.
     """
+    _check(step, order)
+    return _Layout(step, order, start_seconds, beside=beside).graph()
+
+
+def _check(step: Step, order: PipelineOrder) -> None:
+    """The order suits the step, and replicas keep their parameters."""
     if (order.stages, order.micro_batches) != (len(step.stages), step.micro_batches):
         msg = (
             f"expected an order of {len(step.stages)} stages and {step.micro_batches} micro-batches, found "
@@ -115,7 +164,6 @@ def step_operations(
     if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
         msg = "expected parameters that replicas keep for a policy of the whole iteration, found them shared out."
         raise InputError(msg)
-    return _Layout(step, order, start_seconds, beside=beside).graph()
 
 
 def _first(order: PipelineOrder, micro_batches: int) -> PipelineOrder:
@@ -134,6 +182,10 @@ class _Layout:
         self.start_seconds, self.beside = start_seconds, beside
         self.operations: list[GraphOperation] = []
         self.channels: dict[str, Channel] = {}
+        self.device_of = order.device_of()
+        self.computes: dict[tuple[int, float], tuple[tuple[Motif, ...], ...]] = {}
+        self.exchanges: dict[tuple[int, int, bool], _LabelledWays] = {}
+        self.gradients: list[int] = []
         self.gives: dict[tuple[int, bool, int], list[int]] = {}  # stage, forward, micro-batch
         self.awaited: list[tuple[int, tuple[int, bool, int]]] = []
 
@@ -150,7 +202,7 @@ class _Layout:
         for device, done in ends:
             seconds = sum(
                 self.step.optimizer[stage]
-                for stage, own in self.order.device_of().items()
+                for stage, own in self.device_of.items()
                 if own == device and self.step.optimizer
             )
             if seconds:
@@ -194,7 +246,7 @@ class _Layout:
     def _receive(self, device: int, first: int, source: StagePass) -> None:
         """Let a pass wait for what another stage gives, sent if that is on another device."""
         key = (source.stage, source.work is Work.FORWARD, source.micro_batch)
-        sender = self.order.device_of()[source.stage]
+        sender = self.device_of[source.stage]
         if self.step.send is None or sender == device or not self.step.send.seconds:
             self.awaited.append((first, key))
             return
@@ -237,12 +289,14 @@ class _Layout:
         decision: str = "",
         group: str = "",
     ) -> int:
-        channel = f"device {device}"
-        self.channels.setdefault(channel, Channel())
-        motif = Motif(kind="compute", amount=seconds, channels=(channel,))
+        if (device, seconds) not in self.computes:
+            channel = f"device {device}"
+            self.channels.setdefault(channel, Channel())
+            self.computes[device, seconds] = ((Motif(kind=_COMPUTE, amount=seconds, channels=(channel,)),),)
+        ways = self.computes[device, seconds]
         self.operations.append(
             GraphOperation(
-                name=name, ways=((motif,),), after=tuple(after), decision=decision, group=group, layer=layer
+                name=name, ways=ways, after=tuple(after), decision=decision, group=group, layer=layer
             )
         )
         return len(self.operations) - 1
@@ -259,19 +313,18 @@ class _Layout:
         ways: Mapping[str, tuple[GroupExchange, ...]] | None = None,
     ) -> int:
         """An exchange, its plain way and an all-reduce as two halves."""
-        known: dict[str, tuple[GroupExchange, ...]] = {"plain": (each,)} if ways is None else dict(ways)
-        if ways is None and each.collective in _HALVES:
-            halves = _HALVES[each.collective]
-            known["substituted"] = tuple(
-                replace(each, collective=half, seconds=each.seconds / 2) for half in halves
-            )
-        labels = [label for label, row in known.items() if decision and all(map(self._splits, row))]
-        labels = labels or ["plain"]
+        key = device, id(each), bool(decision)  # the step keeps its exchanges; messages are made anew
+        if ways is not None or key not in self.exchanges:
+            labelled = self._labelled(device, each, ways, free=bool(decision))
+            if ways is None:
+                self.exchanges[key] = labelled
+        else:
+            labelled = self.exchanges[key]
         self.operations.append(
             GraphOperation(
                 name=name,
-                ways=tuple(tuple(self._motif(device, part) for part in known[label]) for label in labels),
-                labels=tuple(labels),
+                ways=labelled[0],
+                labels=labelled[1],
                 after=tuple(after),
                 decision=decision,
                 group=group,
@@ -280,6 +333,27 @@ class _Layout:
             )
         )
         return len(self.operations) - 1
+
+    def _labelled(
+        self,
+        device: int,
+        each: GroupExchange,
+        ways: Mapping[str, tuple[GroupExchange, ...]] | None,
+        *,
+        free: bool,
+    ) -> _LabelledWays:
+        """The ways of an exchange, and what they are called."""
+        known: dict[str, tuple[GroupExchange, ...]] = {"plain": (each,)} if ways is None else dict(ways)
+        if ways is None and each.collective in _HALVES:
+            halves = _HALVES[each.collective]
+            known["substituted"] = tuple(
+                replace(each, collective=half, seconds=each.seconds / 2) for half in halves
+            )
+        labels = [label for label, row in known.items() if free and all(map(self._splits, row))] or ["plain"]
+        return (
+            tuple(tuple(self._motif(device, part) for part in known[label]) for label in labels),
+            tuple(labels),
+        )
 
     def _motif(self, device: int, each: GroupExchange) -> Motif:
         channel = f"{each.link or each.group} of device {device}"
@@ -300,4 +374,5 @@ class _Layout:
         decision = f"dp gradients of {block.kind}" if self._splits(whole) else ""
         name = f"gradients of {self.operations[after].name}"
         ways = {"plain": (whole,), "substituted": halves}
-        return [self._exchange(device, name, whole, [after], "", decision, "", ways)]
+        self.gradients.append(self._exchange(device, name, whole, [after], "", decision, "", ways))
+        return self.gradients[-1:]

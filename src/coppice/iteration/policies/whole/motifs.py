@@ -1,0 +1,103 @@
+"""What operations of a step are made of, and what a plan settles: channels, motifs, ways, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["Channel", "GraphOperation", "Motif", "MotifChoice", "MotifPlan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """What does one thing at a time: the compute stream of a device, the links of a node, its NIC.
+
+    Attributes:
+        units_per_second: Bytes, or seconds of computation, that it does in a second.
+        start_seconds: Time that a motif takes to start.
+        loads: Share of each link, by name, that it takes meanwhile; links are shared with other channels.
+        parallel: What it is given does not wait for its turn.
+    """
+
+    units_per_second: float = 1.0
+    start_seconds: float = 0.0
+    loads: Mapping[str, float] = field(default_factory=dict)
+    parallel: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Motif:
+    """A part of an operation that one channel does.
+
+    Attributes:
+        kind: What it is, such as ``reduce_scatter``.
+        amount: Bytes, or seconds of computation.
+        channels: Channels of which any can do it.
+        starts: Steps, each of which takes the time that its channel takes to start.
+    """
+
+    kind: str
+    amount: float
+    channels: tuple[str, ...]
+    starts: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOperation:
+    """Something to do.
+
+    Attributes:
+        name: Its name.
+        ways: The ways in which it can be done, of which the first is the plain one.
+        labels: What each way is called; missing: nothing is said.
+        after: Numbers of the operations that it comes after.
+        decision: Operations with the same one are cut, routed and ordered alike; empty: nothing is to be decided.
+        group: Operations of a group go piece by piece; empty: it is alone.
+        layer: What it is part of: a layer in a direction.
+        priority: Of those that wait for a channel the least runs first, unless a plan says otherwise.
+        size_bytes: Bytes of its buffer, where its motifs are in other units; None: those of the plain way.
+    """
+
+    name: str
+    ways: tuple[tuple[Motif, ...], ...]
+    labels: tuple[str, ...] = ()
+    after: tuple[int, ...] = ()
+    decision: str = ""
+    group: str = ""
+    layer: str = ""
+    priority: int = 0
+    size_bytes: float | None = None
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that rules about sizes look at."""
+        return sum(motif.amount for motif in self.ways[0]) if self.size_bytes is None else self.size_bytes
+
+
+class MotifChoice(NamedTuple):
+    """What a plan settles for a decision."""
+
+    pieces: int = 1
+    """Pieces of equal size."""
+    way: int = 0
+    """Number of the way; operations that have fewer use their first."""
+    channels: tuple[int, ...] = ()
+    """For each motif of the way the number of its channel; what is missing is 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MotifPlan:
+    """How a step is done.
+
+    Attributes:
+        choices: For each decision what is settled; missing: in one piece, the plain way, the first channels.
+        ranks: For each decision its priority, the least first; missing: as operations say.
+    """
+
+    choices: Mapping[str, MotifChoice] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
+
+    def key(self) -> tuple[tuple[tuple[str, MotifChoice], ...], tuple[tuple[str, int], ...]]:
+        """The plan as a value that can be compared and looked up."""
+        return tuple(sorted(self.choices.items())), tuple(sorted(self.ranks.items()))
