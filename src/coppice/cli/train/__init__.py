@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from coppice.cli.train.compare import compare
 from coppice.cli.train.estimate import estimate
 from coppice.cli.train.importing import import_trace
 from coppice.cli.train.jobs import job
@@ -30,6 +31,7 @@ def train() -> None:
 
 app.command("estimate")(estimate)
 app.command("search")(search)
+app.command("compare")(compare)
 app.command("report")(report)
 app.command("job")(job)
 app.command("models")(models)
