@@ -150,7 +150,11 @@ def compare_policies(
     """
     job = plain(job)
     every = list(names) == ["all"]
-    alone = [*ALL_POLICIES, *OVERLAP_STOCK] if every else list(dict.fromkeys(name for name in names if name != BASELINE))
+    alone = (
+        [*ALL_POLICIES, *OVERLAP_STOCK]
+        if every
+        else list(dict.fromkeys(name for name in names if name != BASELINE))
+    )
     for name in alone:
         named_policies("+".join(each for each in name.split("+") if each not in OVERLAP_STOCK) or BASELINE)
     alone.sort(key=lambda name: not _takes_long(name))  # what takes long begins first
@@ -209,7 +213,9 @@ def fastest_first(row: ComparedPolicy) -> tuple[float, int, str]:
 
 
 def _takes_long(name: str) -> bool:
-    return any(issubclass(ALL_POLICIES[each], WholePolicy) for each in name.split("+") if each in ALL_POLICIES)
+    return any(
+        issubclass(ALL_POLICIES[each], WholePolicy) for each in name.split("+") if each in ALL_POLICIES
+    )
 
 
 def decided_by(name: str) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
-from coppice.iteration.composing.composition import Composition
+from coppice.iteration.composing.composition import Composition, composition_of
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.job.paced import step_of
 from coppice.iteration.memory import memory_of
@@ -26,7 +26,7 @@ from coppice.iteration.step.policy_messages import stage_workload
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.transformer import Layout, Transformer
 
-__all__ = ["MOST_MESSAGES", "ComposedStep", "compose"]
+__all__ = ["MOST_MESSAGES", "ComposedStep", "compose", "composed_job"]
 
 MOST_MESSAGES = 20_000
 """Messages of an iteration that a step is simulated with."""
@@ -117,6 +117,20 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
         memory_bytes=held,
         step=found,
     )
+
+
+def composed_job(job: TrainingJob, *, contention: float = 0.0) -> ComposedStep:
+    """An iteration of a job under the policies that it says it runs with.
+
+    Args:
+        job: The job; none of its policies: the baseline.
+        contention: As for :func:`compose`.
+
+    Raises:
+        InputError: As :func:`compose`, and if there is no such policy or option.
+    """
+    composition = composition_of(job.run.policy or "none", job.run.settings, ranks=job.layout.tensor)
+    return compose(job, composition, contention=contention)
 
 
 def _with_run(job: TrainingJob, composition: Composition) -> Composition:

@@ -77,9 +77,7 @@ def owners_of(key: str, names: Sequence[str]) -> list[str]:
     """
     owner, _, option = key.rpartition(".")
     return [
-        name
-        for name in names
-        if ALL_POLICIES[name].option_named(option) is not None and owner in ("", name)
+        name for name in names if ALL_POLICIES[name].option_named(option) is not None and owner in ("", name)
     ]
 
 

@@ -57,7 +57,9 @@ def compare_on_layers(
     families = {_family(name) for name in asked if name in POLICIES} or {"gradients"}
     needed = [each for family, each in _BASELINES.items() if family in families]
     tasks = [(workload, name) for name in dict.fromkeys((*asked, *needed)) if name != BASELINE]
-    with chosen_executor(executor, processes=processes, units=len(tasks), large=workload.layers > 64) as where:
+    with chosen_executor(
+        executor, processes=processes, units=len(tasks), large=workload.layers > 64
+    ) as where:
         found = list(run(_outcome, tasks, where))
     rows = [each for each in found if isinstance(each, ComparedPolicy)]
     refused = [each for each in found if isinstance(each, RefusedPolicy)]
@@ -67,10 +69,7 @@ def compare_on_layers(
         raise InputError(next(each.reason for each in refused if each.name in needed))
     return ComparedPolicies(
         rows=tuple(
-            row
-            for family in baselines
-            for row in sorted(rows, key=fastest_first)
-            if row.family == family
+            row for family in baselines for row in sorted(rows, key=fastest_first) if row.family == family
         ),
         refused=tuple(sorted(refused, key=lambda each: [*ALL_POLICIES, each.name].index(each.name))),
         baselines=baselines,
@@ -86,9 +85,7 @@ def _outcome(task: tuple[LayerWorkload, str]) -> ComparedPolicy | RefusedPolicy:
     workload, name = task
     if name not in POLICIES:
         single = "+" not in name
-        wanted = (
-            "a policy of gradients or of pipelines" if single else "one policy at a time"
-        )
+        wanted = "a policy of gradients or of pipelines" if single else "one policy at a time"
         reason = f"expected {wanted} on a workload of layers, found {name}: compare it on a job."
         return RefusedPolicy(name=name, reason=reason)
     policy = POLICIES[name].of()

@@ -86,12 +86,13 @@ def _bars(found: ComparedPolicies, family: str, axes: Axes) -> None:
     for place, row in zip(places, rows, strict=True):
         words = f"{seconds_text(row.seconds)}"
         if row is not baseline:
-            words += f", {-100 * gain_of(row, baseline):+.1f}%"
+            words += f", {round(-100 * gain_of(row, baseline), 1) + 0.0:+.1f}%"
+        right = max(row.seconds, row.lower_bound_seconds)
         axes.text(
-            min(end, 1000 * row.seconds), place, f" {words}", va="center", fontsize=8, clip_on=False
+            min(end, 1000 * right) + 0.005 * end, place, f" {words}", va="center", fontsize=8, clip_on=False
         )
     axes.set_yticks(places, [row.name + (" (late)" if row.staleness else "") for row in rows], fontsize=9)
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, end * 1.16)
     axes.set_title(_FAMILIES[family], fontsize=10, loc="left")
     axes.grid(visible=True, axis="x", color="0.9", linewidth=0.8)

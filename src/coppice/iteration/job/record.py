@@ -114,7 +114,9 @@ class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
         | None
     ) = None
     policy: (
-        Annotated[str, Meta(description="policies that are composed, joined by +, such as dear+breadth-first")]
+        Annotated[
+            str, Meta(description="policies that are composed, joined by +, such as dear+breadth-first")
+        ]
         | None
     ) = None
     settings: (

@@ -118,7 +118,9 @@ class ConfiguredPolicy(ABC):
                 msg = f"expected option {name} of policy {cls.name} once, found it again as {given!r}: keep one."
                 raise InputError(msg)
             sized = isinstance(value, str) and name.endswith("_bytes") and _UNIT.search(value)
-            values[name] = parse_size(value, option=f"option {given} of policy {cls.name}") if sized else value
+            values[name] = (
+                parse_size(value, option=f"option {given} of policy {cls.name}") if sized else value
+            )
         try:
             return cls(msgspec.convert(values, cls.options, strict=False))
         except msgspec.ValidationError as error:

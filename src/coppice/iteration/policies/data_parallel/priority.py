@@ -45,7 +45,9 @@ def cut(size_bytes: float, most_bytes: float | None) -> list[float]:
         return [size_bytes]
     whole = int(size_bytes / most_bytes * (1 + 1e-12))
     if whole >= _MOST_PARTS:
-        msg = f"expected fewer than {_MOST_PARTS:,} parts of a message, found {whole:,}: cut into larger parts."
+        msg = (
+            f"expected fewer than {_MOST_PARTS:,} parts of a message, found {whole:,}: cut into larger parts."
+        )
         raise InputError(msg)
     rest = size_bytes - whole * most_bytes
     return [most_bytes] * whole + ([rest] if rest > 1e-9 * most_bytes else [])
