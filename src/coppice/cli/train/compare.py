@@ -15,13 +15,12 @@ from coppice.text import columns, percent_text, plural, seconds_text
 if TYPE_CHECKING:
     from coppice.iteration.composing.compared import ComparedPolicies, ComparedPolicy
 
-__all__ = ["compare"]
+__all__ = ["NOT_COMPARED", "compare"]
 
-_NOT = (
+NOT_COMPARED = (
     "order",
     "overlap",
     "policy",
-    "policy_settings",
     "contention",
     "trace",
     "what_if",
@@ -132,5 +131,5 @@ with_job_options(
         ),
         own_option("jobs", None, JobsOption),
     ],
-    without=_NOT,
+    without=NOT_COMPARED,
 )

@@ -70,5 +70,6 @@ def layers_of_options(job: str, options: dict[str, Any]) -> LayerWorkload | None
 
 
 def own_option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    """An option of a command beside those of the estimate."""
+    """An option of a command beside those of the estimate; ``...`` as its default: it must be given."""
+    default = inspect.Parameter.empty if default is ... else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
