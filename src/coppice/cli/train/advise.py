@@ -15,8 +15,9 @@ __all__ = ["advise"]
 def advise(job: str, **options: Any) -> None:
     """Say which policy is worth its trouble on a job, or on a workload of layers (.json).
 
-    Compares all policies as `train compare` does; says how much of the possible gain, from the baseline to what nothing
-    beats, the simplest good one takes, how much is left, and what PyTorch, Megatron-LM or DeepSpeed switch on by a flag.
+    Compares all policies as `train compare` does; says how much of the possible gain, from the baseline to what none
+    of them beats, the simplest good one takes, how much is left, and what PyTorch, Megatron-LM or DeepSpeed switch on
+    by a flag.
 
     \b
     Examples:

@@ -74,9 +74,11 @@ def _text(title: str, found: ComparedPolicies) -> list[str]:
     """The table, and below it what does not suit."""
     lines = [f"{title}: {plural(len(found.rows), 'row')}"]
     for family in found.baselines:
-        least = seconds_text(found.lower_bound_seconds(family))
+        least = seconds_text(found.compute_seconds(family))
         lines.append(f"no row takes less than {least}, the computation of the busiest device alone")
-        rows = [("policy", "iteration", "gain", "lower bound", "exposed", "messages", "memory")]
+        rows: list[tuple[str, ...]] = [
+            ("policy", "iteration", "gain", "lower bound", "exposed", "messages", "memory")
+        ]
         rows += [_cells(found, each) for each in found.rows if each.family == family]
         lines += columns(rows, "lrrrrrr")
     if found.refused:

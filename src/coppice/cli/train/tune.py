@@ -43,7 +43,8 @@ def tune(job: str, **options: Any) -> None:
         else:
             asked = job_of_options(job, options)
             if asked.run.policy is not None:
-                msg = f"expected a job without policies to tune one on, found {asked.run.policy}: take `run.policy` out."
+                said = asked.run.policy
+                msg = f"expected a job without policies to tune one on, found {said}: take `run.policy` out."
                 raise InputError(msg)
             title = f"{asked.name} on {asked.machines.name}"
             found = tune_on_job(asked, name)
@@ -66,13 +67,8 @@ def _fields(found: TunedPolicy) -> list[tuple[str, str]]:
         ("defaults", default),
     ]
     for key, each in found.flat.items():
-        fields.append(
-            (
-                "within 1%",
-                f"{key} from {_value(key, each.least)} to {_value(key, each.most)}; "
-                f"{seconds_text(each.worst_seconds)} beyond",
-            )
-        )
+        words = f"{key} from {_value(key, each.least)} to {_value(key, each.most)}"
+        fields.append(("within 1%", f"{words}; up to {seconds_text(each.worst_seconds)} around that"))
     fields.append(("tried", plural(found.trials, "setting")))
     return fields
 

@@ -86,10 +86,10 @@ class Advice:
     def sentences(self) -> list[str]:
         """The advice in words."""
         possible = self.baseline_seconds - self.lower_bound_seconds
-        found = [
-            f"Without a policy an iteration takes {seconds_text(self.baseline_seconds)}, and none takes less than "
-            f"{seconds_text(self.lower_bound_seconds)}: {_percent(possible / self.baseline_seconds)} can be gained."
-        ]
+        gained = _percent(possible / self.baseline_seconds if self.baseline_seconds else 0.0)
+        least = seconds_text(self.lower_bound_seconds)
+        words = f"Without a policy an iteration takes {seconds_text(self.baseline_seconds)}"
+        found = [f"{words}, and none takes less than {least}: {gained} can be gained."]
         if self.worth is None:
             found.append("No policy gains 1% of that time: leave it as it is.")
             return found

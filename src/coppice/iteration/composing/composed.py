@@ -213,8 +213,8 @@ def _order(step: Step, layout: Layout, policy: Pipelined | None, said: str | Non
     elif isinstance(policy, Fold3D):
         name = "breadth-first"
     else:
-        name = policy.name if policy is not None else said
-    order = order_for(name, devices, count, chunks)[1]
+        name = policy.name if policy is not None else (said or "")
+    order = order_for(name or None, devices, count, chunks)[1]
     return fast_forward_order(step, order) if isinstance(policy, FastForward) else order
 
 

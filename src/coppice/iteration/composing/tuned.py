@@ -7,7 +7,7 @@ best are kept. A setting is flat where many values take no more than 1% longer t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -40,6 +40,10 @@ _CHOSEN = (
     "small_elements",
 )
 """Counts that are a matter of choice; so are all bytes. Other options say what is there."""
+
+
+_OF_JOB = ("stages", "micro_batches", "transfer_seconds", "ranks")
+"""Options that a job says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +149,9 @@ def tune_on_job(job: TrainingJob, name: str) -> TunedPolicy:
         changed = type(policy)(msgspec.structs.replace(policy.settings, **settings))
         return compose(job, Composition(policies=(changed,))).seconds
 
-    return _tuned(policy, starts, seconds)
+    found = _tuned(policy, starts, seconds)
+    kept = {name: value for name, value in found.settings.items() if name not in _OF_JOB}
+    return replace(found, settings=kept)
 
 
 def _policy(name: str, *, ranks: int | None = None) -> ConfiguredPolicy:
@@ -210,10 +216,9 @@ def _tuned(
         moved = False
         for name in _numbers(best):
             at = best
-            for factor in _FACTORS:
-                value = _scaled(at[name], factor)
+            for value in _around(at[name]):
                 changed = {**at, name: value}
-                if value != at[name] and trials(changed) < trials(best) * (1 - 1e-9):
+                if trials(changed) < trials(best) * (1 - 1e-9):
                     best, moved = changed, True
     if trials(best) == inf:
         raise InputError(trials.reason)
@@ -240,6 +245,13 @@ def _numbers(settings: Mapping[str, Any]) -> list[str]:
         and not isinstance(value, bool)
         and value > 0
     ]
+
+
+def _around(value: float) -> list[float]:
+    """Values around one: multiples, and of whole numbers the next ones."""
+    next_ones = [value - 1, value + 1] if isinstance(value, int) else []
+    every = [*next_ones, *(_scaled(value, factor) for factor in _FACTORS)]
+    return [each for each in dict.fromkeys(every) if each > 0 and each != value]
 
 
 def _scaled(value: float, factor: float) -> float:

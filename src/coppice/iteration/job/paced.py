@@ -92,7 +92,8 @@ def simulated_job(
         ('ddp', True)
     """
     if job.run.policy is not None:
-        msg = f"`run.policy`: expected a job without policies here, found {job.run.policy}: `train estimate` takes them."
+        found = f"found {job.run.policy}: `train estimate` takes them."
+        msg = f"`run.policy`: expected a job without policies here, {found}"
         raise InputError(msg)
     lies = layout or job.layout
     step = step_of(job.model, lies, machines or job.machines)

@@ -101,7 +101,7 @@ class ConfiguredPolicy(ABC):
     def of(cls, **settings: Any) -> Self:
         """The policy with options by name, texts where they come from a command line.
 
-        A name may be the only one that begins so (``partition`` for ``partition_bytes``); texts of bytes may have units.
+        A name may be the beginning of one (``partition`` for ``partition_bytes``); texts of bytes may have units.
 
         Raises:
             InputError: If it has no such option, or a value does not fit.
