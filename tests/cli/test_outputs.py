@@ -49,6 +49,7 @@ COMMANDS = {
     "compile --program": f"compile {EXAMPLES}/language/all_gather_ring.py --target msccl",
     "train report --output": "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4",
     "train report --trace": "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4 -o page.html",
+    "train compare --plot": f"train compare {EXAMPLES}/iteration/three-layers.json --policies ddp,pace",
     "train estimate --trace": "train estimate gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4",
     "compare --csv": COMPARE,
     "compare --plot": COMPARE,
@@ -90,6 +91,7 @@ SUFFIXES = {
     "report --output": ".html",
     "train report --output": ".html",
     "compare --plot": ".png",
+    "train compare --plot": ".svg",
     "design compare --plot": ".pdf",
 }
 QUICK = ("plan --output", "compare --results", "compare --plot", "design cabling --output")
