@@ -129,7 +129,7 @@ def test_a_bound_is_kept_where_a_device_fills_its_wait() -> None:
     text = """
     model.name = "gpt-7.5b"
     cluster = {topology = "dgx-a100", boxes = 2}
-    layout = {tp = 4, pp = 2, global_batch = 8}
+    layout = {tp = 4, pp = 2, global_batch = 32}
     """
     given = job_of(parse_job_record(text, where="given"))
     found = compose(given, composition_of("fast-forward+bytescheduler+decomposition+lynx", ranks=4))

@@ -163,7 +163,7 @@ def compare_policies(
         named_policies("+".join(each for each in name.split("+") if each not in OVERLAP_STOCK) or BASELINE)
     alone.sort(key=lambda name: not _takes_long(name))  # what takes long begins first
     tasks = [(job, name) for name in (*alone, BASELINE)]
-    with chosen_executor(executor, processes=processes, units=len(tasks), large=len(tasks) > 2) as where:
+    with chosen_executor(executor, processes=processes, units=len(tasks), large=len(tasks) > 8) as where:
         found = list(run(_outcome, tasks, where))
         rows = [each for each in found if isinstance(each, ComparedPolicy)]
         refused = [each for each in found if isinstance(each, RefusedPolicy)]
