@@ -81,6 +81,7 @@ WITHOUT = {
     "tune from-logs --output": "writes as `tune fit` does",
     "tune plugin build --output": "needs a compiler",
     "train lr-report --output": "reads what a training wrote",
+    "train measure --output": "needs a GPU",
     "train import --output": "traces a module of PyTorch; test_train_import.py writes it",
     "train import --trace": "reads what a profiler wrote; written as that of `train estimate`",
 }

@@ -166,6 +166,7 @@ def test_all_has_the_best_composition(monkeypatch: pytest.MonkeyPatch) -> None:
         "exposed_seconds",
         "messages",
         "memory_bytes",
+        "fits",
         "staleness",
     }
     advice = advise(found)
@@ -175,6 +176,31 @@ def test_all_has_the_best_composition(monkeypatch: pytest.MonkeyPatch) -> None:
     assert advice.worth.share >= 0.9 * advice.best.share
     assert advice.stock is None or advice.stock.stock
     assert all(each.endswith(".") for each in advice.sentences())
+
+
+def test_memory_follows_what_is_in_flight(table: dict[str, ComparedPolicy]) -> None:
+    """GPipe keeps all 8 micro-batches of a replica, 1F1B as many as there are stages: 2."""
+    given = job()
+    usual, all_of_them = (compose(given, composition_of(name)).memory for name in ("1f1b", "gpipe"))
+    assert given.layout.micro_batches == 8
+    assert all_of_them.activations == pytest.approx(4 * usual.activations)
+    assert table["1f1b"].memory_bytes == table["none"].memory_bytes == usual.total
+
+
+def test_what_does_not_fit_is_no_advice() -> None:
+    given = job()
+    small = compose(given, composition_of("none")).memory_bytes * 1.1
+    kind = given.machines.kinds[0]
+    device = replace(kind.cluster.device, memory_bytes=small)
+    kinds = (replace(kind, cluster=replace(kind.cluster, device=device)),)
+    tight = replace(given, machines=replace(given.machines, kinds=kinds))
+    found = compare_policies(tight, ["fast-forward", "zero-bubble"], processes=1)
+    assert {each.name: each.fits for each in found.rows} == {
+        "fast-forward": False,
+        "zero-bubble": True,
+        "none": True,
+    }
+    assert advise(found).best.name == "zero-bubble"
 
 
 def test_too_many_messages_are_counted_not_made(monkeypatch: pytest.MonkeyPatch) -> None:

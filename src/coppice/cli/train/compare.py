@@ -102,7 +102,9 @@ def _cells(found: ComparedPolicies, each: ComparedPolicy) -> tuple[str, ...]:
         seconds_text(each.lower_bound_seconds),
         "" if each.exposed_seconds is None else seconds_text(each.exposed_seconds),
         "" if each.messages is None else str(each.messages),
-        "" if each.memory_bytes is None else f"{each.memory_bytes / 1e9:.3g} GB",
+        ""
+        if each.memory_bytes is None
+        else f"{each.memory_bytes / 1e9:.3g} GB{'' if each.fits else ', too much'}",
     )
 
 

@@ -180,10 +180,9 @@ def estimate(
                 raise InputError(msg)
             _print_planned(asked, composed, as_json=as_json)
             return
-        found = simulated
+        found, held = simulated, composed.memory
     else:
-        found = simulated_job(asked, contention=contention)
-    held = memory_of(chosen, layout)
+        found, held = simulated_job(asked, contention=contention), memory_of(chosen, layout)
     changed = answers(asked, what_if, degrade)
     if trace is not None:
         write_task_trace(found.times, trace)

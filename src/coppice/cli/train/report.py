@@ -51,16 +51,15 @@ def report(job: str, **options: Any) -> None:
     with Stages() as stages:
         stages.begin("simulating")
         asked = job_of_options(job, options)
-        layout = asked.layout
         if asked.run.policy is None:
             found = simulated_job(asked, contention=contention)
+            held = memory_of(asked.model, asked.layout)
         else:
             composed = composed_job(asked, contention=contention)
             if composed.step is None:
                 msg = f"expected policies whose step is simulated, found {asked.run.policy}: it plans the whole step."
                 raise InputError(msg)
-            found, layout = composed.step, composed.layout
-        held = memory_of(asked.model, layout)
+            found, held = composed.step, composed.memory
         stages.begin("drawing")
         page = report_of_step(
             f"{asked.name} on {asked.machines.name}",

@@ -119,11 +119,12 @@ def advise(found: ComparedPolicies) -> Advice:
     """The advice that a table of a job, or policies of gradients on a workload of layers, gives.
 
     Args:
-        found: Policies beside each other; those whose gradients are late are left out.
+        found: Policies beside each other; those whose gradients are late, or that do not fit, are left out.
     """
     family = next(iter(found.baselines))
     baseline, least = found.baselines[family], found.lower_bound_seconds(family)
     rows = [each for each in found.rows if each.family == family and not each.staleness]
+    rows = [each for each in rows if each.fits] or rows
 
     def advised(row: ComparedPolicy) -> AdvisedPolicies:
         names = _names(row)

@@ -55,6 +55,7 @@ class ComparedPolicy:
         exposed_seconds: Communication that computation waits for; None: a plan of the whole iteration does not say.
         messages: Messages about gradients of an iteration; None: likewise.
         memory_bytes: What a GPU keeps; of a workload of layers what the policy keeps beside; None: not known.
+        fits: It fits the memory of a GPU.
         staleness: Iterations by which gradients are late.
     """
 
@@ -66,6 +67,7 @@ class ComparedPolicy:
     exposed_seconds: float | None
     messages: int | None
     memory_bytes: float | None
+    fits: bool = True
     staleness: int = 0
 
 
@@ -118,6 +120,7 @@ class ComparedPolicies:
                 "exposed_seconds": each.exposed_seconds,
                 "messages": each.messages,
                 "memory_bytes": each.memory_bytes,
+                "fits": each.fits,
                 "staleness": each.staleness,
             }
             for each in self.rows
@@ -173,7 +176,7 @@ def compare_policies(
         if every:
             together = [(job, name) for name in _together(rows, baseline)]
             composed = [each for each in run(_outcome, together, where) if isinstance(each, ComparedPolicy)]
-            rows += sorted(composed, key=fastest_first)[:1]
+            rows += sorted(composed, key=lambda each: (not each.fits, fastest_first(each)))[:1]
     return ComparedPolicies(
         rows=tuple(sorted(rows, key=fastest_first)),
         refused=tuple(sorted(refused, key=lambda each: [*ALL_POLICIES, each.name].index(each.name))),
@@ -207,6 +210,7 @@ def _outcome(task: tuple[TrainingJob, str]) -> ComparedPolicy | RefusedPolicy:
         exposed_seconds=None if planned else found.exposed_seconds,
         messages=None if planned else found.messages,
         memory_bytes=found.memory_bytes,
+        fits=found.memory_bytes <= job.cluster.device.memory_bytes,
     )
 
 
@@ -231,7 +235,9 @@ def _together(rows: Sequence[ComparedPolicy], baseline: ComparedPolicy) -> Itera
     faster = [
         each
         for each in sorted(rows, key=fastest_first)
-        if each.seconds < baseline.seconds * (1 - _SAME) and not _takes_long(each.name)
+        if each.seconds < baseline.seconds * (1 - _SAME)
+        and each.fits >= baseline.fits
+        and not _takes_long(each.name)
     ]
     choices: list[list[str | None]] = []
     for kind in _KINDS:

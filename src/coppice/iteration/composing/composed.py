@@ -8,8 +8,8 @@ from coppice.errors import InputError
 from coppice.iteration.composing.composition import Composition, composition_of
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.job.paced import step_of
-from coppice.iteration.memory import memory_of
-from coppice.iteration.pipeline.order import PipelineOrder
+from coppice.iteration.memory import Memory, memory_of
+from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.pipeline.orders import breadth_first
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.pipelined.fold3d import Fold3D
@@ -44,7 +44,7 @@ class ComposedStep:
         messages: Messages about gradients of an iteration, of all devices of a replica.
         compute_seconds: Computation of the busiest device with its optimizer, alone.
         layout: The layout, with the chunks that an order of pipelines has.
-        memory_bytes: What a GPU keeps, by the order of the pipeline; policies may keep more.
+        memory: What a GPU keeps, with what is in flight in the order of the pipeline; policies may keep more.
         step: The simulation; None: by a plan of the whole iteration.
     """
 
@@ -55,8 +55,13 @@ class ComposedStep:
     messages: int
     compute_seconds: float
     layout: Layout
-    memory_bytes: float
+    memory: Memory
     step: SimulatedStep | None
+
+    @property
+    def memory_bytes(self) -> float:
+        """All of the memory."""
+        return self.memory.total
 
 
 def compose(job: TrainingJob, composition: Composition, *, contention: float = 0.0) -> ComposedStep:
@@ -85,7 +90,7 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
     step = step_of(job.model, layout, job.machines)
     step = transformed(step, [each for each in composition.policies if isinstance(each, TensorPolicy)])
     order = _order(step, layout, pipelined, job.run.order)
-    held = memory_of(job.model, layout).total
+    held = _memory(job, layout, step, order)
     whole = next((each for each in composition.policies if isinstance(each, WholePolicy)), None)
     if whole is not None:
         planned = plan_step(step, order, whole)
@@ -97,7 +102,7 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
             messages=0,
             compute_seconds=_computation(step, order),
             layout=layout,
-            memory_bytes=held,
+            memory=held,
             step=None,
         )
     gradients = next((each for each in composition.policies if isinstance(each, DataParallelPolicy)), None)
@@ -114,7 +119,7 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
         messages=len(overlap.messages),
         compute_seconds=_computation(step, order),
         layout=layout,
-        memory_bytes=held,
+        memory=held,
         step=found,
     )
 
@@ -153,6 +158,31 @@ def _with_run(job: TrainingJob, composition: Composition) -> Composition:
         return composition
     inside = tensor_policies(job.run.inside, ranks=job.layout.tensor)
     return Composition(policies=(*composition.policies, *inside))
+
+
+def _memory(job: TrainingJob, layout: Layout, step: Step, order: PipelineOrder) -> Memory:
+    """What a GPU keeps: activations are those of 1F1B, of chunks interleaved, times what the order has in flight."""
+    held = memory_of(job.model, layout)
+    devices, count, chunks = layout.pipeline, layout.micro_batches, layout.chunks
+    if devices == 1 or (chunks > 1 and count % devices):
+        return held
+    usual = _in_flight(step, order_for(None, devices, count, chunks)[1])
+    return replace(held, activations=held.activations * _in_flight(step, order) / usual) if usual else held
+
+
+def _in_flight(step: Step, order: PipelineOrder) -> float:
+    """Bytes of activations that the fullest device keeps; gradients of weights need them to the end."""
+    kept = [sum(block.kept_bytes for block in stage) for stage in step.stages]
+    most = 0.0
+    for program in order.devices:
+        now = 0.0
+        for each in program:
+            if each.work is Work.FORWARD:
+                now += kept[each.stage]
+                most = max(most, now)
+            elif each.work is not Work.INPUT:
+                now -= kept[each.stage]
+    return most
 
 
 def _computation(step: Step, order: PipelineOrder) -> float:
