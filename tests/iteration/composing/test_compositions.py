@@ -150,6 +150,8 @@ def test_the_best_together_gain_more_and_are_found_again() -> None:
 def test_all_has_the_best_composition(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {name: ALL_POLICIES[name] for name in ("1f1b", "zero-bubble", "ddp", "dear", "decomposition")}
     monkeypatch.setattr("coppice.iteration.composing.compared.ALL_POLICIES", few)
+    both = compare_policies(job(), ["all", "1f1b+dear"], processes=1)
+    assert len([each for each in both.rows if "+" in each.name]) == 2
     found = compare_policies(job(), processes=1)
     composed_rows = [each for each in found.rows if "+" in each.name]
     assert len(composed_rows) == 1

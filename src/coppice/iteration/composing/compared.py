@@ -159,9 +159,9 @@ def compare_policies(
         InputError: If there is no policy of a name.
     """
     job = plain(job)
-    every = list(names) == ["all"]
-    asked = [*ALL_POLICIES, *OVERLAP_STOCK] if every else names
-    alone = list(dict.fromkeys(name for name in asked if name != BASELINE))
+    every = "all" in names
+    asked = [*ALL_POLICIES, *OVERLAP_STOCK, *names] if every else names
+    alone = list(dict.fromkeys(name for name in asked if name not in (BASELINE, "all")))
     for name in alone:
         named_policies("+".join(each for each in name.split("+") if each not in OVERLAP_STOCK) or BASELINE)
     alone.sort(key=lambda name: not _takes_long(name))  # what takes long begins first
@@ -174,7 +174,7 @@ def compare_policies(
         if baseline is None:
             raise InputError(next(each.reason for each in refused if each.name == BASELINE))
         if every:
-            together = [(job, name) for name in _together(rows, baseline)]
+            together = [(job, name) for name in _together(rows, baseline) if name not in asked]
             composed = [each for each in run(_outcome, together, where) if isinstance(each, ComparedPolicy)]
             rows += sorted(composed, key=lambda each: (not each.fits, fastest_first(each)))[:1]
     return ComparedPolicies(
@@ -237,6 +237,7 @@ def _together(rows: Sequence[ComparedPolicy], baseline: ComparedPolicy) -> Itera
         for each in sorted(rows, key=fastest_first)
         if each.seconds < baseline.seconds * (1 - _SAME)
         and each.fits >= baseline.fits
+        and "+" not in each.name
         and not _takes_long(each.name)
     ]
     choices: list[list[str | None]] = []

@@ -51,7 +51,8 @@ def compare_on_layers(
         >>> [(row.name, row.seconds) for row in found.rows], found.lower_bound_seconds("gradients")
         ([('priority', 16.0), ('wfbp', 17.0), ('serial', 21.0)], 9)
     """
-    asked = list(ALL_POLICIES) if list(names) == ["all"] else list(dict.fromkeys(names))
+    asked = list(dict.fromkeys([*ALL_POLICIES, *names] if "all" in names else names))
+    asked = [name for name in asked if name != "all"]
     for name in asked:
         named_policies(name)
     families = {_family(name) for name in asked if name in POLICIES} or {"gradients"}

@@ -50,7 +50,7 @@ def _figure(found: ComparedPolicies, title: str) -> Figure:
     every = figure.subplots(len(counts), 1, squeeze=False, gridspec_kw={"height_ratios": counts})[:, 0]
     for family, axes in zip(found.baselines, every, strict=True):
         _bars(found, family, axes)
-    every[-1].set_xlabel("time of an iteration (ms)")
+    every[-1].set_xlabel("time of an iteration")
     figure.suptitle(title)
     handles, labels = every[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
@@ -70,7 +70,7 @@ def _bars(found: ComparedPolicies, family: str, axes: Axes) -> None:
     axes.barh(places, waits, left=computes, color=shades)
     axes.barh([0], [0], color=_WAITS, label="the rest (grey: of the baseline)")
     least = 1000 * found.compute_seconds(family)
-    axes.axvline(least, color="black", linewidth=1.6, label=f"no row beats {least:.4g} ms")
+    axes.axvline(least, color="black", linewidth=1.6, label="the least computation, which no row beats")
     bounds = [1000 * row.lower_bound_seconds for row in rows]
     seen = [(bound, place) for bound, place in zip(bounds, places, strict=True) if bound <= end]
     axes.plot(
@@ -84,7 +84,7 @@ def _bars(found: ComparedPolicies, family: str, axes: Axes) -> None:
         label="its own lower bound",
     )
     for place, row in zip(places, rows, strict=True):
-        words = f"{seconds_text(row.seconds)}"
+        words = ("... " if 1000 * row.seconds > end else "") + seconds_text(row.seconds)
         if row is not baseline:
             words += f", {round(-100 * gain_of(row, baseline), 1) + 0.0:+.1f}%"
         right = max(row.seconds, row.lower_bound_seconds)
@@ -95,6 +95,7 @@ def _bars(found: ComparedPolicies, family: str, axes: Axes) -> None:
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, end * 1.16)
     axes.set_title(_FAMILIES[family], fontsize=10, loc="left")
+    axes.xaxis.set_major_formatter(lambda value, _: seconds_text(value / 1000) if value else "0")
     axes.grid(visible=True, axis="x", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
