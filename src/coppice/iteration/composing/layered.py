@@ -48,7 +48,7 @@ def compare_on_layers(
     Examples:
         >>> three = LayerWorkload(forward=(1, 1, 1), backward=(2, 2, 2), bytes=(2, 2, 8), bytes_per_second=1.0)
         >>> found = compare_on_layers(three, ["wfbp", "priority"], processes=1)
-        >>> [(row.name, row.seconds) for row in found.rows], found.lower_bound_seconds("gradients")
+        >>> [(row.name, row.seconds) for row in found.rows], found.compute_seconds("gradients")
         ([('priority', 16.0), ('wfbp', 17.0), ('serial', 21.0)], 9)
     """
     asked = list(dict.fromkeys([*ALL_POLICIES, *names] if "all" in names else names))
