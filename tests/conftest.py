@@ -10,7 +10,18 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-_LONG = ("run", "docs", "training", "comparison", "tuning", "planners", "benchmarks", "simulation", "program", "cli")
+_LONG = (
+    "run",
+    "docs",
+    "training",
+    "comparison",
+    "tuning",
+    "planners",
+    "benchmarks",
+    "simulation",
+    "program",
+    "cli",
+)
 """Folders whose files take longest: two processes that share out files begin with them, and end together."""
 
 

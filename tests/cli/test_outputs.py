@@ -49,6 +49,7 @@ COMMANDS = {
     "compile --program": f"compile {EXAMPLES}/language/all_gather_ring.py --target msccl",
     "train report --output": "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4",
     "train report --trace": "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4 -o page.html",
+    "train compare --plot": f"train compare {EXAMPLES}/iteration/three-layers.json --policies ddp,pace",
     "train estimate --trace": "train estimate gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4",
     "compare --csv": COMPARE,
     "compare --plot": COMPARE,
@@ -80,8 +81,8 @@ WITHOUT = {
     "tune from-logs --output": "writes as `tune fit` does",
     "tune plugin build --output": "needs a compiler",
     "train lr-report --output": "reads what a training wrote",
+    "train measure --output": "needs a GPU",
     "train import --output": "traces a module of PyTorch; test_train_import.py writes it",
-    "train measure --output": "measures the machine; test_train_jobs.py writes it",
     "train import --trace": "reads what a profiler wrote; written as that of `train estimate`",
 }
 """Outputs that no command above writes, and why."""
@@ -91,6 +92,7 @@ SUFFIXES = {
     "report --output": ".html",
     "train report --output": ".html",
     "compare --plot": ".png",
+    "train compare --plot": ".svg",
     "design compare --plot": ".pdf",
 }
 QUICK = ("plan --output", "compare --results", "compare --plot", "design cabling --output")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from coppice.cli.train.advise import advise
+from coppice.cli.train.compare import compare
 from coppice.cli.train.estimate import estimate
 from coppice.cli.train.importing import import_trace
 from coppice.cli.train.jobs import job
@@ -13,6 +15,7 @@ from coppice.cli.train.models import models
 from coppice.cli.train.policy import policy
 from coppice.cli.train.report import report
 from coppice.cli.train.search import search
+from coppice.cli.train.tune import tune
 
 __all__ = ["app"]
 
@@ -30,6 +33,9 @@ def train() -> None:
 
 app.command("estimate")(estimate)
 app.command("search")(search)
+app.command("compare")(compare)
+app.command("tune")(tune)
+app.command("advise")(advise)
 app.command("report")(report)
 app.command("job")(job)
 app.command("models")(models)

@@ -78,7 +78,7 @@ def asked_record(
         layout: Those of the layout.
         run: Those of how it runs.
         rates: Rates of a preset.
-        settings: ``KEY=VALUE`` parameters of a preset.
+        settings: ``KEY=VALUE`` options of the policy, the others parameters of a preset.
 
     Raises:
         InputError: If the file cannot be read, or nothing says which cluster.
@@ -96,11 +96,31 @@ def asked_record(
             raise InputError(msg)
         layout = {"dp": 1} | dict(layout)
     values = dict(cluster) | {"rates": rates}
+    run = dict(run or {})
     if settings:
-        values["settings"] = (record.cluster.settings or {}) | parse_settings(settings)
+        given = parse_settings(settings)
+        policy = run.get("policy") or record.run.policy
+        of_policy = _settings_of(policy, given) if policy is not None else {}
+        if of_policy:
+            run["settings"] = (record.run.settings or {} if run.get("policy") is None else {}) | of_policy
+        of_preset = {key: value for key, value in given.items() if key not in of_policy}
+        if of_preset:
+            values["settings"] = (record.cluster.settings or {}) | of_preset
     if cluster.get("topology") is not None:
         record.cluster.mixed = None
-    return with_values(record, {"cluster": values, "layout": layout, "run": run or {}}), folder
+    return with_values(record, {"cluster": values, "layout": layout, "run": run}), folder
+
+
+def _settings_of(policy: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Those of some ``KEY=VALUE`` that are options of policies.
+
+    Raises:
+        InputError: If there is no such policy.
+    """
+    from coppice.iteration.composing.composition import named_policies, owners_of
+
+    names = named_policies(policy)
+    return {key: value for key, value in given.items() if owners_of(key, names)}
 
 
 def asked_job(

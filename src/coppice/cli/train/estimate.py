@@ -24,6 +24,8 @@ from coppice.errors import CheckError, InputError
 from coppice.text import seconds_text
 
 if TYPE_CHECKING:
+    from coppice.iteration.composing.composed import ComposedStep
+    from coppice.iteration.job.job import TrainingJob
     from coppice.iteration.step.simulated import SimulatedStep
     from coppice.iteration.transformer import Transformer
     from coppice.iteration.workload.model import LayeredModel
@@ -88,6 +90,15 @@ def estimate(
             help=f"What runs beside computation: {', '.join(OVERLAPS)} [default: none; of nets ddp].",
         ),
     ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            help="Policies, joined by +, that decide the order, what runs beside computation, or what is inside "
+            "layers; --set takes their options too, as partition=4M.",
+        ),
+    ] = None,
     collectives: Annotated[
         str | None,
         typer.Option(
@@ -128,6 +139,7 @@ def estimate(
         --shard zero1 --overlap megatron --trace step.json
       coppice train estimate gpt-175b --cluster dgx-h100 --boxes 128 --parallel tp=8,pp=8,dp=16 --collectives nccl
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.iteration.composing.composed import composed_job
     from coppice.iteration.job.paced import simulated_job
     from coppice.iteration.memory import memory_of
     from coppice.iteration.page.jobs import PART_NAMES
@@ -141,7 +153,7 @@ def estimate(
         boxes=boxes,
         device=device,
         parallel=parallel,
-        run={"order": order, "overlap": overlap, "collectives": collectives},
+        run={"order": order, "overlap": overlap, "policy": policy, "collectives": collectives},
         rates=rates,
         settings=settings,
         global_batch=global_batch,
@@ -156,8 +168,21 @@ def estimate(
         msg = f"expected {CALIBRATED} collectives with --what-if or --degrade, found {costs}: leave --collectives out."
         raise InputError(msg)
     chosen, layout, machines = asked.model, asked.layout, asked.cluster
-    held = memory_of(chosen, layout)
-    found = simulated_job(asked, contention=contention)
+    if asked.run.policy is not None:
+        if what_if or degrade:
+            msg = f"expected no policy with --what-if or --degrade, found {asked.run.policy}: leave --policy out."
+            raise InputError(msg)
+        composed = composed_job(asked, contention=contention)
+        layout, simulated = composed.layout, composed.step
+        if simulated is None:
+            if trace is not None:
+                msg = f"expected a simulated step for --trace, found a plan of {asked.run.policy}: leave --trace out."
+                raise InputError(msg)
+            _print_planned(asked, composed, as_json=as_json)
+            return
+        found, held = simulated, composed.memory
+    else:
+        found, held = simulated_job(asked, contention=contention), memory_of(chosen, layout)
     changed = answers(asked, what_if, degrade)
     if trace is not None:
         write_task_trace(found.times, trace)
@@ -175,6 +200,7 @@ def estimate(
                 "memory_by_part": memory,
                 "fits": fits,
                 "collectives": costs,
+                "policy": asked.run.policy,
                 "device": machines.device.name,
                 **_record(found),
                 **answers_record(changed),
@@ -211,6 +237,26 @@ def estimate(
             "raise tp, pp or --recompute, or share out with --shard."
         )
         raise CheckError(msg)
+
+
+def _print_planned(asked: TrainingJob, found: ComposedStep, *, as_json: bool) -> None:
+    """Print a job whose whole iteration a policy plans: no task is simulated that could say what waits for what."""
+    if as_json:
+        print_json(
+            {
+                "iteration_seconds": found.seconds,
+                "lower_bound_seconds": found.lower_bound_seconds,
+                "memory_bytes": found.memory_bytes,
+                "policy": asked.run.policy,
+            }
+        )
+        return
+    fields = [
+        ("iteration", f"{seconds_text(found.seconds)} as {asked.run.policy} plans it"),
+        ("best plan", f"no plan takes less than {seconds_text(found.lower_bound_seconds)}"),
+        ("memory", f"{found.memory_bytes / 1e9:.3g} GB of a {asked.cluster.device.name}"),
+    ]
+    print_fields(f"{asked.name} on {asked.machines.name}", fields)
 
 
 _BESIDE = {

@@ -36,6 +36,7 @@ def report(job: str, **options: Any) -> None:
       coppice train report job.toml --overlap megatron --trace step.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.files import write_atomically
+    from coppice.iteration.composing.composed import composed_job
     from coppice.iteration.job.paced import simulated_job
     from coppice.iteration.memory import memory_of
     from coppice.iteration.page.jobs import report_of_step
@@ -50,8 +51,15 @@ def report(job: str, **options: Any) -> None:
     with Stages() as stages:
         stages.begin("simulating")
         asked = job_of_options(job, options)
-        found = simulated_job(asked, contention=contention)
-        held = memory_of(asked.model, asked.layout)
+        if asked.run.policy is None:
+            found = simulated_job(asked, contention=contention)
+            held = memory_of(asked.model, asked.layout)
+        else:
+            composed = composed_job(asked, contention=contention)
+            if composed.step is None:
+                msg = f"expected policies whose step is simulated, found {asked.run.policy}: it plans the whole step."
+                raise InputError(msg)
+            found, held = composed.step, composed.memory
         stages.begin("drawing")
         page = report_of_step(
             f"{asked.name} on {asked.machines.name}",

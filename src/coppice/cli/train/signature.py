@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from coppice.cli.train.asked import asked_job
 from coppice.cli.train.estimate import estimate
+from coppice.errors import InputError
 
 if TYPE_CHECKING:
     from coppice.iteration.job.job import TrainingJob
+    from coppice.iteration.layers import LayerWorkload
 
-__all__ = ["RUN_KEYS", "job_of_options", "with_job_options"]
+__all__ = ["RUN_KEYS", "job_of_options", "layers_of_options", "own_option", "with_job_options"]
 
-RUN_KEYS = ("order", "overlap", "collectives")
+RUN_KEYS = ("order", "overlap", "policy", "collectives")
 """Options that are keys of how a job runs."""
 
 
@@ -47,3 +49,27 @@ def job_of_options(job: str, options: dict[str, Any]) -> TrainingJob:
     """
     run = {name: options.pop(name, None) for name in RUN_KEYS}
     return asked_job(job, run=run, **options)
+
+
+def layers_of_options(job: str, options: dict[str, Any]) -> LayerWorkload | None:
+    """The workload of layers in a file (.json) that is given instead of a job; None: it is a job.
+
+    Raises:
+        InputError: If the file is no such workload, or options of jobs are given with it.
+    """
+    if not job.endswith(".json"):
+        return None
+    from coppice.iteration.layers import read_workload
+
+    given = [name for name, value in options.items() if value not in (None, [], ())]
+    if given:
+        flag = given[0].replace("_", "-")
+        msg = f"expected no options of jobs with a workload of layers, found --{flag}: leave it out, or name a job."
+        raise InputError(msg)
+    return read_workload(job)
+
+
+def own_option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    """An option of a command beside those of the estimate; ``...`` as its default: it must be given."""
+    default = inspect.Parameter.empty if default is ... else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -5,27 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
-from coppice.iteration.composing.composition import Composition
+from coppice.iteration.composing.composition import Composition, composition_of
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.job.paced import step_of
-from coppice.iteration.memory import memory_of
-from coppice.iteration.pipeline.order import PipelineOrder
+from coppice.iteration.memory import Memory, memory_of
+from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.pipeline.orders import breadth_first
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.pipelined.fold3d import Fold3D
 from coppice.iteration.policies.pipelined.out_of_order import FastForward, Modulo
 from coppice.iteration.policies.pipelined.policy import Pipelined
 from coppice.iteration.policies.pipelined.steps import fast_forward_order, fold3d_messages
-from coppice.iteration.policies.tensor.catalogue import transformed
+from coppice.iteration.policies.tensor.catalogue import tensor_policies, transformed
 from coppice.iteration.policies.tensor.policy import TensorPolicy
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.overlap import Overlap, overlap_by, overlap_named
+from coppice.iteration.step.policy_messages import stage_workload
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.transformer import Layout, Transformer
 
-__all__ = ["MOST_MESSAGES", "ComposedStep", "compose"]
+__all__ = ["MOST_MESSAGES", "ComposedStep", "compose", "composed_job"]
 
 MOST_MESSAGES = 20_000
 """Messages of an iteration that a step is simulated with."""
@@ -41,7 +42,9 @@ class ComposedStep:
         lower_bound_seconds: What no order of the same passes and messages can beat.
         exposed_seconds: Communication on the critical path.
         messages: Messages about gradients of an iteration, of all devices of a replica.
-        memory_bytes: What a GPU keeps, by the order of the pipeline; policies may keep more.
+        compute_seconds: Computation of the busiest device with its optimizer, alone.
+        layout: The layout, with the chunks that an order of pipelines has.
+        memory: What a GPU keeps, with what is in flight in the order of the pipeline; policies may keep more.
         step: The simulation; None: by a plan of the whole iteration.
     """
 
@@ -50,14 +53,22 @@ class ComposedStep:
     lower_bound_seconds: float
     exposed_seconds: float
     messages: int
-    memory_bytes: float
+    compute_seconds: float
+    layout: Layout
+    memory: Memory
     step: SimulatedStep | None
+
+    @property
+    def memory_bytes(self) -> float:
+        """All of the memory."""
+        return self.memory.total
 
 
 def compose(job: TrainingJob, composition: Composition, *, contention: float = 0.0) -> ComposedStep:
     """Simulate an iteration of a job under policies.
 
-    What no policy decides is as in the baseline: 1F1B, of chunks interleaved; nothing overlaps.
+    What no policy decides is as the job says it runs, otherwise as in the baseline: 1F1B, of chunks interleaved;
+    nothing overlaps.
 
     Args:
         job: The job; policies of pipelines take its stages, and change its chunks where they need others.
@@ -65,8 +76,9 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
         contention: Share of a device's speed for which communication beside computation competes with it.
 
     Raises:
-        InputError: If a policy does not suit the job; the message is the reason.
+        InputError: If a policy does not suit the job, or decides what the job says; the message is the reason.
     """
+    composition = _with_run(job, composition)
     if composition.staleness:
         msg = (
             f"expected policies whose gradients are of this iteration, found {composition.name}, whose are "
@@ -77,8 +89,8 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
     layout = _layout(job, pipelined)
     step = step_of(job.model, layout, job.machines)
     step = transformed(step, [each for each in composition.policies if isinstance(each, TensorPolicy)])
-    order = _order(step, layout, pipelined)
-    held = memory_of(job.model, layout).total
+    order = _order(step, layout, pipelined, job.run.order)
+    held = _memory(job, layout, step, order)
     whole = next((each for each in composition.policies if isinstance(each, WholePolicy)), None)
     if whole is not None:
         planned = plan_step(step, order, whole)
@@ -88,17 +100,16 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
             lower_bound_seconds=planned.lower_bound_seconds,
             exposed_seconds=planned.exposed_seconds,
             messages=planned.messages,
-            memory_bytes=held,
+            compute_seconds=_computation(step, order),
+            layout=layout,
+            memory=held,
             step=None,
         )
     gradients = next((each for each in composition.policies if isinstance(each, DataParallelPolicy)), None)
-    overlap = _overlap(step, order, pipelined, gradients)
-    if len(overlap.messages) > MOST_MESSAGES:
-        msg = (
-            f"expected at most {MOST_MESSAGES} messages of an iteration, found {len(overlap.messages)} of "
-            f"{composition.name}: cut into larger parts."
-        )
-        raise InputError(msg)
+    if gradients is not None and step.replicas > 1:
+        _refuse_many(composition, _least_messages(step, gradients), at_least="at least ")
+    overlap = _overlap(step, order, pipelined, gradients, job.run.overlap)
+    _refuse_many(composition, len(overlap.messages))
     found = simulate_step(step, order, name=composition.name, overlap=overlap, contention=contention)
     return ComposedStep(
         composition=composition,
@@ -106,9 +117,97 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
         lower_bound_seconds=found.lower_bound_seconds,
         exposed_seconds=sum(found.exposed.values()),
         messages=len(overlap.messages),
-        memory_bytes=held,
+        compute_seconds=_computation(step, order),
+        layout=layout,
+        memory=held,
         step=found,
     )
+
+
+def composed_job(job: TrainingJob, *, contention: float = 0.0) -> ComposedStep:
+    """An iteration of a job under the policies that it says it runs with.
+
+    Args:
+        job: The job; none of its policies: the baseline.
+        contention: As for :func:`compose`.
+
+    Raises:
+        InputError: As :func:`compose`, and if there is no such policy or option.
+    """
+    composition = composition_of(job.run.policy or "none", job.run.settings, ranks=job.layout.tensor)
+    return compose(job, composition, contention=contention)
+
+
+def _with_run(job: TrainingJob, composition: Composition) -> Composition:
+    """The policies, with those inside layers that the job has anyhow.
+
+    Raises:
+        InputError: If a policy decides what the job says already.
+    """
+    said = {"order": ("order", job.run.order), "gradients": ("overlap", job.run.overlap)}
+    for policy in composition.policies:
+        for question in sorted(policy.decides & said.keys()):
+            key, value = said[question]
+            if value is not None:
+                msg = (
+                    f"expected `{key}` or a policy that decides {question}, found {value} and {policy.name}: "
+                    "leave one out."
+                )
+                raise InputError(msg)
+    if not job.run.inside:
+        return composition
+    inside = tensor_policies(job.run.inside, ranks=job.layout.tensor)
+    return Composition(policies=(*composition.policies, *inside))
+
+
+def _memory(job: TrainingJob, layout: Layout, step: Step, order: PipelineOrder) -> Memory:
+    """What a GPU keeps: activations are those of 1F1B, of chunks interleaved, times what the order has in flight."""
+    held = memory_of(job.model, layout)
+    devices, count, chunks = layout.pipeline, layout.micro_batches, layout.chunks
+    if devices == 1 or (chunks > 1 and count % devices):
+        return held
+    usual = _in_flight(step, order_for(None, devices, count, chunks)[1])
+    return replace(held, activations=held.activations * _in_flight(step, order) / usual) if usual else held
+
+
+def _in_flight(step: Step, order: PipelineOrder) -> float:
+    """Bytes of activations that the fullest device keeps; gradients of weights need them to the end."""
+    kept = [sum(block.kept_bytes for block in stage) for stage in step.stages]
+    most = 0.0
+    for program in order.devices:
+        now = 0.0
+        for each in program:
+            if each.work is Work.FORWARD:
+                now += kept[each.stage]
+                most = max(most, now)
+            elif each.work is not Work.INPUT:
+                now -= kept[each.stage]
+    return most
+
+
+def _computation(step: Step, order: PipelineOrder) -> float:
+    """Seconds for which the busiest device computes, with its optimizer."""
+    totals = [0.0] * len(order.devices)
+    for stage, device in order.device_of().items():
+        totals[device] += step.micro_batches * sum(block.compute for block in step.stages[stage])
+        totals[device] += step.optimizer[stage] if step.optimizer else 0.0
+    return max(totals)
+
+
+def _least_messages(step: Step, policy: DataParallelPolicy) -> int:
+    """Messages of an iteration at least, counted before any is made."""
+    workloads = [stage_workload(step, stage) for stage in range(len(step.stages))]
+    return sum(policy.least_messages(each) for each in workloads if sum(each.bytes))
+
+
+def _refuse_many(composition: Composition, messages: int, *, at_least: str = "") -> None:
+    """Refuse more messages than a step is simulated with."""
+    if messages > MOST_MESSAGES:
+        msg = (
+            f"expected at most {MOST_MESSAGES:,} messages of an iteration, found {at_least}{messages:,} of "
+            f"{composition.name}: cut into larger parts."
+        )
+        raise InputError(msg)
 
 
 def _layout(job: TrainingJob, policy: Pipelined | None) -> Layout:
@@ -134,8 +233,8 @@ def _layout(job: TrainingJob, policy: Pipelined | None) -> Layout:
     return changed
 
 
-def _order(step: Step, layout: Layout, policy: Pipelined | None) -> PipelineOrder:
-    """The programs of the devices."""
+def _order(step: Step, layout: Layout, policy: Pipelined | None, said: str | None) -> PipelineOrder:
+    """The programs of the devices; where no policy decides them, those of the order that the job says."""
     devices, count, chunks = layout.pipeline, layout.micro_batches, layout.chunks
     if isinstance(policy, FastForward):
         name = "gpipe"
@@ -144,13 +243,17 @@ def _order(step: Step, layout: Layout, policy: Pipelined | None) -> PipelineOrde
     elif isinstance(policy, Fold3D):
         name = "breadth-first"
     else:
-        name = policy.name if policy is not None else ("interleaved" if chunks > 1 else "1f1b")
-    order = order_for(name, devices, count, chunks)[1]
+        name = policy.name if policy is not None else (said or "")
+    order = order_for(name or None, devices, count, chunks)[1]
     return fast_forward_order(step, order) if isinstance(policy, FastForward) else order
 
 
 def _overlap(
-    step: Step, order: PipelineOrder, pipelined: Pipelined | None, gradients: DataParallelPolicy | None
+    step: Step,
+    order: PipelineOrder,
+    pipelined: Pipelined | None,
+    gradients: DataParallelPolicy | None,
+    said: str | None,
 ) -> Overlap:
     """What runs beside computation."""
     if isinstance(pipelined, Fold3D):
@@ -160,4 +263,4 @@ def _overlap(
         return Overlap(name="fold3d", messages=messages, steps_at_once=False)
     if gradients is not None:
         return overlap_by(gradients, step, order)
-    return overlap_named("none", step, order)
+    return overlap_named(said or "none", step, order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from coppice.iteration.policies.tensor.catalogue import TENSOR_POLICIES
 from coppice.iteration.policies.whole.catalogue import WHOLE_POLICIES
 from coppice.text import suggestion
 
-__all__ = ["ALL_POLICIES", "Composition", "composition_of"]
+__all__ = ["ALL_POLICIES", "Composition", "composition_of", "named_policies", "owners_of"]
 
 ALL_POLICIES: dict[str, type[ConfiguredPolicy]] = {**POLICIES, **TENSOR_POLICIES, **WHOLE_POLICIES}
 """Every policy by its name."""
@@ -53,12 +53,43 @@ class Composition:
         return max((policy.staleness for policy in self.policies), default=0)
 
 
-def composition_of(text: str, settings: Mapping[str, Any] | None = None) -> Composition:
+def named_policies(text: str) -> list[str]:
+    """The names in a text such as ``dear+breadth-first``; ``none`` is the baseline, of no policy.
+
+    Raises:
+        InputError: If there is no policy of a name.
+    """
+    names = [] if text == "none" else [name.strip() for name in text.split("+")]
+    for name in names:
+        if name not in ALL_POLICIES:
+            near = suggestion(name, ALL_POLICIES)
+            msg = f"expected policies such as ddp or dear+breadth-first, found {name!r}: {near}"
+            raise InputError(msg)
+    return names
+
+
+def owners_of(key: str, names: Sequence[str]) -> list[str]:
+    """Those of some policies that have an option of a name, or of the rest of ``POLICY.OPTION``.
+
+    Examples:
+        >>> owners_of("partition", ["bytescheduler", "1f1b"]), owners_of("1f1b.stages", ["modulo", "1f1b"])
+        (['bytescheduler'], ['1f1b'])
+    """
+    owner, _, option = key.rpartition(".")
+    return [
+        name for name in names if ALL_POLICIES[name].option_named(option) is not None and owner in ("", name)
+    ]
+
+
+def composition_of(
+    text: str, settings: Mapping[str, Any] | None = None, *, ranks: int | None = None
+) -> Composition:
     """The policies of names such as ``dear+breadth-first``.
 
     Args:
         text: Names with ``+`` between them; ``none`` is the baseline.
         settings: Options by name; ``POLICY.OPTION`` where several policies have an option of that name.
+        ranks: Ranks of a tensor-parallel group, for policies that ask for them and are not told.
 
     Raises:
         InputError: If there is no such policy or option, or two policies decide the same.
@@ -67,18 +98,10 @@ def composition_of(text: str, settings: Mapping[str, Any] | None = None) -> Comp
         >>> composition_of("dear+breadth-first", {"chunks": 4}).name
         'dear+breadth-first'
     """
-    names = [] if text == "none" else [name.strip() for name in text.split("+")]
-    for name in names:
-        if name not in ALL_POLICIES:
-            near = suggestion(name, ALL_POLICIES)
-            msg = f"expected policies such as ddp or dear+breadth-first, found {name!r}: {near}"
-            raise InputError(msg)
+    names = named_policies(text)
     given: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, value in (settings or {}).items():
-        owner, _, option = key.rpartition(".")
-        owners = [name for name in names if option in ALL_POLICIES[name].options.__struct_fields__]
-        if owner:
-            owners = [name for name in names if name == owner]
+        owners = owners_of(key, names)
         if len(owners) != 1:
             has = ", ".join(
                 f"{name}.{each}" for name in names for each in ALL_POLICIES[name].options.__struct_fields__
@@ -86,5 +109,8 @@ def composition_of(text: str, settings: Mapping[str, Any] | None = None) -> Comp
             found = "none of them has" if not owners else f"{' and '.join(owners)} have"
             msg = f"expected an option of {text}, found {key!r}, which {found}: they take {has or 'none'}."
             raise InputError(msg)
-        given[owners[0]][option] = value
+        given[owners[0]][key.rpartition(".")[2]] = value
+    for name, own in given.items():
+        if ranks is not None and "ranks" in ALL_POLICIES[name].options.__struct_fields__:
+            own.setdefault("ranks", max(2, ranks))  # a group of one exchanges nothing, whatever the policy
     return Composition(policies=tuple(ALL_POLICIES[name].of(**given[name]) for name in names))

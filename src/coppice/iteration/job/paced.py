@@ -91,6 +91,10 @@ def simulated_job(
         >>> found.overlap, found.parts["gradients"] < 0.1 * found.seconds
         ('ddp', True)
     """
+    if job.run.policy is not None:
+        found = f"found {job.run.policy}: `train estimate` takes them."
+        msg = f"`run.policy`: expected a job without policies here, {found}"
+        raise InputError(msg)
     lies = layout or job.layout
     step = step_of(job.model, lies, machines or job.machines)
     if job.run.inside:

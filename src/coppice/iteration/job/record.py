@@ -113,6 +113,15 @@ class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
         Annotated[str, Meta(description="policies inside layers, joined by +, such as decomposition+lynx")]
         | None
     ) = None
+    policy: (
+        Annotated[
+            str, Meta(description="policies that are composed, joined by +, such as dear+breadth-first")
+        ]
+        | None
+    ) = None
+    settings: (
+        Annotated[dict[str, str | int | float | bool], Meta(description="options of the policies")] | None
+    ) = None
     collectives: (
         Annotated[
             str,

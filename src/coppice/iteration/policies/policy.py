@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import msgspec
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.tasks import TaskGraph
+from coppice.text import parse_size
 
 __all__ = [
     "Bytes",
@@ -25,6 +27,9 @@ __all__ = [
     "Seconds",
 ]
 
+
+_UNIT = re.compile(r"[KMGTB]\s*$", re.IGNORECASE)
+"""The end of a size with a unit; bytes as plain numbers (4e6) are read as they are."""
 
 Bytes = Annotated[float, msgspec.Meta(ge=0)]
 PositiveBytes = Annotated[float, msgspec.Meta(gt=0)]
@@ -96,20 +101,38 @@ class ConfiguredPolicy(ABC):
     def of(cls, **settings: Any) -> Self:
         """The policy with options by name, texts where they come from a command line.
 
+        A name may be the beginning of one (``partition`` for ``partition_bytes``); texts of bytes may have units.
+
         Raises:
             InputError: If it has no such option, or a value does not fit.
         """
         known = cls.options.__struct_fields__
-        for name in settings:
-            if name not in known:
+        values: dict[str, Any] = {}
+        for given, value in settings.items():
+            name = cls.option_named(given)
+            if name is None:
                 has = f"it takes {', '.join(known)}" if known else "it takes none"
-                msg = f"expected options of policy {cls.name}, found {name!r}: {has}."
+                msg = f"expected options of policy {cls.name}, found {given!r}: {has}."
                 raise InputError(msg)
+            if name in values:
+                msg = f"expected option {name} of policy {cls.name} once, found it again as {given!r}: keep one."
+                raise InputError(msg)
+            sized = isinstance(value, str) and name.endswith("_bytes") and _UNIT.search(value)
+            values[name] = (
+                parse_size(value, option=f"option {given} of policy {cls.name}") if sized else value
+            )
         try:
-            return cls(msgspec.convert(settings, cls.options, strict=False))
+            return cls(msgspec.convert(values, cls.options, strict=False))
         except msgspec.ValidationError as error:
             msg = f"expected options that policy {cls.name} can use, found otherwise: {error}."
             raise InputError(msg) from None
+
+    @classmethod
+    def option_named(cls, text: str) -> str | None:
+        """The option of a name, or the only one whose name goes on behind it with ``_``; None: there is none."""
+        known = cls.options.__struct_fields__
+        longer = [name for name in known if name.startswith(f"{text}_")]
+        return text if text in known else longer[0] if len(longer) == 1 else None
 
 
 class Policy(ConfiguredPolicy):

@@ -187,7 +187,8 @@ def _until_it_repeats(
 def _bounds(step: Step, order: PipelineOrder, overlap: Overlap) -> LowerBounds:
     """What no order can beat.
 
-    Where messages may run beside the next iteration, they count as loads of their streams and links alone.
+    Where messages may run beside the next iteration, they count as loads of their streams and links alone, and so does
+    what a device computes: it may fill what it waits for at the beginning with the end of the iteration before.
     """
     if overlap.steps_at_once:
         return lower_bounds(step_graph(step, order, overlap, in_order=False).graph)
@@ -195,9 +196,9 @@ def _bounds(step: Step, order: PipelineOrder, overlap: Overlap) -> LowerBounds:
     path = lower_bounds(step_graph(step, order, alone, in_order=False).graph)
     stream, link = _busiest(step_graph(step, order, overlap, in_order=False).graph)
     return LowerBounds(
-        path=path.path,
-        stream=max((path.stream_seconds, path.stream), stream)[1],
-        stream_seconds=max(path.stream_seconds, stream[0]),
+        path=path.path - max(step.optimizer, default=0.0),
+        stream=stream[1],
+        stream_seconds=stream[0],
         link=link[1],
         link_seconds=link[0],
     )

@@ -101,6 +101,11 @@ class DataParallelPolicy(Policy):
                 offset += part_bytes
         return found
 
+    def least_messages(self, workload: LayerWorkload) -> int:
+        """Messages that there are at least: parts of groups, counted before any message is made."""
+        sizes = [sum(workload.bytes[layer] for layer in group) for group in self.layer_groups(workload)]
+        return sum(len(self.parts(workload, size)) for size in sizes if size)
+
     def layer_groups(self, workload: LayerWorkload) -> list[tuple[int, ...]]:
         """The groups.
 

@@ -16,12 +16,15 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.policy import PositiveBytes
 
 __all__ = ["Priority", "cut"]
+
+_MOST_PARTS = 1_000_000
 
 
 def cut(size_bytes: float, most_bytes: float | None) -> list[float]:
@@ -31,6 +34,9 @@ def cut(size_bytes: float, most_bytes: float | None) -> list[float]:
         size_bytes: Bytes of the message.
         most_bytes: Bytes of a part at most; None: one part.
 
+    Raises:
+        InputError: If it would be a million parts or more.
+
     Examples:
         >>> cut(5.0, 2.0)
         [2.0, 2.0, 1.0]
@@ -38,6 +44,11 @@ def cut(size_bytes: float, most_bytes: float | None) -> list[float]:
     if most_bytes is None or size_bytes <= most_bytes:
         return [size_bytes]
     whole = int(size_bytes / most_bytes * (1 + 1e-12))
+    if whole >= _MOST_PARTS:
+        msg = (
+            f"expected fewer than {_MOST_PARTS:,} parts of a message, found {whole:,}: cut into larger parts."
+        )
+        raise InputError(msg)
     rest = size_bytes - whole * most_bytes
     return [most_bytes] * whole + ([rest] if rest > 1e-9 * most_bytes else [])
 

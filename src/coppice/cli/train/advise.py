@@ -1,0 +1,48 @@
+"""`coppice train advise`: which policy is worth its trouble on a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coppice.cli.options.measuring import JobsOption
+from coppice.cli.output.render import Stages, print_json, print_lines
+from coppice.cli.train.compare import NOT_COMPARED
+from coppice.cli.train.signature import job_of_options, layers_of_options, own_option, with_job_options
+
+__all__ = ["advise"]
+
+
+def advise(job: str, **options: Any) -> None:
+    """Say which policy is worth its trouble on a job, or on a workload of layers (.json).
+
+    Compares all policies as `train compare` does; says how much of the possible gain, from the baseline to what none
+    of them beats, the simplest good one takes, how much is left, and what PyTorch, Megatron-LM or DeepSpeed switch on
+    by a flag.
+
+    \b
+    Examples:
+      coppice train advise workload.json
+      coppice train advise gpt-7.5b --cluster dgx-a100 --boxes 2 --parallel tp=4,pp=2,dp=2 --global-batch 32 --json
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.iteration.composing.advice import advise as advice_of
+    from coppice.iteration.composing.compared import compare_policies
+    from coppice.iteration.composing.layered import compare_on_layers
+
+    processes, as_json = options.pop("jobs"), options.pop("as_json")
+    layers = layers_of_options(job, options)
+    with Stages() as stages:
+        stages.begin("simulating")
+        if layers is not None:
+            title, found = job, compare_on_layers(layers, processes=processes)
+        else:
+            asked = job_of_options(job, options)
+            title = f"{asked.name} on {asked.machines.name}"
+            found = compare_policies(asked, processes=processes)
+    advice = advice_of(found)
+    if as_json:
+        print_json({"job": title, **advice.record(), "sentences": advice.sentences()})
+        return
+    print_lines([f"{title}:", *advice.sentences()])
+
+
+with_job_options(advise, [own_option("jobs", None, JobsOption)], without=NOT_COMPARED)

@@ -1,0 +1,139 @@
+"""`coppice train compare`: policies on a job beside each other, and what none of them beats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coppice.cli.options.measuring import JobsOption
+from coppice.cli.output.render import Stages, print_json, print_lines
+from coppice.cli.train.signature import job_of_options, layers_of_options, own_option, with_job_options
+from coppice.text import columns, percent_text, plural, seconds_text
+
+if TYPE_CHECKING:
+    from coppice.iteration.composing.compared import ComparedPolicies, ComparedPolicy
+
+__all__ = ["NOT_COMPARED", "compare"]
+
+NOT_COMPARED = (
+    "order",
+    "overlap",
+    "policy",
+    "contention",
+    "trace",
+    "what_if",
+    "degrade",
+)
+"""Options of the estimate that policies decide, or that a table does not take."""
+
+
+def compare(job: str, **options: Any) -> None:
+    """Simulate a job, or a workload of layers (.json), under policies: one table, the fastest first.
+
+    The baseline (none) runs one forward and one backward pass in turn, and nothing overlaps. Of `all`, the best
+    composition of an order, a policy of gradients and policies inside layers is found by trying the two best of each
+    together. A policy that does not suit says why in a sentence.
+
+    \b
+    Examples:
+      coppice train compare gpt-7.5b --cluster dgx-a100 --boxes 2 --parallel tp=4,pp=2 --global-batch 32
+      coppice train compare job.toml --policies ddp,dear,dear+breadth-first --plot policies.png
+      coppice train compare workload.json --policies bytescheduler,p3,ddp --json
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.comparison.plot import check_picture
+    from coppice.iteration.composing.compared import compare_policies
+    from coppice.iteration.composing.layered import compare_on_layers
+    from coppice.iteration.composing.picture import plot_policies
+
+    names = tuple(name.strip() for name in options.pop("policies").split(","))
+    picture, processes, as_json = (options.pop(name) for name in ("picture", "jobs", "as_json"))
+    if picture is not None:
+        check_picture(picture)
+    layers = layers_of_options(job, options)
+    with Stages() as stages:
+        if layers is not None:
+            title = job
+            stages.begin("simulating")
+            found = compare_on_layers(layers, names, processes=processes)
+        else:
+            asked = job_of_options(job, options)
+            title = f"{asked.name} on {asked.machines.name}"
+            stages.begin("simulating")
+            found = compare_policies(asked, names, processes=processes)
+    if picture is not None:
+        plot_policies(found, picture, title=title)
+    if as_json:
+        print_json({"job": title, **found.record()})
+        return
+    print_lines(_text(title, found))
+
+
+def _text(title: str, found: ComparedPolicies) -> list[str]:
+    """The table, and below it what does not suit."""
+    lines = [f"{title}: {plural(len(found.rows), 'row')}"]
+    for family in found.baselines:
+        least = seconds_text(found.compute_seconds(family))
+        lines.append(f"no row takes less than {least}, the computation of the busiest device alone")
+        rows: list[tuple[str, ...]] = [
+            ("policy", "iteration", "gain", "lower bound", "exposed", "messages", "memory")
+        ]
+        rows += [_cells(found, each) for each in found.rows if each.family == family]
+        lines += columns(rows, "lrrrrrr")
+    if found.refused:
+        lines.append("do not suit:")
+        lines += [f"  {each.name}: {each.reason}" for each in found.refused]
+    return lines
+
+
+def _cells(found: ComparedPolicies, each: ComparedPolicy) -> tuple[str, ...]:
+    from fractions import Fraction
+
+    from coppice.iteration.composing.compared import gain_of
+
+    baseline = found.baselines[each.family]
+    gain = gain_of(each, baseline)
+    late = f" ({plural(each.staleness, 'iteration')} late)" if each.staleness else ""
+    return (
+        f"{each.name}{late}",
+        seconds_text(each.seconds),
+        "" if each is baseline else percent_text(Fraction(round(gain, 4)), most_decimals=1),
+        seconds_text(each.lower_bound_seconds),
+        "" if each.exposed_seconds is None else seconds_text(each.exposed_seconds),
+        "" if each.messages is None else str(each.messages),
+        ""
+        if each.memory_bytes is None
+        else f"{each.memory_bytes / 1e9:.3g} GB{'' if each.fits else ', too much'}",
+    )
+
+
+with_job_options(
+    compare,
+    [
+        own_option(
+            "policies",
+            "all",
+            Annotated[
+                str,
+                typer.Option(
+                    "--policies",
+                    metavar="LIST",
+                    help="Policies with commas between them, joined by + where they are composed; all.",
+                ),
+            ],
+        ),
+        own_option(
+            "picture",
+            None,
+            Annotated[
+                Path | None,
+                typer.Option(
+                    "--plot", metavar="FILE", help="Draw it: a .png, .svg or .pdf (needs matplotlib)."
+                ),
+            ],
+        ),
+        own_option("jobs", None, JobsOption),
+    ],
+    without=NOT_COMPARED,
+)

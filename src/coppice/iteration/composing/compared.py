@@ -1,0 +1,253 @@
+"""Policies on a job beside each other, with the best composition of them and what none of them beats."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from coppice.comparison.pool import chosen_executor, run
+from coppice.errors import InputError
+from coppice.iteration.composing.composed import compose
+from coppice.iteration.composing.composition import ALL_POLICIES, composition_of, named_policies
+from coppice.iteration.job.job import TrainingJob
+from coppice.iteration.policies.whole.policy import WholePolicy
+
+__all__ = [
+    "BASELINE",
+    "OVERLAP_STOCK",
+    "ComparedPolicies",
+    "ComparedPolicy",
+    "RefusedPolicy",
+    "compare_policies",
+    "fastest_first",
+    "gain_of",
+    "plain",
+]
+
+BASELINE = "none"
+"""Nothing overlaps, one forward and one backward pass in turn."""
+_TOGETHER = 2
+"""So many of the best of each kind are tried together."""
+OVERLAP_STOCK = {
+    "megatron": "Megatron-LM --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+    "fsdp": "torch.distributed.fsdp.fully_shard(model)",
+}
+"""What runs beside computation where replicas share out what the name says, and what switches it on."""
+_KINDS = ("order", "gradients", "tensor", "recompute")
+_SAME = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedPolicy:
+    """An iteration under policies, as a row of a table.
+
+    Attributes:
+        name: The policies, joined by ``+``; ``none``: the baseline.
+        family: Rows of the same family have the same baseline.
+        seconds: Time from one iteration to the next.
+        lower_bound_seconds: What no order of the same passes and messages can beat.
+        compute_seconds: Computation of the busiest device alone, with its optimizer.
+        exposed_seconds: Communication that computation waits for; None: a plan of the whole iteration does not say.
+        messages: Messages about gradients of an iteration; None: likewise.
+        memory_bytes: What a GPU keeps; of a workload of layers what the policy keeps beside; None: not known.
+        fits: It fits the memory of a GPU.
+        staleness: Iterations by which gradients are late.
+    """
+
+    name: str
+    family: str = "job"
+    seconds: float
+    lower_bound_seconds: float
+    compute_seconds: float
+    exposed_seconds: float | None
+    messages: int | None
+    memory_bytes: float | None
+    fits: bool = True
+    staleness: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedPolicy:
+    """Policies that do not suit a job.
+
+    Attributes:
+        name: The policies.
+        reason: Why not, in a sentence.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedPolicies:
+    """Policies beside each other.
+
+    Attributes:
+        rows: Those that suit, family by family, the fastest first.
+        refused: The others.
+        baselines: The row of the baseline of each family.
+    """
+
+    rows: tuple[ComparedPolicy, ...]
+    refused: tuple[RefusedPolicy, ...]
+    baselines: dict[str, ComparedPolicy]
+
+    def compute_seconds(self, family: str) -> float:
+        """What no row of a family beats: the least computation of a busiest device among them, alone."""
+        return min(each.compute_seconds for each in self.rows if each.family == family)
+
+    def lower_bound_seconds(self, family: str) -> float:
+        """What no row of a family beats whose gradients are of this iteration: the least of their own lower bounds."""
+        return min(
+            each.lower_bound_seconds for each in self.rows if each.family == family and not each.staleness
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The table as JSON values."""
+        rows = [
+            {
+                "policy": each.name,
+                "family": each.family,
+                "iteration_seconds": each.seconds,
+                "gain": gain_of(each, self.baselines[each.family]),
+                "lower_bound_seconds": each.lower_bound_seconds,
+                "exposed_seconds": each.exposed_seconds,
+                "messages": each.messages,
+                "memory_bytes": each.memory_bytes,
+                "fits": each.fits,
+                "staleness": each.staleness,
+            }
+            for each in self.rows
+        ]
+        return {
+            "compute_seconds": {name: self.compute_seconds(name) for name in self.baselines},
+            "lower_bound_seconds": {name: self.lower_bound_seconds(name) for name in self.baselines},
+            "baseline": {name: each.name for name, each in self.baselines.items()},
+            "rows": rows,
+            "refused": [{"policy": each.name, "reason": each.reason} for each in self.refused],
+        }
+
+
+def gain_of(row: ComparedPolicy, baseline: ComparedPolicy) -> float:
+    """Share of the time of the baseline by which a row is faster."""
+    return 1 - row.seconds / baseline.seconds if baseline.seconds else 0.0
+
+
+def compare_policies(
+    job: TrainingJob,
+    names: Sequence[str] = ("all",),
+    *,
+    executor: Executor | None = None,
+    processes: int | None = None,
+) -> ComparedPolicies:
+    """Simulate a job under policies, and order them by the time of an iteration.
+
+    Args:
+        job: The job; how it runs is for the policies to say.
+        names: Policies, joined by ``+`` where they are composed; ``all``: every policy alone, and the best composition
+            of an order, a policy of gradients and policies inside layers, of the two best of each that gain.
+        executor: Where iterations are simulated.
+        processes: How many to start; None: one for each core.
+
+    Raises:
+        InputError: If there is no policy of a name.
+    """
+    job = plain(job)
+    every = "all" in names
+    asked = [*ALL_POLICIES, *OVERLAP_STOCK, *names] if every else names
+    alone = list(dict.fromkeys(name for name in asked if name not in (BASELINE, "all")))
+    for name in alone:
+        named_policies("+".join(each for each in name.split("+") if each not in OVERLAP_STOCK) or BASELINE)
+    alone.sort(key=lambda name: not _takes_long(name))  # what takes long begins first
+    tasks = [(job, name) for name in (*alone, BASELINE)]
+    with chosen_executor(executor, processes=processes, units=len(tasks), large=len(tasks) > 8) as where:
+        found = list(run(_outcome, tasks, where))
+        rows = [each for each in found if isinstance(each, ComparedPolicy)]
+        refused = [each for each in found if isinstance(each, RefusedPolicy)]
+        baseline = next((each for each in rows if each.name == BASELINE), None)
+        if baseline is None:
+            raise InputError(next(each.reason for each in refused if each.name == BASELINE))
+        if every:
+            together = [(job, name) for name in _together(rows, baseline) if name not in asked]
+            composed = [each for each in run(_outcome, together, where) if isinstance(each, ComparedPolicy)]
+            rows += sorted(composed, key=lambda each: (not each.fits, fastest_first(each)))[:1]
+    return ComparedPolicies(
+        rows=tuple(sorted(rows, key=fastest_first)),
+        refused=tuple(sorted(refused, key=lambda each: [*ALL_POLICIES, each.name].index(each.name))),
+        baselines={baseline.family: baseline},
+    )
+
+
+def plain(job: TrainingJob) -> TrainingJob:
+    """A job that does not say which policies it runs with."""
+    run = job.run
+    return replace(job, run=type(run)(collectives=run.collectives, precision=run.precision))
+
+
+def _outcome(task: tuple[TrainingJob, str]) -> ComparedPolicy | RefusedPolicy:
+    """A row, or why there is none."""
+    job, name = task
+    parts = name.split("+")
+    overlap = next((each for each in parts if each in OVERLAP_STOCK), None)
+    policies = "+".join(each for each in parts if each != overlap) or BASELINE
+    try:
+        said = replace(job, run=msgspec.structs.replace(job.run, overlap=overlap))
+        found = compose(said, composition_of(policies, ranks=job.layout.tensor))
+    except InputError as error:
+        return RefusedPolicy(name=name, reason=str(error))
+    planned = found.step is None
+    return ComparedPolicy(
+        name=name,
+        seconds=found.seconds,
+        lower_bound_seconds=found.lower_bound_seconds,
+        compute_seconds=found.compute_seconds,
+        exposed_seconds=None if planned else found.exposed_seconds,
+        messages=None if planned else found.messages,
+        memory_bytes=found.memory_bytes,
+        fits=found.memory_bytes <= job.cluster.device.memory_bytes,
+    )
+
+
+def fastest_first(row: ComparedPolicy) -> tuple[float, int, str]:
+    """The fastest first; of equal ones the fewest policies."""
+    return row.seconds, 0 if row.name == BASELINE else 1 + row.name.count("+"), row.name
+
+
+def _takes_long(name: str) -> bool:
+    return any(
+        issubclass(ALL_POLICIES[each], WholePolicy) for each in name.split("+") if each in ALL_POLICIES
+    )
+
+
+def decided_by(name: str) -> frozenset[str]:
+    """What a policy, or an overlap, decides."""
+    return ALL_POLICIES[name].decides if name in ALL_POLICIES else frozenset({"gradients"})
+
+
+def _together(rows: Sequence[ComparedPolicy], baseline: ComparedPolicy) -> Iterator[str]:
+    """Compositions of the best of each kind that are faster than the baseline."""
+    faster = [
+        each
+        for each in sorted(rows, key=fastest_first)
+        if each.seconds < baseline.seconds * (1 - _SAME)
+        and each.fits >= baseline.fits
+        and "+" not in each.name
+        and not _takes_long(each.name)
+    ]
+    choices: list[list[str | None]] = []
+    for kind in _KINDS:
+        deciding = [each.name for each in faster if each.name != BASELINE and kind in decided_by(each.name)]
+        choices.append([*deciding[:_TOGETHER], None])
+    seen: set[frozenset[str]] = set()
+    for chosen in itertools.product(*choices):
+        names = list(dict.fromkeys(name for name in chosen if name is not None))
+        decided = [question for name in names for question in decided_by(name)]
+        if len(names) > 1 and len(decided) == len(set(decided)) and frozenset(names) not in seen:
+            seen.add(frozenset(names))
+            yield "+".join(names)

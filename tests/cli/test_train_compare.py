@@ -1,0 +1,131 @@
+"""`coppice train compare`, `tune` and `advise`, and `estimate --policy`: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.conftest import Run
+from support.paths import ROOT
+
+LAYERS = str(ROOT / "examples" / "iteration" / "three-layers.json")
+JOB = """
+model = {layers = 8, hidden = 1024, heads = 16, ffn = 4096, seq = 1024, vocab = 32000}
+cluster = {topology = "dgx-a100", boxes = 2}
+layout = {tp = 4, pp = 2, global_batch = 16}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    path = tmp_path / "job.toml"
+    path.write_text(JOB)
+    return str(path)
+
+
+def test_a_table_of_a_job(run: Run, job: str) -> None:
+    words = ("train", "compare", job, "--policies", "dear,dear+breadth-first,trirace", "-j", "1")
+    found = run(*words, "--json").json
+    assert found.keys() == {"job", "compute_seconds", "lower_bound_seconds", "baseline", "rows", "refused"}
+    assert [each["policy"] for each in found["rows"]] == ["dear+breadth-first", "dear", "none"]
+    assert found["rows"][0]["gain"] > found["rows"][1]["gain"] > found["rows"][2]["gain"] == 0
+    assert found["refused"][0]["policy"] == "trirace"
+    text = run(*words).out
+    assert text.splitlines()[1].endswith("the computation of the busiest device alone")
+    assert "  trirace: expected policies whose gradients are of this iteration" in text
+
+
+def test_rows_of_layers_are_what_the_policy_prints(run: Run) -> None:
+    rows = run("train", "compare", LAYERS, "--policies", "all", "-j", "1", "--json").json["rows"]
+    assert len(rows) > 10
+    for each in rows[:5]:
+        own = run("train", "policy", LAYERS, "--policy", each["policy"], "--json").json
+        assert each["iteration_seconds"] == own["iteration_seconds"]
+        assert each["lower_bound_seconds"] == own["lower_bound_seconds"]
+
+
+def test_processes_change_nothing(run: Run) -> None:
+    words = ("train", "compare", LAYERS, "--policies", "ddp,pace,dear", "--json")
+    assert run(*words, "-j", "1").json == run(*words, "-j", "2").json
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_a_picture(run: Run, tmp_path: Path) -> None:
+    picture = tmp_path / "policies.svg"
+    run("train", "compare", LAYERS, "--policies", "ddp,pace,dear", "-j", "1", "--plot", str(picture))
+    assert picture.read_text().count("<path") > 10
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("compare", LAYERS, "--policies", "dpd"), "such as ddp or dear+breadth-first, found 'dpd'"),
+        (
+            ("compare", LAYERS, "--cluster", "dgx-a100"),
+            "no options of jobs with a workload of layers, found --cluster",
+        ),
+        (("compare", LAYERS, "--plot", "a.txt"), "expected a picture called"),
+        (
+            ("tune", LAYERS, "--policy", "decomposition"),
+            "a policy of gradients or of pipelines on a workload",
+        ),
+        (
+            ("compare", "{job}", "--policies", "ddp+dear"),
+            "ddp and dear, which both decide gradients: leave one out",
+        ),
+        (("estimate", "{job}", "--policy", "ddp", "--overlap", "dear"), "found dear and ddp: leave one out"),
+        (("estimate", "{job}", "--policy", "ddp", "--what-if", "nic=x2"), "no policy with --what-if"),
+        (("estimate", "{job}", "--policy", "ddp", "--set", "nothing=1"), "has no parameter 'nothing'"),
+        (("estimate", "{job}", "--policy", "ddp", "--set", "bucket=1Q"), "policy ddp can use"),
+    ],
+)
+def test_what_is_refused(run: Run, job: str, words: tuple[str, ...], message: str) -> None:
+    done = run("train", *(word.format(job=job) for word in words))
+    if "ddp+dear" in words:  # a row that does not suit
+        assert message in done.out
+        return
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_an_estimate_under_a_policy(run: Run, job: str, tmp_path: Path) -> None:
+    words = ("train", "estimate", job, "--policy", "bytescheduler+zero-bubble", "--json")
+    sizes = ("--set", "partition=4M", "--set", "credit=16M")
+    found = run(*words, *sizes).json
+    assert found["policy"] == "bytescheduler+zero-bubble"
+    long = ("--set", f"partition_bytes={4 * 2**20}", "--set", f"bytescheduler.credit_bytes={16 * 2**20}")
+    assert run(*words, *long).json == found
+    by_file = tmp_path / "with.toml"
+    run_table = (
+        'run = {policy = "bytescheduler+zero-bubble", settings = {partition = "4M", credit = "16M"}}\n'
+    )
+    by_file.write_text(JOB + run_table)
+    assert run("train", "estimate", str(by_file), "--json").json == found
+    preset = run(*words, *sizes, "--set", "port_gb_per_s=10").json
+    assert preset["iteration_seconds"] != found["iteration_seconds"]
+
+
+def test_a_plan_of_the_whole_iteration(run: Run, job: str) -> None:
+    found = run("train", "estimate", job, "--policy", "lina", "--json").json
+    assert found["iteration_seconds"] >= found["lower_bound_seconds"] > 0
+    assert "as lina plans it" in run("train", "estimate", job, "--policy", "lina").out
+
+
+def test_a_policy_is_tuned(run: Run) -> None:
+    found: dict[str, Any] = run("train", "tune", LAYERS, "--policy", "bytescheduler", "--json").json
+    assert found["iteration_seconds"] <= found["default_seconds"]
+    assert found["within_1_percent"].keys() == {"partition_bytes", "credit_bytes"}
+    text = run("train", "tune", LAYERS, "--policy", "bytescheduler").out
+    assert "with the defaults: tuning gains" in text
+    assert "within 1%  partition_bytes from" in text
+
+
+def test_advice(run: Run) -> None:
+    found = run("train", "advise", LAYERS, "-j", "1", "--json").json
+    assert found["possible_gain_seconds"] == found["baseline_seconds"] - found["lower_bound_seconds"]
+    assert 0 < found["worth_its_trouble"]["share_of_possible_gain"] <= 1
+    assert found["best_by_flags"]["stock"]
+    assert "is worth its trouble" in run("train", "advise", LAYERS, "-j", "1").out
