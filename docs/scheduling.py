@@ -110,8 +110,8 @@ def command(name: str) -> str:
         options = "".join(f" --set {each}" for each in settings)
         return f"coppice train policy examples/iteration/{workload}.json --policy {name}{options}"
     job = "gpt-18b" if group == "Inside layers" else "mixture"
-    words = ["python examples/iteration/policies.py", f"examples/iteration/{job}.toml", name, *settings]
-    return " ".join(words)
+    options = "".join(f" --set {each}" for each in settings)
+    return f"coppice train estimate examples/iteration/{job}.toml --policy {name}{options}"
 
 
 def theory(policy: type[ConfiguredPolicy]) -> str:

@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from coppice.cli import app
-from support.pages import coppice, example_program, examples, page_text, working_in
+from support.pages import coppice, examples, page_text, working_in
 from support.paths import ROOT
 from support.reader_samples import XML_DIRECT
 
@@ -146,8 +146,6 @@ def test_commands_run_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.
             if re.match(r"(\.venv/bin/)?coppice ", command):
                 done = coppice(*shlex.split(command)[1:])
                 assert done.exit_code == (1 if command in FAULTS else 0), f"{command}\n{done.output}"
-            elif command.startswith("python examples/"):
-                example_program(*shlex.split(command)[1:])
             else:
                 shell = subprocess.run(command, shell=True, capture_output=True, text=True)
                 assert shell.returncode == 0, f"{command}\n{shell.stderr}"

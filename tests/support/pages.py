@@ -7,9 +7,7 @@ import doctest
 import io
 import os
 import re
-import runpy
 import shlex
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,16 +73,6 @@ def examples(name: str) -> list[Example]:
 def coppice(*words: str) -> Result:
     """What the command line does with some words, in this process."""
     return CliRunner().invoke(app, list(words))
-
-
-def example_program(*words: str) -> None:
-    """Run a program of examples with its arguments, as `python examples/... ...` does, in this process."""
-    before = sys.argv
-    sys.argv = [*words]
-    try:
-        runpy.run_path(words[0], run_name="__main__")
-    finally:
-        sys.argv = before
 
 
 def run_page(name: str, folder: Path, variables: Mapping[str, Any] | None = None) -> int:

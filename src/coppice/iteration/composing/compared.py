@@ -52,8 +52,8 @@ class ComparedPolicy:
         seconds: Time from one iteration to the next.
         lower_bound_seconds: What no order of the same passes and messages can beat.
         compute_seconds: Computation of the busiest device alone, with its optimizer.
-        exposed_seconds: Communication that computation waits for; None: a plan of the whole iteration does not say.
-        messages: Messages about gradients of an iteration; None: likewise.
+        exposed_seconds: Communication that computation waits for; None: not known.
+        messages: Messages about gradients of an iteration; None: not known.
         memory_bytes: What a GPU keeps; of a workload of layers what the policy keeps beside; None: not known.
         fits: It fits the memory of a GPU.
         staleness: Iterations by which gradients are late.
@@ -201,14 +201,13 @@ def _outcome(task: tuple[TrainingJob, str]) -> ComparedPolicy | RefusedPolicy:
         found = compose(said, composition_of(policies, ranks=job.layout.tensor))
     except InputError as error:
         return RefusedPolicy(name=name, reason=str(error))
-    planned = found.step is None
     return ComparedPolicy(
         name=name,
         seconds=found.seconds,
         lower_bound_seconds=found.lower_bound_seconds,
         compute_seconds=found.compute_seconds,
-        exposed_seconds=None if planned else found.exposed_seconds,
-        messages=None if planned else found.messages,
+        exposed_seconds=found.exposed_seconds,
+        messages=found.messages,
         memory_bytes=found.memory_bytes,
         fits=found.memory_bytes <= job.cluster.device.memory_bytes,
     )
