@@ -101,3 +101,16 @@ def test_collectives_that_do_not_exist_or_suit_are_refused(run: Run) -> None:
     assert (found.code, "did you mean 'forest'" in found.err) == (2, True)
     changed = run(*ESTIMATE, "--collectives", "nccl", "--what-if", "nic=x2")
     assert (changed.code, "leave --collectives out" in changed.err) == (2, True)
+
+
+def test_collectives_take_a_model_of_time(run: Run) -> None:
+    found = {
+        name: run(*ESTIMATE, "--collectives", "ring", "--model", name, "--json").json
+        for name in ("nccl-2.30", "ideal")
+    }
+    assert found["ideal"]["iteration_seconds"] < found["nccl-2.30"]["iteration_seconds"]
+    assert found["ideal"]["model"] == "ideal"
+    assert run(*ESTIMATE, "--collectives", "ring", "--json").json == found["nccl-2.30"]
+    failed = run(*ESTIMATE, "--model", "ideal")
+    assert failed.code == 2
+    assert "expected simulated collectives beside a model of time, found calibrated ones" in failed.err

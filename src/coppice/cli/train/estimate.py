@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption
+from coppice.cli.options.measuring import ModelOption
 from coppice.cli.options.names import CALIBRATED, OVERLAPS, PIPELINE_ORDERS
 from coppice.cli.output.render import print_fields, print_json, print_lines
 from coppice.cli.train.asked import (
@@ -109,6 +110,7 @@ def estimate(
             "[default: calibrated].",
         ),
     ] = None,
+    model: ModelOption = None,
     contention: Annotated[
         float,
         typer.Option(
@@ -145,7 +147,7 @@ def estimate(
     from coppice.iteration.page.jobs import PART_NAMES
     from coppice.iteration.trace import write_task_trace
     from coppice.iteration.transformer import Transformer
-    from coppice.simulation.models import DEFAULT_MODEL
+    from coppice.simulation.models import model_of
 
     asked = asked_job(
         job,
@@ -153,7 +155,13 @@ def estimate(
         boxes=boxes,
         device=device,
         parallel=parallel,
-        run={"order": order, "overlap": overlap, "policy": policy, "collectives": collectives},
+        run={
+            "order": order,
+            "overlap": overlap,
+            "policy": policy,
+            "collectives": collectives,
+            "model": model,
+        },
         rates=rates,
         settings=settings,
         global_batch=global_batch,
@@ -200,6 +208,7 @@ def estimate(
                 "memory_by_part": memory,
                 "fits": fits,
                 "collectives": costs,
+                "model": None if costs == CALIBRATED else model_of(asked.run.model).name,
                 "policy": asked.run.policy,
                 "device": machines.device.name,
                 **_record(found),
@@ -226,9 +235,8 @@ def estimate(
             ("of it (GB)", kept),
         ]
         if costs != CALIBRATED:
-            fields.insert(
-                3, ("collectives", f"{costs}, all groups at once, simulated with model {DEFAULT_MODEL.name}")
-            )
+            assumed = f"simulated with model {model_of(asked.run.model).name}"
+            fields.insert(3, ("collectives", f"{costs}, all groups at once, {assumed}"))
         print_fields(f"{asked.name} on {asked.machines.name}", fields)
         print_lines(answers_table(changed))
     if not fits:

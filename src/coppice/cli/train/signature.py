@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RUN_KEYS", "job_of_options", "layers_of_options", "own_option", "with_job_options"]
 
-RUN_KEYS = ("order", "overlap", "policy", "collectives")
+RUN_KEYS = ("order", "overlap", "policy", "collectives", "model")
 """Options that are keys of how a job runs."""
 
 

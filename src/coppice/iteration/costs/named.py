@@ -9,6 +9,8 @@ from coppice.iteration.costs.chosen import forest_pick, known_algorithms, named_
 from coppice.iteration.costs.group import CollectiveCosts
 from coppice.iteration.costs.simulated import SimulatedCosts
 from coppice.iteration.estimate import Cluster
+from coppice.simulation.model import Model
+from coppice.simulation.models import DEFAULT_MODEL
 from coppice.text import suggestion
 from coppice.topology.model import Topology
 
@@ -18,12 +20,13 @@ CALIBRATED = "calibrated"
 _CHOSEN = {"nccl": nccl_pick, "forest": forest_pick}
 
 
-def costs_named(name: str, topology: Topology) -> CollectiveCosts | None:
+def costs_named(name: str, topology: Topology, *, model: Model = DEFAULT_MODEL) -> CollectiveCosts | None:
     """Where the times of collectives come from; None is the calibrated rings of a cluster.
 
     Args:
         name: ``calibrated``, ``nccl`` (what NCCL would pick), ``forest`` (our optimum) or an algorithm.
         topology: Where groups carry them out.
+        model: What messages cost where they are simulated.
 
     Raises:
         InputError: If there is no such one.
@@ -31,25 +34,28 @@ def costs_named(name: str, topology: Topology) -> CollectiveCosts | None:
     if name == CALIBRATED:
         return None
     if name in _CHOSEN:
-        return SimulatedCosts(topology, _CHOSEN[name])
+        return SimulatedCosts(topology, _CHOSEN[name], model=model)
     names = known_algorithms()
     if name not in names:
         hint = suggestion(name, [CALIBRATED, *_CHOSEN, *names])
         known = ", ".join((CALIBRATED, *_CHOSEN))
         msg = f"expected collectives that are {known} or an algorithm, found {name!r}: {hint}"
         raise InputError(msg)
-    return SimulatedCosts(topology, named_pick(name))
+    return SimulatedCosts(topology, named_pick(name), model=model)
 
 
-def with_collectives(cluster: Cluster, topology: Topology, name: str) -> Cluster:
+def with_collectives(
+    cluster: Cluster, topology: Topology, name: str, *, model: Model = DEFAULT_MODEL
+) -> Cluster:
     """The cluster with collectives that cost what a name says.
 
     Args:
         cluster: The GPUs.
         topology: The same cluster.
         name: As for :func:`costs_named`.
+        model: Likewise.
 
     Raises:
         InputError: If there is no such one.
     """
-    return replace(cluster, costs=costs_named(name, topology))
+    return replace(cluster, costs=costs_named(name, topology, model=model))

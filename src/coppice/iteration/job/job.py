@@ -20,6 +20,7 @@ from coppice.iteration.measured.table import DeviceTable, read_device_table
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.iteration.workload.catalogue import any_model
 from coppice.iteration.workload.model import LayeredModel
+from coppice.simulation.models import model_of as time_model_of
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 
@@ -164,6 +165,7 @@ def job_of(
         loaded=loaded,
         precision=record.run.precision or 1.0,
         collectives=record.run.collectives or CALIBRATED,
+        model=record.run.model,
     )
     layout = layout_of(record.layout, machines.gpus)
     check_layout(model, layout, machines.gpus, machines.name)
@@ -217,6 +219,7 @@ def machines_of(
     loaded: TopologyLoader | None = None,
     precision: float = 1.0,
     collectives: str = CALIBRATED,
+    model: str | None = None,
 ) -> Machines:
     """The machines of a table.
 
@@ -226,6 +229,7 @@ def machines_of(
         loaded: Loads a topology; None: :func:`coppice.topology.load.load`.
         precision: How much faster than with 16 bits matrix products are.
         collectives: What collectives cost, as :func:`coppice.iteration.costs.named.costs_named` takes it.
+        model: What messages of simulated collectives cost: a model of time by its name, or a file of one.
 
     Raises:
         InputError: If it names no topology, or the topology or the device cannot be read, or collectives are simulated
@@ -242,11 +246,20 @@ def machines_of(
     if len(asked) > 1 and collectives != CALIBRATED:
         msg = f"`run.collectives`: expected {CALIBRATED} on boxes of several kinds, found {collectives!r}."
         raise InputError(msg)
+    if model is not None and collectives == CALIBRATED:
+        msg = (
+            f"`run.model`: expected simulated collectives beside a model of time, found {CALIBRATED} ones: name "
+            "`run.collectives`."
+        )
+        raise InputError(msg)
+    assumed = time_model_of(None if model is None else beside(model, folder))
     kinds, names = [], []
     for spec, boxes, device in asked:
         topology = (loaded or _load)(beside(spec, folder), boxes, table.rates, table.settings)
         kind = kind_of(topology, device_of(device, folder), precision=precision)
-        kinds.append(replace(kind, cluster=with_collectives(kind.cluster, topology, collectives)))
+        kinds.append(
+            replace(kind, cluster=with_collectives(kind.cluster, topology, collectives, model=assumed))
+        )
         names.append(topology.name)
     return Machines(name=" + ".join(names), kinds=tuple(kinds))
 

@@ -129,6 +129,12 @@ class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
         ]
         | None
     ) = None
+    model: (
+        Annotated[
+            str, Meta(description="what messages of simulated collectives cost: a model of time, or its file")
+        ]
+        | None
+    ) = None
     precision: (
         Annotated[float, Meta(gt=0, description="how much faster products are than with 16 bits")] | None
     ) = None
