@@ -186,9 +186,7 @@ def job_tables() -> list[Table]:
         "Bound, exposed communication on the critical path and processor seconds of a simulation are those at "
         f"{RATES[-1]} Gb/s; plans of the whole step are searched for there only, for {PATIENCE} s at most. "
         "Policies have their defaults, p3 slices of 4 million elements; compositions of policies follow. In 1F1B "
-        "gradients are complete with the last micro-batch, so that policies of gradients gain little by themselves. "
-        "The bound takes updates of weights as apart from exchanges; where each block is updated by itself they can "
-        "run beside them, so that dear may be a little below it."
+        "gradients are complete with the last micro-batch, so that policies of gradients gain little by themselves."
     )
     experts = _table(
         "switch-large-128 on 128 A100 (an expert each, dp 128, 8 sequences a GPU)",

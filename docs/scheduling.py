@@ -39,7 +39,7 @@ by their names with `+` between them, such as `decomposition+breadth-first`; two
 Beside the time that `coppice train policy` prints stands a lower bound, which no policy of the same kind can beat. Of
 small workloads, up to ten layers or parts of layers, `coppice.iteration.optimum` finds the optimum over all groupings
 and orders of messages on a network exactly. Which policy wins when, in simulation, is in
-`benchmarks/policies_simulated.md`.
+[policies_simulated.md](../benchmarks/policies_simulated.md).
 
 ```python
 >>> from coppice.iteration.composing.composition import composition_of
@@ -61,8 +61,7 @@ decide order: leave one out.
 In formulas of gradients F and B are the times of the forward and of the backward pass, S the bytes of all gradients,
 `message` what a message costs by itself. Where only the abstract of a paper was at hand the text says so, and what
 runs here is a reconstruction. *Stock* is what switches a policy on in programs as they are; the others need code.
-Options go as `--set NAME=VALUE` to `train policy`, as `NAME=VALUE` to the program that runs policies on jobs. All
-commands run in a test.
+Options go as `--set NAME=VALUE`. All commands run in a test.
 """
 
 GROUPS = {
