@@ -24,7 +24,7 @@ class CalibratedCosts:
         >>> costs = CalibratedCosts(cluster_of(preset("dgx-a100", boxes=4)))
         >>> found = costs.cost("all_reduce", 2**30, RankGroup(8, 1))
         >>> found.link, round(1e3 * found.seconds, 2)
-        ('NVLink', 7.06)
+        ('NVLink', 8.1)
     """
 
     cluster: Cluster
