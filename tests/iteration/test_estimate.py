@@ -79,6 +79,7 @@ def test_what_costs_what() -> None:
     zero3 = replace(replicas, shard=Shard.ZERO3)
     assert estimate(GPT, zero3, A100).gradients > estimate(GPT, replicas, A100).gradients
     halved = estimate(GPT, replace(BASE, context=2), A100)
+    assert halved.exchange > 0
     assert halved.compute < 0.6 * base.compute
     assert estimate(GPT, BASE, replace(A100, precision=2.0)).seconds < base.seconds
 

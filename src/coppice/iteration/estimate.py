@@ -31,6 +31,7 @@ __all__ = [
     "Cluster",
     "Estimate",
     "LayerWork",
+    "context_seconds",
     "estimate",
     "gathering_seconds",
     "hop_seconds",
@@ -201,7 +202,7 @@ class Estimate:
         optimizer: The step.
         flops: Operations of a forward and backward pass of all GPUs, nothing recomputed.
         peak: Operations a second of all GPUs, by the data sheet.
-        exchange: All-to-alls: tokens that go to experts, rows of embedding tables.
+        exchange: Tokens that go to experts, rows of embedding tables, keys and values of context parallelism.
     """
 
     compute: float
@@ -257,7 +258,9 @@ def estimate(
     sending = 2 * layout.chunks * hop_seconds(model, layout, cluster) if stages > 1 else 0.0
     mixed = model.expert_layers / model.layers
     routing = mixed * sums * routing_seconds(model, layout, cluster)
-    layer = work.layer + summing + gathering + routing
+    again = layout.recompute is Recompute.FULL
+    exchanged = routing + (3 + again) * context_seconds(model, layout, cluster)
+    layer = work.layer + summing + gathering + exchanged
     held, heads = model.layers / stages, 1
     if stages > 1 and (framework.balanced or model.layers % (stages * layout.chunks)):
         held, heads = _slowest(model.layers, stages, layer, work.head)
@@ -284,7 +287,7 @@ def estimate(
         sends=count * sending,
         bubble=(others + (stages - 1) * sending) / layout.chunks,
         gradients=gradients + count * held * gathering,
-        exchange=count * held * routing,
+        exchange=count * held * exchanged,
         optimizer=OPTIMIZER_BYTES * stepped / cluster.memory_rate,
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,
@@ -422,6 +425,21 @@ def routing_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> flo
     tokens = layout.micro_batch * model.seq / layout.context
     size = _HALF * tokens * model.routed_share * model.hidden / layout.tensor
     return cluster.exchange_seconds(size, layout.expert, layout.tensor)
+
+
+def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
+    """Seconds of gathering the keys and values of a layer between ranks that share out a sequence.
+
+    Scattering their gradients takes as long. Nothing hides either: attention that goes around the ring with the keys
+    (Liu et al., arXiv 2310.01889) would.
+
+    Args:
+        model: The transformer.
+        layout: How the job lies on the GPUs.
+        cluster: The GPUs and their network.
+    """
+    size = 2 * _HALF * layout.micro_batch * model.seq * model.kv_width / layout.tensor
+    return cluster.ring_seconds(size, layout.context, layout.tensor, rounds=1)
 
 
 def gathering_seconds(

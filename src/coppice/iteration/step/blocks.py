@@ -9,7 +9,14 @@ import math
 
 from coppice.errors import InputError
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.estimate import OPTIMIZER_BYTES, Cluster, LayerWork, gathering_seconds, hop_seconds
+from coppice.iteration.estimate import (
+    OPTIMIZER_BYTES,
+    Cluster,
+    LayerWork,
+    context_seconds,
+    gathering_seconds,
+    hop_seconds,
+)
 from coppice.iteration.memory import layer_bytes
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.mixture import expert_exchanges, expert_weights
@@ -61,6 +68,7 @@ def _layer(model: Transformer, layout: Layout, cluster: Cluster) -> LayerBlock:
         kept_bytes=layer_bytes(model, layout),
         exchanges=(
             *_tensor(model, layout, cluster, work.tokens),
+            *_context(model, layout, cluster),
             *expert_exchanges(model, layout, cluster),
             *_sharded(model, layout, cluster),
         ),
@@ -88,6 +96,21 @@ def _tensor(model: Transformer, layout: Layout, cluster: Cluster, tokens: float)
         for when in passes
         for _ in range(2)
         for kind in kinds
+    ]
+
+
+def _context(model: Transformer, layout: Layout, cluster: Cluster) -> list[GroupExchange]:
+    """Context parallelism: keys and values gathered in every pass over attention, their gradients scattered."""
+    seconds = context_seconds(model, layout, cluster)
+    if not seconds:
+        return []
+    size = 2 * _HALF * layout.micro_batch * model.seq * model.kv_width / layout.tensor
+    loads = _loads(cluster, size, layout.context, layout.tensor, 1, seconds)
+    kinds = [(FORWARD, "all_gather"), (BACKWARD, "all_gather"), (BACKWARD, "reduce_scatter")]
+    kinds += [(RECOMPUTE, "all_gather")] if layout.recompute is Recompute.FULL else []
+    return [
+        GroupExchange(group="cp", collective=kind, size_bytes=size, when=when, seconds=seconds, loads=loads)
+        for when, kind in kinds
     ]
 
 
