@@ -415,13 +415,7 @@ def _routed_seconds(model: Transformer, layout: Layout, cluster: Cluster, tokens
 
 
 def routing_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Seconds of an all-to-all between ranks that share out experts, for a micro-batch: tokens there, or back.
-
-    Args:
-        model: The model.
-        layout: How the job lies on the GPUs.
-        cluster: The GPUs and their network.
-    """
+    """Seconds of an all-to-all between ranks that share out experts, for a micro-batch: tokens there, or back."""
     tokens = layout.micro_batch * model.seq / layout.context
     size = _HALF * tokens * model.routed_share * model.hidden / layout.tensor
     return cluster.exchange_seconds(size, layout.expert, layout.tensor)
@@ -432,11 +426,6 @@ def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> flo
 
     Scattering their gradients takes as long. Nothing hides either: attention that goes around the ring with the keys
     (Liu et al., arXiv 2310.01889) would.
-
-    Args:
-        model: The transformer.
-        layout: How the job lies on the GPUs.
-        cluster: The GPUs and their network.
     """
     size = 2 * _HALF * layout.micro_batch * model.seq * model.kv_width / layout.tensor
     return cluster.ring_seconds(size, layout.context, layout.tensor, rounds=1)
