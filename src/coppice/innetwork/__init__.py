@@ -1,1 +1,1 @@
-"""Aggregation in the network: numerics, protocols, models of each published system, a software switch and its client."""
+"""Aggregation in the network: numerics, protocols, models of published systems, a software switch and its client."""
