@@ -4,11 +4,36 @@
 #include <string>
 #include <vector>
 
+#include "aggregation/atp_server.h"
+#include "aggregation/atp_switch.h"
+#include "aggregation/atp_worker.h"
+
 namespace coppice::aggregation {
+
+namespace {
+
+template <class Switch>
+std::unique_ptr<Aggregator> make_switch(int slots) {
+  return std::make_unique<Switch>(slots);
+}
+
+template <class Kind>
+std::unique_ptr<Worker> make_worker(const Job& job, int index, Endpoint above) {
+  return std::make_unique<Kind>(job, index, above);
+}
+
+template <class Server>
+std::unique_ptr<Aggregator> make_server() {
+  return std::make_unique<Server>();
+}
+
+}  // namespace
 
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
-  static const std::vector<Protocol> all = {};
+  static const std::vector<Protocol> all = {
+      {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, make_server<AtpServer>},
+  };
   return all;
 }
 
