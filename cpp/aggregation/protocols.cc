@@ -7,6 +7,8 @@
 #include "aggregation/atp_server.h"
 #include "aggregation/atp_switch.h"
 #include "aggregation/atp_worker.h"
+#include "aggregation/netreduce_switch.h"
+#include "aggregation/netreduce_worker.h"
 
 namespace coppice::aggregation {
 
@@ -33,6 +35,7 @@ std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
       {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, make_server<AtpServer>},
+      {"netreduce", make_switch<NetReduceSwitch>, make_worker<NetReduceWorker>},
   };
   return all;
 }
