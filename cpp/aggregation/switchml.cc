@@ -216,20 +216,20 @@ void SwitchMlSwitch::send(Service& service, int slot, bool set, std::span<const 
 
 void SwitchMlSwitch::save(Time, std::vector<std::uint8_t>& state) const {
   for (const auto& [id, service] : jobs_) {
-    put(state, id);
+    append(state, id);
     for (const Slot& slot : service.slots) {
-      put(state, slot.latest);
+      append(state, slot.latest);
       for (std::size_t set = 0; slot.latest >= 0 && set < 2; ++set) {
-        put(state, slot.id[set]);
-        put(state, slot.seen[set]);
-        put(state, slot.missing[set]);
-        put<std::uint8_t>(state, slot.settled[set]);
+        append(state, slot.id[set]);
+        append(state, slot.seen[set]);
+        append(state, slot.missing[set]);
+        append<std::uint8_t>(state, slot.settled[set]);
         if (slot.seen[set] == 0) continue;  // nobody may ask for this sum any more
-        for (std::int8_t exponent : slot.exponents[set]) put(state, exponent);
+        for (std::int8_t exponent : slot.exponents[set]) append(state, exponent);
         const std::int32_t* sum =
             service.sums.data() + (2 * static_cast<std::size_t>(&slot - service.slots.data()) + set) *
                                       static_cast<std::size_t>(service.values);
-        for (int i = 0; i < service.values; ++i) put(state, sum[i]);
+        append(state, sum, static_cast<std::size_t>(service.values));
       }
     }
   }

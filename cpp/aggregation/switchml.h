@@ -148,7 +148,7 @@ class SwitchMlWorker final : public Worker {
   void learn(Time took);
   Time timeout() const;
   void unlink(Slot& slot);
-  void append(std::size_t slot);
+  void enqueue(std::size_t slot);
   void fail(std::string why);
 
   Job job_;
