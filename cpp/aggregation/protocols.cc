@@ -9,23 +9,24 @@
 #include "aggregation/atp_worker.h"
 #include "aggregation/netreduce_switch.h"
 #include "aggregation/netreduce_worker.h"
+#include "aggregation/switchml.h"
 
 namespace coppice::aggregation {
 
 namespace {
 
 template <class Switch>
-std::unique_ptr<Aggregator> make_switch(int slots) {
+std::unique_ptr<Aggregator> made(int slots) {
   return std::make_unique<Switch>(slots);
 }
 
-template <class Kind>
-std::unique_ptr<Worker> make_worker(const Job& job, int index, Endpoint above) {
-  return std::make_unique<Kind>(job, index, above);
+template <class OneWorker>
+std::unique_ptr<Worker> made_worker(const Job& job, int index, Endpoint above) {
+  return std::make_unique<OneWorker>(job, index, above);
 }
 
 template <class Server>
-std::unique_ptr<Aggregator> make_server() {
+std::unique_ptr<Aggregator> made_server() {
   return std::make_unique<Server>();
 }
 
@@ -34,8 +35,9 @@ std::unique_ptr<Aggregator> make_server() {
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
-      {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, make_server<AtpServer>},
-      {"netreduce", make_switch<NetReduceSwitch>, make_worker<NetReduceWorker>},
+      {"atp", made<AtpSwitch>, made_worker<AtpWorker>, made_server<AtpServer>},
+      {"netreduce", made<NetReduceSwitch>, made_worker<NetReduceWorker>},
+      {"switchml", made<SwitchMlSwitch>, made_worker<SwitchMlWorker>},
   };
   return all;
 }
