@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from coppice.errors import InputError
+from coppice.innetwork.protocols.atp import ATP
+from coppice.innetwork.protocols.netreduce import NETREDUCE
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 from coppice.innetwork.protocols.switchml import SWITCHML
 from coppice.text import suggestion
@@ -13,6 +15,8 @@ __all__ = ["PROTOCOLS", "find_protocol"]
 PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
     for each in (
+        ATP,
+        NETREDUCE,
         SWITCHML,
     )
 }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Slow, readable twins of the native machines of aggregation in the network."""
