@@ -25,7 +25,7 @@ std::unique_ptr<Worker> made_worker(const Job& job, int index, Endpoint above) {
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
-      {"switchml", made<SwitchMlSwitch>, made_worker<SwitchMlWorker>},
+      {"switchml", made<SwitchMlSwitch>, made_worker<SwitchMlWorker>, nullptr, SwitchMlPacket::describe},
   };
   return all;
 }
