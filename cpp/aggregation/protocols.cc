@@ -4,11 +4,29 @@
 #include <string>
 #include <vector>
 
+#include "aggregation/switchml.h"
+
 namespace coppice::aggregation {
+
+namespace {
+
+template <class Switch>
+std::unique_ptr<Aggregator> made(int slots) {
+  return std::make_unique<Switch>(slots);
+}
+
+template <class OneWorker>
+std::unique_ptr<Worker> made_worker(const Job& job, int index, Endpoint above) {
+  return std::make_unique<OneWorker>(job, index, above);
+}
+
+}  // namespace
 
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
-  static const std::vector<Protocol> all = {};
+  static const std::vector<Protocol> all = {
+      {"switchml", made<SwitchMlSwitch>, made_worker<SwitchMlWorker>},
+  };
   return all;
 }
 
