@@ -418,10 +418,15 @@ void Gate::probe(Address from, const Envelope& envelope, Bytes packet, Time now,
     reply.put(std::uint8_t{0}).put(std::string_view(why).substr(0, kMostWords));
   } else {
     reply.put(static_cast<std::uint8_t>(life->open ? 2 : 1)).put(std::string_view());
-    for (const Seat& each : life->seats) {
+    std::vector<bool> awaited(life->workers());
+    if (life->open) {
+      for (const int each : switch_->waits_for(life->job())) awaited.at(static_cast<std::size_t>(each)) = true;
+    }
+    for (std::size_t at = 0; at < life->workers(); ++at) {
       if (reply.bytes.size() + 5 > kAsking) break;
+      const Seat& each = life->seats[at];
       const Time silent = std::min<Time>((now - each.heard) / kMillisecond, 0xFFFFFFFF);
-      reply.put(static_cast<std::uint8_t>((each.taken ? 1 : 0) | (each.left ? 2 : 0)));
+      reply.put(static_cast<std::uint8_t>((each.taken ? 1 : 0) | (each.left ? 2 : 0) | (awaited[at] ? 4 : 0)));
       reply.put(static_cast<std::uint32_t>(each.taken ? silent : 0));
     }
   }

@@ -159,7 +159,7 @@ void Member::understand_state(Reader& text, Time now) {
     const std::uint8_t flags = text.take<std::uint8_t>();
     const Time silent = static_cast<Time>(text.take<std::uint32_t>()) * kMillisecond;
     if (text.broken) return;
-    each = {(flags & 1) != 0, (flags & 2) != 0, silent};
+    each = {(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, silent};
     if (each.left && &each != &fellows_[static_cast<std::size_t>(settings_.worker)]) deserted = true;
     if (each.left && &each == &fellows_[static_cast<std::size_t>(settings_.worker)]) left_ = true;
   }
@@ -175,6 +175,7 @@ std::string Member::missing() const {
     if (!each.joined) own = " has not joined";
     else if (each.left) own = " has left the job";
     else if (each.silent >= kSecond) own = " has been silent for " + seconds(each.silent);
+    else if (each.awaited) own = " has not contributed";
     if (!own.empty()) words += (words.empty() ? "worker " : ", worker ") + std::to_string(at) + own;
   }
   return words;

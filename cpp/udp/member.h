@@ -23,7 +23,7 @@ struct MemberSettings {
 
 // What the switch last said of a worker of the job.
 struct Fellow {
-  bool joined = false, left = false;
+  bool joined = false, left = false, awaited = false;  // the last: a sum waits for it
   Time silent = 0;  // since when nothing came of it, at the time it was said
 };
 
