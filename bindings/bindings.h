@@ -90,3 +90,4 @@ void init_simulator(nb::module_& m);
 void init_symmetry(nb::module_& m);
 void init_tasks(nb::module_& m);
 void init_tacos(nb::module_& m);
+void init_udp(nb::module_& m);

@@ -15,4 +15,5 @@ NB_MODULE(_core, m) {
   init_symmetry(m);
   init_tasks(m);
   init_tacos(m);
+  init_udp(m);
 }
