@@ -4,11 +4,29 @@
 #include <string>
 #include <vector>
 
+#include "aggregation/switchagg.h"
+
 namespace coppice::aggregation {
+
+namespace {
+
+template <class Switch>
+std::unique_ptr<Aggregator> make_switch(int slots) {
+  return std::make_unique<Switch>(slots);
+}
+
+template <class End>
+std::unique_ptr<Worker> make_worker(const Job& job, int index, Endpoint above) {
+  return std::make_unique<End>(job, index, above);
+}
+
+}  // namespace
 
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
-  static const std::vector<Protocol> all = {};
+  static const std::vector<Protocol> all = {
+      {"switchagg", make_switch<SwitchAgg>, make_worker<SwitchAggWorker>},
+  };
   return all;
 }
 
