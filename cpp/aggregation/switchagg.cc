@@ -183,7 +183,7 @@ void SwitchAgg::from_child(Tree& tree, std::size_t index, Bytes packet, Time now
     ++counters_[Count::ahead];
   } else if (later != 0) {
     ++counters_[later > 0 ? Count::ahead : Count::stale];
-    if (later > 0) child.refused = true;
+    if (later > 0) child.early = true;
   } else if (child.ending && (head.end() || distance(head.sequence, child.end) > 0)) {
     ++counters_[Count::out_of_range];
   } else if (!tree.top().room()) {
@@ -292,7 +292,10 @@ void SwitchAgg::proceed(Tree& tree, Time now, Outbox& out) {
     ++tree.round;
     tree.complete = 0;
     tree.draining = 0;
-    for (Child& each : tree.children) each.ending = each.complete = false;
+    for (Child& each : tree.children) {
+      each.refused = each.refused || each.early;
+      each.ending = each.complete = each.early = false;
+    }
   }
   if (tree.complete < static_cast<int>(tree.children.size()) && tree.top().room()) {
     for (Child& each : tree.children) {
@@ -335,7 +338,7 @@ void SwitchAgg::save(Time now, std::vector<std::uint8_t>& state) const {
                  tree.filling.begin() + static_cast<std::ptrdiff_t>(tree.filled));
     for (const Child& each : tree.children) {
       each.window.save(state);
-      number((each.ending ? 1u : 0u) | (each.complete ? 2u : 0u) | (each.refused ? 4u : 0u));
+      number((each.ending ? 1u : 0u) | (each.complete ? 2u : 0u) | (each.refused ? 4u : 0u) | (each.early ? 8u : 0u));
       number(each.ending ? each.end : 0);
     }
     tree.from_parent.save(state);

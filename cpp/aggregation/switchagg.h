@@ -105,6 +105,7 @@ class SwitchAgg final : public Aggregator {
     bool ending = false;    // that packet is there
     bool complete = false;  // and all before it
     bool refused = false;   // something was refused for want of room
+    bool early = false;     // something was refused as it belongs to a later round
   };
   struct Tree {
     Tree(const Job& job, const switchagg::Options& with, std::span<const Endpoint> below, Endpoint above);
