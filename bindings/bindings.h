@@ -79,6 +79,7 @@ auto stoppable(Work&& work) {
 }
 
 void init_aggregation(nb::module_& m);
+void init_switchagg(nb::module_& m);
 void init_breadth_first(nb::module_& m);
 void init_feasibility(nb::module_& m);
 void init_numerics(nb::module_& m);

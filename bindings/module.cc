@@ -4,6 +4,7 @@
 NB_MODULE(_core, m) {
   m.doc() = "Native core of Coppice: arrays in, arrays out.";
   init_aggregation(m);
+  init_switchagg(m);
   init_breadth_first(m);
   init_feasibility(m);
   init_numerics(m);

@@ -9,6 +9,7 @@
 #include "aggregation/atp_worker.h"
 #include "aggregation/netreduce_switch.h"
 #include "aggregation/netreduce_worker.h"
+#include "aggregation/switchagg.h"
 #include "aggregation/switchml.h"
 
 namespace coppice::aggregation {
@@ -37,6 +38,7 @@ std::span<const Protocol> protocols() {
   static const std::vector<Protocol> all = {
       {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, make_server<AtpServer>},
       {"netreduce", make_switch<NetReduceSwitch>, make_worker<NetReduceWorker>},
+      {"switchagg", make_switch<SwitchAgg>, make_worker<SwitchAggWorker>},
       {"switchml", make_switch<SwitchMlSwitch>, make_worker<SwitchMlWorker>},
   };
   return all;
