@@ -24,6 +24,10 @@ from coppice.training.torch.overlap.pools import pools_of
 
 __all__ = ["Carrier", "Streams"]
 
+# torch 2.13 has new names and warns of the old ones.
+_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 class Streams:
     """Process groups by the name of a stream, made when they are first needed; every rank makes the same.
@@ -289,13 +293,13 @@ class Carrier:
         for flat in self._pools[message.gradients].whole:
             shard = flat.new_empty(len(flat) // len(self._streams.ranks))
             shards.append(shard)
-            works.append(dist.reduce_scatter_tensor(shard, flat, group=group, async_op=True))
+            works.append(_reduce_scatter_single(shard, flat, group=group, async_op=True))
         self._shards[message.gradients] = shards
         return works
 
     def _all_gather(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
         return [
-            dist.all_gather_into_tensor(flat, shard, group=group, async_op=True)
+            _all_gather_single(flat, shard, group=group, async_op=True)
             for flat, shard in zip(
                 self._pools[message.gradients].whole, self._shards[message.gradients], strict=True
             )

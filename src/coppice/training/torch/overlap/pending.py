@@ -136,7 +136,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         self.schedule.synchronize()
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clip the norm of all averaged gradients together; they are waited for, so nothing overlaps the forward pass."""
+        """Clip the norm of all averaged gradients; they are waited for, so nothing overlaps the forward pass."""
         self.synchronize()
         parameters = [p for group in self.param_groups for p in group["params"]]
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

@@ -54,7 +54,7 @@ def data_parallel_policy(name: str, settings: Mapping[str, object]) -> DataParal
     if not isinstance(found, DataParallelPolicy) or "weights" in found.decides:
         msg = (
             f"expected a policy that decides about gradients alone, found {name!r}: take ddp, bytescheduler, dear, p3, "
-            "pace, priority, tictac, gradientflow, poseidon, fusion, mg-wfbp, wfbp or serial."
+            "pace, priority, tictac, gradientflow, jia, mg-wfbp, wfbp or serial."
         )
         raise InputError(msg)
     return found

@@ -52,7 +52,7 @@ def schedule(
         model: The model; its parameters become those of rank 0, as with DistributedDataParallel.
         optimizer: Its optimizer, of ``torch.optim`` (but ``LBFGS``) or another that updates each parameter by itself.
         policy: A policy that decides about gradients: ``ddp``, ``bytescheduler``, ``dear``, ``p3``, ``pace``,
-            ``priority``, ``tictac``, ``gradientflow``, ``fusion``, ``mg-wfbp``, ``wfbp``, ``serial``.
+            ``priority``, ``tictac``, ``gradientflow``, ``jia``, ``mg-wfbp``, ``wfbp``, ``serial``.
         group: The ranks; None: all.
         tune: Take the settings that simulations of the recorded workload find best.
         network: Bytes per second and seconds per message of an all-reduce; None: measured now.
