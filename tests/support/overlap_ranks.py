@@ -1,4 +1,4 @@
-"""One rank of a training with policies of overlap: ``overlap_ranks.py MODE RANK SIZE FOLDER``; writes what it found."""
+"""One rank of a training with policies of overlap: ``overlap_ranks.py MODE RANK SIZE FOLDER BACKEND``; writes what it found."""
 
 from __future__ import annotations
 
@@ -301,7 +301,10 @@ def main() -> None:
     mode, rank, size, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    backend = sys.argv[5]
+    if backend == "coppice":
+        import coppice.torch  # noqa: F401 (registers the backend)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     outcome = MODES[mode](rank, size, folder)
     (folder / f"outcome-{rank}.json").write_text(json.dumps(outcome))
     if mode == "killed":

@@ -17,12 +17,14 @@ LIKE = 2e-6
 """Sums of the same numbers in another order, and 20 steps with momentum on them."""
 
 
-def run(mode: str, size: int, folder: Path, *, dies: int | None = None) -> dict[int, dict[str, Any]]:
+def run(
+    mode: str, size: int, folder: Path, *, dies: int | None = None, backend: str = "gloo"
+) -> dict[int, dict[str, Any]]:
     """The outcome of each rank that was not killed."""
     processes = []
     for rank in range(size):
         with (folder / f"errors-{rank}").open("w") as errors:
-            command = [sys.executable, str(PROGRAM), mode, str(rank), str(size), str(folder)]
+            command = [sys.executable, str(PROGRAM), mode, str(rank), str(size), str(folder), backend]
             processes.append(subprocess.Popen(command, stderr=errors, stdout=errors))
     try:
         codes = [process.wait(timeout=500) for process in processes]
@@ -36,9 +38,16 @@ def run(mode: str, size: int, folder: Path, *, dies: int | None = None) -> dict[
     return {rank: json.loads((folder / f"outcome-{rank}.json").read_text()) for rank in living}
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_every_policy_trains_as_one_process_would(size: int, tmp_path: Path) -> None:
-    outcomes = run("policies", size, tmp_path)
+@pytest.mark.parametrize(
+    ("size", "backend"),
+    [
+        (2, "gloo"),
+        pytest.param(4, "gloo", marks=pytest.mark.slow),
+        pytest.param(3, "coppice", marks=pytest.mark.slow),
+    ],
+)
+def test_every_policy_trains_as_one_process_would(size: int, backend: str, tmp_path: Path) -> None:
+    outcomes = run("policies", size, tmp_path, backend=backend)
     assert len(outcomes[0]) == 20
     for name, found in outcomes[0].items():
         assert found["distance"] < LIKE, name

@@ -383,12 +383,15 @@ class Schedule:
             if self._iteration:
                 self._times.end_backward()
             self._iteration += 1
-            needed = 1 if isinstance(self.policy, Bucketed) else self._recorded
-            if self._iteration >= needed and self._reads:
-                self._replan()
+            whole = self._iteration >= self._recorded
+            if self._reads and (whole or (self._iteration == 1 and isinstance(self.policy, Bucketed))):
+                self._replan(whole=whole)
 
-    def _replan(self) -> None:
-        """What was recorded on rank 0 becomes the workload; all ranks adopt the policy's plan for it."""
+    def _replan(self, *, whole: bool) -> None:
+        """What was recorded on rank 0 becomes the workload; all ranks adopt the policy's plan for it.
+
+        DDP builds its buckets anew after the first iteration, of which the order of gradients is all that it needs.
+        """
         forward, backward = self._times.seconds()
         told: list[Any] = [(forward, backward, self._arrival, self._read_order)]
         dist.broadcast_object_list(told, src=self._streams.ranks[0], group=self._streams.group("network"))
@@ -397,7 +400,7 @@ class Schedule:
         numbered = tuple(reversed(ready)) if barrier else tuple(read)
         rate, message = self._network
         tensors = [self._trained[place] for place in numbered]
-        self.workload = LayerWorkload(
+        workload = LayerWorkload(
             forward=tuple(forward[place] for place in numbered),
             backward=tuple(backward[place] for place in numbered),
             bytes=tuple(float(each.numel() * each.element_size()) for each in tensors),
@@ -407,11 +410,13 @@ class Schedule:
             element_bytes=float(tensors[0].element_size()),
             dtypes=tuple(str(each.dtype) for each in tensors),
         )
-        if self._tune:
-            self.policy = type(self.policy).of(**self.policy.tune(self.workload))
+        if self._tune and whole:
+            self.policy = type(self.policy).of(**self.policy.tune(workload))
         views = [parameter.grad for parameter in self._trained]
         self._carrier.close()
-        self._adopt(launch_plan(self.policy, self.workload, numbered))
+        self._adopt(launch_plan(self.policy, workload, numbered))
+        if whole:
+            self.workload = workload
         for parameter, view in zip(self._trained, views, strict=True):
             parameter.grad = view  # of the old pools, until the next step has used them
 
