@@ -64,7 +64,7 @@ def measured(
 
 def rows(found: dict[str, list[Any]]) -> list[tuple[str, ...]]:
     """Cells of the table."""
-    cells = []
+    cells: list[tuple[str, ...]] = []
     stock = statistics.median(each["seconds"] for each in found["stock"]) if "stock" in found else None
     losses = found["stock"][0]["losses"] if "stock" in found else None
     for policy, runs in found.items():

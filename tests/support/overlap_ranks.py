@@ -1,4 +1,4 @@
-"""One rank of a training with policies of overlap: ``overlap_ranks.py MODE RANK SIZE FOLDER BACKEND``; writes what it found."""
+"""One rank of a training: ``overlap_ranks.py MODE RANK SIZE FOLDER BACKEND``; it writes what it found."""
 
 from __future__ import annotations
 

@@ -140,12 +140,13 @@ class Schedule:
         self._asked: list[dict[str, Any]] | None = None
         self._pending: set[int] = set()
         self._hooks: list[RemovableHandle] = [
-            parameter.register_post_accumulate_grad_hook(self._arrived) for parameter in self._trained
+            parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+            for parameter in self._trained
         ]
         self._hooks += [
             model.register_forward_pre_hook(self._model_starts, prepend=True),
             model.register_forward_hook(self._model_ends, always_call=True),
-            model.register_state_dict_pre_hook(lambda *_: self.flush()),
+            model.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
         ]
         self._adopt(self._first_plan())
         given = type(optimizer)
