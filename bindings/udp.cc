@@ -72,15 +72,17 @@ std::unique_ptr<Server> make_server(const std::string& protocol, const nb::bytes
 }
 
 std::unique_ptr<Client> make_client(const std::string& host, int port, int lanes, const std::string& protocol,
-                                    const nb::bytes& secret, const aggregation::Job& job, int worker,
-                                    std::uint32_t epoch, double silence_s) {
+                                    const nb::bytes& secret, const aggregation::Job& job, int index,
+                                    int member, int members, std::uint32_t epoch, double silence_s) {
   ClientSettings settings;
   settings.host = host;
   settings.port = port;
   settings.lanes = lanes;
   settings.member.join.protocol = protocol;
   settings.member.join.job = job;
-  settings.member.worker = worker;
+  settings.member.worker = member;
+  settings.member.join.members = members;
+  settings.index = index;
   settings.member.epoch = epoch;
   settings.member.secret = text_of(secret);
   settings.member.silence = nanoseconds(silence_s);
@@ -113,7 +115,7 @@ void init_udp(nb::module_& m) {
       .def("close", &Client::close, nb::arg("why"), nb::call_guard<nb::gil_scoped_release>())
       .def("counters", [](const Client& client) { return counts(client.counters()); });
   m.def("switch_client", &make_client, nb::arg("host"), nb::arg("port"), nb::arg("lanes"), nb::arg("protocol"),
-        nb::arg("secret"), nb::arg("job"), nb::arg("worker"), nb::arg("epoch"), nb::arg("silence_s"));
+        nb::arg("secret"), nb::arg("job"), nb::arg("index"), nb::arg("member"), nb::arg("members"), nb::arg("epoch"), nb::arg("silence_s"));
   m.def("siphash",
         [](std::uint64_t first, std::uint64_t second, const nb::bytes& data) {
           return siphash({first, second}, {static_cast<const std::uint8_t*>(data.data()), data.size()});

@@ -77,8 +77,9 @@ Client::Client(ClientSettings settings) : settings_(std::move(settings)) {
                                 std::to_string(settings_.lanes) + " from port " + std::to_string(first.port));
   }
   const aggregation::Job& job = settings_.member.join.job;
-  if (settings_.member.worker < 0 || settings_.member.worker >= job.workers) {
-    throw std::invalid_argument("expected a worker of 0 to " + std::to_string(job.workers - 1) + ", found " +
+  const int seats = settings_.member.join.seats();
+  if (settings_.member.worker < 0 || settings_.member.worker >= seats || seats > job.workers) {
+    throw std::invalid_argument("expected a worker of 0 to " + std::to_string(seats - 1) + " at the switch, found " +
                                 std::to_string(settings_.member.worker));
   }
   const aggregation::Protocol& protocol = aggregation::protocol(settings_.member.join.protocol);
@@ -88,7 +89,7 @@ Client::Client(ClientSettings settings) : settings_(std::move(settings)) {
     own.join.lanes = settings_.lanes;
     own.join.lane = at;
     lanes_.push_back(std::make_unique<Lane>(own, own.above));
-    lanes_.back()->worker = protocol.make_worker(job, own.worker, kAbove);
+    lanes_.back()->worker = protocol.make_worker(job, settings_.index, kAbove);
   }
 }
 

@@ -21,6 +21,7 @@ namespace coppice::udp {
 
 struct ClientSettings {
   MemberSettings member;  // of every lane; its job's slots and window are those of one lane
+  int index = 0;          // among all workers of the job; the member's own number is that at its switch
   std::string host = "127.0.0.1";
   int port = 0;
   int lanes = 1;

@@ -224,13 +224,13 @@ std::string Gate::objection(Address from, const Envelope& envelope, const Join& 
   if (wanted.protocol != settings_.protocol) {
     return "the switch speaks " + settings_.protocol + ", the worker " + wanted.protocol;
   }
-  if (settings_.workers != 0 && job.workers != settings_.workers) {
+  if (settings_.workers != 0 && wanted.seats() != settings_.workers) {
     return quota("the switch serves jobs of " + std::to_string(settings_.workers) + " workers, found " +
-                 std::to_string(job.workers));
+                 std::to_string(wanted.seats()));
   }
-  if (envelope.worker >= job.workers) {
+  if (envelope.worker >= wanted.seats()) {
     ++counters_[Count::out_of_range];
-    return "expected a worker of 0 to " + std::to_string(job.workers - 1) + ", found " + std::to_string(envelope.worker);
+    return "expected a worker of 0 to " + std::to_string(wanted.seats() - 1) + ", found " + std::to_string(envelope.worker);
   }
   if (wanted.lanes > settings_.lanes || wanted.lane != settings_.lane) {
     return quota("the switch has " + std::to_string(settings_.lanes) + " lanes and this is lane " +
@@ -295,7 +295,7 @@ void Gate::join(Address from, const Envelope& envelope, Bytes packet, Time now, 
       auto made = std::make_unique<Life>();
       made->wanted = *wanted;
       made->epoch = envelope.epoch;
-      made->seats.resize(static_cast<std::size_t>(wanted->job.workers));
+      made->seats.resize(static_cast<std::size_t>(wanted->seats()));
       made->host = from.host;
       life = made.get();
       lives_[envelope.job] = std::move(made);
@@ -317,7 +317,7 @@ void Gate::all_joined(Life& life, Time now, Wire& out) {
   if (!settings_.parent) return open(life, now, out);
   MemberSettings above;
   above.join = life.wanted;
-  above.join.job.workers = settings_.parent->siblings;
+  above.join.members = settings_.parent->siblings;
   above.worker = settings_.parent->index;
   above.epoch = life.epoch;
   above.secret = settings_.secret;

@@ -15,7 +15,8 @@ std::vector<std::uint8_t> encoded(const Join& join) {
   const aggregation::Job& job = join.job;
   Writer text;
   text.put(join.nonce).put(join.cookie).put(join.protocol);
-  text.put(static_cast<std::uint16_t>(job.workers)).put(static_cast<std::uint16_t>(join.lanes));
+  text.put(static_cast<std::uint16_t>(job.workers)).put(static_cast<std::uint16_t>(join.seats()));
+  text.put(static_cast<std::uint16_t>(join.lanes));
   text.put(static_cast<std::uint16_t>(join.lane)).put(static_cast<std::uint8_t>(job.element));
   text.put(static_cast<std::uint32_t>(job.slots)).put(static_cast<std::uint32_t>(job.values));
   text.put(static_cast<std::uint32_t>(job.window));
@@ -39,6 +40,7 @@ std::optional<Join> decoded(Bytes body, std::uint32_t job) {
   join.protocol = text.take_text(32);
   join.job.id = job;
   join.job.workers = text.take<std::uint16_t>();
+  join.members = text.take<std::uint16_t>();
   join.lanes = text.take<std::uint16_t>();
   join.lane = text.take<std::uint16_t>();
   const std::uint8_t element = text.take<std::uint8_t>();
@@ -57,6 +59,7 @@ std::optional<Join> decoded(Bytes body, std::uint32_t job) {
     return std::nullopt;
   }
   if (slots > 1 << 24 || values > 1 << 20 || window > 1 << 24) return std::nullopt;
+  if (join.members == 0 || join.members > join.job.workers) return std::nullopt;
   if (slots == 0 || values == 0 || window == 0 || join.job.workers == 0 || join.lanes == 0 || join.lane >= join.lanes) {
     return std::nullopt;
   }
@@ -76,6 +79,7 @@ std::string difference(const Join& first, const Join& second) {
   };
   if (first.protocol != second.protocol) return "expected " + first.protocol + ", found " + second.protocol;
   if (one.workers != two.workers) return said("workers", one.workers, two.workers);
+  if (first.seats() != second.seats()) return said("workers at this switch", first.seats(), second.seats());
   if (one.slots != two.slots) return said("slots", one.slots, two.slots);
   if (one.values != two.values) return said("values", one.values, two.values);
   if (one.window != two.window) return said("packets of a window", one.window, two.window);

@@ -17,8 +17,11 @@ inline constexpr std::size_t kMostWords = 250;
 
 struct Join {
   std::uint64_t nonce = 0, cookie = 0;  // of the worker for this life of the job; of the switch for this address
-  aggregation::Job job;
+  aggregation::Job job;  // its workers are those below all switches
+  int members = 0;       // that join at this switch: workers, or switches below it; 0: all workers of the job
   std::string protocol;
+
+  int seats() const { return members == 0 ? job.workers : members; }
   int lanes = 1, lane = 0;  // ports of the switch that the job uses, and which of them this is
 };
 

@@ -35,7 +35,7 @@ std::uint64_t nonce_from(std::uint64_t seed) {
 
 Member::Member(MemberSettings settings)
     : settings_(std::move(settings)), control_(control_key(master_key(settings_.secret))),
-      protocol_(hash_of(settings_.join.protocol)), fellows_(static_cast<std::size_t>(settings_.join.job.workers)) {
+      protocol_(hash_of(settings_.join.protocol)), fellows_(static_cast<std::size_t>(settings_.join.seats())) {
   settings_.join.nonce = nonce_from(settings_.seed);
   settings_.join.cookie = 0;
   query_ = settings_.join.nonce;

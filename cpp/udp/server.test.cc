@@ -22,7 +22,7 @@ ClientSettings client_settings(const Server& server, int worker, int workers, in
   ClientSettings settings;
   settings.port = server.address().port;
   settings.lanes = lanes;
-  settings.member.worker = worker;
+  settings.member.worker = settings.index = worker;
   settings.member.join.protocol = "switchml";
   aggregation::Job& job = settings.member.join.job;
   job.id = 1;

@@ -356,7 +356,9 @@ def switch_client(
     protocol: str,
     secret: bytes,
     job: AggregationJob,
-    worker: int,
+    index: int,
+    member: int,
+    members: int,
     epoch: int,
     silence_s: float,
 ) -> SwitchClient: ...

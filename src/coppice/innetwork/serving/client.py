@@ -33,6 +33,8 @@ class SwitchClient:
         address: Of the switch, as HOST:PORT.
         worker: Which worker this is, 0 .. workers - 1.
         workers: How many there are.
+        seat: Which of how many workers this is at its switch, where the job has workers at several switches below
+            one; None where this switch has all of them.
         job: Number of the job, the same at all workers.
         epoch: Life of the job: a job that is started again needs a higher one.
         protocol: What the switch speaks.
@@ -58,6 +60,7 @@ class SwitchClient:
         *,
         worker: int,
         workers: int,
+        seat: tuple[int, ...] | None = None,
         job: int = 1,
         epoch: int = 1,
         protocol: str = "switchml",
@@ -95,6 +98,7 @@ class SwitchClient:
             if not 0 <= value < 1 << 32:
                 msg = f"expected `{name}` of 0 to {(1 << 32) - 1}, found {value}."
                 raise InputError(msg)
+        own_seat, seats = (worker, workers) if seat is None else (seat[0], seat[1])
         self.worker, self.workers, self.element = worker, workers, element
         self._join_timeout_s = float(join_timeout_s)
         try:
@@ -116,7 +120,9 @@ class SwitchClient:
                 protocol=protocol,
                 secret=secret,
                 job=described,
-                worker=worker,
+                index=worker,
+                member=own_seat,
+                members=seats,
                 epoch=epoch,
                 silence_s=float(silence_s),
             )
