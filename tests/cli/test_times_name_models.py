@@ -88,6 +88,7 @@ OTHERS = {
     "tune from-logs": "measured times",
     "tune report": "measured times",
     "tune plugin build": "no times",
+    "switch export": "no times",
 }
 """Commands that simulate nothing, and what they print instead."""
 

@@ -12,10 +12,12 @@ __all__ = [
     "JOB_FACTS",
     "MSCCL_RUNTIMES",
     "OVERLAPS",
+    "P4_VARIANTS",
     "PIPELINE_ORDERS",
     "PLUGIN",
     "POLICIES",
     "SELECTING",
+    "SWITCH_TARGETS",
     "SYNTHESIS_METHODS",
     "TUNED",
     "TUNING_FILES",
@@ -124,3 +126,9 @@ PIPELINE_ORDERS = (
     "fast-forward",
 )
 """Orders of pipelines."""
+
+P4_VARIANTS = ("guarded", "published")
+"""Variants of the P4 program of a switch."""
+
+SWITCH_TARGETS = ("p4",)
+"""Forms in which the program of a switch is written."""

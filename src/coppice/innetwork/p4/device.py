@@ -168,13 +168,13 @@ class P4Switch:
             mask.bit_count() for (_, match), mask in zip(symbol.keys, used, strict=True) if match == "lpm"
         )
         entry = TableEntry(values, tuple(used), priority - (prefix << 32), performed, tuple(arguments))
-        if used == full:
-            if values in contents.exact:
-                msg = f"{table} has an entry for {_hex(values)} already: leave one of them out."
-                raise InputError(msg)
-            if all(match == "exact" for _, match in symbol.keys):
-                contents.exact[values] = entry
-                return
+        same = [each for each in contents.masked if (each.values, each.masks) == (values, entry.masks)]
+        if values in contents.exact or any(each.order == entry.order for each in same):
+            msg = f"{table} has an entry for {_hex(values)} already: leave one of them out."
+            raise InputError(msg)
+        if all(match == "exact" for _, match in symbol.keys):
+            contents.exact[values] = entry
+            return
         contents.masked.append(entry)
         contents.masked.sort(key=lambda each: each.order)
 

@@ -118,7 +118,7 @@ def export_p4(
 
     Examples:
         >>> made = export_p4(workers=2, slots=16)
-        >>> made.entries.splitlines()[3]
+        >>> made.entries.splitlines()[1]
         'table_add SwitchIngress.sender serve 02:00:00:00:01:00 10.0.0.1 => 0x1 0x0 0x0'
     """
     if rack is None:
@@ -188,20 +188,15 @@ def _entries(rack: Rack, arguments: Sequence[int]) -> str:
     """Commands that fill the tables."""
     switch = rack.switch
     words = "".join(f" {each:#x}" for each in arguments)
-    lines = [
-        "# Entries of switchml.p4, for simple_switch_CLI: the switch, its workers, who takes part in multicast.",
-        f"table_add SwitchIngress.own_address to_switch {switch.mac} {IPv4Address(switch.ipv4)} =>",
-        "# A worker by its addresses: its bit" + (", low byte of the job, first packet" if words else ""),
-    ]
+    lines = [f"table_add SwitchIngress.own_address to_switch {switch.mac} {IPv4Address(switch.ipv4)} =>"]
     lines += [
         f"table_add SwitchIngress.sender serve {each.mac} {IPv4Address(each.ipv4)} => {1 << bit:#x}{words}"
         for bit, each in enumerate(rack.workers)
     ]
-    lines.append("# Ordinary traffic")
     lines += [
         f"table_add SwitchIngress.forwarding forward {each.mac} => {each.port}" for each in rack.attached
     ]
-    lines.append("# Copies of a sum: number 1 goes to worker 0, and so on")
+    # Copies of a sum: number 1 goes to worker 0, and so on.
     lines.append(f"mc_mgrp_create {_WORKERS_GROUP}")
     for bit, each in enumerate(rack.workers):
         lines += [
@@ -209,8 +204,8 @@ def _entries(rack: Rack, arguments: Sequence[int]) -> str:
             f"mc_node_associate {_WORKERS_GROUP} {bit}",
             f"table_add SwitchEgress.receiver address {bit + 1} => {each.mac} {IPv4Address(each.ipv4)}",
         ]
+    # Copies of a frame to a destination that is not known.
     ports = sorted({each.port for each in rack.attached})
-    lines.append("# Copies of a frame to a destination that is not known")
     lines.append(f"mc_mgrp_create {_FLOOD_GROUP}")
     lines.append(f"mc_node_create 0 {' '.join(map(str, ports))}")
     lines.append(f"mc_node_associate {_FLOOD_GROUP} {len(rack.workers)}")

@@ -255,7 +255,8 @@ def _register_read(register: RegisterSymbol, expression: node.CallOf, scope: Nam
         refuse(expression.at, "expected where to read to, and the index")
     place = writable(expression.arguments[0], scope)
     if place.type != register.type:
-        refuse(expression.at, f"{register.name} holds {register.type}, found {place.type} to read it to")
+        at = expression.arguments[0].at
+        refuse(at, f"{register.name} holds {register.type}, found {place.type} to read it to")
     index = _index(expression.arguments[1], register.cells, scope, register.name)
     name, cell = register.name, place.cell
 

@@ -166,9 +166,9 @@ class ExpressionReader:
 
     def postfix(self) -> node.Expression:
         """An operand with the fields, parts and arguments behind it."""
+        at = self.at
         found = self.primary()
         while True:
-            at = self.at
             if self.taken("."):
                 # `apply` is a keyword, and the name of a method.
                 name = "apply" if self.taken("apply") else self.name()
