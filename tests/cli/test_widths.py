@@ -37,6 +37,7 @@ PRINTING = {
         "compare dgx-a100 --boxes 2 -c broadcast --sizes 1K,1M --algorithms forest,binomial,chain --all",
         "compare dgx-a100 --sizes 1M --rates nominal,measured --algorithms forest,ring",
         "compare dgx-a100 --gain --sizes 1M -c all_gather",
+        "compare fat-tree --sizes 1M --algorithms forest,ring --in-network switchml@spine*,sharp@*,nvls",
     ),
     "model list": ("model list",),
     "model show": ("model show nccl-2.30",),

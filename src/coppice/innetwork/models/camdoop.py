@@ -6,6 +6,7 @@ Camdoop (NSDI 2012); the closed forms are derived.
 from __future__ import annotations
 
 from fractions import Fraction
+from math import cbrt
 
 from coppice.errors import InputError
 from coppice.innetwork.models.case import AggregationCase
@@ -27,7 +28,7 @@ def torus_side(workers: int) -> int:
     Raises:
         InputError: If there is no such torus.
     """
-    side = round(float(workers) ** (1 / 3))
+    side = round(cbrt(workers))
     if side < 3 or side**3 != workers:
         msg = f"expected the workers of a 3D torus, 27, 64, 125, ..., found {workers}: Camdoop needs one."
         raise InputError(msg)

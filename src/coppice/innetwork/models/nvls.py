@@ -15,7 +15,7 @@ from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
 from coppice.innetwork.models.hosts import ring_share
 from coppice.innetwork.models.unanswered import refuse_loss
 
-__all__ = ["nvls", "nvls_gain", "nvls_share", "nvls_tree"]
+__all__ = ["double_tree_share", "nvls", "nvls_gain", "nvls_share", "nvls_tree"]
 
 
 def nvls_share(gpus: int) -> Fraction:
@@ -59,10 +59,21 @@ def nvls(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
     )
 
 
-def nvls_tree(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """NVLS in boxes of k GPUs, a double binary tree of hosts across: max((1 + 1/k) x / B_i, 2 x / (nics B)).
+def double_tree_share(boxes: int) -> Fraction:
+    """What crosses a box's NICs each way for each byte: in one tree of half the bytes three streams, one in the other.
 
-    Two boxes pass each half once each way: x / (nics B).
+    Args:
+        boxes: Boxes; two and three have no box with two below it and one above.
+
+    Examples:
+        >>> [str(double_tree_share(m)) for m in (2, 3, 4, 100)]
+        ['1', '3/2', '2', '2']
+    """
+    return {2: Fraction(1), 3: Fraction(3, 2)}.get(boxes, Fraction(2))
+
+
+def nvls_tree(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
+    """NVLS in boxes of k GPUs, a double binary tree of boxes across: max((1 + 1/k) x / B_i, 2 x / (nics B)).
 
     Examples:
         >>> case = AggregationCase(workers=32, gpus=8, nics=8, gb_per_s=Fraction(50), box_gb_per_s=Fraction(450))
@@ -76,7 +87,7 @@ def nvls_tree(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         )
         raise InputError(msg)
     inside = case.box_gb_per_s / nvls_share(case.gpus)
-    across = case.gb_per_s * min(case.nics, case.gpus) / (2 if case.boxes > 2 else 1)
+    across = case.gb_per_s * min(case.nics, case.gpus) / double_tree_share(case.boxes)
     rate = min(inside, across) if case.boxes > 1 else inside
     hops = 2 + 2 * ceil(log2(case.boxes))
     return AggregationEstimate(
