@@ -9,6 +9,7 @@
 #include "aggregation/atp_worker.h"
 #include "aggregation/netreduce_switch.h"
 #include "aggregation/netreduce_worker.h"
+#include "aggregation/switchagg.h"
 #include "aggregation/switchml.h"
 
 namespace coppice::aggregation {
@@ -16,17 +17,17 @@ namespace coppice::aggregation {
 namespace {
 
 template <class Switch>
-std::unique_ptr<Aggregator> made(int slots) {
+std::unique_ptr<Aggregator> make_switch(int slots) {
   return std::make_unique<Switch>(slots);
 }
 
-template <class OneWorker>
-std::unique_ptr<Worker> made_worker(const Job& job, int index, Endpoint above) {
-  return std::make_unique<OneWorker>(job, index, above);
+template <class Kind>
+std::unique_ptr<Worker> make_worker(const Job& job, int index, Endpoint above) {
+  return std::make_unique<Kind>(job, index, above);
 }
 
 template <class Server>
-std::unique_ptr<Aggregator> made_server() {
+std::unique_ptr<Aggregator> make_server() {
   return std::make_unique<Server>();
 }
 
@@ -35,9 +36,10 @@ std::unique_ptr<Aggregator> made_server() {
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
-      {"atp", made<AtpSwitch>, made_worker<AtpWorker>, made_server<AtpServer>},
-      {"netreduce", made<NetReduceSwitch>, made_worker<NetReduceWorker>},
-      {"switchml", made<SwitchMlSwitch>, made_worker<SwitchMlWorker>},
+      {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, make_server<AtpServer>},
+      {"netreduce", make_switch<NetReduceSwitch>, make_worker<NetReduceWorker>},
+      {"switchagg", make_switch<SwitchAgg>, make_worker<SwitchAggWorker>},
+      {"switchml", make_switch<SwitchMlSwitch>, make_worker<SwitchMlWorker>, nullptr, SwitchMlPacket::describe},
   };
   return all;
 }

@@ -1,1 +1,1 @@
-"""Slow, readable twins of the native machines of aggregation in the network."""
+"""Readable twins of what the core does for aggregation in the network."""
