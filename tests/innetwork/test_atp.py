@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coppice import _core
-from coppice.innetwork.simulated import simulate_all_reduce
+from coppice.innetwork.simulated import search_interleavings, simulate_all_reduce
 
 from ..reference.innetwork import atp
 from ..support.twins import Altering, Both, Exchange
@@ -190,3 +190,23 @@ def test_with_fewer_slots_more_goes_to_the_server() -> None:
         times.append(run.time_us)
     assert times[0] > times[1] > times[2]
     assert times[0] > 7 * times[2]
+
+
+def test_every_interleaving_sums_and_ends() -> None:
+    """A time-out of one length, so that what comes again is the same state."""
+    found = search_interleavings(
+        protocol="atp", workers=2, slots=1, elements=2, settings={"short_timeout": 1e7}
+    )
+    found.require_ok()
+    assert found.whole
+    assert found.states > 10_000
+
+
+@pytest.mark.slow
+def test_every_interleaving_of_two_slots_sums_and_ends() -> None:
+    """2 workers, 2 slots, 3 chunks, one loss and one copy: half a minute on one core."""
+    found = search_interleavings(
+        protocol="atp", workers=2, slots=2, elements=3, early_timeouts=0, settings={"short_timeout": 1e7}
+    )
+    found.require_ok()
+    assert found.whole

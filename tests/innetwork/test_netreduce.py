@@ -7,7 +7,7 @@ import pytest
 
 from coppice import _core
 from coppice.errors import InputError
-from coppice.innetwork.simulated import simulate_all_reduce
+from coppice.innetwork.simulated import search_interleavings, simulate_all_reduce
 
 from ..reference.innetwork import netreduce
 from ..support.twins import Altering, Both, Exchange
@@ -217,3 +217,18 @@ def test_one_lost_packet_stalls_all_flows() -> None:
 def test_switches_refuse_windows_they_cannot_keep() -> None:
     with pytest.raises(InputError, match="at least 256 free slots, two windows of messages, found 255"):
         simulate_all_reduce(protocol="netreduce", workers=2, elements=10, slots=255, window=8)
+
+
+def test_every_interleaving_sums_and_ends() -> None:
+    found = search_interleavings(
+        protocol="netreduce",
+        workers=2,
+        slots=2,
+        window=1,
+        elements=2,
+        early_timeouts=0,
+        settings={"message_packets": 1, "linger": 2},
+    )
+    found.require_ok()
+    assert found.whole
+    assert found.states > 10_000
