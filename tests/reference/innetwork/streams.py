@@ -54,7 +54,9 @@ class Receiver:
 class Sender:
     """One stream to every one of `receivers`."""
 
-    def __init__(self, receivers: Sequence[int], window: int, first: int, timeout: int, patience: int) -> None:
+    def __init__(
+        self, receivers: Sequence[int], window: int, first: int, timeout: int, patience: int
+    ) -> None:
         self.window, self.timeout, self.patience = window, timeout, patience
         self.base = self.next = first
         self.due: int | None = None
@@ -121,7 +123,9 @@ class Sender:
                     lost.append(place)
             receiver.hurried |= set(lost)
             if not again:
-                self.resend(receiver, [each for each in lost if each in self.lacking(receiver)], out, counters)
+                self.resend(
+                    receiver, [each for each in lost if each in self.lacking(receiver)], out, counters
+                )
         if again and self.lacking(receiver):
             self.resend(receiver, self.lacking(receiver), out, counters)
             self.due = now + self.timeout

@@ -148,7 +148,9 @@ class InNetwork:
             msg = f"expected sum or avg for the algorithm {self.protocol}, found {op}: take an algorithm of the hosts."
             raise InputError(msg)
 
-    def all_reduce(self, program: RankProgram, given: Any, wanted: Any, *, dtype: DataType, op: ReduceOp) -> bool:
+    def all_reduce(
+        self, program: RankProgram, given: Any, wanted: Any, *, dtype: DataType, op: ReduceOp
+    ) -> bool:
         """Reduce in the network; every rank calls this.
 
         Returns:
