@@ -39,7 +39,7 @@ std::span<const Protocol> protocols() {
       {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, make_server<AtpServer>},
       {"netreduce", make_switch<NetReduceSwitch>, make_worker<NetReduceWorker>},
       {"switchagg", make_switch<SwitchAgg>, make_worker<SwitchAggWorker>},
-      {"switchml", make_switch<SwitchMlSwitch>, make_worker<SwitchMlWorker>},
+      {"switchml", make_switch<SwitchMlSwitch>, make_worker<SwitchMlWorker>, nullptr, SwitchMlPacket::describe},
   };
   return all;
 }

@@ -428,3 +428,16 @@ def aggregation_experiment(
     restart_at_ns: int,
     limit_ns: int,
 ) -> dict[str, Any]: ...
+def aggregation_exploration(
+    *,
+    protocol: str,
+    job: AggregationJob,
+    groups: list[int],
+    tensors: list[int],
+    reordering: bool,
+    losses: int,
+    duplicates: int,
+    early_timeouts: int,
+    most_events: int,
+    most_states: int,
+) -> dict[str, Any]: ...
