@@ -47,9 +47,7 @@ def by_switch(work: Callable[[Communicator], Any], tmp_path: Path, **options: An
 @pytest.mark.parametrize("fall_back", [True, False])
 @pytest.mark.parametrize("kind", ["float32", "int32", "float16", "bfloat16"])
 @pytest.mark.parametrize("op", ["sum", "avg"])
-def test_types_and_places(
-    switch: SwitchServer, tmp_path: Path, kind: str, op: str, fall_back: bool
-) -> None:
+def test_types_and_places(switch: SwitchServer, tmp_path: Path, kind: str, op: str, fall_back: bool) -> None:
     def work(group: Communicator) -> tuple[Any, Any, Any]:
         numbers = np.arange(1000) % 7 * 3 + 3 * group.rank - 9
         given = to_bfloat16(numbers.astype(np.float32)) if kind == "bfloat16" else numbers.astype(kind)
@@ -70,9 +68,8 @@ def test_types_and_places(
     assert any("begins with 3 workers" in line for line in switch.events())
 
 
-def test_what_switches_do_not_add_up_is_refused_and_other_collectives_run(
-    switch: SwitchServer, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("switch")
+def test_what_switches_do_not_add_up_is_refused_and_other_collectives_run(tmp_path: Path) -> None:
     def work(group: Communicator) -> Any:
         for kind in ("float64", "int64", "uint8"):
             with pytest.raises(InputError, match=f"for the algorithm switchml, found {kind}"):
@@ -108,7 +105,8 @@ def test_rows_of_the_benchmark(switch: SwitchServer, tmp_path: Path) -> None:
     assert sum("begins" in line for line in lines) == sum("all workers left" in line for line in lines) == 1
 
 
-def test_a_type_that_is_refused_is_a_row(switch: SwitchServer, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("switch")
+def test_a_type_that_is_refused_is_a_row(tmp_path: Path) -> None:
     def work(engine: Any) -> Any:
         rows = bench(
             engine,

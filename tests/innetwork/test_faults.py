@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ class Switch:
         self.address = self.process.stdout.readline().split()[2].rstrip(":")
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.communicate()
 
 
 @pytest.fixture
@@ -108,11 +110,9 @@ def test_a_switch_that_dies_amid_a_sum(start: Callable[..., Switch], tmp_path: P
 
 
 @pytest.mark.parametrize("fall_back", [True, False])
-def test_a_link_that_is_dead(
-    start: Callable[..., Switch], tmp_path: Path, fall_back: bool
-) -> None:
+def test_a_link_that_is_dead(start: Callable[..., Switch], tmp_path: Path, fall_back: bool) -> None:
     start("--drop", "1", "--after", "300")
-    found = reduced(tmp_path, lambda call: None, fall_back=fall_back)
+    found = reduced(tmp_path, lambda _: None, fall_back=fall_back)
     if fall_back:
         assert found == WANTED
         return
@@ -158,9 +158,9 @@ def test_no_switch_from_the_beginning(
         monkeypatch.setenv("COPPICE_SWITCH", gone.address)
     monkeypatch.setenv("COPPICE_SWITCH_SETTINGS", "silence_s=0.3")
     with caplog.at_level(logging.WARNING, logger="coppice"):
-        assert reduced(tmp_path, lambda call: None, fall_back=True) == WANTED
-    assert "nothing listens at" in caplog.text
-    for each in reduced(tmp_path, lambda call: None, fall_back=False):
+        assert reduced(tmp_path, lambda _: None, fall_back=True) == WANTED
+    assert "is no longer used" in caplog.text
+    for each in reduced(tmp_path, lambda _: None, fall_back=False):
         assert isinstance(each, RunError)
 
 
@@ -186,7 +186,7 @@ def test_nobody_uses_a_sum_that_another_rank_does_not_have(
     monkeypatch.setattr(SwitchClient, "all_reduce_at", half_broken)
     with SwitchServer() as switch:
         monkeypatch.setenv("COPPICE_SWITCH", switch.address)
-        assert reduced(tmp_path, lambda call: None, fall_back=True, size=size) == WANTED
+        assert reduced(tmp_path, lambda _: None, fall_back=True, size=size) == WANTED
     assert calls == [2] * RANKS
 
 
@@ -233,7 +233,7 @@ def ended(made: list[subprocess.Popen[str]]) -> list[str]:
     finally:
         for each in made:
             each.kill()
-            each.wait()
+            each.communicate()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -246,7 +246,7 @@ def test_a_worker_that_is_killed_or_hangs_is_named(how: signal.Signals, tmp_path
             said = ended(made[:2])
         finally:
             made[2].kill()
-            made[2].wait()
+            made[2].communicate()
         assert len(said) == 2
         for words in said:
             assert words.startswith("job 1 has ended: worker 2 has been silent for 1 s"), words
@@ -256,12 +256,14 @@ def test_a_worker_that_is_killed_or_hangs_is_named(how: signal.Signals, tmp_path
 def test_a_worker_that_is_interrupted_leaves_and_the_others_are_told(tmp_path: Path) -> None:
     with SwitchServer() as switch:
         made = workers_of(switch.address, tmp_path)
+        while switch.report()["protocol"]["aggregated"] < 5:  # both have contributed to the second sum
+            time.sleep(0.02)
         made[0].send_signal(signal.SIGINT)
         try:
             said = ended(made[:2])
         finally:
             made[2].kill()
-            made[2].wait()
+            made[2].communicate()
         assert said[0] == "interrupted"
         assert said[1].startswith("job 1 has ended: worker 0 gave up: it was interrupted")
 
@@ -288,6 +290,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_others_with_an_error(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     import socket
