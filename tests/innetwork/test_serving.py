@@ -184,6 +184,7 @@ def test_switches_above_each_other_add_up_the_sums_of_those_below() -> None:
             with SwitchClient(leaf.address, worker=worker, workers=4, seat=(seat, 2), **options) as end:
                 found = [end.all_reduce(np.full(1000, worker + 1, dtype=np.float32)).max() for _ in range(3)]
             return found
+                return [end.all_reduce(np.full(1000, worker + 1, dtype=np.float32)).max() for _ in range(3)]
 
         assert together(4, work) == [[10.0] * 3] * 4
         for leaf in leaves:
@@ -231,7 +232,7 @@ def test_a_worker_that_does_not_come_is_named() -> None:
             end.join()
 
 
-def test_the_command_serves_reports_and_ends(tmp_path: Any) -> None:
+def test_the_command_serves_reports_and_ends() -> None:
     """C16: counters while it runs, by signal; it ends soon when asked to."""
     command = [sys.executable, "-m", "coppice", "switch", "serve", "--port", "0", "--workers", "2", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

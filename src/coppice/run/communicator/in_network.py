@@ -1,8 +1,8 @@
 """All-reduces that switches add up: what a communicator does where its algorithm is a protocol of these.
 
-The switch is a process (``coppice switch serve``) whose place ``COPPICE_SWITCH`` names. Where it cannot be reached, or a
-sum does not complete, all ranks learn of it before any of them uses a result, and the hosts do it themselves from then
-on; or all ranks raise.
+The switch is a process (``coppice switch serve``) whose place ``COPPICE_SWITCH`` names. Where it cannot be reached, or
+a sum does not complete, all ranks learn of it before any of them uses a result, and the hosts do it themselves from
+then on; or all ranks raise.
 """
 
 from __future__ import annotations
