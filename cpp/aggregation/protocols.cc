@@ -26,20 +26,15 @@ std::unique_ptr<Worker> make_worker(const Job& job, int index, Endpoint above) {
   return std::make_unique<Kind>(job, index, above);
 }
 
-template <class Server>
-std::unique_ptr<Aggregator> make_server() {
-  return std::make_unique<Server>();
-}
-
 }  // namespace
 
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
-      {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, make_server<AtpServer>},
+      {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, made_server<AtpServer>},
       {"netreduce", make_switch<NetReduceSwitch>, make_worker<NetReduceWorker>},
       {"switchagg", make_switch<SwitchAgg>, make_worker<SwitchAggWorker>},
-      {"switchml", make_switch<SwitchMlSwitch>, make_worker<SwitchMlWorker>, nullptr, SwitchMlPacket::describe},
+      {"switchml", make_switch<SwitchMlSwitch>, make_worker<SwitchMlWorker>},
   };
   return all;
 }
