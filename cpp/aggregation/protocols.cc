@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregation/netagg.h"
 #include "aggregation/switchagg.h"
 
 namespace coppice::aggregation {
@@ -25,6 +26,7 @@ std::unique_ptr<Worker> make_worker(const Job& job, int index, Endpoint above) {
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
+      {"netagg", make_switch<NetAgg>, make_worker<NetAggWorker>},
       {"switchagg", make_switch<SwitchAgg>, make_worker<SwitchAggWorker>},
   };
   return all;
