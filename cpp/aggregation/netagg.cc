@@ -24,6 +24,7 @@ NetAgg::Application::Application(const Job& job, const Options& with, std::span<
                         .window = ReceiveWindow(with.first),
                         .down = SendWindow({each}, with.window, with.most_bytes, with.first, job.timeout, job.patience)});
     children.back().standby = children.size() + static_cast<std::size_t>(with.standby) > below.size();
+    children.back().listens = !children.back().standby;
   }
   for (Slot& each : slots) each.values.reserve(2 * with.merge.most);
   share.weight = with.weight;
@@ -134,6 +135,7 @@ void NetAgg::from_child(Application& app, std::size_t index, Bytes packet, Time 
     return;
   } else {
     child.window.take(head.sequence);
+    child.listens = true;
     if (app.options.rate == 0) {
       merge(app, index, packet, now, out);
     } else {
@@ -210,7 +212,7 @@ void NetAgg::complete(Application& app, Slot& slot, Time now, Outbox& out) {
   slot.state = Slot::State::done;
   --app.open;
   for (Child& each : app.children) {
-    if (!each.standby || each.window.next() != app.options.first) send_result(app, each, slot, now, out);
+    if (each.listens) send_result(app, each, slot, now, out);
   }
 }
 
@@ -278,7 +280,7 @@ void NetAgg::from_above(Application& app, ReceiveWindow& window, Endpoint from, 
     slot.values.resize(head.count);
     keep(slot.values.data(), packet.data() + kHeadBytes, head.count);
     for (Child& each : app.children) {
-      if (!each.standby || each.window.next() != app.options.first) send_result(app, each, slot, now, out);
+      if (each.listens) send_result(app, each, slot, now, out);
     }
   }
   send_acknowledgement(from, app.id, window, false, out);
@@ -384,7 +386,7 @@ void NetAgg::wake(Time now, Outbox& out) {
     std::uint8_t packet[kHeartbeatBytes] = {kHeartbeat};
     store(packet + 4, app.id);
     for (const Child& each : app.children) {
-      if (!each.standby || each.window.next() != app.options.first) out.send(each.at, packet);
+      if (each.listens) out.send(each.at, packet);
     }
   }
 }
@@ -408,7 +410,7 @@ void NetAgg::save(Time now, std::vector<std::uint8_t>& state) const {
     number(app.beat == kNever ? -1 : app.beat - now);
     for (const Child& each : app.children) {
       number(each.members);
-      number(each.refused ? 1 : 0);
+      number((each.refused ? 1 : 0) | (each.listens ? 2 : 0));
       each.window.save(state);
       each.down.save(now, state);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <random>
@@ -124,6 +125,7 @@ TEST(netagg_workers_of_a_dead_box_send_again_to_the_master) {
     job.timeout = 50'000;
     job.settings["heartbeat"] = 20'000;
     job.settings["straggler"] = 200'000;
+    job.settings["again"] = 5'000'000;
     Net net(job, 2, seed, {.drop = 0.05, .spread = 10'000}, [](Job& made, Endpoint at) {
       if (at < 6) made.settings["next"] = kMaster;
       if (at == kMaster) made.settings["standby"] = 6, made.settings["members"] = 63;

@@ -158,6 +158,7 @@ class Child:
     standby: bool
     members: int = 0
     refused: bool = False
+    listens: bool = False
 
 
 @dataclass
@@ -265,6 +266,7 @@ class Box:
             return
         else:
             child.window.take(message.sequence)
+            child.listens = True
             if self.options.setting("rate", 0) == 0:
                 self.merge(child, message, now, out)
             else:
@@ -345,7 +347,7 @@ class Box:
             self.send_result(each, slot, now, out)
 
     def listening(self) -> list[Child]:
-        return [each for each in self.children if not each.standby or each.window.next != self.options.first]
+        return [each for each in self.children if not each.standby or each.listens]
 
     def send_result(self, child: Child, slot: Slot, now: int, out: Sent) -> None:
         stream = child.down
