@@ -7,6 +7,7 @@
 #include "aggregation/atp_server.h"
 #include "aggregation/atp_switch.h"
 #include "aggregation/atp_worker.h"
+#include "aggregation/netagg.h"
 #include "aggregation/netreduce_switch.h"
 #include "aggregation/netreduce_worker.h"
 #include "aggregation/switchagg.h"
@@ -26,12 +27,18 @@ std::unique_ptr<Worker> make_worker(const Job& job, int index, Endpoint above) {
   return std::make_unique<Kind>(job, index, above);
 }
 
+template <class Server>
+std::unique_ptr<Aggregator> make_server() {
+  return std::make_unique<Server>();
+}
+
 }  // namespace
 
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
-      {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, made_server<AtpServer>},
+      {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, make_server<AtpServer>},
+      {"netagg", make_switch<NetAgg>, make_worker<NetAggWorker>},
       {"netreduce", make_switch<NetReduceSwitch>, make_worker<NetReduceWorker>},
       {"switchagg", make_switch<SwitchAgg>, make_worker<SwitchAggWorker>},
       {"switchml", make_switch<SwitchMlSwitch>, make_worker<SwitchMlWorker>},
