@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "aggregation/camdoop.h"
+#include "aggregation/sharp.h"
+#include "aggregation/streaming.h"
 #include "aggregation/switchml.h"
 
 namespace coppice::aggregation {
@@ -25,6 +28,9 @@ std::unique_ptr<Worker> made_worker(const Job& job, int index, Endpoint above) {
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
+      {"camdoop", made<CamdoopHop>, made_worker<CamdoopWorker>},
+      {"sharp", made<SharpSwitch>, made_worker<SharpWorker>},
+      {"streaming", made<StreamingSwitch>, made_worker<StreamingWorker>},
       {"switchml", made<SwitchMlSwitch>, made_worker<SwitchMlWorker>},
   };
   return all;

@@ -63,6 +63,18 @@ std::int64_t StreamingSwitch::slots_in_use() const {
   return used;
 }
 
+// Whose queues are empty while others' are not.
+std::vector<int> StreamingSwitch::waits_for(std::uint32_t job) const {
+  std::vector<int> empty;
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return empty;
+  const Service& service = found->second;
+  for (std::size_t port = 0; port < service.ports.size(); ++port) {
+    if (service.queued(port) == 0) empty.push_back(static_cast<int>(port));
+  }
+  return empty.size() == service.ports.size() ? std::vector<int>{} : empty;
+}
+
 std::int64_t StreamingSwitch::memory(std::uint32_t job) const {
   const Service& service = jobs_.at(job);
   return static_cast<std::int64_t>(sizeof(Word) * (service.queues.size() + service.sums.size()));
@@ -146,7 +158,7 @@ void StreamingSwitch::from_parent(Service& service, const FrameHead& head, Bytes
   const std::int32_t behind = after(service.added, head.number);
   switch (head.type) {
     case kPause:
-      service.parent_paused_until = now + service.job.timeout;
+      service.parent_paused_until = later(now, service.job.timeout);
       return;
     case kResume:
       service.parent_paused_until = 0;
@@ -268,7 +280,7 @@ void StreamingWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out
   if (!well_formed(head, job_.values) || head.type == kValues) {
     ++counters_[Count::malformed];
   } else if (head.type == kPause) {
-    if (!done()) paused_until_ = now + job_.timeout;
+    if (!done()) paused_until_ = later(now, job_.timeout);
   } else if (head.type == kResume) {
     paused_until_ = 0;
     proceed(out);

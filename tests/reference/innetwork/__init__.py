@@ -1,0 +1,1 @@
+"""Readable, slow twins of the native machines of cpp/aggregation."""
