@@ -6,6 +6,7 @@ NB_MODULE(_core, m) {
   init_aggregation(m);
   init_breadth_first(m);
   init_feasibility(m);
+  init_network(m);
   init_packing(m);
   init_path_flow(m);
   init_routing(m);

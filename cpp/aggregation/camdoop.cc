@@ -17,7 +17,7 @@ void CamdoopHop::open(const Job& job, std::span<const Endpoint> children, Endpoi
   const int held = before == lanes_.end() ? 0 : before->second.job.slots;
   require(before == lanes_.end() || before->second.life < lane.life, "expected a tree that is not open yet, or a later life");
   require(job.slots <= free_frames_ + held, "expected a tree that needs no more frames than are left");
-  lane.children = Children(job, children, parent);
+  lane.children = Children(children, parent);
   lane.parent = parent;
   const std::size_t words = most_words(job), count = children.size();
   lane.heard.resize(count);

@@ -46,6 +46,9 @@ struct FrameHead {
   }
 };
 
+// For who reads what went wrong.
+std::string describe_frame(Bytes packet);
+
 using Word = std::uint32_t;
 
 // A frame to be sent, in memory that is taken once.
@@ -91,8 +94,8 @@ inline Time later(Time start, Time wait) { return wait > kNever - start ? kNever
 class Children {
  public:
   Children() = default;
-  // Throws std::invalid_argument unless there are as many as the job has workers, all different, and none the parent.
-  Children(const Job& job, std::span<const Endpoint> children, Endpoint parent);
+  // Throws std::invalid_argument unless there are 1 to 1024, all different, and none the parent.
+  Children(std::span<const Endpoint> children, Endpoint parent);
   // -1: none of the children.
   int find(Endpoint endpoint) const {
     const auto found = numbers_.find(endpoint);

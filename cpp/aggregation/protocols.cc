@@ -28,10 +28,10 @@ std::unique_ptr<Worker> made_worker(const Job& job, int index, Endpoint above) {
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
-      {"camdoop", made<CamdoopHop>, made_worker<CamdoopWorker>},
-      {"sharp", made<SharpSwitch>, made_worker<SharpWorker>},
-      {"streaming", made<StreamingSwitch>, made_worker<StreamingWorker>},
-      {"switchml", made<SwitchMlSwitch>, made_worker<SwitchMlWorker>},
+      {"camdoop", made<CamdoopHop>, made_worker<CamdoopWorker>, nullptr, describe_frame},
+      {"sharp", made<SharpSwitch>, made_worker<SharpWorker>, nullptr, describe_frame},
+      {"streaming", made<StreamingSwitch>, made_worker<StreamingWorker>, nullptr, describe_frame},
+      {"switchml", made<SwitchMlSwitch>, made_worker<SwitchMlWorker>, nullptr, SwitchMlPacket::describe},
   };
   return all;
 }

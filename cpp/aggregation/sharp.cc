@@ -100,7 +100,7 @@ void SharpSwitch::open(const Job& job, std::span<const Endpoint> children, Endpo
   group.tree = static_cast<int>(job.setting("tree", 0));
   group.most_streams = static_cast<int>(job.setting("streams", 1));
   group.values = SharpValues(job);
-  group.children = Children(job, children, parent);
+  group.children = Children(children, parent);
   group.parent = parent;
   const std::size_t count = std::bit_ceil(2 * static_cast<std::size_t>(job.window)), words = group.values.words();
   group.buffers.resize(count);

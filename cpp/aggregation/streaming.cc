@@ -34,7 +34,7 @@ void StreamingSwitch::open(const Job& job, std::span<const Endpoint> children, E
   Service service;
   service.job = job;
   service.headroom = static_cast<int>(job.setting("headroom", 0));
-  service.children = Children(job, children, parent);
+  service.children = Children(children, parent);
   service.parent = parent;
   service.ports.resize(children.size());
   for (Port& port : service.ports) port.next = first_of(job);

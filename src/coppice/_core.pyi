@@ -312,6 +312,7 @@ class Aggregator(Node):
     def open(self, job: AggregationJob, children: list[int], parent: int = -1) -> None: ...
     def close(self, job: int) -> None: ...
     def slots_in_use(self) -> int: ...
+    def waits_for(self, job: int) -> list[int]: ...
 
 class Worker(Node):
     def begin(self, input: int, output: int, count: int, now_ns: int) -> list[tuple[list[int], bytes]]: ...  # noqa: A002
@@ -322,3 +323,36 @@ def aggregation_protocols() -> list[str]: ...
 def aggregation_switch(protocol: str, slots: int) -> Aggregator: ...
 def aggregation_worker(protocol: str, job: AggregationJob, index: int, above: int) -> Worker: ...
 def aggregation_server(protocol: str) -> Aggregator | None: ...
+
+class AggregationLink:
+    def __init__(
+        self,
+        *,
+        bytes_per_s: float,
+        latency_ns: int,
+        queue_bytes: int,
+        overhead_bytes: int,
+        drop: float,
+        duplicate: float,
+        reorder: float,
+        reorder_delay_ns: int,
+    ) -> None: ...
+
+def aggregation_experiment(
+    *,
+    protocol: str,
+    job: AggregationJob,
+    groups: list[int],
+    link: AggregationLink,
+    uplink: AggregationLink,
+    switch_packets_per_s: float,
+    worker_packets_per_s: float,
+    tensors: list[int],
+    starts_ns: list[int],
+    seed: int,
+    crash_worker: int,
+    crash_at_ns: int,
+    restart_switch: int,
+    restart_at_ns: int,
+    limit_ns: int,
+) -> dict[str, Any]: ...

@@ -151,7 +151,9 @@ class HopTwin(TwinNode):
             self.counts["malformed"] += 1
             return []
         below = sender in self.children
-        if (frame.job, frame.lane) != (self.job.id, self.job.number("tree")) or not (below or sender == self.parent != -1):
+        if (frame.job, frame.lane) != (self.job.id, self.job.number("tree")) or not (
+            below or sender == self.parent != -1
+        ):
             self.counts["stranger"] += 1
             return []
         wrong = (SUMS, START, REBUILT) if below else (VALUES, HELLO)
@@ -228,7 +230,11 @@ class HopTwin(TwinNode):
 
     @property
     def room(self) -> bool:
-        used = after(self.down_next, self.oldest) if self.root else after(self.up_next, self.to_parent.acknowledged)
+        used = (
+            after(self.down_next, self.oldest)
+            if self.root
+            else after(self.up_next, self.to_parent.acknowledged)
+        )
         return used < self.job.slots
 
     def emit(self, extra: int, words: Words) -> None:
@@ -392,7 +398,11 @@ class CamdoopWorkerTwin(TwinNode):
         lane = self.lanes[tree]
         if self.pairs:
             ring = 1 << (2 * self.job.window - 1).bit_length()
-            if lane.pairs_to_cut is None or lane.base == lane.end or after(lane.made, lane.to.acknowledged) >= ring:
+            if (
+                lane.pairs_to_cut is None
+                or lane.base == lane.end
+                or after(lane.made, lane.to.acknowledged) >= ring
+            ):
                 return False
             now, rest = lane.pairs_to_cut[: self.job.values], lane.pairs_to_cut[self.job.values :]
             words = np.array([word for pair in now for word in pair], dtype=np.uint32)
@@ -412,7 +422,11 @@ class CamdoopWorkerTwin(TwinNode):
 
     def proceed(self, tree: int) -> None:
         lane = self.lanes[tree]
-        while lane.started and after(lane.to.limit, lane.to.sent) > 0 and (lane.to.sent != lane.made or self.cut(tree)):
+        while (
+            lane.started
+            and after(lane.to.limit, lane.to.sent) > 0
+            and (lane.to.sent != lane.made or self.cut(tree))
+        ):
             self.counts["sent"] += 1
             self.put(tree, VALUES, lane.to.sent, *lane.chunks[lane.to.sent])
             lane.to.sent = plus(lane.to.sent, 1)
@@ -481,7 +495,9 @@ class CamdoopWorkerTwin(TwinNode):
             lane.base = plus(lane.base, extra)
             if self.done:
                 pairs = sorted(pair for each in self.lanes for pair in each.merged)
-                self.output = np.array([len(pairs), 0, *(word for pair in pairs for word in pair)], dtype=np.uint32)
+                self.output = np.array(
+                    [len(pairs), 0, *(word for pair in pairs for word in pair)], dtype=np.uint32
+                )
         elif lane.base != lane.end and number == lane.base:
             self.counts["completed"] += 1
             at = (after(lane.base, lane.begin) * len(self.lanes) + tree) * self.job.values

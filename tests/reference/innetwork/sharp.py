@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from reference.innetwork.frames import Frame, Sent, TwinJob, TwinNode, WindowTwin, Words, added, after, read_frame
+from reference.innetwork.frames import (
+    Frame,
+    Sent,
+    TwinJob,
+    TwinNode,
+    WindowTwin,
+    Words,
+    added,
+    after,
+    read_frame,
+)
 
 VALUES, SUM, REQUEST, GRANT = 1, 2, 3, 4
 
@@ -243,8 +253,12 @@ class SharpWorkerTwin(WindowTwin):
         frame = self.read(sender, packet)
         if frame is None:
             return []
-        words = ((self.job.values + 1) // 2 if self.job.number("half") else self.job.values) * (frame.type == SUM)
-        wrong = frame.type not in (SUM, GRANT) or frame.lane or not possible(frame) or len(frame.words) != words
+        words = ((self.job.values + 1) // 2 if self.job.number("half") else self.job.values) * (
+            frame.type == SUM
+        )
+        wrong = (
+            frame.type not in (SUM, GRANT) or frame.lane or not possible(frame) or len(frame.words) != words
+        )
         request = self.streams and frame.number == self.first
         if wrong or (self.under_way(frame.number) is None and request != (frame.type == GRANT)):
             self.counts["malformed"] += 1

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from reference.innetwork.frames import Frame, Sent, TwinJob, TwinNode, WindowTwin, Words, added, after, read_frame
+from reference.innetwork.frames import (
+    Frame,
+    Sent,
+    TwinJob,
+    TwinNode,
+    WindowTwin,
+    Words,
+    added,
+    after,
+    read_frame,
+)
 
 VALUES, SUM, PAUSE, RESUME, MISSING = 1, 2, 3, 4, 5
 

@@ -1,0 +1,7 @@
+"""Protocols of aggregation in the network over simulated links, and searched through all interleavings."""
+
+from __future__ import annotations
+
+from coppice.innetwork.simulated.all_reduce import LinkTraffic, SwitchedAllReduce, simulate_all_reduce
+
+__all__ = ["LinkTraffic", "SwitchedAllReduce", "simulate_all_reduce"]
