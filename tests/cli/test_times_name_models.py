@@ -82,6 +82,7 @@ OTHERS = {
     "train import": "measured times, and their replay",
     "synthesize": "rates",
     "compile": "rates",
+    "switch model": "closed forms, which each line names; on a topology the model of messages as well",
     "tune sweep": "measured times",
     "tune fit": "measured times beside exact limits",
     "tune export": "measured times",

@@ -77,6 +77,12 @@ PRINTING = {
     "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp",),
     "compile": (f"compile {EXAMPLES}/language/all_reduce_ring.py",),
     "synthesize": ("synthesize ring --set gpus=4 -c all_gather --method tacos",),
+    "switch model": (
+        "switch model --loss 0.001",
+        "switch model --sweep workers",
+        "switch model switchml --slots 32 --split ring",
+        "switch model sharp@*,nvls --topology fat-tree --split forest",
+    ),
     "tune fit": (f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json -o table.csv",),
     "tune export": ("tune export given.csv --to ompi-rules -o rules.conf",),
     "switch export": ("switch export --to p4 --workers 32 --slots 8192 --values 256 -o rack",),

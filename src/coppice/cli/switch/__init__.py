@@ -6,6 +6,7 @@ import typer
 
 from coppice.cli.switch.serve import serve
 from coppice.cli.switch.export import export
+from coppice.cli.switch.model import model
 
 __all__ = ["app"]
 
@@ -15,3 +16,4 @@ app = typer.Typer(
 )
 app.command("serve")(serve)
 app.command("export")(export)
+app.command("model")(model)
