@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import random
 import select
+import signal
 import socket
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from coppice import _core
 from coppice.errors import InputError
 from coppice.innetwork.xdp.switch import serve_xdp
+from innetwork.frames import Request
 from innetwork.namespaces import inside, rack
 from innetwork.test_p4_streams import native_job, native_switch
 
@@ -67,3 +74,41 @@ def test_exact_sums(workers: int, values: int) -> None:
         assert counted["completed"] == 251
         assert counted["aggregated"] == 251 * workers
         assert counted["answered"] > 0
+
+
+def test_command(tmp_path: Path) -> None:
+    """It serves until it is told to stop, and prints its counts."""
+    with rack(2) as (switch, names, hosts):
+        file = tmp_path / "hosts.json"
+        file.write_bytes(msgspec.json.encode(hosts))
+        words = ["switch", "xdp", "--hosts", str(file), "--slots", "4", "--json"]
+        with inside(switch):
+            served = subprocess.Popen(
+                [sys.executable, "-m", "coppice", *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        assert served.stdout is not None
+        assert served.stderr is not None
+        try:
+            line = served.stderr.readline()
+            if line.startswith("error"):
+                pytest.skip(line)
+            assert line == "serving 2 workers at 10.0.0.254, ports 48864 to 48879\n"
+            sockets = []
+            for worker, name in enumerate(names):
+                with inside(name):
+                    sockets.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                sockets[-1].bind((f"10.0.0.{worker + 1}", 0x4000))
+                sockets[-1].sendto(Request(worker, 3, 0, tuple(range(64)), id=3).body(), (hosts.ipv4, 0xBEE0))
+            wanted = Request(0, 3, 0, tuple(range(0, 128, 2)), id=3).body()
+            for each in sockets:
+                each.settimeout(60)
+                assert each.recvfrom(2000) == (wanted, (hosts.ipv4, 0xBEE0))
+                each.close()
+        finally:
+            served.send_signal(signal.SIGTERM)
+            out, _ = served.communicate(timeout=60)
+        counters = json.loads(out)["counters"]
+        assert (served.returncode, counters["received"], counters["completed"]) == (0, 2, 1)
