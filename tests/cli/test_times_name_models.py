@@ -91,6 +91,7 @@ OTHERS = {
     "tune report": "measured times",
     "tune plugin build": "no times",
     "switch export": "no times",
+    "switch xdp": "counts",
 }
 """Commands that simulate nothing, and what they print instead."""
 

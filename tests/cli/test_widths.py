@@ -105,6 +105,7 @@ WITHOUT = {
     "train measure": "measures the machine",
     "train import": "reads what a profiler wrote",
     "tune sweep": "measures a library",
+    "switch xdp": "needs root and runs until it is stopped",
     "tune check": "measures a library",
     "tune from-logs": "prints as `tune fit` does",
     "tune plugin build": "needs a compiler",

@@ -7,6 +7,7 @@ import typer
 from coppice.cli.switch.serve import serve
 from coppice.cli.switch.export import export
 from coppice.cli.switch.model import model
+from coppice.cli.switch.xdp import xdp
 
 __all__ = ["app"]
 
@@ -17,3 +18,4 @@ app = typer.Typer(
 app.command("serve")(serve)
 app.command("export")(export)
 app.command("model")(model)
+app.command("xdp")(xdp)
