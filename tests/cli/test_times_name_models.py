@@ -90,6 +90,7 @@ OTHERS = {
     "tune report": "measured times",
     "tune plugin build": "no times",
     "switch export": "no times",
+    "switch check": "no times",
 }
 """Commands that simulate nothing, and what they print instead."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from coppice.cli.switch.serve import serve
+from coppice.cli.switch.check import check
 from coppice.cli.switch.export import export
+from coppice.cli.switch.serve import serve
 
 __all__ = ["app"]
 
@@ -15,3 +16,4 @@ app = typer.Typer(
 )
 app.command("serve")(serve)
 app.command("export")(export)
+app.command("check")(check)
