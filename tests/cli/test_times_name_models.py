@@ -92,6 +92,7 @@ OTHERS = {
     "tune plugin build": "no times",
     "switch export": "no times",
     "switch xdp": "counts",
+    "switch check": "no times",
 }
 """Commands that simulate nothing, and what they print instead."""
 
