@@ -79,6 +79,7 @@ OTHERS = {
     "train advise": "the same",
     "train policy": "times that the workload gives",
     "train import": "measured times, and their replay",
+    "switch place": "bytes over the rate of the busiest link",
     "synthesize": "rates",
     "compile": "rates",
     "tune sweep": "measured times",

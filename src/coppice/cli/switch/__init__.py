@@ -1,0 +1,15 @@
+"""`coppice switch`: aggregation in the network."""
+
+from __future__ import annotations
+
+import typer
+
+from coppice.cli.switch.place import place
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Aggregation in the network: switches that add up what passes through them.",
+)
+app.command("place")(place)
