@@ -80,6 +80,7 @@ OTHERS = {
     "train advise": "the same",
     "train policy": "times that the workload gives",
     "train import": "measured times, and their replay",
+    "switch place": "bytes over the rate of the busiest link",
     "synthesize": "rates",
     "compile": "rates",
     "switch model": "closed forms, which each line names; on a topology the model of messages as well",

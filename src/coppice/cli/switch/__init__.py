@@ -11,6 +11,7 @@ from coppice.cli.switch.xdp import xdp
 from coppice.cli.switch.check import check
 from coppice.cli.switch.export import export
 from coppice.cli.switch.serve import serve
+from coppice.cli.switch.place import place
 
 __all__ = ["app"]
 
@@ -23,3 +24,4 @@ app.command("export")(export)
 app.command("model")(model)
 app.command("xdp")(xdp)
 app.command("check")(check)
+app.command("place")(place)
