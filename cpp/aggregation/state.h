@@ -1,21 +1,27 @@
-// What nodes need for their saved states and deadlines.
+// What a node writes when it saves its state: numbers as they lie in memory, one after the other.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 #include <vector>
-
-#include "aggregation/node.h"
 
 namespace coppice::aggregation {
 
-// Appends a number, little-endian.
 template <class T>
-inline void put(std::vector<std::uint8_t>& state, T value) {
-  const auto bits = static_cast<std::uint64_t>(value);
-  for (std::size_t byte = 0; byte < sizeof(T); ++byte) state.push_back(static_cast<std::uint8_t>(bits >> (8 * byte)));
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+void append(std::vector<std::uint8_t>& state, T value) {
+  const std::size_t at = state.size();
+  state.resize(at + sizeof value);
+  std::memcpy(state.data() + at, &value, sizeof value);
 }
 
-// The time so long after another, never at the latest.
-inline Time after(Time start, Time wait) { return wait > kNever - start ? kNever : start + wait; }
+template <class T>
+  requires std::is_arithmetic_v<T>
+void append(std::vector<std::uint8_t>& state, const T* values, std::size_t count) {
+  const std::size_t at = state.size();
+  state.resize(at + count * sizeof(T));
+  if (count != 0) std::memcpy(state.data() + at, values, count * sizeof(T));
+}
 
 }  // namespace coppice::aggregation

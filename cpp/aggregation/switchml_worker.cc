@@ -13,6 +13,13 @@ namespace coppice::aggregation {
 
 using Packet = SwitchMlPacket;
 
+namespace {
+
+// The time so long after another, never at the latest.
+Time after(Time start, Time wait) { return wait > kNever - start ? kNever : start + wait; }
+
+}  // namespace
+
 SwitchMlWorker::SwitchMlWorker(const Job& job, int index, Endpoint above)
     : job_(job), index_(index), above_(above), first_id_(Packet::first_id(job)) {
   Packet::check(job);
@@ -71,7 +78,7 @@ void SwitchMlWorker::send(std::int64_t packet, Time now, Outbox& out) {
   slot.under_way = true;
   slot.again = false;
   ++under_way_;
-  append(at);
+  enqueue(at);
   ++counters_[Count::sent];
   write(packet, slot.set, out);
 }
@@ -186,7 +193,7 @@ void SwitchMlWorker::wake(Time now, Outbox& out) {
     unlink(slot);
     slot.sent = now;
     slot.again = true;
-    append(static_cast<std::size_t>(at));
+    enqueue(static_cast<std::size_t>(at));
     ++silent_;
     ++counters_[Count::resent];
     write(slot.packet, slot.set, out);
@@ -214,7 +221,7 @@ void SwitchMlWorker::unlink(Slot& slot) {
   (slot.after < 0 ? newest_ : slots_[static_cast<std::size_t>(slot.after)].before) = slot.before;
 }
 
-void SwitchMlWorker::append(std::size_t at) {
+void SwitchMlWorker::enqueue(std::size_t at) {
   Slot& slot = slots_[at];
   slot.before = newest_;
   slot.after = -1;
@@ -226,25 +233,25 @@ void SwitchMlWorker::fail(std::string why) { failure_ = std::move(why); }
 
 void SwitchMlWorker::save(Time now, std::vector<std::uint8_t>& state) const {
   const Time wait = timeout();
-  put(state, first_id_);
-  put(state, first_slot_);
-  put(state, packets_);
-  put(state, remaining_);
-  put<std::uint8_t>(state, failure_.empty());
+  append(state, first_id_);
+  append(state, first_slot_);
+  append(state, packets_);
+  append(state, remaining_);
+  append<std::uint8_t>(state, failure_.empty());
   for (const Slot& slot : slots_) {
-    put(state, slot.packet);
-    put<std::uint8_t>(state, slot.set | (slot.under_way << 1) | ((adaptive_ && slot.again) << 2));
+    append(state, slot.packet);
+    append<std::uint8_t>(state, slot.set | (slot.under_way << 1) | ((adaptive_ && slot.again) << 2));
   }
   for (std::int32_t at = oldest_; at >= 0; at = slots_[static_cast<std::size_t>(at)].after) {
-    put(state, at);
-    put(state, std::min(now - slots_[static_cast<std::size_t>(at)].sent, wait));  // due is due
+    append(state, at);
+    append(state, std::min(now - slots_[static_cast<std::size_t>(at)].sent, wait));  // due is due
   }
-  put<std::uint64_t>(state, ready_size_);
-  for (std::size_t i = 0; i < ready_size_; ++i) put(state, ready_[(ready_at_ + i) % ready_.size()]);
-  for (std::int64_t i = 0; i < lead_; ++i) put(state, exponents_[static_cast<std::size_t>(i)]);
-  if (adaptive_) put(state, smooth_), put(state, spread_);
-  if (doubled_after_ > 0) put(state, silent_);
-  if (job_.patience != kNever && under_way_ > 0) put(state, std::min(now - progress_, job_.patience));
+  append<std::uint64_t>(state, ready_size_);
+  for (std::size_t i = 0; i < ready_size_; ++i) append(state, ready_[(ready_at_ + i) % ready_.size()]);
+  for (std::int64_t i = 0; i < lead_; ++i) append(state, exponents_[static_cast<std::size_t>(i)]);
+  if (adaptive_) append(state, smooth_), append(state, spread_);
+  if (doubled_after_ > 0) append(state, silent_);
+  if (job_.patience != kNever && under_way_ > 0) append(state, std::min(now - progress_, job_.patience));
 }
 
 }  // namespace coppice::aggregation

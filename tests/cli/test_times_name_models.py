@@ -25,6 +25,7 @@ SIMULATING = {
         "compare star --set gpus=4 --sizes 1K,1M --algorithms forest,ring",
         "compare star --set gpus=4 --sizes 1K,1M --algorithms forest,ring --all",
         "compare dgx-a100 --gain --sizes 1M -c all_gather",
+        "compare fat-tree --sizes 1M --algorithms ring --in-network sharp@*",
     ),
     "export": (
         "export plan.json --to msccl-xml --target rccl -o a.xml",
@@ -88,6 +89,7 @@ OTHERS = {
     "tune from-logs": "measured times",
     "tune report": "measured times",
     "tune plugin build": "no times",
+    "switch export": "no times",
 }
 """Commands that simulate nothing, and what they print instead."""
 

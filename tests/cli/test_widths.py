@@ -37,6 +37,7 @@ PRINTING = {
         "compare dgx-a100 --boxes 2 -c broadcast --sizes 1K,1M --algorithms forest,binomial,chain --all",
         "compare dgx-a100 --sizes 1M --rates nominal,measured --algorithms forest,ring",
         "compare dgx-a100 --gain --sizes 1M -c all_gather",
+        "compare fat-tree --sizes 1M --algorithms forest,ring --in-network switchml@spine*,sharp@*,nvls",
     ),
     "model list": ("model list",),
     "model show": ("model show nccl-2.30",),
@@ -78,6 +79,7 @@ PRINTING = {
     "synthesize": ("synthesize ring --set gpus=4 -c all_gather --method tacos",),
     "tune fit": (f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json -o table.csv",),
     "tune export": ("tune export given.csv --to ompi-rules -o rules.conf",),
+    "switch export": ("switch export --to p4 --workers 32 --slots 8192 --values 256 -o rack",),
     "tune report": (f"tune report {RUNS} -o tuning.html",),
 }
 """Commands with small inputs."""

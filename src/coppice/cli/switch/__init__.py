@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from coppice.cli.switch.serve import serve
+from coppice.cli.switch.export import export
 
 __all__ = ["app"]
 
@@ -13,3 +14,4 @@ app = typer.Typer(
     help="Aggregation in the network: switches that add up what passes through them.",
 )
 app.command("serve")(serve)
+app.command("export")(export)

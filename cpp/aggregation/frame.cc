@@ -1,0 +1,28 @@
+#include "aggregation/frame.h"
+
+#include <stdexcept>
+
+namespace coppice::aggregation {
+
+void require(bool holds, const char* problem) {
+  if (!holds) throw std::invalid_argument(problem);
+}
+
+void check_job(const Job& job) {
+  require(job.workers >= 1 && job.workers <= 1024, "expected 1 to 1024 workers of a job");
+  require(job.values >= 1 && job.values <= 16000, "expected 1 to 16000 values of a packet");
+  require(job.window >= 1 && job.window <= 1 << 20, "expected a window of 1 to 2^20 packets");
+  require(job.slots >= 1 && job.slots <= 1 << 20, "expected 1 to 2^20 slots of a job");
+  require(job.timeout > 0 && job.patience > 0, "expected a time-out and a patience above 0");
+}
+
+Children::Children(const Job& job, std::span<const Endpoint> children, Endpoint parent)
+    : all_(children.begin(), children.end()) {
+  require(static_cast<int>(children.size()) == job.workers, "expected as many children as the job has workers");
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    require(all_[i] != parent && all_[i] >= 0, "expected children other than the parent, by endpoints of 0 and more");
+    require(numbers_.emplace(all_[i], static_cast<int>(i)).second, "expected every child once");
+  }
+}
+
+}  // namespace coppice::aggregation
