@@ -53,6 +53,7 @@ OTHERS = {
     "bench": "measured times",
     "probe": "measured times",
     "logs": "measured times",
+    "switch serve": "counters of packets",
     "design": "steps x alpha + T_B x M / bandwidth, as the printed line says",
     "design schedule": "steps",
     "design cabling": "cables",

@@ -100,6 +100,7 @@ WITHOUT = {
     "bench": "is started by a launcher",
     "probe": "is started by a launcher",
     "logs": "prints a table as `tune fit` does",
+    "switch serve": "serves until it is stopped",
     "lab up": "needs namespaces",
     "lab check": "needs namespaces",
     "lab run": "needs namespaces",
