@@ -195,7 +195,7 @@ def test_floats_are_summed_within_the_bound() -> None:
         ({"workers": 2, "restart_switch": 1}, "`restart_switch`"),
         ({"workers": 2, "timeout_ms": 0.0}, "`timeout_ms`"),
         ({"workers": 2, "latency_us": -1.0}, "`latency_us`"),
-        ({"workers": 2, "protocol": "tcp"}, "switchml"),
+        ({"workers": 2, "protocol": "tcp"}, "expected a protocol"),
         ({"workers": "2"}, "to be an int"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from coppice.errors import InputError
 from coppice.innetwork.protocols.camdoop import CAMDOOP
+from coppice.innetwork.protocols.atp import ATP
+from coppice.innetwork.protocols.netreduce import NETREDUCE
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 from coppice.innetwork.protocols.sharp import SHARP
 from coppice.innetwork.protocols.streaming import STREAMING
@@ -19,6 +21,8 @@ PROTOCOLS: dict[str, SwitchProtocol] = {
         CAMDOOP,
         SHARP,
         STREAMING,
+        ATP,
+        NETREDUCE,
         SWITCHML,
     )
 }  # fmt: skip
