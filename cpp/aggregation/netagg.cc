@@ -52,10 +52,6 @@ void NetAgg::open(const Job& job, std::span<const Endpoint> children, Endpoint p
   if (children.size() <= static_cast<std::size_t>(options.standby)) {
     throw std::invalid_argument("expected at least 1 child that is not on standby, found none");
   }
-  if (options.places < 2 * static_cast<std::uint32_t>(job.window)) {
-    throw std::invalid_argument("expected at least twice as many slots as the window of " + std::to_string(job.window) +
-                                " (the greatest power of two counts), found " + std::to_string(job.slots));
-  }
   std::int64_t taken = options.places;
   for (const auto& [id, app] : applications_) taken += app.options.places;
   if (taken > slots_) {
@@ -76,6 +72,21 @@ void NetAgg::close(std::uint32_t job) {
 std::int64_t NetAgg::slots_in_use() const {
   std::int64_t found = 0;
   for (const auto& [id, app] : applications_) found += app.open;
+  return found;
+}
+
+std::vector<int> NetAgg::waits_for(std::uint32_t job) const {
+  std::vector<int> found;
+  const auto at = applications_.find(job);
+  if (at == applications_.end()) return found;
+  const std::vector<Child>& children = at->second.children;
+  for (std::size_t child = 0; child < children.size(); ++child) {
+    const Child& each = children[child];
+    const bool late = std::any_of(at->second.slots.begin(), at->second.slots.end(), [&](const Slot& slot) {
+      return slot.state == Slot::State::open && (each.members == 0 || (each.members & ~slot.merged) != 0);
+    });
+    if (late && !each.standby) found.push_back(static_cast<int>(child));
+  }
   return found;
 }
 

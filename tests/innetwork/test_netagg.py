@@ -94,13 +94,12 @@ class Net:
 
 
 def options(generator: random.Random, settings: Mapping[str, float], element: str = "int32") -> twin.Options:
-    window = generator.choice([1, 2, 5])
     return twin.Options(
         application=generator.randrange(1 << 32),
         workers=generator.choice([1, 2, 3, 5, 9]),
-        slots=generator.choice([16, 19, 40]),
+        slots=generator.choice([2, 16, 19, 40]),
         values=6,
-        window=window,
+        window=generator.choice([1, 2, 5, 100]),
         element=element,
         timeout=30_000,
         patience=10**9,
@@ -137,7 +136,7 @@ def test_boxes_and_shims_agree_with_the_twin_and_sums_are_exact(seed: int) -> No
     generator = random.Random(seed)
     operation = generator.randrange(4)
     settings: dict[str, float] = {"operation": operation, "k": 2}
-    for name, choices in (("straggler", [0, 9_000]), ("rate", [0, 50_000_000]), ("again", [150_000, 10**8])):
+    for name, choices in (("straggler", [0, 9_000]), ("rate", [0, 200_000_000]), ("again", [400_000, 10**8])):
         settings[name] = generator.choice(choices)
     if generator.random() < 0.3:
         settings["heartbeat"] = 10_000

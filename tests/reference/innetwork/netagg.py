@@ -49,6 +49,11 @@ class Options:
         return 1 << (self.slots.bit_length() - 1)
 
     @property
+    def outstanding(self) -> int:
+        """Requests of a worker: at most half of the places."""
+        return min(self.window, self.places // 2, 64)
+
+    @property
     def dead(self) -> int:
         return self.setting("dead", 4 * self.setting("heartbeat", 0))
 
@@ -61,7 +66,7 @@ class Options:
         return [self.setting(name, -1) for name in ("next", "master") if self.setting(name, -1) >= 0]
 
     def stream(self, receivers: Sequence[int]) -> Sender:
-        return Sender(receivers, min(2 * self.window, 64), self.first, self.timeout, self.patience)
+        return Sender(receivers, min(2 * self.outstanding, 64), self.first, self.timeout, self.patience)
 
     def ordered(self, bits: int) -> int:
         return signed(bits ^ 0x7FFFFFFF if self.element == "float32" and bits >> 31 else bits)
@@ -491,7 +496,7 @@ class Worker:
         return any(self.tree(request) is tree for request in self.open)
 
     def fill(self, now: int, out: Sent) -> None:
-        while distance(self.next, self.first) < len(self.chunks) and distance(self.next, self.base) < self.options.window:
+        while distance(self.next, self.first) < len(self.chunks) and distance(self.next, self.base) < self.options.outstanding:
             tree = self.tree(self.next)
             if not tree.stream.room():
                 return

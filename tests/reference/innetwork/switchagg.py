@@ -121,7 +121,7 @@ class Options:
         return self.values // self.lanes
 
     def stream(self, receivers: Sequence[int]) -> Sender:
-        return Sender(receivers, self.window, self.first, self.timeout, self.patience)
+        return Sender(receivers, min(self.window, 64), self.first, self.timeout, self.patience)
 
 
 def engine_of(length: int) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from coppice.errors import InputError
+from coppice.innetwork.protocols.netagg import NETAGG
 from coppice.innetwork.protocols.protocol import SwitchProtocol
+from coppice.innetwork.protocols.switchagg import SWITCHAGG
 from coppice.innetwork.protocols.switchml import SWITCHML
 from coppice.text import suggestion
 
@@ -13,6 +15,8 @@ __all__ = ["PROTOCOLS", "find_protocol"]
 PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
     for each in (
+        NETAGG,
+        SWITCHAGG,
         SWITCHML,
     )
 }  # fmt: skip
