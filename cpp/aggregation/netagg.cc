@@ -321,11 +321,16 @@ void NetAgg::proceed(Application& app, Time now, Outbox& out) {
     put_up(app, app.outgoing.front(), now, out);
     app.outgoing.pop_front();
   }
-  if (app.outgoing.size() >= kMostOutgoing || app.tasks.size() >= 2 * app.slots.size() * app.children.size()) return;
-  for (Child& each : app.children) {
-    if (!each.refused) continue;
-    each.refused = false;
-    send_acknowledgement(each.at, app.id, each.window, true, out);
+  // Half of the room has to be free, and one child is asked at a time.
+  if (app.outgoing.size() >= kMostOutgoing / 2 || app.tasks.size() >= app.slots.size() * app.children.size()) return;
+  for (std::size_t step = 1; step <= app.children.size(); ++step) {
+    const std::size_t which = (app.asked_child + step) % app.children.size();
+    Child& child = app.children[which];
+    if (!child.refused) continue;
+    child.refused = false;
+    app.asked_child = which;
+    send_acknowledgement(child.at, app.id, child.window, true, out);
+    break;
   }
 }
 
@@ -418,6 +423,7 @@ void NetAgg::save(Time now, std::vector<std::uint8_t>& state) const {
     number(id);
     number(app.share.used - clock_);
     number(app.share.mean);
+    number(app.asked_child);
     number(app.beat == kNever ? -1 : app.beat - now);
     for (const Child& each : app.children) {
       number(each.members);

@@ -160,6 +160,7 @@ class NetAgg final : public Aggregator {
     std::deque<std::pair<Time, std::uint32_t>> stragglers;  // when to stop waiting for a request
     std::deque<std::vector<std::uint8_t>> outgoing;         // messages to the parent without room
     std::deque<std::pair<std::size_t, std::vector<std::uint8_t>>> tasks;  // child, message: not merged yet
+    std::size_t asked_child = 0;  // that was asked last to send again what had been refused
     FairShare share;
     Time beat = kNever;
   };

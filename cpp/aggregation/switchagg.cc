@@ -312,14 +312,20 @@ void SwitchAgg::proceed(Tree& tree, Time now, Outbox& out) {
       each.ending = each.complete = each.early = false;
     }
   }
-  if (tree.complete < static_cast<int>(tree.children.size()) && tree.top().room()) {
-    for (Child& each : tree.children) {
-      if (!each.refused) continue;
-      each.refused = false;
-      answer_child(tree, each, true, out);
+  // Half of a window has to be free, and one child is asked at a time: all that it sends again may need a place.
+  const auto half = static_cast<std::uint32_t>(tree.options.window / 2);
+  if (tree.complete < static_cast<int>(tree.children.size()) && tree.top().fits(tree.top().next() + half)) {
+    for (std::size_t step = 1; step <= tree.children.size(); ++step) {
+      const std::size_t which = (tree.asked + step) % tree.children.size();
+      Child& child = tree.children[which];
+      if (!child.refused) continue;
+      child.refused = false;
+      tree.asked = which;
+      answer_child(tree, child, true, out);
+      break;
     }
   }
-  if (tree.parent_refused && tree.down.fits(tree.from_parent.next())) {
+  if (tree.parent_refused && tree.down.fits(tree.from_parent.next() + half)) {
     tree.parent_refused = false;
     send_acknowledgement(tree.parent, {true, 0, tree.id, tree.from_parent.next(), tree.from_parent.beyond()}, out);
   }
@@ -348,6 +354,7 @@ void SwitchAgg::save(Time now, std::vector<std::uint8_t>& state) const {
     number(tree.round);
     number(tree.draining);
     number(tree.parent_refused ? 1 : 0);
+    number(tree.asked);
     number(static_cast<std::uint64_t>(tree.pairs));
     state.insert(state.end(), tree.filling.begin() + kHeadBytes,
                  tree.filling.begin() + static_cast<std::ptrdiff_t>(tree.filled));

@@ -127,6 +127,7 @@ class SwitchAgg final : public Aggregator {
     int complete = 0;        // children
     std::size_t draining = 0;  // engine whose memories are emptied, while all children are complete
     bool parent_refused = false;
+    std::size_t asked = 0;  // child that was asked last to send again what had been refused
   };
   void from_child(Tree& tree, std::size_t child, Bytes packet, Time now, Outbox& out);
   void from_parent(Tree& tree, Bytes packet, Time now, Outbox& out);

@@ -90,7 +90,7 @@ def options(generator: random.Random, settings: Mapping[str, float], element: st
         values=16,
         window=generator.choice([1, 2, 5, 100]),
         element=element,
-        timeout=20_000,
+        timeout=60_000,
         patience=10**9,
         settings={"sequence": generator.choice([0, 2**32 - 3]), **settings},
     )

@@ -192,6 +192,7 @@ class Box:
         self.tasks: deque[tuple[Child, Message, int]] = deque()
         self.task_end: int | None = None
         self.beat: int | None = None
+        self.asked_child = 0
         self.counters: Counter[str] = Counter()
 
     def slots_in_use(self) -> int:
@@ -398,12 +399,15 @@ class Box:
     def proceed(self, now: int, out: Sent) -> None:
         while self.outgoing and self.up and self.up.stream.room():
             self.put_up(self.outgoing.popleft(), now, out)
-        if self.full():
+        if len(self.outgoing) >= MOST_OUTGOING // 2 or len(self.tasks) >= len(self.slots) * len(self.children):
             return
-        for each in self.children:
-            if each.refused:
-                each.refused = False
-                out.append(([each.at], acknowledgement(self.options.application, each.window, True)))
+        for step in range(1, len(self.children) + 1):
+            which = (self.asked_child + step) % len(self.children)
+            child = self.children[which]
+            if child.refused:
+                child.refused, self.asked_child = False, which
+                out.append(([child.at], acknowledgement(self.options.application, child.window, True)))
+                return
 
     def start_task(self, now: int) -> None:
         if self.task_end is None and self.tasks:
