@@ -34,7 +34,7 @@ void StreamingSwitch::open(const Job& job, std::span<const Endpoint> children, E
   Service service;
   service.job = job;
   service.headroom = static_cast<int>(job.setting("headroom", 0));
-  service.children = Children(job, children, parent);
+  service.children = Children(children, parent);
   service.parent = parent;
   service.ports.resize(children.size());
   for (Port& port : service.ports) port.next = first_of(job);
@@ -61,6 +61,18 @@ std::int64_t StreamingSwitch::slots_in_use() const {
     used += std::count(service.kept.begin(), service.kept.end(), partial);
   }
   return used;
+}
+
+// Whose queues are empty while others' are not.
+std::vector<int> StreamingSwitch::waits_for(std::uint32_t job) const {
+  std::vector<int> empty;
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return empty;
+  const Service& service = found->second;
+  for (std::size_t port = 0; port < service.ports.size(); ++port) {
+    if (service.queued(port) == 0) empty.push_back(static_cast<int>(port));
+  }
+  return empty.size() == service.ports.size() ? std::vector<int>{} : empty;
 }
 
 std::int64_t StreamingSwitch::memory(std::uint32_t job) const {
@@ -146,7 +158,7 @@ void StreamingSwitch::from_parent(Service& service, const FrameHead& head, Bytes
   const std::int32_t behind = after(service.added, head.number);
   switch (head.type) {
     case kPause:
-      service.parent_paused_until = now + service.job.timeout;
+      service.parent_paused_until = later(now, service.job.timeout);
       return;
     case kResume:
       service.parent_paused_until = 0;
@@ -268,7 +280,7 @@ void StreamingWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out
   if (!well_formed(head, job_.values) || head.type == kValues) {
     ++counters_[Count::malformed];
   } else if (head.type == kPause) {
-    if (!done()) paused_until_ = now + job_.timeout;
+    if (!done()) paused_until_ = later(now, job_.timeout);
   } else if (head.type == kResume) {
     paused_until_ = 0;
     proceed(out);

@@ -40,6 +40,8 @@ class StreamingSwitch final : public Aggregator {
   std::unique_ptr<Node> clone() const override { return std::make_unique<StreamingSwitch>(*this); }
   void save(Time now, std::vector<std::uint8_t>& state) const override;
 
+  std::vector<int> waits_for(std::uint32_t job) const override;
+
   // Bytes of values that the switch keeps for a job.
   std::int64_t memory(std::uint32_t job) const;
   // Frames in the fullest queue of a job since it was opened.

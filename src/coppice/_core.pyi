@@ -363,9 +363,12 @@ def switch_client(
     silence_s: float,
 ) -> SwitchClient: ...
 def siphash(first: int, second: int, data: bytes) -> int: ...
+
 class SwitchAggWorker(Worker):
     def __init__(self, job: AggregationJob, index: int, above: int) -> None: ...
-    def begin_pairs(self, pairs: list[tuple[bytes, Sequence[int]]], now_ns: int) -> list[tuple[list[int], bytes]]: ...
+    def begin_pairs(
+        self, pairs: list[tuple[bytes, Sequence[int]]], now_ns: int
+    ) -> list[tuple[list[int], bytes]]: ...
     def combined(self) -> dict[bytes, list[int]]: ...
 
 def aggregation_protocols() -> list[str]: ...
@@ -424,4 +427,17 @@ def aggregation_experiment(
     restart_switch: int,
     restart_at_ns: int,
     limit_ns: int,
+) -> dict[str, Any]: ...
+def aggregation_exploration(
+    *,
+    protocol: str,
+    job: AggregationJob,
+    groups: list[int],
+    tensors: list[int],
+    reordering: bool,
+    losses: int,
+    duplicates: int,
+    early_timeouts: int,
+    most_events: int,
+    most_states: int,
 ) -> dict[str, Any]: ...

@@ -82,6 +82,7 @@ OTHERS = {
     "train import": "measured times, and their replay",
     "synthesize": "rates",
     "compile": "rates",
+    "switch model": "closed forms, which each line names; on a topology the model of messages as well",
     "tune sweep": "measured times",
     "tune fit": "measured times beside exact limits",
     "tune export": "measured times",
@@ -90,6 +91,7 @@ OTHERS = {
     "tune report": "measured times",
     "tune plugin build": "no times",
     "switch export": "no times",
+    "switch xdp": "counts",
 }
 """Commands that simulate nothing, and what they print instead."""
 

@@ -384,7 +384,9 @@ class Worker:
             self.given += len(pairs)
             self.end_sent = self.given == len(self.rounds[0])
             head = self.head(self.end_sent, self.up.next, len(pairs))
-            self.up.send(self.up.next, head + b"".join(packed(*each) for each in pairs), now, out, self.counters)
+            self.up.send(
+                self.up.next, head + b"".join(packed(*each) for each in pairs), now, out, self.counters
+            )
 
     def head(self, end: bool, sequence: int, count: int) -> bytes:
         operation, tree = self.options.setting("operation", 0), self.options.tree
@@ -464,7 +466,9 @@ class Worker:
                 continue
             self.counters["aggregated"] += 1
             known = self.combined[key]
-            self.combined[key] = tuple(combine(operation, element, a, b) for a, b in zip(known, values, strict=True))
+            self.combined[key] = tuple(
+                combine(operation, element, a, b) for a, b in zip(known, values, strict=True)
+            )
 
     def deadline(self) -> int | None:
         dues = [] if self.up.due is None else [self.up.due]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from coppice.cli.switch.serve import serve
 from coppice.cli.switch.export import export
+from coppice.cli.switch.model import model
+from coppice.cli.switch.serve import serve
+from coppice.cli.switch.xdp import xdp
 
 __all__ = ["app"]
 
@@ -15,3 +17,5 @@ app = typer.Typer(
 )
 app.command("serve")(serve)
 app.command("export")(export)
+app.command("model")(model)
+app.command("xdp")(xdp)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class AggregationTree:
         streams: Streams of the tensor on each link that has any, up and down together.
         latency_us: Latency of the links from the farthest member to the root and back.
         tiers: Adding switches on the longest way up.
+        above: For each node that streams pass on the way up, but the root, the next adding switch on its way.
         first_up: Links from the first member to the root.
         first_down: Links from the root to the first member.
     """
@@ -40,6 +42,7 @@ class AggregationTree:
     streams: Mapping[int, int]
     latency_us: float
     tiers: int
+    above: Mapping[int, int]
     first_up: tuple[int, ...]
     first_down: tuple[int, ...]
 
@@ -55,8 +58,8 @@ class SwitchTrees:
         >>> from coppice.topology.presets import preset
         >>> star = preset("star", gpus=4)
         >>> tree = SwitchTrees(star, [4]).tree(4, [0, 1, 2, 3])
-        >>> sorted(set(tree.streams.values())), tree.tiers
-        ([1], 1)
+        >>> sorted(set(tree.streams.values())), tree.tiers, tree.above
+        ([1], 1, {0: 4, 1: 4, 2: 4, 3: 4})
     """
 
     def __init__(self, topology: Topology, adding: Collection[int]) -> None:
@@ -104,6 +107,7 @@ class SwitchTrees:
             streams=streams,
             latency_us=longest(to_root, targets) + longest(from_root, sources),
             tiers=tiers,
+            above=self._above(members, root, to_root, targets),
             first_up=tuple(self._way(members[0], root, to_root, targets)),
             first_down=tuple(self._way(members[0], root, from_root, sources)),
         )
@@ -166,6 +170,19 @@ class SwitchTrees:
             way.append(number)
             here = int(ends[number])
         return way
+
+    def _above(
+        self, members: Sequence[int], root: int, link: list[int], ends: Sequence[int]
+    ) -> dict[int, int]:
+        """The next adding switch of every node on the ways of the members."""
+        found: dict[int, int] = {}
+        for member in members:
+            way = [member, *(int(ends[number]) for number in self._way(member, root, link, ends))]
+            following = root
+            for node, after in reversed(list(pairwise(way))):
+                following = after if after in self.adding else following
+                found[node] = following
+        return found
 
     def _streams(
         self, members: Sequence[int], root: int, link: list[int], ends: np.ndarray

@@ -10,6 +10,7 @@ from coppice.errors import InputError
 
 __all__ = ["AggregationCase"]
 
+_SLOTS = 128
 _COUNTS = (
     "workers",
     "slots",
@@ -39,7 +40,7 @@ class AggregationCase:
         gb_per_s: Rate of a worker's link to the switch (of a NIC where boxes have several GPUs), each direction, GB/s.
         rtt_us: From the last bit of a packet leaving a worker to its answer being all there, with idle queues and no
             contribution of another worker missing, through one tier.
-        slots: Slots (aggregators) of the switch, shared evenly by the jobs that own them.
+        slots: Slots (aggregators) of the switch, shared evenly by the jobs that own them; None: 128, ATP's 40,000.
         values: Values of 4 bytes in a packet; None: what the system has (256, or 62 for ATP).
         loss: Probability that a packet is lost, in each direction and for each worker by itself.
         timeout_us: Time after which a worker sends a packet again.
@@ -75,7 +76,7 @@ class AggregationCase:
     workers: int
     gb_per_s: Fraction
     rtt_us: float = 6.0
-    slots: int = 128
+    slots: int | None = None
     values: int | None = None
     loss: float = 0.0
     timeout_us: float = 10_000.0
@@ -138,13 +139,18 @@ class AggregationCase:
         return self.gb_per_s if self.server_gb_per_s is None else self.server_gb_per_s
 
     @property
+    def all_slots(self) -> int:
+        """Slots of the switch where jobs own theirs."""
+        return _SLOTS if self.slots is None else self.slots
+
+    @property
     def own_slots(self) -> int:
         """Slots of one job where jobs share them evenly.
 
         Raises:
             InputError: If there is none for each.
         """
-        if self.slots < self.jobs:
-            msg = f"expected a slot for each of {self.jobs} jobs, found {self.slots}: give more `slots`."
+        if self.all_slots < self.jobs:
+            msg = f"expected a slot for each of {self.jobs} jobs, found {self.all_slots}: give more `slots`."
             raise InputError(msg)
-        return self.slots // self.jobs
+        return self.all_slots // self.jobs

@@ -103,9 +103,10 @@ def switchml(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         system="switchml",
         time_us=run.time_us,
         gb_per_s=run.gb_per_s,
-        memory_bytes=2 * case.slots * slot_bytes(case.workers, frame.values),
+        memory_bytes=2 * case.all_slots * slot_bytes(case.workers, frame.values),
         error=block_float(case.workers),
         model="min(B 4k/(4k+82), s 4k/(RTT+t)); one window ahead for exponents",
         source="SwitchML, NSDI 2021",
+        link_bytes=1 / frame.efficiency,
         details={"slots_for_line_rate": run.line_rate_slots, "slowdown_by_loss": run.slowdown},
     )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from coppice.errors import InputError
+from coppice.innetwork.protocols.camdoop import CAMDOOP
 from coppice.innetwork.protocols.netagg import NETAGG
 from coppice.innetwork.protocols.protocol import SwitchProtocol
+from coppice.innetwork.protocols.sharp import SHARP
+from coppice.innetwork.protocols.streaming import STREAMING
 from coppice.innetwork.protocols.switchagg import SWITCHAGG
 from coppice.innetwork.protocols.switchml import SWITCHML
 from coppice.text import suggestion
@@ -15,7 +18,10 @@ __all__ = ["PROTOCOLS", "find_protocol"]
 PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
     for each in (
+        CAMDOOP,
         NETAGG,
+        SHARP,
+        STREAMING,
         SWITCHAGG,
         SWITCHML,
     )

@@ -152,7 +152,12 @@ class SwitchClient:
             raise SwitchError(msg) from None
 
     def all_reduce(
-        self, buffer: NDArray[Any], output: NDArray[Any] | None = None, *, op: str = "sum", timeout_s: float = 300.0
+        self,
+        buffer: NDArray[Any],
+        output: NDArray[Any] | None = None,
+        *,
+        op: str = "sum",
+        timeout_s: float = 300.0,
     ) -> NDArray[Any]:
         """Sum the buffers of all workers, and give the result to all.
 

@@ -107,7 +107,9 @@ class SwitchServer:
             msg = f"expected `index` of 0 to {siblings - 1} for {siblings} switches below one, found {index}."
             raise InputError(msg)
         troubles = faults or PacketFaults()
-        above = None if parent is None else (*parse_address(parent, option="the switch above"), index, siblings)
+        above = (
+            None if parent is None else (*parse_address(parent, option="the switch above"), index, siblings)
+        )
         try:
             self._server = _core.switch_server(
                 protocol=protocol,
