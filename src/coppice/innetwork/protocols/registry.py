@@ -6,9 +6,11 @@ from coppice.errors import InputError
 from coppice.innetwork.protocols.camdoop import CAMDOOP
 from coppice.innetwork.protocols.atp import ATP
 from coppice.innetwork.protocols.netreduce import NETREDUCE
+from coppice.innetwork.protocols.netagg import NETAGG
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 from coppice.innetwork.protocols.sharp import SHARP
 from coppice.innetwork.protocols.streaming import STREAMING
+from coppice.innetwork.protocols.switchagg import SWITCHAGG
 from coppice.innetwork.protocols.switchml import SWITCHML
 from coppice.text import suggestion
 
@@ -19,10 +21,12 @@ PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
     for each in (
         CAMDOOP,
+        NETAGG,
         SHARP,
         STREAMING,
         ATP,
         NETREDUCE,
+        SWITCHAGG,
         SWITCHML,
     )
 }  # fmt: skip
