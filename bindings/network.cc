@@ -1,8 +1,9 @@
-// Binding of aggregation/experiment.h: all-reduces over a simulated network.
+// Binding of aggregation/experiment.h and exploration.h: all-reduces over a simulated network, and over every network.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "aggregation/experiment.h"
+#include "aggregation/exploration.h"
 #include "bindings.h"
 
 using namespace coppice::aggregation;
@@ -70,4 +71,23 @@ void init_network(nb::module_& m) {
       nb::arg("switch_packets_per_s"), nb::arg("worker_packets_per_s"), nb::arg("tensors"), nb::arg("starts_ns"),
       nb::arg("seed"), nb::arg("crash_worker"), nb::arg("crash_at_ns"), nb::arg("restart_switch"), nb::arg("restart_at_ns"),
       nb::arg("limit_ns"));
+  m.def(
+      "aggregation_exploration",
+      [](const std::string& protocol_name, const Job& job, const std::vector<int>& groups,
+         const std::vector<std::int64_t>& tensors, bool reordering, int losses, int duplicates, int early_timeouts,
+         int most_events, std::int64_t most_states) {
+        const Search search{job, groups, tensors, reordering, losses, duplicates, early_timeouts, most_events, most_states};
+        const Finding finding = stoppable(
+            [&](const coppice::StopFlag& stop) { return explore(protocol(protocol_name), search, stop); });
+        nb::dict found;
+        found["fault"] = finding.fault;
+        found["trace"] = nb::cast(finding.trace);
+        found["states"] = finding.states;
+        found["events"] = finding.events;
+        found["depth"] = finding.depth;
+        found["whole"] = finding.whole;
+        return found;
+      },
+      nb::kw_only(), nb::arg("protocol"), nb::arg("job"), nb::arg("groups"), nb::arg("tensors"), nb::arg("reordering"),
+      nb::arg("losses"), nb::arg("duplicates"), nb::arg("early_timeouts"), nb::arg("most_events"), nb::arg("most_states"));
 }

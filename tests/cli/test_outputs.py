@@ -67,6 +67,7 @@ COMMANDS = {
     "design cabling --output": "design cabling torus(2,2)",
     "design compare --csv": NETWORKS,
     "design compare --plot": NETWORKS,
+    "switch model --plot": "switch model switchml,ring --sweep slots",
     "tune fit --output": f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json",
     "tune report --output": f"tune report {RUNS}",
     "tune export --output": "tune export table.csv --to ompi-rules",
@@ -76,6 +77,7 @@ WITHOUT = {
     "bench --output": "is started by a launcher",
     "probe --output": "is started by a launcher",
     "design --output": "is a folder",
+    "switch export --output": "is a folder",
     "tune sweep --output": "measures a library",
     "model fit --output": "reads what a benchmark measured",
     "tune from-logs --output": "writes as `tune fit` does",
@@ -87,11 +89,12 @@ WITHOUT = {
 }
 """Outputs that no command above writes, and why."""
 
-INPUTS = {"--sketch", "--weights", "--jobs", "--log", "--prices", "--plugin", "--tests"}
+INPUTS = {"--hosts", "--sketch", "--weights", "--jobs", "--log", "--prices", "--plugin", "--tests"}
 SUFFIXES = {
     "report --output": ".html",
     "train report --output": ".html",
     "compare --plot": ".png",
+    "switch model --plot": ".svg",
     "train compare --plot": ".svg",
     "design compare --plot": ".pdf",
 }

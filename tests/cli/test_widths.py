@@ -37,6 +37,7 @@ PRINTING = {
         "compare dgx-a100 --boxes 2 -c broadcast --sizes 1K,1M --algorithms forest,binomial,chain --all",
         "compare dgx-a100 --sizes 1M --rates nominal,measured --algorithms forest,ring",
         "compare dgx-a100 --gain --sizes 1M -c all_gather",
+        "compare fat-tree --sizes 1M --algorithms forest,ring --in-network switchml@spine*,sharp@*,nvls",
     ),
     "model list": ("model list",),
     "model show": ("model show nccl-2.30",),
@@ -76,8 +77,15 @@ PRINTING = {
     "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp",),
     "compile": (f"compile {EXAMPLES}/language/all_reduce_ring.py",),
     "synthesize": ("synthesize ring --set gpus=4 -c all_gather --method tacos",),
+    "switch model": (
+        "switch model --loss 0.001",
+        "switch model --sweep workers",
+        "switch model switchml --slots 32 --split ring",
+        "switch model sharp@*,nvls --topology fat-tree --split forest",
+    ),
     "tune fit": (f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json -o table.csv",),
     "tune export": ("tune export given.csv --to ompi-rules -o rules.conf",),
+    "switch export": ("switch export --to p4 --workers 32 --slots 8192 --values 256 -o rack",),
     "tune report": (f"tune report {RUNS} -o tuning.html",),
 }
 """Commands with small inputs."""
@@ -97,6 +105,7 @@ WITHOUT = {
     "train measure": "measures the machine",
     "train import": "reads what a profiler wrote",
     "tune sweep": "measures a library",
+    "switch xdp": "needs root and runs until it is stopped",
     "tune check": "measures a library",
     "tune from-logs": "prints as `tune fit` does",
     "tune plugin build": "needs a compiler",

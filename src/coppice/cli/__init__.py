@@ -88,6 +88,7 @@ COMMANDS = {
     "bench": Place("coppice.cli.bench:bench", "Time algorithms beside the library's own collective."),
     "probe": Place("coppice.cli.probe:probe", "Measure the network between started processes."),
     "lab": Place("coppice.cli.lab:app", "Build a topology on this machine, and run programs in it."),
+    "switch": Place("coppice.cli.switch:app", "Run and model switches that aggregate."),
     "logs": Place("coppice.cli.logs:logs", "Read what libraries and benchmarks leave behind."),
     "design": Place("coppice.cli.design:app", "Find which direct-connect network to build."),
     "train": Place("coppice.cli.train:app", "Simulate training iterations, draw what training left."),

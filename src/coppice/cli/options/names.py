@@ -6,21 +6,41 @@ A test compares each list with its room's.
 from __future__ import annotations
 
 __all__ = [
+    "AGGREGATING",
     "CALIBRATED",
     "COST_INPUTS",
     "FABRICS",
     "JOB_FACTS",
     "MSCCL_RUNTIMES",
     "OVERLAPS",
+    "P4_VARIANTS",
     "PIPELINE_ORDERS",
     "PLUGIN",
     "POLICIES",
     "SELECTING",
+    "SWITCH_TARGETS",
     "SYNTHESIS_METHODS",
     "TUNED",
     "TUNING_FILES",
     "TUNING_FORMS",
 ]
+
+AGGREGATING = (
+    "switchml",
+    "fpisa",
+    "atp",
+    "netreduce",
+    "streaming",
+    "switchagg",
+    "netagg",
+    "camdoop",
+    "sharp-v1",
+    "sharp",
+    "sharp-v3",
+    "nvls",
+    "nvls-tree",
+)
+"""Systems that aggregate in the network and have a model."""
 
 CALIBRATED = "calibrated"
 """Collectives of a training job by formula."""
@@ -124,3 +144,9 @@ PIPELINE_ORDERS = (
     "fast-forward",
 )
 """Orders of pipelines."""
+
+P4_VARIANTS = ("guarded", "published")
+"""Variants of the P4 program of a switch."""
+
+SWITCH_TARGETS = ("p4",)
+"""Forms in which the program of a switch is written."""
