@@ -9,7 +9,8 @@
 // ports, so the sum does not depend on the order of arrival. A queue that has no more room than its headroom pauses its
 // sender, as priority flow control does; one that is half empty again resumes it. A pause ends by itself after the
 // job's time-out, so a lost packet holds up nobody for ever. Frames that come when the queue is full are dropped, which
-// does not happen where the headroom covers a round trip; the first of them is named missing when the sender is resumed.
+// does not happen where the headroom holds what a paused sender still has on its way; the first of them is named missing
+// when the sender is resumed.
 //
 // Loss: a worker that misses a result sends its frame again; the switch keeps the results of a window to answer
 // from. A gap in the sequence is answered by the number that is missing, once. Nothing is added twice: frames before the

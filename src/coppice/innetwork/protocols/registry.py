@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coppice.errors import InputError
 from coppice.innetwork.protocols.camdoop import CAMDOOP
+from coppice.innetwork.protocols.fpisa import FPISA
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 from coppice.innetwork.protocols.sharp import SHARP
 from coppice.innetwork.protocols.streaming import STREAMING
@@ -17,6 +18,7 @@ PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
     for each in (
         CAMDOOP,
+        FPISA,
         SHARP,
         STREAMING,
         SWITCHML,
