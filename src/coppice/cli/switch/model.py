@@ -278,7 +278,7 @@ def _on_cluster(
     lines += [f"  {name}: {words}" for name, words in found.refused.items()]
     if splits:
         lines += ["", f"part in the network, the rest by {beside} over the same links:"]
-        lines += [f"  {each.words}" for each in splits.values()]
+        lines += [f"  {name}{each.words.removeprefix(each.system)}" for name, each in splits.items()]
     print_lines(lines)
 
 
