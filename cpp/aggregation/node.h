@@ -127,6 +127,8 @@ class Aggregator : public Node {
   virtual void close(std::uint32_t job) = 0;
   // Slots that hold something now: 0 when every job is complete or closed.
   virtual std::int64_t slots_in_use() const = 0;
+  // Children that a sum of the job waits for, as far as the protocol knows: whom to name when nothing moves.
+  virtual std::vector<int> waits_for(std::uint32_t /*job*/) const { return {}; }
 };
 
 // One worker's end: adds up one tensor after the other with its fellows.

@@ -15,6 +15,7 @@ from coppice.cli.options import names
 from coppice.doctor import TUNING_TARGETS
 from coppice.doctor.given import OPTIONS
 from coppice.export.msccl.targets import TARGETS
+from coppice.innetwork.p4.generator import VARIANTS as P4_VARIANTS
 from coppice.iteration.costs.named import CALIBRATED
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import POLICIES
@@ -83,3 +84,4 @@ def test_lists_of_names_are_those_of_their_rooms() -> None:
     assert tuple(ORDERS) == names.PIPELINE_ORDERS
     assert names.CALIBRATED == CALIBRATED
     assert OVERLAPS == names.OVERLAPS
+    assert P4_VARIANTS == names.P4_VARIANTS

@@ -77,6 +77,7 @@ WITHOUT = {
     "bench --output": "is started by a launcher",
     "probe --output": "is started by a launcher",
     "design --output": "is a folder",
+    "switch export --output": "is a folder",
     "tune sweep --output": "measures a library",
     "model fit --output": "reads what a benchmark measured",
     "tune from-logs --output": "writes as `tune fit` does",
@@ -88,7 +89,7 @@ WITHOUT = {
 }
 """Outputs that no command above writes, and why."""
 
-INPUTS = {"--sketch", "--weights", "--jobs", "--log", "--prices", "--plugin", "--tests"}
+INPUTS = {"--hosts", "--sketch", "--weights", "--jobs", "--log", "--prices", "--plugin", "--tests"}
 SUFFIXES = {
     "report --output": ".html",
     "train report --output": ".html",

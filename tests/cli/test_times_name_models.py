@@ -90,6 +90,8 @@ OTHERS = {
     "tune from-logs": "measured times",
     "tune report": "measured times",
     "tune plugin build": "no times",
+    "switch export": "no times",
+    "switch xdp": "counts",
 }
 """Commands that simulate nothing, and what they print instead."""
 

@@ -85,6 +85,7 @@ PRINTING = {
     ),
     "tune fit": (f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json -o table.csv",),
     "tune export": ("tune export given.csv --to ompi-rules -o rules.conf",),
+    "switch export": ("switch export --to p4 --workers 32 --slots 8192 --values 256 -o rack",),
     "tune report": (f"tune report {RUNS} -o tuning.html",),
 }
 """Commands with small inputs."""
@@ -104,6 +105,7 @@ WITHOUT = {
     "train measure": "measures the machine",
     "train import": "reads what a profiler wrote",
     "tune sweep": "measures a library",
+    "switch xdp": "needs root and runs until it is stopped",
     "tune check": "measures a library",
     "tune from-logs": "prints as `tune fit` does",
     "tune plugin build": "needs a compiler",

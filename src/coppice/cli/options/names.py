@@ -13,10 +13,12 @@ __all__ = [
     "JOB_FACTS",
     "MSCCL_RUNTIMES",
     "OVERLAPS",
+    "P4_VARIANTS",
     "PIPELINE_ORDERS",
     "PLUGIN",
     "POLICIES",
     "SELECTING",
+    "SWITCH_TARGETS",
     "SYNTHESIS_METHODS",
     "TUNED",
     "TUNING_FILES",
@@ -142,3 +144,9 @@ PIPELINE_ORDERS = (
     "fast-forward",
 )
 """Orders of pipelines."""
+
+P4_VARIANTS = ("guarded", "published")
+"""Variants of the P4 program of a switch."""
+
+SWITCH_TARGETS = ("p4",)
+"""Forms in which the program of a switch is written."""

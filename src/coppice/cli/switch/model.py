@@ -72,7 +72,7 @@ def model(
             metavar="KEY=VALUE",
             help="Anything else of the case: jobs, tiers, gpus, nics, box_gb_per_s, server_gb_per_s, "
             "adding_gb_per_s, recirculation_gb_per_s, pass_us, values, window, message_bytes, table_pairs, skew_us, "
-            "radix, trees; may be repeated.",
+            "radix, trees, racks, racks_with_boxes, uplink_gb_per_s; may be repeated.",
         ),
     ] = None,
     sweep: Annotated[

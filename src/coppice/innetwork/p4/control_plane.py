@@ -1,0 +1,125 @@
+"""Entries of tables and multicast groups as text: commands of BMv2's ``simple_switch_CLI``, written and read.
+
+Of its commands these are known::
+
+    table_add SwitchIngress.sender serve 02:00:00:00:01:00 10.0.0.1 => 0x1
+    table_add TABLE ACTION KEY&&&MASK ... => ARGUMENT ... PRIORITY        (keys of the kind ternary)
+    mc_mgrp_create 1
+    mc_node_create RID PORT PORT ...                                      (nodes are numbered from 0)
+    mc_node_associate GROUP NODE
+
+A key or an argument is a number, a MAC address or an IPv4 address; ``KEY/LENGTH`` is a prefix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from ipaddress import IPv4Address
+
+from coppice.arguments import checked
+from coppice.errors import InputError
+from coppice.innetwork.p4.device import P4Switch, Replica
+
+__all__ = ["load_commands", "number_of_mac"]
+
+_MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
+
+
+def number_of_mac(text: str) -> int:
+    """A MAC address as a number.
+
+    Raises:
+        InputError: If it is none.
+
+    Examples:
+        >>> number_of_mac("02:00:00:00:01:00") == 0x020000000100
+        True
+    """
+    if not _MAC.fullmatch(text):
+        msg = f"expected a MAC address such as 02:00:00:00:01:00, found {text!r}: write six bytes in hexadecimal."
+        raise InputError(msg)
+    return int(text.replace(":", ""), 16)
+
+
+@checked
+def load_commands(switch: P4Switch, text: str, *, file: str = "the commands") -> None:
+    """Fill tables and multicast groups of a switch.
+
+    Args:
+        switch: The switch.
+        text: Commands, one a line; ``#`` begins a comment.
+        file: Its name, for messages.
+
+    Raises:
+        InputError: If a line is none of the commands that are known, or does not fit the program.
+    """
+    nodes: list[tuple[int, list[int]]] = []
+    groups: dict[int, list[Replica]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            match words:
+                case ["table_add", table, action, *rest]:
+                    _table_add(switch, table, action, rest)
+                case ["mc_mgrp_create", group]:
+                    groups[_number(group)] = []
+                case ["mc_node_create", rid, *ports]:
+                    nodes.append((_number(rid), [_number(port) for port in ports]))
+                case ["mc_node_associate", group, handle]:
+                    rid_of, ports_of = nodes[_number(handle)]
+                    groups[_number(group)] += [Replica(port, rid_of) for port in ports_of]
+                case _:
+                    msg = f"expected table_add, mc_mgrp_create, mc_node_create or mc_node_associate, found {words[0]}."
+                    raise InputError(msg)
+        except (InputError, KeyError, IndexError) as error:
+            words_of = (
+                error if isinstance(error, InputError) else "expected a group and a node that were created."
+            )
+            msg = f"{file}:{number}: {words_of}"
+            raise InputError(msg) from None
+    for number_of_group, replicas in groups.items():
+        switch.add_group(number_of_group, replicas)
+
+
+def _number(text: str) -> int:
+    if _MAC.fullmatch(text):
+        return number_of_mac(text)
+    try:
+        return int(IPv4Address(text)) if text.count(".") == 3 else int(text, 0)
+    except ValueError:
+        msg = f"expected a number, a MAC address or an IPv4 address, found {text!r}."
+        raise InputError(msg) from None
+
+
+def _table_add(switch: P4Switch, table: str, action: str, words: Sequence[str]) -> None:
+    if "=>" not in words or table not in switch.program.tables:
+        msg = f"expected a table of the program, its keys, => and arguments, found {table} {' '.join(words)}."
+        raise InputError(msg)
+    at = words.index("=>")
+    matches = [(key.type, match) for key, match in switch.program.tables[table].keys]
+    if len(matches) != at:
+        msg = f"{table} has {len(matches)} keys, found {at}."
+        raise InputError(msg)
+    keys, masks = [], []
+    for word, (of, match) in zip(words[:at], matches, strict=True):
+        width = getattr(of, "width", 0)
+        separator = {"ternary": "&&&", "lpm": "/"}.get(match, "")
+        key, _, behind = word.partition(separator) if separator else (word, "", "")
+        full = (1 << width) - 1
+        if match == "lpm":
+            length = _number(behind or str(width))
+            if length > width:
+                msg = f"expected a prefix of up to {width} bits, found {length}."
+                raise InputError(msg)
+            mask = full >> length ^ full
+        else:
+            mask = _number(behind) if behind else full
+        keys.append(_number(key))
+        masks.append(mask)
+    arguments = [_number(word) for word in words[at + 1 :]]
+    ternary = any(match == "ternary" for _, match in matches)
+    priority = arguments.pop() if ternary and arguments else 0
+    switch.add_entry(table, action, keys, arguments, masks=masks, priority=priority)

@@ -1,0 +1,212 @@
+"""SwitchML as a P4_16 program for v1model, made for so many workers, slots and values.
+
+Source: Sapio et al., "Scaling Distributed Machine Learning with In-Network Aggregation" (NSDI'21), section 3.4, and
+the packets of p4lang/p4app-switchML. The program is our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Literal
+
+from coppice.arguments import checked
+from coppice.errors import InputError
+from coppice.files import write_atomically
+from coppice.innetwork.p4.control_plane import load_commands
+from coppice.innetwork.p4.device import P4Switch
+from coppice.innetwork.p4.language.programs import P4Program, read_program
+from coppice.innetwork.p4.rack import MOST_WORKERS, Rack, check_rack, default_rack
+from coppice.innetwork.p4.text_of_headers import HEAD
+from coppice.innetwork.p4.text_of_pipeline import GUARDED, PIPELINE, PUBLISHED
+from coppice.text import plural
+
+__all__ = ["COUNTS", "KINDS", "MOST_SLOTS", "VARIANTS", "P4Export", "export_p4"]
+
+KINDS = {64: 0x11, 256: 0x13}
+"""First byte of a packet with so many values: type 1, and their size."""
+
+VARIANTS = ("guarded", "published")
+"""With packet ids checked, or as published."""
+
+MOST_SLOTS = 8192
+COUNTS = (
+    "received",
+    "aggregated",
+    "completed",
+    "repeated",
+    "answered",
+    "malformed",
+    "stranger",
+    "out_of_range",
+    "stale",
+    "ahead",
+)
+"""What the program counts, in the order of the cells of its counter; named as the native switch counts."""
+
+_WORKERS_GROUP, _FLOOD_GROUP = 1, 2
+
+
+@dataclass(frozen=True)
+class P4Export:
+    """A program with its entries.
+
+    Attributes:
+        program: Text of ``switchml.p4``.
+        entries: Text of ``entries.txt``: commands of ``simple_switch_CLI``.
+        rack: Who is attached.
+        checked: The program as it was read again.
+    """
+
+    program: str
+    entries: str
+    rack: Rack
+    checked: P4Program = field(repr=False)
+
+    def switch(self) -> P4Switch:
+        """The interpreter with the program and its entries."""
+        ports = [each.port for each in self.rack.attached]
+        switch = P4Switch(self.checked, num_ports=max(ports) + 1)
+        load_commands(switch, self.entries, file="entries.txt")
+        return switch
+
+    def write(self, folder: Path) -> None:
+        """Write both files into a folder, which is made if it is not there.
+
+        Raises:
+            InputError: If that cannot be done.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            msg = f"cannot make the folder {folder} ({error.strerror or error}): choose another place."
+            raise InputError(msg) from None
+        write_atomically(folder / "switchml.p4", self.program.encode())
+        write_atomically(folder / "entries.txt", self.entries.encode())
+
+
+@checked
+def export_p4(
+    *,
+    workers: int | None = None,
+    slots: int = 256,
+    values: int = 64,
+    variant: Literal["guarded", "published"] = "guarded",
+    rack: Rack | None = None,
+    job: int = 0,
+    first_packet: int = 0,
+) -> P4Export:
+    """SwitchML's integer sums as a P4_16 program for v1model, with its table entries.
+
+    The text is read again, its types are checked, and its entries are loaded, before it is given out.
+
+    Args:
+        workers: Workers, 1 to 32; as many as `rack` has by default, or 2.
+        slots: Slots, 1 to 8192, each with two sets.
+        values: Values of a packet: 64 or 256. All are added in one pass, which v1model allows; on hardware 256 values
+            take four passes of 64.
+        variant: ``guarded`` keeps the packet id of each set and accepts only that which is due; ``published`` tells a
+            retransmission by the bitmaps alone.
+        rack: Addresses and ports; worker w at port w by default.
+        job: Low eight bits of the job's id, which the guarded variant demands.
+        first_packet: Packet id of the first packet of slot 0, which the guarded variant demands.
+
+    Raises:
+        InputError: If a number is beyond its range.
+
+    Examples:
+        >>> made = export_p4(workers=2, slots=16)
+        >>> made.entries.splitlines()[1]
+        'table_add SwitchIngress.sender serve 02:00:00:00:01:00 10.0.0.1 => 0x1 0x0 0x0'
+    """
+    if rack is None:
+        rack = default_rack(2 if workers is None else max(1, min(workers, MOST_WORKERS + 1)))
+    number = len(rack.workers) if workers is None else workers
+    for name, found, least, most in (
+        ("workers", number, 1, MOST_WORKERS),
+        ("slots", slots, 1, MOST_SLOTS),
+        ("job", job, 0, 255),
+        ("first_packet", first_packet, 0, 2**32 - 1),
+    ):
+        if not least <= found <= most:
+            msg = f"expected `{name}` of {least} .. {most:,}, found {found:,}: choose a number in between."
+            raise InputError(msg)
+    if values not in KINDS:
+        msg = f"expected `values` of 64 or 256, found {values}: the packets of SwitchML have one of these sizes."
+        raise InputError(msg)
+    check_rack(rack, file="the rack")
+    if len(rack.workers) != number:
+        msg = f"expected {plural(number, 'worker')} in the rack, found {len(rack.workers)}: leave out `workers`."
+        raise InputError(msg)
+    program = _program(number, slots, values, guarded=variant == "guarded")
+    entries = _entries(rack, (job, first_packet) if variant == "guarded" else ())
+    made = P4Export(program, entries, rack, read_program(program, file="switchml.p4"))
+    made.switch()
+    return made
+
+
+def _program(workers: int, slots: int, values: int, *, guarded: bool) -> str:
+    variant = "guarded" if guarded else "published"
+    extra = GUARDED if guarded else PUBLISHED
+    counts = "\n".join(f"const bit<32> {name.upper()} = {index};" for index, name in enumerate(COUNTS))
+    # Every text that is put in stands in $name$; braces are P4's.
+    text = HEAD + PIPELINE
+    for name, part in {
+        **extra,
+        "variant": variant,
+        "workers": str(workers),
+        "slots": str(slots),
+        "values": str(values),
+        "kind": f"{KINDS[values]:#04x}",
+        "counts": counts,
+        "number_of_counts": str(len(COUNTS)),
+        "value_fields": _each(values, 4, lambda v: f"bit<32> v{v};"),
+        "value_registers": _each(values, 4, lambda v: f"register<bit<32>>(2 * SLOTS) value_{v};"),
+        "write_values": _each(values, 8, lambda v: f"value_{v}.write(cell, hdr.values.v{v});"),
+        "add_values": _each(
+            values,
+            8,
+            lambda v: (
+                f"value_{v}.read(held, cell); hdr.values.v{v} = hdr.values.v{v} + held; "
+                f"value_{v}.write(cell, hdr.values.v{v});"
+            ),
+        ),
+        "read_values": _each(values, 8, lambda v: f"value_{v}.read(hdr.values.v{v}, cell);"),
+    }.items():
+        text = text.replace(f"${name}$", part)
+    return text
+
+
+def _each(values: int, indent: int, line: Callable[[int], str]) -> str:
+    """A line for each value."""
+    return ("\n" + " " * indent).join(line(value) for value in range(values))
+
+
+def _entries(rack: Rack, arguments: Sequence[int]) -> str:
+    """Commands that fill the tables."""
+    switch = rack.switch
+    words = "".join(f" {each:#x}" for each in arguments)
+    lines = [f"table_add SwitchIngress.own_address to_switch {switch.mac} {IPv4Address(switch.ipv4)} =>"]
+    lines += [
+        f"table_add SwitchIngress.sender serve {each.mac} {IPv4Address(each.ipv4)} => {1 << bit:#x}{words}"
+        for bit, each in enumerate(rack.workers)
+    ]
+    lines += [
+        f"table_add SwitchIngress.forwarding forward {each.mac} => {each.port}" for each in rack.attached
+    ]
+    # Copies of a sum: number 1 goes to worker 0, and so on.
+    lines.append(f"mc_mgrp_create {_WORKERS_GROUP}")
+    for bit, each in enumerate(rack.workers):
+        lines += [
+            f"mc_node_create {bit + 1} {each.port}",
+            f"mc_node_associate {_WORKERS_GROUP} {bit}",
+            f"table_add SwitchEgress.receiver address {bit + 1} => {each.mac} {IPv4Address(each.ipv4)}",
+        ]
+    # Copies of a frame to a destination that is not known.
+    ports = sorted({each.port for each in rack.attached})
+    lines.append(f"mc_mgrp_create {_FLOOD_GROUP}")
+    lines.append(f"mc_node_create 0 {' '.join(map(str, ports))}")
+    lines.append(f"mc_node_associate {_FLOOD_GROUP} {len(rack.workers)}")
+    return "\n".join(lines) + "\n"

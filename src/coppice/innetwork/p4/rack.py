@@ -1,0 +1,157 @@
+"""Who is attached to a switch: addresses and ports of workers and other hosts."""
+
+from __future__ import annotations
+
+from ipaddress import AddressValueError, IPv4Address
+from os import PathLike
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.files import file_name, read_bytes
+from coppice.innetwork.p4.control_plane import number_of_mac
+
+__all__ = [
+    "MOST_WORKERS",
+    "AttachedHost",
+    "AttachedWorker",
+    "Rack",
+    "SwitchAddress",
+    "check_rack",
+    "default_rack",
+    "read_rack",
+]
+
+MOST_WORKERS = 32
+
+
+class SwitchAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What workers send to.
+
+    Attributes:
+        mac: Such as ``02:00:00:00:00:01``.
+        ipv4: Such as ``10.0.0.254``.
+    """
+
+    mac: str
+    ipv4: str
+
+
+class AttachedWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker: whose packets are added up, and where sums go.
+
+    Attributes:
+        mac: Its address.
+        ipv4: Its address.
+        port: Of the switch.
+    """
+
+    mac: str
+    ipv4: str
+    port: int
+
+
+class AttachedHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another host, whose frames are forwarded.
+
+    Attributes:
+        mac: Its address.
+        port: Of the switch.
+    """
+
+    mac: str
+    port: int
+
+
+class Rack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A switch with its hosts.
+
+    Attributes:
+        switch: Its addresses.
+        workers: In the order of their numbers.
+        others: Hosts that are no workers.
+    """
+
+    switch: SwitchAddress
+    workers: tuple[AttachedWorker, ...]
+    others: tuple[AttachedHost, ...] = ()
+
+    @property
+    def attached(self) -> tuple[AttachedWorker | AttachedHost, ...]:
+        """All that have a port."""
+        return (*self.workers, *self.others)
+
+
+def default_rack(workers: int) -> Rack:
+    """Workers at ports 0, 1, ..., with addresses that nobody else has.
+
+    Args:
+        workers: How many.
+
+    Examples:
+        >>> default_rack(2).workers[1]
+        AttachedWorker(mac='02:00:00:00:01:01', ipv4='10.0.0.2', port=1)
+    """
+    return Rack(
+        SwitchAddress("02:00:00:00:00:01", "10.0.0.254"),
+        tuple(AttachedWorker(f"02:00:00:00:01:{w:02x}", f"10.0.0.{w + 1}", w) for w in range(workers)),
+    )
+
+
+def read_rack(path: str | PathLike[str]) -> Rack:
+    """Who is attached, from a JSON file with the fields of :class:`Rack`.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InputError: If it cannot be read, has other fields, an address is none, or stands twice.
+    """
+    name = file_name(path)
+    data = read_bytes(path, what="the hosts", hint="name a JSON file with switch, workers and others")
+    try:
+        rack = msgspec.json.decode(data, type=Rack)
+    except msgspec.MsgspecError as error:
+        msg = (
+            f"{name}: {error}: write an object with switch, workers and others, as docs/in-network.md shows."
+        )
+        raise InputError(msg) from None
+    check_rack(rack, file=name)
+    return rack
+
+
+def check_rack(rack: Rack, *, file: str) -> None:
+    """Raise unless all addresses are addresses, of one party each.
+
+    Args:
+        rack: Who is attached.
+        file: Its name, for messages.
+
+    Raises:
+        InputError: Otherwise.
+    """
+    if not 1 <= len(rack.workers) <= MOST_WORKERS:
+        msg = f"{file}: expected 1 to {MOST_WORKERS} workers, found {len(rack.workers)}: a bitmap has a bit for each."
+        raise InputError(msg)
+    macs: set[int] = set()
+    addresses: set[str] = set()
+    parties: list[tuple[str, SwitchAddress | AttachedWorker | AttachedHost]] = [("$.switch", rack.switch)]
+    parties += [(f"$.workers[{at}]", worker) for at, worker in enumerate(rack.workers)]
+    parties += [(f"$.others[{at}]", host) for at, host in enumerate(rack.others)]
+    for place, each in parties:
+        try:
+            mac = number_of_mac(each.mac)
+            ipv4 = None if isinstance(each, AttachedHost) else str(IPv4Address(each.ipv4))
+        except (InputError, AddressValueError) as error:
+            msg = f"{file}: {place}: {str(error).rstrip('.')}: write a MAC address and an IPv4 address."
+            raise InputError(msg) from None
+        if mac in macs or ipv4 in addresses:
+            msg = f"{file}: {place} has the address of another: give each its own."
+            raise InputError(msg)
+        if not isinstance(each, SwitchAddress) and not 0 <= each.port < 511:
+            msg = (
+                f"{file}: {place}: expected a port of 0 .. 510, found {each.port}: name a port of the switch."
+            )
+            raise InputError(msg)
+        macs.add(mac)
+        addresses |= {ipv4} if ipv4 else set()
