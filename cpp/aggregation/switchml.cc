@@ -21,7 +21,7 @@ void require(bool holds, const char* what, std::int64_t found) {
 }  // namespace
 
 void Packet::check(const Job& job) {
-  require(job.values >= 1 && job.values <= Packet::kMostValues, "1 to 360 values in a packet", job.values);
+  require(job.values >= 1 && job.values <= Packet::kMostValues, "1 to 2048 values in a packet", job.values);
   require(job.slots >= 1 && job.slots <= Packet::kMostSlots, "1 to 8192 slots", job.slots);
   require(job.window >= 1 && job.window <= job.slots, "a window of 1 to as many packets as there are slots", job.window);
   require(job.workers >= 1, "a worker or more", job.workers);

@@ -38,7 +38,7 @@ namespace coppice::aggregation {
 
 struct SwitchMlPacket {
   static constexpr std::size_t kHead = 10;
-  static constexpr int kMostValues = 360;  // of a packet that one Ethernet frame carries
+  static constexpr int kMostValues = 2048;  // of a packet, which a jumbo frame carries; 360 fit into an ordinary one
   static constexpr int kMostWorkers = 32;  // of one switch
   static constexpr int kMostSlots = 8192;  // of one job
 

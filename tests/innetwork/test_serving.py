@@ -182,8 +182,6 @@ def test_switches_above_each_other_add_up_the_sums_of_those_below() -> None:
             leaf, seat = leaves[worker // 2], worker % 2
             options = {"values": 64, "slots": 16, "timeout_ms": 5}
             with SwitchClient(leaf.address, worker=worker, workers=4, seat=(seat, 2), **options) as end:
-                found = [end.all_reduce(np.full(1000, worker + 1, dtype=np.float32)).max() for _ in range(3)]
-            return found
                 return [end.all_reduce(np.full(1000, worker + 1, dtype=np.float32)).max() for _ in range(3)]
 
         assert together(4, work) == [[10.0] * 3] * 4

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-
-from coppice._core import AggregationJob, Element, SwitchAggWorker, aggregation_switch
 from tests.reference.innetwork import switchagg as twin
 from tests.reference.innetwork.streams import combine
 from tests.support.twins import Both, Exchange
+
+from coppice._core import AggregationJob, Element, SwitchAggWorker, aggregation_switch
 
 ROOT, LEAF = 100, 101
 

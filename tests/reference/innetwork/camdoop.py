@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from reference.innetwork.frames import NONE, Frame, Sent, TwinJob, TwinNode, Words, added, after, read_frame
 
 VALUES, SUMS, ACKNOWLEDGED, REBUILT, HELLO, START = 1, 2, 3, 4, 5, 6

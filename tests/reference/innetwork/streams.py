@@ -118,7 +118,7 @@ class Sender:
             lost = []
             for after in range(64):
                 place = (start + after) % CIRCLE
-                overtaken = sum(0 < distance(each, place) and distance(each, start) <= 63 for each in later)
+                overtaken = sum(distance(each, place) > 0 and distance(each, start) <= 63 for each in later)
                 if place not in later and overtaken >= 3 and place not in receiver.hurried:
                     lost.append(place)
             receiver.hurried |= set(lost)

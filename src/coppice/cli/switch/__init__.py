@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from coppice.cli.switch.serve import serve
 from coppice.cli.switch.export import export
 from coppice.cli.switch.model import model
+from coppice.cli.switch.serve import serve
 from coppice.cli.switch.xdp import xdp
 
 __all__ = ["app"]
