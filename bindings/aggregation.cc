@@ -80,7 +80,8 @@ void init_aggregation(nb::module_& m) {
              node.open(job, children, parent);
            }, nb::arg("job"), nb::arg("children"), nb::arg("parent") = kNobody)
       .def("close", &Aggregator::close, nb::arg("job"))
-      .def("slots_in_use", &Aggregator::slots_in_use);
+      .def("slots_in_use", &Aggregator::slots_in_use)
+      .def("waits_for", &Aggregator::waits_for, nb::arg("job"));
   nb::class_<Worker, Node>(m, "Worker")
       .def("begin",
            [](Worker& node, std::uintptr_t input, std::uintptr_t output, std::size_t count, Time now) {

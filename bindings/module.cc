@@ -4,8 +4,11 @@
 NB_MODULE(_core, m) {
   m.doc() = "Native core of Coppice: arrays in, arrays out.";
   init_aggregation(m);
+  init_switchagg(m);
   init_breadth_first(m);
   init_feasibility(m);
+  init_numerics(m);
+  init_network(m);
   init_packing(m);
   init_path_flow(m);
   init_routing(m);
@@ -14,4 +17,5 @@ NB_MODULE(_core, m) {
   init_symmetry(m);
   init_tasks(m);
   init_tacos(m);
+  init_udp(m);
 }

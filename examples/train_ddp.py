@@ -3,6 +3,7 @@
     torchrun --nproc-per-node 4 examples/train_ddp.py
     COPPICE_TOPOLOGY=cluster.json torchrun --nproc-per-node 8 examples/train_ddp.py
     torchrun --nproc-per-node 4 examples/train_ddp.py --backend gloo
+    torchrun --nproc-per-node 2 examples/train_ddp.py --backend gloo --policy bytescheduler
 
 The network learns to guess the next character of the English text in Python's own documentation, which is part of
 every installation; nothing is downloaded.
@@ -20,6 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import coppice.torch  # noqa: F401  (makes the backend known)
+from coppice.training.torch import schedule
 
 CONTEXT = 16
 BATCH = 64
@@ -42,21 +44,24 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--policy", help="overlap by this policy, instead of DistributedDataParallel")
     options = parser.parse_args()
 
     dist.init_process_group(options.backend)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    network = DistributedDataParallel(
-        nn.Sequential(
-            nn.Embedding(128, 32),
-            nn.Flatten(),
-            nn.Linear(32 * CONTEXT, options.width),
-            nn.ReLU(),
-            nn.Linear(options.width, 128),
-        )
+    network: nn.Module = nn.Sequential(
+        nn.Embedding(128, 32),
+        nn.Flatten(),
+        nn.Linear(32 * CONTEXT, options.width),
+        nn.ReLU(),
+        nn.Linear(options.width, 128),
     )
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    if options.policy:
+        network, optimizer = schedule(network, optimizer, policy=options.policy)
+    else:
+        network = DistributedDataParallel(network)
     given, wanted = text_samples(options.samples)
     for epoch in range(options.epochs):
         order = torch.randperm(len(given), generator=torch.Generator().manual_seed(epoch))[rank::ranks]

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <stdexcept>
 
 #include "aggregation/assembly.h"
 #include "aggregation/protocols.h"
@@ -31,7 +30,7 @@ class Tensors {
         const float value = static_cast<float>(static_cast<std::int32_t>(random >> 40) - (1 << 23)) * 0x1p-23f;
         std::memcpy(&bits[i], &value, sizeof value);
       } else {
-        bits[i] = static_cast<std::uint32_t>(random % (2 * most + 1)) - static_cast<std::uint32_t>(most);
+        bits[i] = static_cast<std::uint32_t>(((random >> 32) * (2 * most + 1)) >> 32) - static_cast<std::uint32_t>(most);
       }
     }
     return bits;
@@ -77,7 +76,7 @@ void add(Counters& to, const Counters& from) {
 
 }  // namespace
 
-Outcome run_experiment(const Experiment& experiment, const std::function<bool()>& stop) {
+Outcome run_experiment(const Experiment& experiment, const StopFlag& stop) {
   const Assembly assembly(protocol(experiment.protocol), experiment.job, experiment.groups);
   const int workers = assembly.workers();
   const auto n = static_cast<std::size_t>(workers);
@@ -150,8 +149,8 @@ Outcome run_experiment(const Experiment& experiment, const std::function<bool()>
   }
 
   // Until all workers are done or have given up, and then until no packet is on its way.
-  for (std::int64_t steps = 0; left > 0 || network.under_way() > 0; ++steps) {
-    if (steps % 65'536 == 0 && stop && stop()) throw std::runtime_error("stopped");
+  for (std::uint32_t steps = 0; left > 0 || network.under_way() > 0; ++steps) {
+    if (steps % 4'096 == 0) poll(stop);
     const Endpoint driven = network.step();
     if (driven == Network::kOver || network.now() > experiment.limit) break;
     if (driven >= 0 && driven < workers) look(driven);

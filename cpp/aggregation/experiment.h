@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "aggregation/network.h"
+#include "core/stop.h"
 
 namespace coppice::aggregation {
 
@@ -41,7 +42,7 @@ struct Outcome {
 
 // Inputs are drawn from the seed: integers whose sums do not leave int32, so that protocols whose adders wrap and those
 // whose adders saturate give the same; floats from -1 to 1. Throws std::invalid_argument where the protocol cannot serve
-// the job, and where `stop` says so, std::runtime_error.
-Outcome run_experiment(const Experiment& experiment, const std::function<bool()>& stop = {});
+// the job, and Cancelled where `stop` says so.
+Outcome run_experiment(const Experiment& experiment, const StopFlag& stop = {});
 
 }  // namespace coppice::aggregation

@@ -4,6 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "aggregation/atp_server.h"
+#include "aggregation/atp_switch.h"
+#include "aggregation/atp_worker.h"
+#include "aggregation/camdoop.h"
+#include "aggregation/netagg.h"
+#include "aggregation/netreduce_switch.h"
+#include "aggregation/netreduce_worker.h"
+#include "aggregation/sharp.h"
+#include "aggregation/streaming.h"
+#include "aggregation/switchagg.h"
 #include "aggregation/switchml.h"
 
 namespace coppice::aggregation {
@@ -11,13 +21,18 @@ namespace coppice::aggregation {
 namespace {
 
 template <class Switch>
-std::unique_ptr<Aggregator> made(int slots) {
+std::unique_ptr<Aggregator> make_switch(int slots) {
   return std::make_unique<Switch>(slots);
 }
 
-template <class OneWorker>
-std::unique_ptr<Worker> made_worker(const Job& job, int index, Endpoint above) {
-  return std::make_unique<OneWorker>(job, index, above);
+template <class Kind>
+std::unique_ptr<Worker> make_worker(const Job& job, int index, Endpoint above) {
+  return std::make_unique<Kind>(job, index, above);
+}
+
+template <class Server>
+std::unique_ptr<Aggregator> make_server() {
+  return std::make_unique<Server>();
 }
 
 }  // namespace
@@ -25,7 +40,14 @@ std::unique_ptr<Worker> made_worker(const Job& job, int index, Endpoint above) {
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
-      {"switchml", made<SwitchMlSwitch>, made_worker<SwitchMlWorker>},
+      {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, make_server<AtpServer>},
+      {"camdoop", make_switch<CamdoopHop>, make_worker<CamdoopWorker>, nullptr, describe_frame},
+      {"netagg", make_switch<NetAgg>, make_worker<NetAggWorker>},
+      {"netreduce", make_switch<NetReduceSwitch>, make_worker<NetReduceWorker>},
+      {"sharp", make_switch<SharpSwitch>, make_worker<SharpWorker>, nullptr, describe_frame},
+      {"streaming", make_switch<StreamingSwitch>, make_worker<StreamingWorker>, nullptr, describe_frame},
+      {"switchagg", make_switch<SwitchAgg>, make_worker<SwitchAggWorker>},
+      {"switchml", make_switch<SwitchMlSwitch>, make_worker<SwitchMlWorker>, nullptr, SwitchMlPacket::describe},
   };
   return all;
 }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "aggregation/node.h"
@@ -17,6 +18,8 @@ struct Protocol {
   std::unique_ptr<Worker> (*make_worker)(const Job& job, int index, Endpoint above);
   // The server that the protocol falls back to, for the same children as the switch; none where the protocol has none.
   std::unique_ptr<Aggregator> (*make_server)() = nullptr;
+  // A packet in words, for who reads what went wrong.
+  std::string (*describe)(Bytes packet) = nullptr;
 };
 
 std::span<const Protocol> protocols();

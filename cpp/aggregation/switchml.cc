@@ -55,6 +55,14 @@ void Packet::write(std::uint8_t* to) const {
   to[9] = static_cast<std::uint8_t>(exponents[1]);
 }
 
+std::string Packet::describe(Bytes packet) {
+  if (packet.size() < kHead + 4) return std::to_string(packet.size()) + " bytes";
+  const Packet head = read(packet.data());
+  const auto value = static_cast<std::int32_t>(load<std::uint32_t>(packet.data() + kHead));
+  return "slot " + std::to_string(head.slot) + " set " + std::to_string(head.set) + " packet " + std::to_string(head.id) +
+         " value " + std::to_string(value);
+}
+
 void SwitchMlSwitch::open(const Job& job, std::span<const Endpoint> children, Endpoint parent) {
   Packet::check(job);
   const auto n = static_cast<std::int64_t>(children.size());
@@ -70,9 +78,13 @@ void SwitchMlSwitch::open(const Job& job, std::span<const Endpoint> children, En
   if (parent != kNobody) {
     require(parent >= 0 && parties.emplace(parent, Party{job.id, -1}).second, "senders of one job each", parent);
   }
+  if (parent != kNobody && job.setting("published_rule", 0) != 0) {
+    throw std::invalid_argument("expected no switch above one that goes by the published rule, found one");
+  }
   Service service;
   service.job = job.id;
   service.first = Packet::first_id(job);
+  service.published_rule = job.setting("published_rule", 0) != 0;
   service.values = job.values;
   service.kind = Packet::kind_of(job.values);
   service.children.assign(children.begin(), children.end());
@@ -130,6 +142,7 @@ void SwitchMlSwitch::receive(Endpoint from, Bytes packet, Time, Outbox& out) {
   if (head.job != static_cast<std::uint8_t>(service.job)) return void(++counters_[Count::stranger]);
   if (head.slot >= static_cast<int>(service.slots.size())) return void(++counters_[Count::out_of_range]);
   if (party->second.child < 0) return settle(service, head, packet, out);
+  if (service.published_rule) return contribute_as_published(service, party->second.child, head, packet, out);
   contribute(service, party->second.child, head, packet, out);
 }
 
@@ -167,13 +180,28 @@ void SwitchMlSwitch::contribute(Service& service, int child, const Packet& head,
   add(service, child, head, packet, out);
 }
 
+void SwitchMlSwitch::contribute_as_published(Service& service, int child, const Packet& head, Bytes packet, Outbox& out) {
+  Slot& slot = service.slots[static_cast<std::size_t>(head.slot)];
+  const std::size_t set = head.set;
+  if ((slot.seen[set] >> child & 1) != 0) {
+    ++counters_[slot.missing[set] == 0 ? Count::answered : Count::repeated];
+    if (slot.missing[set] > 0) return;
+    return send(service, head.slot, head.set, {&service.children[static_cast<std::size_t>(child)], 1}, out);
+  }
+  slot.latest = static_cast<std::int8_t>(set);
+  slot.id[set] = head.id;
+  slot.settled[set] = false;
+  if (slot.missing[set] == 0) slot.missing[set] = static_cast<std::uint8_t>(service.children.size());
+  add(service, child, head, packet, out);
+}
+
 void SwitchMlSwitch::add(Service& service, int child, const Packet& head, Bytes packet, Outbox& out) {
   Slot& slot = service.slots[static_cast<std::size_t>(head.slot)];
   const std::size_t set = head.set;
   const std::uint8_t* from = packet.data() + Packet::kHead;
   std::int32_t* sum = service.at(head.slot, head.set);
   const auto n = static_cast<std::size_t>(service.values);
-  if (slot.missing[set] == service.children.size()) {
+  if (slot.seen[set] == 0) {
     load_values(from, sum, n);
     slot.exponents[set] = head.exponents;
   } else {

@@ -26,7 +26,8 @@
 //
 // Settings of a job: `first_packet` (0): id of the first packet of slot 0. `adaptive_timeout` (0): 1 lets a worker learn
 // its time-out, at most `Job::timeout`, from the times its results take. `doubled_after` (100): time-outs without a
-// result between doublings of the time-out, 0 for never.
+// result between doublings of the time-out, 0 for never. `published_rule` (0): 1 makes the switch go by the order of
+// packets alone, as the published one does, so that what that costs can be seen.
 #pragma once
 
 #include <unordered_map>
@@ -56,6 +57,7 @@ struct SwitchMlPacket {
   static std::size_t size_of(int values) { return kHead + 4 * static_cast<std::size_t>(values); }
   static SwitchMlPacket read(const std::uint8_t* from);
   void write(std::uint8_t* to) const;
+  static std::string describe(Bytes packet);
 };
 
 class SwitchMlSwitch final : public Aggregator {
@@ -88,6 +90,7 @@ class SwitchMlSwitch final : public Aggregator {
   struct Service {
     std::uint32_t job = 0;
     std::uint32_t first = 0;
+    bool published_rule = false;
     int values = 0;
     std::uint8_t kind = 0;
     std::vector<Endpoint> children;
@@ -107,6 +110,7 @@ class SwitchMlSwitch final : public Aggregator {
 
   void contribute(Service& service, int child, const SwitchMlPacket& head, Bytes packet, Outbox& out);
   void settle(Service& service, const SwitchMlPacket& head, Bytes packet, Outbox& out);
+  void contribute_as_published(Service& service, int child, const SwitchMlPacket& head, Bytes packet, Outbox& out);
   void add(Service& service, int child, const SwitchMlPacket& head, Bytes packet, Outbox& out);
   void send(Service& service, int slot, bool set, std::span<const Endpoint> to, Outbox& out);
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "aggregation/bytes.h"
+#include "numerics/clones.h"
 
 namespace coppice::numerics {
 
@@ -43,29 +44,33 @@ class Quantiser {
 
 double block_scale(int exponent, int workers) { return most_steps(workers) / limit(exponent); }
 
-int block_exponent(const float* values, std::size_t n) {
+COPPICE_CLONES int block_exponent(const float* values, std::size_t n) {
   std::int32_t most = 0;
   for (std::size_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<std::int32_t>(values[i]) & 0x7fffffff);
   if (most >= 0x7f800000) return kNotFinite;
   return std::min((most >> 23) - 126, kGreatestExponent);
 }
 
+COPPICE_CLONES
 void quantise(const float* __restrict values, std::int32_t* __restrict to, std::size_t n, int exponent, int workers) {
   const Quantiser steps(exponent, workers);
   for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<std::int32_t>(steps(values[i]));
 }
 
+COPPICE_CLONES
 void quantise_big_endian(const float* __restrict values, std::uint8_t* __restrict to, std::size_t n, int exponent,
                          int workers) {
   const Quantiser steps(exponent, workers);
   for (std::size_t i = 0; i < n; ++i) aggregation::store(to + 4 * i, steps(values[i]));
 }
 
+COPPICE_CLONES
 void dequantise(const std::int32_t* __restrict sums, float* __restrict to, std::size_t n, int exponent, int workers) {
   const double step = 1 / block_scale(exponent, workers);
   for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<float>(sums[i] * step);
 }
 
+COPPICE_CLONES
 void dequantise_big_endian(const std::uint8_t* __restrict sums, float* __restrict to, std::size_t n, int exponent,
                            int workers) {
   const double step = 1 / block_scale(exponent, workers);

@@ -33,8 +33,8 @@ def _of_numpy(hint: object) -> tuple[type[Any], ...]:
 def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """A public function that refuses arguments of other types than it is annotated with.
 
-    Containers are looked at one level deep; a bool is no number, and an integer of NumPy becomes an int. Annotations
-    have to name types that the module of the function knows when it is first called.
+    Containers are looked at one level deep, arrays not at all; a bool is no number, and an integer of NumPy becomes
+    an int. Annotations have to name types that the module of the function knows when it is first called.
 
     Args:
         function: The function.
@@ -132,6 +132,8 @@ def _fits(value: object, hint: Any) -> bool:
         return False
     if isinstance(value, collections.abc.Mapping) and len(inner) == 2:
         return all(_fits(each, inner[0]) and _fits(value[each], inner[1]) for each in value)
+    if origin.__module__ == "numpy":
+        return True
     if isinstance(value, collections.abc.Collection) and inner:
         return all(_fits(each, inner[0]) for each in value)
     return True

@@ -52,6 +52,12 @@ def exam(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return load_benchmark("exam")
 
 
+@pytest.fixture
+def exam_rows(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return load_benchmark("exam_rows")
+
+
 def test_a_file_is_predicted_without_fitting(exam: ModuleType, tmp_path: Path) -> None:
     rows = [ROW, {**ROW, "id": "two", "time_s": "20"}, {**ROW, "id": "bad", "hidden": "wide"}]
     path = tmp_path / "rows.csv"
@@ -74,10 +80,10 @@ def test_a_file_is_predicted_without_fitting(exam: ModuleType, tmp_path: Path) -
     assert json.loads(json.dumps(of)) == of
 
 
-def test_what_is_not_published_is_left_open(exam: ModuleType) -> None:
-    given = list(exam.layouts_of(ROW))
+def test_what_is_not_published_is_left_open(exam_rows: ModuleType) -> None:
+    given = list(exam_rows.layouts_of(ROW))
     assert [layout.chunks for layout in given] == [3]
-    opened = list(exam.layouts_of({**ROW, "vp": "", "micro_batch": ""}))
+    opened = list(exam_rows.layouts_of({**ROW, "vp": "", "micro_batch": ""}))
     assert {layout.micro_batch for layout in opened} == {1, 2, 4, 8}
     assert {layout.chunks for layout in opened} == {1, 2, 3, 4, 6, 12}
 
@@ -119,7 +125,7 @@ def test_rings_of_nvlinks() -> None:
     assert rate("A100", 5) == pytest.approx(300e9)
 
 
-def test_only_layouts_that_fit_are_possible(exam: ModuleType) -> None:
+def test_only_layouts_that_fit_are_possible(exam_rows: ModuleType) -> None:
     opened = {**ROW, "layers": "128", "hidden": "25600", "ffn": "102400", "heads": "160", "kv_heads": "160"}
     opened |= {
         "pp": "64",
@@ -129,6 +135,6 @@ def test_only_layouts_that_fit_are_possible(exam: ModuleType) -> None:
         "recompute": "full",
         "seq_par": "0",
     }
-    every = list(exam.layouts_of(opened))
-    _, fitting = exam.possible(tuple(opened), tuple(opened.values()))
+    every = list(exam_rows.layouts_of(opened))
+    _, fitting = exam_rows.possible(tuple(opened), tuple(opened.values()))
     assert 0 < len(fitting) < len(every)

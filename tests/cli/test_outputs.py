@@ -67,6 +67,7 @@ COMMANDS = {
     "design cabling --output": "design cabling torus(2,2)",
     "design compare --csv": NETWORKS,
     "design compare --plot": NETWORKS,
+    "switch model --plot": "switch model switchml,ring --sweep slots",
     "tune fit --output": f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json",
     "tune report --output": f"tune report {RUNS}",
     "tune export --output": "tune export table.csv --to ompi-rules",
@@ -93,6 +94,7 @@ SUFFIXES = {
     "report --output": ".html",
     "train report --output": ".html",
     "compare --plot": ".png",
+    "switch model --plot": ".svg",
     "train compare --plot": ".svg",
     "design compare --plot": ".pdf",
 }

@@ -25,6 +25,7 @@ SIMULATING = {
         "compare star --set gpus=4 --sizes 1K,1M --algorithms forest,ring",
         "compare star --set gpus=4 --sizes 1K,1M --algorithms forest,ring --all",
         "compare dgx-a100 --gain --sizes 1M -c all_gather",
+        "compare fat-tree --sizes 1M --algorithms ring --in-network sharp@*",
     ),
     "export": (
         "export plan.json --to msccl-xml --target rccl -o a.xml",
@@ -81,6 +82,7 @@ OTHERS = {
     "train import": "measured times, and their replay",
     "synthesize": "rates",
     "compile": "rates",
+    "switch model": "closed forms, which each line names; on a topology the model of messages as well",
     "tune sweep": "measured times",
     "tune fit": "measured times beside exact limits",
     "tune export": "measured times",

@@ -13,7 +13,7 @@ from coppice.cli import with_flags
 from coppice.cli.options.completion import algorithm_names
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
-from coppice.cli.options.names import SYNTHESIS_METHODS
+from coppice.cli.options.names import AGGREGATING, SYNTHESIS_METHODS
 from coppice.cli.options.problem import ProblemOptions
 from coppice.cli.output.breaking import room_of
 from coppice.cli.output.kept import keeps
@@ -21,9 +21,10 @@ from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.simulation.model import Sharing
-from coppice.text import parse_sizes
+from coppice.text import columns, parse_sizes
 
 if TYPE_CHECKING:
+    from coppice.comparison.in_network import ModelledSystems
     from coppice.comparison.outcome import Comparison
 
 
@@ -33,7 +34,7 @@ _FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("in_network", "order"
 """Options that a refusal may name."""
 
 
-@with_options("topology collective ... root weights ranks relays rates settings round_digits as_json")
+@with_options("topology systems collective ... root weights ranks relays rates settings round_digits as_json")
 def compare(
     asked: ProblemOptions,
     *,
@@ -80,12 +81,21 @@ def compare(
             "for none [default: for those that do not apply otherwise, marked relays].",
         ),
     ] = None,
+    systems: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SYSTEMS",
+            show_default=False,
+            help="After --in-network: systems to model beside the algorithms, such as sharp,nvls,switchml; "
+            "switchml@spine* says which switches add. All: " + ", ".join(AGGREGATING) + ".",
+        ),
+    ] = None,
     in_network: Annotated[
         bool | None,
         typer.Option(
             "--in-network/--no-in-network",
             help="Use switches that can copy (multicast) or add (aggregate), and print both optima [default: compare "
-            "what uses them by itself, up to 256 ranks].",
+            "what uses them by itself, up to 256 ranks]. With SYSTEMS: model these instead.",
         ),
     ] = None,
     boxes: Annotated[
@@ -154,6 +164,7 @@ def compare(
       coppice compare dgx-a100 --boxes 4 --rates nominal,measured
       coppice compare dgx-a100 --boxes 2 --collective all_gather --synthesize tacos,syccl
       coppice compare dgx-h100 --boxes 1,2,4,8,16 --gain --sizes 1G
+      coppice compare fat-tree --in-network switchml@leaf*,sharp@* --sizes 1K:1G:32
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.comparison.gain import gain as find_gain
     from coppice.comparison.gain import gain_lines, gain_words
@@ -162,6 +173,16 @@ def compare(
     from coppice.comparison.table import csv_text
 
     wanted, counts, classes = parse_sizes(sizes, option="--sizes"), _counts(boxes), _classes(rates)
+    modelled: list[str] = []
+    if systems is not None:
+        asked, modelled = _with_systems(asked, systems)
+        if in_network is not True:
+            msg = f"expected --in-network before systems that add in the network, found {systems} without it."
+            raise InputError(msg)
+        if gain:
+            msg = "--gain compares algorithms only: leave out the systems after --in-network."
+            raise InputError(msg)
+        in_network = None
     if gain and (csv or picture or results or synthesize or len(classes) > 1):
         msg = "--gain prints its own table: leave out --csv, --plot, --results, --synthesize and all rates but one."
         raise InputError(msg)
@@ -208,6 +229,7 @@ def compare(
                 synthesis_time_limit_s=time_limit,
                 seed=seed,
                 results=results,
+                systems=modelled,
                 on_progress=on_progress,
                 **options,
             )
@@ -230,6 +252,7 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     from coppice.comparison.table import (
         algorithm_lines,
         best_lines,
+        modelled_lines,
         range_lines,
         refusal_lines,
         synthesis_lines,
@@ -264,9 +287,38 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
         rate = f"optimum {float(first.helped.optimum.algbw_gb_per_s):.6g} GB/s algbw"
         lines += ["", f"in-network: with switches that copy and add ({rate})"]
         lines += [f"  {line}" for line in range_lines(first.helped)]
+    if first.modelled is not None:
+        lines += ["", *_modelled_text(first.modelled, model.name), *modelled_lines(first, room=room_of())]
+        lines += [f"  {name}: {refusal}" for name, refusal in first.modelled.refused.items()]
     if first.left_out:
         lines += ["", "do not apply", *(f"  {with_flags(line, _FLAGS)}" for line in refusal_lines(first))]
     return lines
+
+
+def _modelled_text(found: ModelledSystems, model: str) -> list[str]:
+    """What stands above the table of modelled systems: where they lie, and what none of them can beat."""
+    lines = [f"in the network: closed forms on the links of the cluster, messages cost as in {model}"]
+    rows = [
+        [
+            name,
+            f"{float(1 / placed.inv_rate):.6g} GB/s of",
+            f"{float(1 / found.bounds[name]):.6g} by the exact bound,",
+            placed.where,
+        ]
+        for name, placed in found.placed.items()
+    ]
+    return [*lines, *(f"  {line}" for line in columns(rows, "lrrl"))] if rows else lines
+
+
+def _with_systems(asked: ProblemOptions, systems: str) -> tuple[ProblemOptions, list[str]]:
+    """The problem and the systems; they may stand before the topology, as a value of --in-network would."""
+
+    def are_systems(words: str) -> bool:
+        return all(word.partition("@")[0].strip().lower() in AGGREGATING for word in words.split(","))
+
+    if are_systems(asked.topology) and not are_systems(systems):
+        asked, systems = replace(asked, topology=systems), asked.topology
+    return asked, [word.strip() for word in systems.split(",")]
 
 
 def _counts(boxes: str | None) -> list[int | None]:

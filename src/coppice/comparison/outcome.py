@@ -13,6 +13,7 @@ from coppice.bounds.describe import describe_cut
 from coppice.bounds.latency import LatencyBound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
+from coppice.comparison.in_network import ModelledSystems, ModelledTime
 from coppice.comparison.measurement import SimulatedTime, faster
 from coppice.comparison.picks import LibraryPick, nccl_picks
 from coppice.comparison.ranges import Range, ranges
@@ -43,6 +44,7 @@ class Comparison(Shown):
         measurements: Everything that was measured, all variants: candidates in order, sizes ascending.
         helped: What lets switches copy and add, compared by itself with the limit that holds for it: no time here is
             mixed with one there. None where no switch can, where nothing does, or where it was asked for or ruled out.
+        modelled: Systems that aggregate in the network, by their closed forms; None where none was asked for.
     """
 
     problem: Problem
@@ -52,6 +54,7 @@ class Comparison(Shown):
     latency: LatencyBound
     measurements: tuple[SimulatedTime, ...]
     helped: Comparison | None = None
+    modelled: ModelledSystems | None = None
 
     def __repr__(self) -> str:
         topology = self.problem.topology
@@ -191,11 +194,51 @@ class Comparison(Shown):
                     "refusal": row.refusal,
                 }
 
+    def modelled_rows(self) -> Iterable[dict[str, Any]]:
+        """Every modelled system at every size as such a record, those that the cluster cannot hold with the reason."""
+        if self.modelled is None:
+            return
+        factor = float(self.problem.collective.busbw_factor(self.problem.topology.num_ranks))
+        same = {
+            "topology": self.problem.topology.name,
+            "collective": self.problem.collective.value,
+            "ranks": self.problem.topology.num_ranks,
+            "parameters": "modelled",
+            "in_network": True,
+        }
+        for size_bytes in self.sizes:
+            for row in self.modelled.fastest_first(size_bytes):
+                limit_us = self.modelled_limit_us(row)
+                yield {
+                    **same,
+                    "size_bytes": size_bytes,
+                    "algorithm": row.system,
+                    "time_us": row.time_us,
+                    "algbw_gb_per_s": row.algbw_gb_per_s,
+                    "busbw_gb_per_s": row.algbw_gb_per_s * factor,
+                    "limit_us": limit_us,
+                    "share_of_limit": limit_us / row.time_us,
+                    "refusal": None,
+                }
+            for name, refusal in self.modelled.refused.items():
+                yield {**same, "size_bytes": size_bytes, "algorithm": name, "refusal": refusal}
+
+    def modelled_limit_us(self, row: ModelledTime) -> float:
+        """No schedule is faster with the switches that a system may use: its exact bound, or the latency bound.
+
+        Args:
+            row: The system's time at a size.
+        """
+        if self.modelled is None:
+            return self.latency.time_us
+        bandwidth = float(self.modelled.bounds[row.system]) * row.size_bytes / 1000
+        return max(bandwidth, self.latency.time_us)
+
     def to_table(self) -> list[dict[str, Any]]:
         """A row for each algorithm and size, the fastest algorithm of a size first, refused ones last.
 
         Columns are those of :meth:`rows`, with units in their names, and ``status``: ``simulated``, or ``refused``
-        with the reason under ``refusal`` and None for all figures.
+        with the reason under ``refusal`` and None for all figures. Systems in the network stand below, ``modelled``.
 
         Examples:
             >>> from coppice.collectives import Collective
@@ -206,9 +249,11 @@ class Comparison(Shown):
             >>> row["algorithm"], row["size_bytes"], row["status"]
             ('ring', 1048576, 'simulated')
         """
-        return [
-            {**row, "status": "simulated" if row["refusal"] is None else "refused"} for row in self.rows()
+        found = [(row, "simulated") for row in self.rows()]
+        found += [
+            (dict.fromkeys(found[0][0] if found else ()) | row, "modelled") for row in self.modelled_rows()
         ]
+        return [{**row, "status": kind if row["refusal"] is None else "refused"} for row, kind in found]
 
     def to_pandas(self) -> Any:
         """The rows of :meth:`to_table` as a ``pandas.DataFrame``.
@@ -236,6 +281,7 @@ class Comparison(Shown):
             "refusals": {row.algorithm: row.refusal for row in self.refused},
             "rows": list(self.rows()),
             "in_network": None if self.helped is None else self.helped.record(),
+            **({} if self.modelled is None else {"modelled": self.modelled.record()}),
         }
 
 

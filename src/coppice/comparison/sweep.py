@@ -21,6 +21,7 @@ from coppice.comparison.candidates import (
     candidates,
     synthesized_candidates,
 )
+from coppice.comparison.in_network import modelled_systems
 from coppice.comparison.measurement import MeasurementJob, SimulatedTime, measure, packed
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.pool import chosen_executor, run
@@ -64,6 +65,7 @@ def compare(
     order: str = BOTH_ORDERS,
     relay_gpus: bool | None = None,
     in_network: bool | None = None,
+    systems: Iterable[str] = (),
     executor: Executor | None = None,
     jobs: int | None = None,
     results: str | os.PathLike[str] | None = None,
@@ -96,6 +98,8 @@ def compare(
             algorithms that need it, None lets only those relay that do not apply otherwise.
         in_network: Switches that can copy or add may do so; False refuses algorithms that need it, None compares these
             by themselves up to 256 ranks (:attr:`Comparison.helped`).
+        systems: Systems that add in the network, to be modelled beside the algorithms (:attr:`Comparison.modelled`):
+            names of :data:`coppice.innetwork.models.SYSTEMS`, or ``switchml@spine*`` to say which switches add.
         executor: Where to run: any :class:`concurrent.futures.Executor` (see docs/executors.md). None starts processes
             on this machine.
         jobs: How many; None is one per core, 1 does all the work in this process.
@@ -118,6 +122,8 @@ def compare(
     problem = problem_of(problem, collective, root=root, weights=weights, demands=demands)
     check_problem(problem)
     wanted = _sizes(problem, sizes_of(sizes))
+    asked = list(systems)
+    modelled = modelled_systems(problem, asked, sizes=wanted, model=chosen) if asked else None
     names = None if algorithms is None else list(algorithms)
     helping, relaying = in_network is True, relay_gpus is True
     tried: list[AlgorithmVariant] = candidates(
@@ -146,6 +152,7 @@ def compare(
         optimum=in_network_optimum(plain) if helping else plain,
         latency=least_latency(problem, chosen, relay_gpus=relaying),
         measurements=tuple(rows),
+        modelled=modelled,
     )
     helped = _lacking(rows, lambda row: row.needs_switches) if in_network is None else []
     if not helped or problem.topology.num_ranks > MOST_HELPED or not _switches_help(problem):
@@ -155,7 +162,7 @@ def compare(
         helped = [optimal, *helped]
     tried = candidates(problem, helped, order=order, relay_gpus=relaying, in_network=True)
     rows = measured([each for each in tried if each.in_network])
-    beside = replace(found, optimum=in_network_optimum(plain), measurements=tuple(rows))
+    beside = replace(found, optimum=in_network_optimum(plain), measurements=tuple(rows), modelled=None)
     return replace(found, helped=beside) if beside.times else found
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "aligned",
     "best_lines",
     "csv_text",
+    "modelled_lines",
     "number",
     "range_lines",
     "refusal_lines",
@@ -97,6 +98,32 @@ def algorithm_lines(comparison: Comparison, *, room: int | None = None) -> list[
     return aligned(heads, rows, room=room, spare=[3, 2])
 
 
+def modelled_lines(comparison: Comparison, *, room: int | None = None) -> list[str]:
+    """Systems in the network at every size, the fastest first, and the best of the simulated algorithms beside them."""
+    found = comparison.modelled
+    if found is None or not found.placed:
+        return []
+    heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of bound", "")]
+    heads.append(("system", ""))
+    factor = float(comparison.problem.collective.busbw_factor(comparison.problem.topology.num_ranks))
+    rows = []
+    for size in comparison.sizes:
+        here: list[tuple[float, list[str]]] = []
+        for row in found.fastest_first(size):
+            share = percent(comparison.modelled_limit_us(row) / row.time_us)
+            figures = [
+                number(each) for each in (row.time_us, row.algbw_gb_per_s, row.algbw_gb_per_s * factor)
+            ]
+            here.append((row.time_us, [str(size), *figures, share, f"{row.system} (modelled)"]))
+        best = comparison.best(size)
+        if best is not None:
+            figures = [*_figures(comparison, best)[:3], "-"]
+            words = " ".join(filter(None, (best.algorithm, parameters_text(best))))
+            here.append((best.time_us, [str(size), *figures, f"{words} (simulated)"]))
+        rows += [cells for _, cells in sorted(here, key=lambda each: each[0])]
+    return aligned(heads, rows, room=room, spare=[3, 2])
+
+
 def range_lines(comparison: Comparison) -> list[str]:
     """Who wins where and why, a line each."""
     width = max((len(found.sizes_text) for found in comparison.ranges), default=0)
@@ -143,6 +170,7 @@ def csv_text(comparisons: Sequence[Comparison]) -> str:
         writer.writerows(comparison.rows())
         if comparison.helped is not None:
             writer.writerows(row for row in comparison.helped.rows() if row["refusal"] is None)
+        writer.writerows(comparison.modelled_rows())
     return text.getvalue()
 
 

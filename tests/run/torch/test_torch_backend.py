@@ -133,3 +133,5 @@ def test_the_example_has_the_losses_of_gloo(tmp_path: Path) -> None:
     native = losses_of(torchrun(3, EXAMPLE, *SHORT, "--backend", "gloo"))
     assert len(native) == 2
     assert run_example(tmp_path) == pytest.approx(native, rel=1e-4)
+    scheduled = losses_of(torchrun(3, EXAMPLE, *SHORT, "--backend", "gloo", "--policy", "bytescheduler"))
+    assert scheduled == pytest.approx(native, rel=1e-4)

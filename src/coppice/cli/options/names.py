@@ -6,6 +6,7 @@ A test compares each list with its room's.
 from __future__ import annotations
 
 __all__ = [
+    "AGGREGATING",
     "CALIBRATED",
     "COST_INPUTS",
     "FABRICS",
@@ -23,6 +24,23 @@ __all__ = [
     "TUNING_FILES",
     "TUNING_FORMS",
 ]
+
+AGGREGATING = (
+    "switchml",
+    "fpisa",
+    "atp",
+    "netreduce",
+    "streaming",
+    "switchagg",
+    "netagg",
+    "camdoop",
+    "sharp-v1",
+    "sharp",
+    "sharp-v3",
+    "nvls",
+    "nvls-tree",
+)
+"""Systems that aggregate in the network and have a model."""
 
 CALIBRATED = "calibrated"
 """Collectives of a training job by formula."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import typer
 
 from coppice.cli.switch.export import export
+from coppice.cli.switch.model import model
+from coppice.cli.switch.serve import serve
 from coppice.cli.switch.xdp import xdp
 
 __all__ = ["app"]
@@ -13,5 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Aggregation in the network: switches that add up what passes through them.",
 )
+app.command("serve")(serve)
 app.command("export")(export)
+app.command("model")(model)
 app.command("xdp")(xdp)

@@ -25,6 +25,7 @@ _FAMILIES = (
     "trees.single_tree.ALL_REDUCE",
     "exchanges.bruck.ALL_TO_ALL",
     "direct.straight.LINEAR",
+    "trees.camdoop.CAMDOOP",
     "exchanges.recursive_multiplying.ONE_GROUP",
     "direct.barrier.ALGORITHMS",
     "rings.fitted_rings.BEST_RING",

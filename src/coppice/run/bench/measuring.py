@@ -132,7 +132,8 @@ def bench(
         engine: This rank's end of the group.
         topology: What the algorithms are planned for.
         collective: What to run; not the barrier with sizes other than 0.
-        algorithms: Names of the catalogue, ``forest``, ``native`` for the library's own, ``direct`` for the engine's.
+        algorithms: Names of the catalogue, ``forest``, ``native`` for the library's own, ``direct`` for the engine's,
+            protocols of switches such as ``switchml``.
         sizes: M in bytes; cut to whole elements, and to equal blocks where the collective has blocks.
         dtype: Type of the elements.
         op: The reduction.
@@ -165,16 +166,51 @@ def bench(
             algorithm=FOREST if name in (NATIVE, DIRECT) else name,
             cache_dir=cache_dir,
             timeout_s=timeout_s,
+            fall_back=False,
         )
         for name in algorithms
     }
+    try:
+        yield from _rows(
+            engine,
+            collective,
+            groups,
+            sizes=sizes,
+            dtype=dtype,
+            op=op,
+            root=root,
+            in_place=in_place,
+            rounds=rounds,
+            warmup=warmup,
+            timeout_s=timeout_s,
+        )
+    finally:
+        for group in groups.values():
+            group.leave()
+
+
+def _rows(
+    engine: Engine,
+    collective: Collective,
+    groups: dict[str, Communicator],
+    *,
+    sizes: Sequence[int],
+    dtype: DataType,
+    op: ReduceOp,
+    root: int,
+    in_place: bool,
+    rounds: int,
+    warmup: int,
+    timeout_s: float,
+) -> Iterator[BenchRow]:
+    """The rows of :func:`bench`."""
     for size in sizes:
         count = 0 if collective is Collective.BARRIER else size // dtype.itemsize
         if collective.sharded:
             count -= count % engine.ranks
         rows: list[BenchRow] = []
         contenders: dict[str, _Contender] = {}
-        for name in algorithms:
+        for name in groups:
             row = BenchRow(
                 collective=collective.value,
                 algorithm=name,
@@ -248,7 +284,7 @@ class _Contender:
 
     def __init__(self, engine: Engine, group: Communicator, row: BenchRow, *, timeout_s: float) -> None:
         self.wrong = 0
-        self._engine, self._timeout_s = engine, timeout_s
+        self._engine, self._group, self._timeout_s = engine, group, timeout_s
         self._dtype, self._op = DataType(row.dtype), ReduceOp.SUM if row.op == "none" else ReduceOp(row.op)
         self._native: Native | None = None
         if row.algorithm == NATIVE:
@@ -284,7 +320,9 @@ class _Contender:
     @property
     def pieces(self) -> int:
         """Pieces of every chunk, 0 where the program is not what runs."""
-        return self._program.pieces if self._native is None and self._direct is None else 0
+        if self._native is not None or self._direct is not None or self._group.in_network is not None:
+            return 0
+        return self._program.pieces
 
     def run(self, *, check: bool) -> float:
         """Run it once, and give the seconds that it took on this rank."""
@@ -316,9 +354,7 @@ class _Contender:
             )
             return
         if self._native is None:
-            self._engine.run(
-                program, self._given, self._output, dtype=self._dtype, op=self._op, timeout_s=self._timeout_s
-            )
+            self._group.carry_out(program, self._given, self._output, dtype=self._dtype, op=self._op)
             return
         self._native.native(
             program.collective, self._given, self._output, dtype=self._dtype, op=self._op, root=program.root

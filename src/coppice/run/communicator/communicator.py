@@ -12,6 +12,7 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.run.communicator.groups import AUTO, GroupSettings, agree, topology_of
+from coppice.run.communicator.in_network import InNetwork, is_protocol, switch_defect
 from coppice.run.engines.datatype import DataType, ReduceOp, array_of, check_reduction, data_type_of
 from coppice.run.engines.engine import DirectEngine, Engine, GroupingEngine
 from coppice.run.programs.planned import FOREST, CallRequest, RankPrograms
@@ -35,7 +36,8 @@ class Communicator:
         engine: This rank's end of the group.
         topology: The network, the same on all ranks; its rank r is rank r of the group.
         algorithm: ``forest`` for the optimal planner of each collective, a name of the catalogue, or ``auto``: what
-            the engine does by itself where its ranks share memory, and forests elsewhere.
+            the engine does by itself where its ranks share memory, and forests elsewhere. A protocol of switches, such
+            as ``switchml``: all-reduces at the switch that ``COPPICE_SWITCH`` names, and forests for the rest.
         pieces: Pieces into which chunks are cut, or ``auto`` for what the simulator finds best with the cost of a
             message that the engine shows.
         cache_dir: Where plans are kept; None for ``$COPPICE_CACHE``, ``$XDG_CACHE_HOME/coppice`` or
@@ -43,6 +45,8 @@ class Communicator:
         timeout_s: Longest wait for another rank in a collective, in seconds.
         check_every_call: Agree before every call, not only before what is new. It costs an exchange, and finds a rank
             that repeats an old call while the others make a new one, which otherwise ends in a timeout.
+        fall_back: Where a switch fails, all ranks go on without it; otherwise they raise. It costs an exchange per
+            all-reduce in the network, so that no rank uses a sum that another one does not have.
 
     Raises:
         InputError: If the topology has another number of ranks than the group, or an option is out of range.
@@ -70,6 +74,7 @@ class Communicator:
         cache_dir: str | os.PathLike[str] | None = None,
         timeout_s: float = 300.0,
         check_every_call: bool = False,
+        fall_back: bool = True,
     ) -> None:
         self.engine, self.topology = engine, topology
         self.rank, self.ranks = engine.rank, engine.ranks
@@ -80,11 +85,17 @@ class Communicator:
             cache_dir=cache_dir,
             timeout_s=timeout_s,
             check_every_call=check_every_call,
+            fall_back=fall_back,
         )
         record, defect = self._settings.record(topology), self._settings.defect(topology, engine.ranks)
+        if not defect and is_protocol(algorithm):
+            defect = switch_defect(algorithm)
         agree(engine.exchange, "the set-up of a communicator", record, error=defect)
         self._direct = engine if algorithm == AUTO and isinstance(engine, DirectEngine) else None
-        planned = FOREST if algorithm == AUTO else algorithm
+        self.in_network: InNetwork | None = None
+        if is_protocol(algorithm):
+            self.in_network = InNetwork(engine, algorithm, timeout_s=timeout_s, fall_back=fall_back)
+        planned = FOREST if algorithm == AUTO or self.in_network is not None else algorithm
         self._programs = RankPrograms(
             engine, topology, algorithm=planned, pieces=pieces, cache_dir=cache_dir, timeout_s=timeout_s
         )
@@ -98,8 +109,14 @@ class Communicator:
         self.close()
 
     def close(self) -> None:
-        """Close the engine."""
+        """Close the engine, and leave the jobs at a switch."""
+        self.leave()
         self.engine.close()
+
+    def leave(self) -> None:
+        """Leave the jobs at a switch, where there are any; the engine stays open."""
+        if self.in_network is not None:
+            self.in_network.close()
 
     def prepare(
         self,
@@ -134,6 +151,8 @@ class Communicator:
             root=root,
             in_place=in_place,
         )
+        if self.in_network is not None:
+            self.in_network.check(collective, request.dtype, request.op)
         found = self._programs.known(request)
         if found is None:
             return self._programs.make(request)
@@ -365,7 +384,36 @@ class Communicator:
             )
             return
         program = self.prepare(collective, count, dtype=kind, op=op, root=root, in_place=given is None)
-        self.engine.run(program, given, output, dtype=kind, op=ReduceOp(op), timeout_s=self.timeout_s)
+        self.carry_out(program, given, output, dtype=kind, op=ReduceOp(op))
+
+    def carry_out(
+        self,
+        program: RankProgram,
+        given: Any,
+        wanted: Any,
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Run a program of :meth:`prepare`, by the engine or in the network; every rank calls this.
+
+        Args:
+            program: This rank's program.
+            given: The input, as :meth:`coppice.run.engines.engine.Engine.run` takes it.
+            wanted: The output, likewise.
+            dtype: Type of the elements.
+            op: The reduction.
+            timeout_s: Longest wait for another rank, in seconds; None for that of the communicator.
+
+        Raises:
+            RunError: If the collective did not complete.
+        """
+        by_switch = self.in_network if program.collective is Collective.ALL_REDUCE else None
+        if by_switch is not None and by_switch.all_reduce(program, given, wanted, dtype=dtype, op=op):
+            return
+        patience = self.timeout_s if timeout_s is None else timeout_s
+        self.engine.run(program, given, wanted, dtype=dtype, op=op, timeout_s=patience)
 
     def _divided(self, elements: int) -> int:
         """The number of elements, if they make equal blocks for all ranks.

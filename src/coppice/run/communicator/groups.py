@@ -29,6 +29,7 @@ class GroupSettings:
     cache_dir: str | os.PathLike[str] | None
     timeout_s: float
     check_every_call: bool
+    fall_back: bool = True
 
     def record(self, topology: Topology) -> dict[str, Value]:
         """What all ranks must have in common. The timeout and the place of plans are each rank's own business."""
@@ -40,6 +41,7 @@ class GroupSettings:
             "algorithm": self.algorithm,
             "pieces": self.pieces,
             "check_every_call": self.check_every_call,
+            "fall_back": self.fall_back,
         }
 
     def defect(self, topology: Topology, ranks: int) -> str:

@@ -95,7 +95,6 @@ class Lane:
                 in_place=given is None,
             )
             return
-        program = None
         for group in self._groups:
             try:
                 program = group.prepare(
@@ -110,12 +109,13 @@ class Lane:
                 if group is self._groups[-1]:
                     raise
             else:
-                break
-        if program is not None:
-            self.engine.run(program, source, target, dtype=dtype, op=op, timeout_s=timeout_s)
+                group.carry_out(program, source, target, dtype=dtype, op=op, timeout_s=timeout_s)
+                return
 
     def close(self) -> None:
         """Let go of the engine; others that wait for this rank raise."""
+        for group in self._groups:
+            group.leave()
         self.engine.close()
 
 
@@ -172,8 +172,8 @@ def open_lane(
         )
         for name in names
     ]
-    if options.threshold_bytes is not None:
-        return Lane(engine, groups, timeout, options.threshold_bytes)
+    if options.threshold_bytes is not None or groups[0].in_network is not None:
+        return Lane(engine, groups, timeout, options.threshold_bytes or 0)
     lane = Lane(engine, groups, timeout, 0)
     lane.threshold_bytes = _measured_threshold(lane, device, native)
     return lane
@@ -301,7 +301,8 @@ class Options:
             one host use shared memory directly, others are planned as if on one switch.
         engine: ``auto``, ``torch`` (messages of gloo or NCCL) or ``shm`` (shared memory of one host).
             ``COPPICE_ENGINE``.
-        algorithm: ``forest`` or a name of the catalogue. ``COPPICE_ALGORITHM``.
+        algorithm: ``forest``, a name of the catalogue, or a protocol of switches such as ``switchml``.
+            ``COPPICE_ALGORITHM``.
         threshold_bytes: Smaller tensors (M of :mod:`coppice.run.programs.rank_program`, in bytes) go to gloo or NCCL.
             ``COPPICE_THRESHOLD``; without one it is measured.
         cache_dir: Where plans are kept. ``COPPICE_CACHE``.

@@ -1,4 +1,4 @@
-"""AutoLRS for torch: ``from coppice.training.torch import AutoLRS``. Only this package imports torch."""
+"""Training with torch: ``AutoLRS``, and ``schedule`` for policies of overlap. Only this package imports torch."""
 
 from __future__ import annotations
 
@@ -12,5 +12,6 @@ if find_spec(PACKAGE) is None:
 
 from coppice.training.torch.autolrs import AutoLRS  # noqa: E402 (a missing torch is named first)
 from coppice.training.torch.lightning import lightning_callback  # noqa: E402
+from coppice.training.torch.overlap.schedule import schedule  # noqa: E402
 
-__all__ = ["AutoLRS", "lightning_callback"]
+__all__ = ["AutoLRS", "lightning_callback", "schedule"]

@@ -1,0 +1,351 @@
+#include "aggregation/switchagg.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <stdexcept>
+
+#include "aggregation/bytes.h"
+
+namespace coppice::aggregation {
+
+namespace switchagg {
+
+namespace {
+
+constexpr std::size_t kMostBytes = 65'000;
+constexpr double kMostEntries = 1 << 24;
+
+int whole(const Job& job, const std::string& name, double otherwise, double least, double most) {
+  const double found = job.setting(name, otherwise);
+  if (!(found >= least && found <= most) || found != std::floor(found)) {
+    throw std::invalid_argument("expected `" + name + "` to be a whole number from " +
+                                std::to_string(static_cast<long long>(least)) + " to " +
+                                std::to_string(static_cast<long long>(most)) + ", found " + std::to_string(found));
+  }
+  return static_cast<int>(found);
+}
+
+// The engine for keys of a length: up to 4, 8, 16, 32, 64 bytes.
+int engine_of(std::size_t length) {
+  return std::max(0, static_cast<int>(std::bit_width(length - 1)) - 2);
+}
+
+}  // namespace
+
+Options::Options(const Job& job) {
+  operation = static_cast<Operation>(whole(job, "operation", 0, 0, kOperations - 1));
+  lanes = whole(job, "lanes", job.values, 1, job.values);
+  key_bytes = whole(job, "key_bytes", 4, 4, 64);
+  engines = engine_of(static_cast<std::size_t>(key_bytes)) + 1;
+  if (job.slots < 1) throw std::invalid_argument("expected at least 1 slot, found " + std::to_string(job.slots));
+  front = job.slots;
+  back = whole(job, "back", std::min(16.0 * job.slots, kMostEntries), 0, kMostEntries);
+  most_pairs = std::min(job.values / lanes, 65'535);
+  round = whole(job, "round", std::max(back, 1), 1, 1 << 30);
+  const double start = job.setting("sequence", 0);
+  first = start >= 0 && start < 4294967296.0 ? static_cast<std::uint32_t>(start) : 0;
+  const std::size_t pair = 1 + static_cast<std::size_t>(key_bytes) + 4 * static_cast<std::size_t>(lanes);
+  most_bytes = kHeadBytes + static_cast<std::size_t>(most_pairs) * pair;
+  if (most_bytes > kMostBytes) {
+    throw std::invalid_argument("expected packets of at most " + std::to_string(kMostBytes) + " bytes, found " +
+                                std::to_string(most_bytes) + ": choose fewer values");
+  }
+}
+
+Head read_head(const std::uint8_t* packet) {
+  return {packet[0], packet[1], packet[2], packet[3], load<std::uint32_t>(packet + 4), load<std::uint32_t>(packet + 8),
+          load<std::uint32_t>(packet + 12), load<std::uint16_t>(packet + 16), load<std::uint16_t>(packet + 18)};
+}
+
+void write_head(std::uint8_t* packet, const Head& head) {
+  packet[0] = head.kind;
+  packet[1] = head.operation;
+  packet[2] = head.flags;
+  packet[3] = head.zero;
+  store(packet + 4, head.tree);
+  store(packet + 8, head.sequence);
+  store(packet + 12, head.acknowledged);
+  store(packet + 16, head.round);
+  store(packet + 18, head.count);
+}
+
+bool valid(const Head& head, Bytes packet, const Options& options) {
+  if (head.operation != static_cast<std::uint8_t>(options.operation) || head.flags > 1 || head.zero != 0) return false;
+  if (head.count > options.most_pairs || (head.count == 0 && !head.end())) return false;
+  const std::size_t values = 4 * static_cast<std::size_t>(options.lanes);
+  std::size_t at = kHeadBytes;
+  for (int pair = 0; pair < head.count; ++pair) {
+    if (at >= packet.size()) return false;
+    const std::size_t length = packet[at];
+    if (length == 0 || length > static_cast<std::size_t>(options.key_bytes)) return false;
+    at += 1 + length + values;
+  }
+  return at == packet.size();
+}
+
+void send_acknowledgement(Endpoint to, const AcknowledgementFields& fields, Outbox& out) {
+  std::array<std::uint8_t, kAcknowledgementBytes> packet{kAcknowledgement, static_cast<std::uint8_t>(fields.again ? 1 : 0)};
+  store(packet.data() + 2, fields.awaited);
+  store(packet.data() + 4, fields.tree);
+  store(packet.data() + 8, fields.next);
+  store(packet.data() + 12, fields.beyond);
+  out.send(to, packet);
+}
+
+AcknowledgementFields read_acknowledgement(const std::uint8_t* packet) {
+  return {packet[1] != 0, load<std::uint16_t>(packet + 2), load<std::uint32_t>(packet + 4),
+          load<std::uint32_t>(packet + 8), load<std::uint64_t>(packet + 12)};
+}
+
+}  // namespace switchagg
+
+using namespace switchagg;
+
+SwitchAgg::Tree::Tree(const Job& job, const Options& with, std::span<const Endpoint> below, Endpoint above)
+    : options(with), id(job.id), parent(above), from_parent(with.first),
+      up(above == kNobody ? std::vector<Endpoint>{} : std::vector<Endpoint>{above}, job.window,
+         above == kNobody ? 0 : with.most_bytes, with.first, job.timeout, job.patience),
+      down({below.begin(), below.end()}, job.window, with.most_bytes, with.first, job.timeout, job.patience),
+      filling(with.most_bytes) {
+  for (Endpoint each : below) {
+    index.emplace(each, children.size());
+    children.push_back({.at = each, .window = ReceiveWindow(with.first)});
+  }
+  for (int engine = 0; engine < with.engines; ++engine) {
+    engines.emplace_back(with.front, with.back, std::min(4 << engine, with.key_bytes), with.lanes, with.operation,
+                         job.element);
+  }
+}
+
+void SwitchAgg::open(const Job& job, std::span<const Endpoint> children, Endpoint parent) {
+  if (trees_.contains(job.id)) throw std::invalid_argument("job " + std::to_string(job.id) + " is open already");
+  if (children.empty()) throw std::invalid_argument("expected at least 1 child, found none");
+  const Options options(job);
+  std::int64_t taken = std::int64_t{options.engines} * options.front;
+  for (const auto& [id, tree] : trees_) taken += std::int64_t{tree.options.engines} * tree.options.front;
+  if (taken > slots_) {
+    throw std::invalid_argument("expected all jobs to have at most the " + std::to_string(slots_) +
+                                " slots of the switch, found " + std::to_string(taken));
+  }
+  Tree tree(job, options, children, parent);
+  if (tree.index.size() != children.size() || tree.index.contains(parent)) {
+    throw std::invalid_argument("expected children and parent to be different parties");
+  }
+  trees_.emplace(job.id, std::move(tree));
+}
+
+std::int64_t SwitchAgg::slots_in_use() const {
+  std::int64_t found = 0;
+  for (const auto& [id, tree] : trees_) {
+    for (const PairTable& engine : tree.engines) found += engine.in_use();
+  }
+  return found;
+}
+
+void SwitchAgg::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
+  ++counters_[Count::received];
+  static_assert(kHeadBytes == kAcknowledgementBytes);
+  if (packet.size() < kHeadBytes || packet[0] < kUp || packet[0] > kAcknowledgement) {
+    ++counters_[Count::malformed];
+    return;
+  }
+  const auto found = trees_.find(load<std::uint32_t>(packet.data() + 4));
+  if (found == trees_.end()) {
+    ++counters_[Count::out_of_range];
+    return;
+  }
+  Tree& tree = found->second;
+  if (packet[0] == kAcknowledgement) return acknowledged(tree, from, packet, now, out);
+  if (!valid(read_head(packet.data()), packet, tree.options)) {
+    ++counters_[Count::malformed];
+    return;
+  }
+  const auto child = tree.index.find(from);
+  if (packet[0] == kUp && child != tree.index.end()) return from_child(tree, child->second, packet, now, out);
+  if (packet[0] == kDown && from == tree.parent && from != kNobody) return from_parent(tree, packet, now, out);
+  ++counters_[Count::stranger];
+}
+
+void SwitchAgg::from_child(Tree& tree, std::size_t index, Bytes packet, Time now, Outbox& out) {
+  Child& child = tree.children[index];
+  const Head head = read_head(packet.data());
+  const auto heard = tree.down.acknowledge(index, head.acknowledged, 0, false, now, out, counters_);
+  const Arrival arrival = child.window.look(head.sequence);
+  const int later = static_cast<std::int16_t>(head.round - tree.round);
+  if (heard == Acknowledged::impossible) {
+    ++counters_[Count::out_of_range];
+  } else if (arrival == Arrival::repeated) {
+    ++counters_[Count::repeated];
+    answer_child(tree, child, false, out);
+  } else if (arrival == Arrival::ahead) {
+    ++counters_[Count::ahead];
+  } else if (later != 0) {
+    ++counters_[later > 0 ? Count::ahead : Count::stale];
+    if (later > 0) child.early = true;
+  } else if (child.ending && (head.end() || distance(head.sequence, child.end) > 0)) {
+    ++counters_[Count::out_of_range];
+  } else if (!tree.top().room()) {
+    ++counters_[Count::over_quota];
+    child.refused = true;
+  } else {
+    child.window.take(head.sequence);
+    for_pairs(packet, head.count, tree.options.lanes, [&](Bytes key, const std::uint8_t* values) {
+      tree.engines[static_cast<std::size_t>(engine_of(key.size()))].add(
+          key, values, counters_, [&](const Pair& pair) { emit(tree, pair, now, out); });
+    });
+    if (head.end()) {
+      child.ending = true;
+      child.end = head.sequence;
+    }
+    if (child.ending && !child.complete && distance(child.window.next(), child.end) > 0) {
+      child.complete = true;
+      ++tree.complete;
+    }
+    answer_child(tree, child, false, out);
+  }
+  proceed(tree, now, out);
+}
+
+void SwitchAgg::from_parent(Tree& tree, Bytes packet, Time now, Outbox& out) {
+  const Head head = read_head(packet.data());
+  const Arrival arrival = tree.from_parent.look(head.sequence);
+  if (arrival == Arrival::ahead) {
+    ++counters_[Count::ahead];
+    return;
+  }
+  if (arrival == Arrival::repeated) {
+    ++counters_[Count::repeated];
+  } else if (!tree.down.fits(head.sequence)) {
+    ++counters_[Count::over_quota];
+    tree.parent_refused = true;
+    return;
+  } else {
+    tree.from_parent.take(head.sequence);
+    std::copy(packet.begin(), packet.end(), tree.down.place(head.sequence));
+    tree.down.send(head.sequence, packet.size(), now, out, counters_);
+  }
+  send_acknowledgement(tree.parent, {false, 0, tree.id, tree.from_parent.next(), tree.from_parent.beyond()}, out);
+}
+
+void SwitchAgg::acknowledged(Tree& tree, Endpoint from, Bytes packet, Time now, Outbox& out) {
+  if (packet.size() != kAcknowledgementBytes || packet[1] > 1) {
+    ++counters_[Count::malformed];
+    return;
+  }
+  const AcknowledgementFields fields = read_acknowledgement(packet.data());
+  const auto child = tree.index.find(from);
+  if (child == tree.index.end() && (from != tree.parent || from == kNobody)) {
+    ++counters_[Count::stranger];
+    return;
+  }
+  const auto [stream, which] = child != tree.index.end() ? std::pair(&tree.down, child->second)
+                                                         : std::pair(&tree.up, std::size_t{0});
+  if (stream->acknowledge(which, fields.next, fields.beyond, fields.again, now, out, counters_) ==
+      Acknowledged::impossible) {
+    ++counters_[Count::out_of_range];
+  }
+  proceed(tree, now, out);
+}
+
+void SwitchAgg::answer_child(Tree& tree, Child& child, bool again, Outbox& out) {
+  const auto slow = std::find_if(tree.children.begin(), tree.children.end(), [](const Child& each) { return !each.complete; });
+  const auto awaited = slow == tree.children.end() ? 0 : slow - tree.children.begin() + 1;
+  send_acknowledgement(child.at, {again, static_cast<std::uint16_t>(awaited), tree.id, child.window.next(),
+                                  child.window.beyond()}, out);
+}
+
+// Adds a pair to the packet that goes up, and sends it once it is full; there must be room for one.
+void SwitchAgg::emit(Tree& tree, const Pair& pair, Time now, Outbox& out) {
+  std::uint8_t* at = tree.filling.data() + tree.filled;
+  const auto lanes = static_cast<std::size_t>(tree.options.lanes);
+  *at = static_cast<std::uint8_t>(pair.key.size());
+  std::copy(pair.key.begin(), pair.key.end(), at + 1);
+  put(at + 1 + pair.key.size(), pair.values, lanes);
+  tree.filled += 1 + pair.key.size() + 4 * lanes;
+  if (++tree.pairs == tree.options.most_pairs) send_filled(tree, false, now, out);
+}
+
+void SwitchAgg::send_filled(Tree& tree, bool end, Time now, Outbox& out) {
+  SendWindow& stream = tree.top();
+  const bool root = tree.parent == kNobody;
+  write_head(tree.filling.data(),
+             {root ? kDown : kUp, static_cast<std::uint8_t>(tree.options.operation), static_cast<std::uint8_t>(end ? 1 : 0), 0,
+              tree.id, stream.next(), root ? 0 : tree.from_parent.next(), tree.round, static_cast<std::uint16_t>(tree.pairs)});
+  std::copy_n(tree.filling.begin(), tree.filled, stream.place(stream.next()));
+  stream.send(stream.next(), tree.filled, now, out, counters_);
+  tree.filled = kHeadBytes;
+  tree.pairs = 0;
+}
+
+// Empties the memories as far as there is room, and asks again for what was refused.
+void SwitchAgg::proceed(Tree& tree, Time now, Outbox& out) {
+  while (tree.complete == static_cast<int>(tree.children.size()) && tree.top().room()) {
+    if (tree.draining < tree.engines.size()) {
+      const auto up = [&](const Pair& pair) { emit(tree, pair, now, out); };
+      if (!tree.engines[tree.draining].drain(counters_, up)) ++tree.draining;
+      continue;
+    }
+    send_filled(tree, true, now, out);
+    ++counters_[Count::completed];
+    ++tree.round;
+    tree.complete = 0;
+    tree.draining = 0;
+    for (Child& each : tree.children) {
+      each.refused = each.refused || each.early;
+      each.ending = each.complete = each.early = false;
+    }
+  }
+  if (tree.complete < static_cast<int>(tree.children.size()) && tree.top().room()) {
+    for (Child& each : tree.children) {
+      if (!each.refused) continue;
+      each.refused = false;
+      answer_child(tree, each, true, out);
+    }
+  }
+  if (tree.parent_refused && tree.down.fits(tree.from_parent.next())) {
+    tree.parent_refused = false;
+    send_acknowledgement(tree.parent, {true, 0, tree.id, tree.from_parent.next(), tree.from_parent.beyond()}, out);
+  }
+}
+
+Time SwitchAgg::deadline() const {
+  Time first = kNever;
+  for (const auto& [id, tree] : trees_) first = std::min({first, tree.up.deadline(), tree.down.deadline()});
+  return first;
+}
+
+void SwitchAgg::wake(Time now, Outbox& out) {
+  for (auto& [id, tree] : trees_) {
+    tree.up.wake(now, out, counters_);
+    tree.down.wake(now, out, counters_);
+  }
+}
+
+void SwitchAgg::save(Time now, std::vector<std::uint8_t>& state) const {
+  const auto number = [&](std::uint64_t value) {
+    state.resize(state.size() + 8);
+    store(state.data() + state.size() - 8, value);
+  };
+  for (const auto& [id, tree] : trees_) {
+    number(id);
+    number(tree.round);
+    number(tree.draining);
+    number(tree.parent_refused ? 1 : 0);
+    number(static_cast<std::uint64_t>(tree.pairs));
+    state.insert(state.end(), tree.filling.begin() + kHeadBytes,
+                 tree.filling.begin() + static_cast<std::ptrdiff_t>(tree.filled));
+    for (const Child& each : tree.children) {
+      each.window.save(state);
+      number((each.ending ? 1u : 0u) | (each.complete ? 2u : 0u) | (each.refused ? 4u : 0u) | (each.early ? 8u : 0u));
+      number(each.ending ? each.end : 0);
+    }
+    tree.from_parent.save(state);
+    tree.up.save(now, state);
+    tree.down.save(now, state);
+    for (const PairTable& engine : tree.engines) engine.save(state);
+  }
+}
+
+}  // namespace coppice::aggregation

@@ -1,0 +1,68 @@
+// A worker's end of a switch that runs as a process: blocking all-reduces over UDP.
+//
+// Each lane is a connected socket with a machine of its own; the tensor is cut into as many parts. While the program
+// does other things, a thread tells the switch now and then that this worker is alive.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "aggregation/protocols.h"
+#include "core/stop.h"
+#include "udp/member.h"
+#include "udp/sockets.h"
+
+namespace coppice::udp {
+
+struct ClientSettings {
+  MemberSettings member;  // of every lane; its job's slots and window are those of one lane
+  int index = 0;          // among all workers of the job; the member's own number is that at its switch
+  std::string host = "127.0.0.1";
+  int port = 0;
+  int lanes = 1;
+};
+
+// The switch or the other workers did not do their part; in one sentence.
+struct Failed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Client {
+ public:
+  // Throws std::invalid_argument where the host, the protocol or the job are none.
+  explicit Client(ClientSettings settings);
+  ~Client();
+
+  // Returns when all workers have joined. Throws Failed, and Cancelled when `stop` says so.
+  void join(Time timeout, const StopFlag& stop);
+  // Sums of `count` elements of the job's type over all workers, in `output`, which may be `input`. What it holds after
+  // a failure is nothing; the client is of no more use then but to be closed.
+  void all_reduce(const void* input, void* output, std::size_t count, Time timeout, const StopFlag& stop);
+  // Tells the switch that this worker goes; waits for the answer for a moment. Twice is allowed.
+  void close(const std::string& why = {});
+
+  aggregation::Counters counters() const;
+  bool joined() const { return joined_; }
+
+ private:
+  struct Lane;
+  void beat();
+  void reduce(Lane& lane, Time until, const StopFlag& stop);
+  [[noreturn]] void fail(const std::string& why);
+
+  ClientSettings settings_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  bool joined_ = false, closed_ = false;
+  std::string failure_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ending_ = false;
+  std::thread beating_;
+};
+
+}  // namespace coppice::udp

@@ -1,0 +1,163 @@
+#include "udp/server.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace coppice::udp {
+
+namespace {
+
+constexpr Time kLongestWait = 50 * kMillisecond;  // so that a switch ends soon when asked to
+constexpr Time kReportEvery = 20 * kMillisecond;
+constexpr int kTries = 50;  // to find neighbouring ports that are free
+
+// Replies that are lost, doubled or late.
+class Troubled final : public Wire {
+ public:
+  Troubled(Wire& wire, Faults& faults) : wire_(wire), faults_(faults) {}
+  std::uint8_t* room(std::size_t bytes) override {
+    packet_.resize(bytes);
+    return packet_.data();
+  }
+  void send(std::span<const Address> to) override {
+    for (const Address& each : to) faults_.give(each, packet_, pass());
+  }
+  void idle() { faults_.idle(pass()); }
+
+ private:
+  std::function<void(Address, Bytes)> pass() {
+    return [this](Address to, Bytes packet) {
+      std::copy(packet.begin(), packet.end(), wire_.room(packet.size()));
+      wire_.send({&to, 1});
+    };
+  }
+  Wire& wire_;
+  Faults& faults_;
+  std::vector<std::uint8_t> packet_;
+};
+
+std::vector<std::unique_ptr<Socket>> sockets_of(Address first, int lanes) {
+  for (int tried = 1;; ++tried) {
+    std::vector<std::unique_ptr<Socket>> found;
+    found.push_back(std::make_unique<Socket>(first));
+    try {
+      for (int lane = 1; lane < lanes; ++lane) {
+        const int port = found[0]->own().port + lane;
+        if (port > 65535) throw std::runtime_error("cannot listen on ports above 65535: take a lower port");
+        found.push_back(std::make_unique<Socket>(Address{first.host, static_cast<std::uint16_t>(port)}));
+      }
+      return found;
+    } catch (const std::runtime_error&) {
+      if (first.port != 0 || tried == kTries) throw;
+    }
+  }
+}
+
+}  // namespace
+
+Server::Server(ServerSettings settings) : settings_(std::move(settings)) {
+  const int lanes = settings_.lanes;
+  if (lanes < 1 || lanes > 64) throw std::invalid_argument("expected 1 to 64 `threads`, found " + std::to_string(lanes));
+  if (settings_.gate.slots < lanes) {
+    throw std::invalid_argument("expected a slot for each of " + std::to_string(lanes) + " threads, found " +
+                                std::to_string(settings_.gate.slots));
+  }
+  const Address first = resolved(settings_.host, settings_.port);
+  std::vector<std::unique_ptr<Socket>> sockets = sockets_of(first, lanes);
+  for (int at = 0; at < lanes; ++at) {
+    GateSettings own = settings_.gate;
+    own.lane = at;
+    own.lanes = lanes;
+    own.slots = settings_.gate.slots / lanes;
+    own.most_slots = settings_.gate.most_slots / lanes;
+    if (own.parent) own.parent->address.port = static_cast<std::uint16_t>(own.parent->address.port + at);
+    auto lane = std::make_unique<Lane>();
+    lane->socket = std::move(sockets[static_cast<std::size_t>(at)]);
+    lane->gate = std::make_unique<Gate>(own);
+    lane->gate->log = [this, at, lanes](const std::string& line) {
+      const std::lock_guard lock(events_mutex_);
+      events_.push_back(lanes == 1 ? line : line + " (lane " + std::to_string(at) + ")");
+    };
+    lanes_.push_back(std::move(lane));
+  }
+  for (std::size_t at = 0; at < lanes_.size(); ++at) {
+    Lane& lane = *lanes_[at];
+    lane.thread = std::thread([this, &lane, at] { serve(lane, at); });
+  }
+}
+
+Server::~Server() { stop(); }
+
+void Server::stop() {
+  stopping_ = true;
+  for (const auto& lane : lanes_) {
+    if (lane->thread.joinable()) lane->thread.join();
+  }
+}
+
+void Server::serve(Lane& lane, std::size_t number) {
+  FaultSettings own = settings_.faults;
+  own.seed = own.seed * 64 + number;
+  Faults in(own, 0), out(own, 1);
+  const bool troubled = own.any();
+  Intake intake(*lane.socket);
+  Batch batch(*lane.socket, false);
+  Troubled trouble(batch, out);
+  Wire& wire = troubled ? static_cast<Wire&>(trouble) : batch;
+  Gate& gate = *lane.gate;
+  Time told = 0;
+  bool nobody = false;
+  const auto tell = [&] {
+    const std::lock_guard lock(lane.mutex);
+    lane.report = {gate.counters(), gate.protocol_counters(), batch.packets(), batch.lost(), in.dropped + out.dropped,
+                   in.duplicated + out.duplicated, in.reordered + out.reordered, gate.jobs(), gate.slots_in_use()};
+  };
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    const Time before = now();
+    Time wait = std::min(kLongestWait, std::max<Time>(gate.deadline() - before, kMillisecond / 10));
+    if (in.holds() || out.holds()) wait = std::min(wait, 2 * kMillisecond);
+    const std::vector<Received>& packets = intake.batch(wait, nobody);
+    const Time time = now();
+    if (packets.empty() && troubled) {
+      in.idle([&](Address from, Bytes packet) { gate.receive(from, packet, time, wire); });
+      trouble.idle();
+    }
+    for (const Received& each : packets) {
+      if (troubled) {
+        in.give(each.from, each.packet, [&](Address from, Bytes packet) { gate.receive(from, packet, time, wire); });
+      } else {
+        gate.receive(each.from, each.packet, time, wire);
+      }
+    }
+    if (time >= gate.deadline()) gate.wake(time, wire);
+    batch.flush(nobody);
+    if (time - told >= kReportEvery) {
+      told = time;
+      tell();
+    }
+  }
+  tell();
+}
+
+ServerReport Server::report() const {
+  ServerReport all;
+  for (const auto& lane : lanes_) {
+    const std::lock_guard lock(lane->mutex);
+    const ServerReport& own = lane->report;
+    for (std::size_t at = 0; at < aggregation::kCounts; ++at) {
+      all.gate.values[at] += own.gate.values[at];
+      all.protocol.values[at] += own.protocol.values[at];
+    }
+    all.sent += own.sent, all.lost += own.lost;
+    all.dropped += own.dropped, all.duplicated += own.duplicated, all.reordered += own.reordered;
+    all.jobs = std::max(all.jobs, own.jobs), all.slots_in_use += own.slots_in_use;
+  }
+  return all;
+}
+
+std::vector<std::string> Server::events() {
+  const std::lock_guard lock(events_mutex_);
+  return std::exchange(events_, {});
+}
+
+}  // namespace coppice::udp

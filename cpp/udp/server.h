@@ -1,0 +1,63 @@
+// A switch as threads of this process: lane t listens on port P + t and owns the slots that its workers use there.
+//
+// Lanes share nothing, so nothing is locked where packets pass; a worker cuts its tensor into as many parts as its job
+// uses lanes.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "udp/faults.h"
+#include "udp/gate.h"
+#include "udp/sockets.h"
+
+namespace coppice::udp {
+
+struct ServerSettings {
+  GateSettings gate;  // its lane and lanes are set by the server; its slots are those of all lanes
+  std::string host = "127.0.0.1";
+  int port = 0;
+  int lanes = 1;
+  FaultSettings faults;
+};
+
+struct ServerReport {
+  aggregation::Counters gate, protocol;
+  std::uint64_t sent = 0, lost = 0, dropped = 0, duplicated = 0, reordered = 0;
+  std::int64_t jobs = 0, slots_in_use = 0;
+};
+
+class Server {
+ public:
+  // Listens from now on. Throws std::invalid_argument or std::runtime_error, in a sentence.
+  explicit Server(ServerSettings settings);
+  ~Server();
+  Address address() const { return lanes_.front()->socket->own(); }
+  void stop();
+  // As of a few hundredths of a second ago, or of the end.
+  ServerReport report() const;
+  // Lines about jobs that began and ended since the last call.
+  std::vector<std::string> events();
+
+ private:
+  struct Lane {
+    std::unique_ptr<Socket> socket;
+    std::unique_ptr<Gate> gate;
+    std::thread thread;
+    mutable std::mutex mutex;  // of the report
+    ServerReport report;
+  };
+  void serve(Lane& lane, std::size_t number);
+
+  ServerSettings settings_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::atomic<bool> stopping_{false};
+  std::mutex events_mutex_;
+  std::vector<std::string> events_;
+};
+
+}  // namespace coppice::udp

@@ -1,0 +1,143 @@
+"""Systems that aggregate in the network beside the simulated algorithms: modelled on the links of the same cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from coppice.bounds.attainable import in_network_bound
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.innetwork.clusters.modelled import ClusterSystem, cluster_system
+from coppice.innetwork.clusters.places import with_adding
+from coppice.innetwork.models.systems import named_system
+from coppice.simulation.model import Model
+
+__all__ = ["ModelledSystems", "ModelledTime", "modelled_systems"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelledTime:
+    """Time of one system at one size, by its closed form.
+
+    Attributes:
+        system: Name of the system, with the switches that it was given.
+        size_bytes: Size M.
+        time_us: Time in microseconds.
+    """
+
+    system: str
+    size_bytes: int
+    time_us: float
+
+    @property
+    def algbw_gb_per_s(self) -> float:
+        """Bytes of the tensor over time."""
+        return self.size_bytes / self.time_us / 1000 if self.time_us else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelledSystems:
+    """What the systems reach that a cluster can hold.
+
+    Attributes:
+        placed: Where each system lies, by name.
+        bounds: No schedule of trees takes less time for each byte, in 1 / (GB/s), with the switches that the system of
+            that name may use.
+        times: Systems in the order that they were asked for, sizes ascending.
+        refused: Why the cluster cannot hold others.
+    """
+
+    placed: Mapping[str, ClusterSystem]
+    bounds: Mapping[str, Fraction]
+    times: tuple[ModelledTime, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def fastest_first(self, size_bytes: int) -> list[ModelledTime]:
+        """The systems at a size by time.
+
+        Args:
+            size_bytes: One of the sizes.
+        """
+        rows = [row for row in self.times if row.size_bytes == size_bytes]
+        return sorted(rows, key=lambda row: float(f"{row.time_us:.9g}"))
+
+    def record(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "systems": {
+                name: {
+                    "where": found.where,
+                    "algbw_gb_per_s": float(1 / found.inv_rate),
+                    "algbw_exact": str(1 / found.inv_rate),
+                    "bound_algbw_gb_per_s": float(1 / self.bounds[name]),
+                    "bound_algbw_exact": str(1 / self.bounds[name]),
+                    "tiers": max((tree.tiers for tree in found.trees), default=0),
+                }
+                for name, found in self.placed.items()
+            },
+            "times": [
+                {
+                    "system": row.system,
+                    "size_bytes": row.size_bytes,
+                    "time_us": row.time_us,
+                    "algbw_gb_per_s": row.algbw_gb_per_s,
+                }
+                for row in self.times
+            ],
+            "refusals": dict(self.refused),
+        }
+
+
+def modelled_systems(
+    problem: Problem, systems: Iterable[str], *, sizes: Sequence[int], model: Model
+) -> ModelledSystems:
+    """Place systems on the cluster of a problem, and time them.
+
+    Args:
+        problem: An all-reduce.
+        systems: Names of :data:`coppice.innetwork.models.SYSTEMS`; ``switchml@spine*`` lets the switches add that the
+            pattern names, whatever the topology says of them.
+        sizes: Sizes M in bytes, 1 or more.
+        model: What messages cost at their ends, as for the algorithms beside them.
+
+    Raises:
+        InputError: If the collective is another one, or there is no such system or switch.
+
+    Examples:
+        >>> from coppice.simulation.models import model_of
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(preset("dgx-h100"), Collective.ALL_REDUCE)
+        >>> found = modelled_systems(problem, ["nvls", "sharp"], sizes=[2**30], model=model_of("ideal"))
+        >>> found.placed["nvls"].where, [row.system for row in found.times], list(found.refused)
+        ('inside the box', ['nvls'], ['sharp'])
+    """
+    if problem.collective is not Collective.ALL_REDUCE:
+        msg = f"expected an all_reduce with systems that add in the network, found {problem.collective}."
+        raise InputError(msg)
+    placed: dict[str, ClusterSystem] = {}
+    bounds: dict[str, Fraction] = {}
+    refused: dict[str, str] = {}
+    proved: dict[str, Fraction] = {}
+    for asked in systems:
+        word, _, pattern = (part.strip() for part in asked.partition("@"))
+        name = named_system(word)
+        topology = with_adding(problem.topology, pattern) if pattern else problem.topology
+        label = f"{name}@{pattern}" if pattern else name
+        try:
+            found = cluster_system(name, topology)
+        except InputError as error:
+            refused[label] = str(error)
+            continue
+        if pattern not in proved:
+            proved[pattern] = in_network_bound(replace(problem, topology=topology)).inv_rate
+        placed[label], bounds[label] = found, proved[pattern] / problem.shards
+    times = [
+        ModelledTime(system=name, size_bytes=size, time_us=found.time_us(size, model))
+        for name, found in placed.items()
+        for size in sizes
+    ]
+    return ModelledSystems(placed=placed, bounds=bounds, times=tuple(times), refused=refused)

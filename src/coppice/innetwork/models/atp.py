@@ -1,0 +1,83 @@
+"""ATP: jobs share slots as they come, and what finds none is added at a parameter server.
+
+ATP (NSDI 2021); the share is derived.
+"""
+
+from __future__ import annotations
+
+from math import expm1, log1p
+
+from coppice.innetwork.models.case import AggregationCase
+from coppice.innetwork.models.errors import fixed_point
+from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
+from coppice.innetwork.models.frames import ATP_BYTES, WireFrame
+from coppice.innetwork.models.switchml import slot_run
+
+__all__ = ["aggregated_share", "atp"]
+
+_SLOTS = 40_000
+"""Aggregators of its switch."""
+
+_WINDOW = 100
+"""Packets up to which the window of a worker grows."""
+
+
+def aggregated_share(packets: int, slots: int) -> float:
+    """Share of the packets in flight that find their slot free, derived: hashed, and the first one keeps it.
+
+    Of P tags that hash into S slots S (1 - (1 - 1/S)^P) hold one.
+
+    Args:
+        packets: Tags in flight, of all jobs.
+        slots: Slots of the switch.
+
+    Examples:
+        >>> aggregated_share(1, 10), round(aggregated_share(1000, 1000), 3), round(aggregated_share(10_000, 100), 3)
+        (1.0, 0.632, 0.01)
+    """
+    if slots == 1:
+        return 1 / packets
+    return min(1.0, -slots * expm1(packets * log1p(-1 / slots)) / packets)
+
+
+def atp(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
+    """A share q of the packets is added in the switch, the rest at the server, which also gets every sum.
+
+    Each link carries the tensor once each way, the server's (q + (1 - q) n) times in: max(x/B, (q + (1-q) n) x/B_ps).
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2))
+        >>> [round(8 * atp(each, 10**9).gb_per_s) for each in (case, AggregationCase(
+        ...     workers=8, gb_per_s=Fraction(25, 2), slots=100, jobs=10))]
+        [33, 10]
+    """
+    frame = WireFrame(values=case.values or 62, overhead_bytes=ATP_BYTES)
+    slots = _SLOTS if case.slots is None else case.slots
+    share = aggregated_share(_WINDOW * case.jobs, slots)
+    window = AggregationCase(
+        workers=case.workers,
+        gb_per_s=case.gb_per_s,
+        rtt_us=case.rtt_us,
+        tiers=case.tiers,
+        slots=_WINDOW,
+        loss=case.loss,
+        timeout_us=case.timeout_us,
+        pass_us=case.pass_us,
+        recirculation_gb_per_s=case.recirculation_gb_per_s,
+    )
+    run = slot_run(window, size_bytes, frame, passes=2)
+    at_server = share + (1 - share) * case.workers
+    server = float(case.server * frame.efficiency) / at_server
+    slower = max(1.0, run.gb_per_s / server)
+    return AggregationEstimate(
+        system="atp",
+        time_us=max(run.time_us, microseconds(size_bytes, server) * run.slowdown + case.rtt_us * case.tiers),
+        gb_per_s=run.gb_per_s / slower,
+        memory_bytes=slots * (frame.payload_bytes + 10),
+        error=fixed_point(case.workers),
+        model="max(x/B, (q+(1-q)n) x/B_ps), q = S(1-(1-1/S)^P)/P",
+        source="ATP, NSDI 2021",
+        link_bytes=1 / frame.efficiency,
+        details={"aggregated_share": share, "slowdown_by_loss": run.slowdown},
+    )

@@ -1,0 +1,156 @@
+"""What the models are asked: workers, their links, the switch between them, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isfinite
+
+from coppice.errors import InputError
+
+__all__ = ["AggregationCase"]
+
+_SLOTS = 128
+_COUNTS = (
+    "workers",
+    "slots",
+    "values",
+    "jobs",
+    "tiers",
+    "gpus",
+    "nics",
+    "window",
+    "message_bytes",
+    "table_pairs",
+    "radix",
+    "trees",
+)
+_TIMES = ("rtt_us", "timeout_us", "pass_us", "skew_us")
+_RATES = ("gb_per_s", "box_gb_per_s", "server_gb_per_s", "adding_gb_per_s", "recirculation_gb_per_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregationCase:
+    """One all-reduce among workers that are alike, around a switch or a tree of them.
+
+    A model reads what it knows and leaves the rest alone.
+
+    Attributes:
+        workers: GPUs that take part.
+        gb_per_s: Rate of a worker's link to the switch (of a NIC where boxes have several GPUs), each direction, GB/s.
+        rtt_us: From the last bit of a packet leaving a worker to its answer being all there, with idle queues and no
+            contribution of another worker missing, through one tier.
+        slots: Slots (aggregators) of the switch, shared evenly by the jobs that own them; None: 128, ATP's 40,000.
+        values: Values of 4 bytes in a packet; None: what the system has (256, or 62 for ATP).
+        loss: Probability that a packet is lost, in each direction and for each worker by itself.
+        timeout_us: Time after which a worker sends a packet again.
+        jobs: Jobs that share the switch.
+        tiers: Tiers of switches that aggregate, one above the other.
+        gpus: GPUs of a box, which reduce among themselves first (NetReduce, NVLSTree).
+        nics: NICs of a box.
+        box_gb_per_s: Rate of a GPU inside its box; None where boxes have one GPU.
+        server_gb_per_s: Rate of a parameter server's link; None: as a worker's.
+        adding_gb_per_s: Contributions of all workers together that the switch or the box beside it adds; None: line
+            rate on all ports.
+        recirculation_gb_per_s: Rate of the loopback ports through which a packet passes a pipeline again; None: enough.
+        pass_us: Time of each further pass.
+        window: Messages that a worker may have outstanding (NetReduce).
+        message_bytes: Bytes of such a message.
+        table_pairs: Pairs of key and value that a switch holds (SwitchAgg); None: all keys.
+        skew_us: Time by which workers are apart (streaming adders).
+        radix: Children of a switch in a tree (SHARP).
+        trees: Jobs that a switch can reduce for at a time (SHARP from version 3 on).
+
+    Raises:
+        InputError: If a value is out of range.
+
+    Examples:
+        >>> AggregationCase(workers=8, gb_per_s=Fraction(25, 2)).rtt_us
+        6.0
+        >>> AggregationCase(workers=1, gb_per_s=Fraction(1))
+        Traceback (most recent call last):
+        ...
+        coppice.errors.InputError: expected 2 workers or more, found 1: one alone has nothing to add.
+    """
+
+    workers: int
+    gb_per_s: Fraction
+    rtt_us: float = 6.0
+    slots: int | None = None
+    values: int | None = None
+    loss: float = 0.0
+    timeout_us: float = 10_000.0
+    jobs: int = 1
+    tiers: int = 1
+    gpus: int = 1
+    nics: int = 1
+    box_gb_per_s: Fraction | None = None
+    server_gb_per_s: Fraction | None = None
+    adding_gb_per_s: Fraction | None = None
+    recirculation_gb_per_s: Fraction | None = None
+    pass_us: float = 0.0
+    window: int = 8
+    message_bytes: int = 65536
+    table_pairs: int | None = None
+    skew_us: float = 1.0
+    radix: int = 32
+    trees: int = 1
+
+    def __post_init__(self) -> None:
+        if self.workers < 2:
+            msg = f"expected 2 workers or more, found {self.workers}: one alone has nothing to add."
+            raise InputError(msg)
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and not 1 <= value < 2**40:
+                msg = f"expected `{name}` of 1 or more, found {value}."
+                raise InputError(msg)
+        for name in _TIMES:
+            value = getattr(self, name)
+            if not (isfinite(value) and value >= 0):
+                msg = f"expected `{name}` of 0 or more microseconds, found {value}."
+                raise InputError(msg)
+        for name in _RATES:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                msg = f"expected `{name}` above 0 GB/s, found {value}."
+                raise InputError(msg)
+        if not 0 <= self.loss <= 0.5:
+            msg = f"expected `loss` as a probability of 0 to 0.5, found {self.loss}."
+            raise InputError(msg)
+        if self.radix < 2:
+            msg = f"expected `radix` of 2 or more, found {self.radix}: a switch with one child adds nothing."
+            raise InputError(msg)
+        if self.workers % self.gpus:
+            msg = (
+                f"expected boxes of {self.gpus} GPUs to make up all {self.workers} workers, found a rest of "
+                f"{self.workers % self.gpus}: change `gpus`."
+            )
+            raise InputError(msg)
+
+    @property
+    def boxes(self) -> int:
+        """Boxes that the workers are in."""
+        return self.workers // self.gpus
+
+    @property
+    def server(self) -> Fraction:
+        """Rate of a parameter server's link in GB/s."""
+        return self.gb_per_s if self.server_gb_per_s is None else self.server_gb_per_s
+
+    @property
+    def all_slots(self) -> int:
+        """Slots of the switch where jobs own theirs."""
+        return _SLOTS if self.slots is None else self.slots
+
+    @property
+    def own_slots(self) -> int:
+        """Slots of one job where jobs share them evenly.
+
+        Raises:
+            InputError: If there is none for each.
+        """
+        if self.all_slots < self.jobs:
+            msg = f"expected a slot for each of {self.jobs} jobs, found {self.all_slots}: give more `slots`."
+            raise InputError(msg)
+        return self.all_slots // self.jobs

@@ -1,0 +1,60 @@
+"""How far a sum may be from the exact one, for values that are no larger than 1.
+
+Bounds, not estimates: tests draw values and compare. Half a unit in the last place of a float32 is 2^-24 of the value.
+"""
+
+from __future__ import annotations
+
+__all__ = ["block_float", "fixed_point", "float32_sum", "fpisa_sum"]
+
+
+def block_float(workers: int, exponent: int = 0) -> float:
+    """Of integers at a common exponent: n / (2 scale), scale = (2^31 - 1) / (n 2^e) (SwitchML, NSDI 2021, derived).
+
+    Args:
+        workers: n.
+        exponent: e, with all values up to 2^e.
+
+    Examples:
+        Eight normally distributed values are below 4 in all but few blocks:
+
+        >>> f"{block_float(8, 2):.1e}"
+        '6.0e-08'
+    """
+    scale = (2**31 - 1) / (workers * 2.0**exponent)
+    return workers / (2 * scale)
+
+
+def fixed_point(workers: int, factor: float = 1e6) -> float:
+    """Of integers at a fixed factor, 10^6 in ATP (NSDI 2021), while the sum fits: n / (2 factor).
+
+    >>> fixed_point(8)
+    4e-06
+    """
+    return workers / (2 * factor)
+
+
+def float32_sum(workers: int, *, depth: int | None = None) -> float:
+    """Of float32 values added one after the other, or in a tree of some depth: depth x n x 2^-24, to the first order.
+
+    Args:
+        workers: n.
+        depth: Additions that a value goes through; None: one after the other, n - 1.
+
+    Examples:
+        >>> float32_sum(8) == 7 * 8 * 2**-24, float32_sum(8, depth=3) == 3 * 8 * 2**-24
+        (True, True)
+    """
+    return (workers - 1 if depth is None else depth) * workers * 2.0**-24
+
+
+def fpisa_sum(workers: int) -> float:
+    """Of FPISA with a full adder (NSDI 2022, derived): each alignment cuts off less than a unit.
+
+    A unit is 2^-23 of the largest value; n - 1 alignments of n values, and the packing of a sum of up to n. FPISA-A,
+    which overwrites what it cannot align, has no bound.
+
+    >>> fpisa_sum(8) == (7 + 8) * 2**-23
+    True
+    """
+    return (2 * workers - 1) * 2.0**-23

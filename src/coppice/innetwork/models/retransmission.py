@@ -1,0 +1,143 @@
+r"""What loss costs a window of slots with time-outs, derived; the packet simulation measures the same quantities.
+
+n workers share s slots. In a *turn* of a slot each worker sends one packet up; when all n are there the sum goes down
+to all n. A packet is lost with probability p on its way up and, by itself, on its way down; a worker that has no answer
+sends again every ``timeout_us``, and gets a lost answer again from the copy that the slot keeps (the shadow copy).
+
+* Of one worker in one turn, let U be how often its packet has to be sent again until one arrives,
+  P(U >= k) = p^k, and V how often it has to ask again once the sum exists: none with probability 1 - p, then each time
+  both ways have to go well, P(V >= k) = p (1 - (1 - p)^2)^(k - 1).
+* A worker's next packet of the slot leaves when it has the last sum; the next sum is there when the slowest one's
+  packet is. So a turn takes max over workers of (V + U) time-outs more than without loss: the sum of m turns is
+  max U + (m - 1) terms of max (V + U) + max V, independent of each other.
+* Slots are independent, and the tensor is done with its last slot: E[max over slots] of these sums.
+
+Assumed: the time-out is longer than a turn (nothing is sent again in vain); phases of time-outs are alike for all
+workers; while a slot waits the link does not become faster for the others; what is sent again takes no time of the
+link but in the limit of endless tensors. To the first order in p a turn waits 2 n p time-outs.
+"""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+
+__all__ = ["TurnWaits", "expected_waits", "mean_waits", "turn_waits"]
+
+_TAIL = 1e-17
+_MOST_CELLS = 2**24
+
+
+class TurnWaits(NamedTuple):
+    """Distributions of the time-outs that pass, ``[k]`` the probability of k.
+
+    Attributes:
+        first: Until the first sum of a slot is there.
+        between: From one sum to the next.
+        last: Until all have the last sum.
+    """
+
+    first: NDArray[np.float64]
+    between: NDArray[np.float64]
+    last: NDArray[np.float64]
+
+
+def turn_waits(loss: float, workers: int) -> TurnWaits:
+    """How many time-outs a turn of a slot waits.
+
+    Args:
+        loss: Probability that a packet is lost, each way; below 1.
+        workers: Workers of the job.
+
+    Examples:
+        >>> waits = turn_waits(0.5, 1)
+        >>> [round(float(p), 4) for p in waits.first[:3]], [round(float(p), 4) for p in waits.last[:3]]
+        ([0.5, 0.25, 0.125], [0.5, 0.125, 0.0938])
+    """
+    if not loss:
+        nothing = np.ones(1)
+        return TurnWaits(nothing, nothing, nothing)
+    failing = 1 - (1 - loss) ** 2
+    most = ceil(np.log(_TAIL) / np.log(failing)) + 8
+    k = np.arange(most)
+    up = (1 - loss) * loss**k
+    down = np.where(k == 0, 1 - loss, loss * (1 - failing) * failing ** np.maximum(k - 1, 0))
+    both = np.convolve(up, down)[:most]
+    return TurnWaits(*(_slowest(each, workers) for each in (up, both, down)))
+
+
+def mean_waits(loss: float, workers: int) -> float:
+    """Time-outs that a turn of a slot waits on average.
+
+    Examples:
+        >>> mean_waits(0.0, 8), round(mean_waits(1e-4, 8), 6), round(mean_waits(0.01, 8), 4)
+        (0.0, 0.001599, 0.1518)
+    """
+    between = turn_waits(loss, workers).between
+    return float(np.arange(len(between)) @ between)
+
+
+def expected_waits(packets: int, window: int, *, loss: float, workers: int) -> float:
+    """Time-outs that a tensor waits in its slowest slot, on average.
+
+    Args:
+        packets: Packets of the tensor.
+        window: Slots.
+        loss: Probability that a packet is lost, each way.
+        workers: Workers of the job.
+
+    Raises:
+        InputError: If so much is lost over so many turns that the distribution does not fit in memory.
+
+    Examples:
+        >>> expected_waits(1024, 64, loss=0.0, workers=8)
+        0.0
+        >>> round(expected_waits(1024, 64, loss=1e-4, workers=8), 2)
+        0.83
+    """
+    if not loss:
+        return 0.0
+    waits = turn_waits(loss, workers)
+    turns, longer = divmod(packets, window)
+    held = np.ones(1)
+    for slots, count in ((window - longer, turns), (longer, turns + 1)):
+        if slots and count:
+            below = np.cumsum(_sum(waits, count)) ** slots
+            size = max(len(held), len(below))
+            held = _padded(held, size) * _padded(below, size)
+    return float(np.sum(1 - np.minimum(held, 1)))
+
+
+def _slowest(each: NDArray[np.float64], workers: int) -> NDArray[np.float64]:
+    """Distribution of the largest of so many."""
+    below = np.minimum(np.cumsum(each), 1) ** workers
+    below[-1] = 1
+    found: NDArray[np.float64] = np.diff(below, prepend=0)
+    return found
+
+
+def _sum(waits: TurnWaits, turns: int) -> NDArray[np.float64]:
+    """Distribution of the time-outs of a slot over all its turns."""
+    ends = np.convolve(waits.first, waits.last)
+    if turns == 1:
+        return ends
+    k = np.arange(len(waits.between))
+    mean = float(k @ waits.between)
+    spread = sqrt(max(0.0, float(k**2 @ waits.between) - mean**2) * turns)
+    size = ceil(mean * turns + 20 * spread) + 4 * len(k) + len(ends)
+    if size > _MOST_CELLS:
+        msg = f"expected less loss or fewer packets, found {turns:,} turns of a slot: its waits have no short list."
+        raise InputError(msg)
+    cells = 1 << (size - 1).bit_length()
+    many = np.fft.rfft(waits.between, cells) ** (turns - 1) * np.fft.rfft(ends, cells)
+    return np.maximum(np.fft.irfft(many, cells), 0)
+
+
+def _padded(below: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """A cumulative distribution with ones at its end."""
+    return np.concatenate([below, np.ones(size - len(below))])

@@ -1,0 +1,73 @@
+"""SwitchAgg: a switch that combines pairs of key and value in tables, towards one host.
+
+SwitchAgg (FPGA 2019, arXiv 1904.04024); the analysis is derived.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from coppice.innetwork.models.case import AggregationCase
+from coppice.innetwork.models.errors import float32_sum
+from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
+from coppice.innetwork.models.unanswered import refuse_loss
+
+__all__ = ["pairs_out", "reduction", "switchagg"]
+
+_PAIR_BYTES = 8
+
+
+def pairs_out(pairs: float, keys: int, capacity: int) -> float:
+    """Pairs that leave a table: every key once where all fit, else N (1 - C / U) + C with keys drawn uniformly.
+
+    Args:
+        pairs: N, that come in.
+        keys: U, that differ.
+        capacity: C, that the table holds.
+
+    Examples:
+        >>> pairs_out(8000, 1000, 1000), pairs_out(8000, 1000, 250)
+        (1000.0, 6250.0)
+    """
+    if capacity >= keys:
+        return float(min(pairs, keys))
+    return pairs * (1 - capacity / keys) + capacity
+
+
+def reduction(pairs: float, keys: int, capacity: int) -> float:
+    """Share of the pairs that a table takes off the link above: 1 - U / N where all keys fit.
+
+    >>> reduction(8000, 1000, 1000), reduction(8000, 1000, 250)
+    (0.875, 0.21875)
+    """
+    return 1 - pairs_out(pairs, keys, capacity) / pairs
+
+
+def switchagg(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
+    """Keys of 4 bytes beside values of 4: pairs up, what the table leaves to one host, which passes sums on in a chain.
+
+    max(2x, 8 pairs) / B for the reduction, then x / B for a pipelined broadcast by hosts.
+
+    Examples:
+        >>> case = AggregationCase(workers=8, gb_per_s=Fraction(12))
+        >>> round(switchagg(case, 10**9).gb_per_s, 3)
+        4.0
+    """
+    refuse_loss(case, "SwitchAgg", "ends of streams")
+    keys = max(1, size_bytes // 4)
+    capacity = keys if case.table_pairs is None else case.table_pairs
+    out = pairs_out(case.workers * keys, keys, capacity)
+    moved = max(_PAIR_BYTES * keys, _PAIR_BYTES * out)
+    reduced = microseconds(moved, float(case.gb_per_s))
+    spread = microseconds(size_bytes, float(case.gb_per_s))
+    return AggregationEstimate(
+        system="switchagg",
+        time_us=reduced + spread + case.rtt_us * (case.tiers + case.workers - 1),
+        gb_per_s=size_bytes / (reduced + spread) / 1000 if size_bytes else 0.0,
+        memory_bytes=capacity * _PAIR_BYTES * case.jobs,
+        error=float32_sum(case.workers),
+        model="max(2x, 8(N(1-C/U)+C))/B + x/B + n RTT",
+        source="SwitchAgg, arXiv 1904.04024",
+        link_bytes=Fraction(3),
+        details={"reduction": reduction(case.workers * keys, keys, capacity)},
+    )

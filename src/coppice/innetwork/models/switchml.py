@@ -1,0 +1,112 @@
+"""SwitchML: integer slots in a switch, two versions of each, self-clocked by the window.
+
+SwitchML (NSDI 2021).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from coppice.innetwork.models.case import AggregationCase
+from coppice.innetwork.models.errors import block_float
+from coppice.innetwork.models.estimate import AggregationEstimate
+from coppice.innetwork.models.frames import WireFrame
+from coppice.innetwork.models.retransmission import expected_waits, mean_waits
+from coppice.innetwork.models.windows import slots_for_line_rate, tensor_us, turn_us
+
+__all__ = ["VALUES_PER_PASS", "SlotRun", "slot_run", "switchml"]
+
+VALUES_PER_PASS = 64
+"""Values that a packet leaves in a pipeline on one pass; 256 of them take four."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotRun:
+    """What a window of slots does for one tensor.
+
+    Attributes:
+        time_us: Time of the tensor.
+        gb_per_s: Bytes of an endless tensor over time.
+        line_rate_slots: Slots with which the link never waits, without loss.
+        slowdown: Expected time over the time without loss.
+    """
+
+    time_us: float
+    gb_per_s: float
+    line_rate_slots: int
+    slowdown: float
+
+
+def slot_run(
+    case: AggregationCase, size_bytes: int, frame: WireFrame, *, passes: int, ahead: bool = False
+) -> SlotRun:
+    """A tensor through slots with time-outs.
+
+    Args:
+        case: Workers, links and slots.
+        size_bytes: Bytes of the tensor.
+        frame: A packet.
+        passes: How often a packet goes through the pipeline.
+        ahead: One window of empty packets goes first, to agree on exponents.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2), slots=64)
+        >>> run = slot_run(case, 2**20, WireFrame(values=256), passes=1)
+        >>> round(run.time_us, 2), round(8 * run.gb_per_s), run.line_rate_slots
+        (102.99, 86, 69)
+    """
+    wire, rtt = frame.wire_us(case.gb_per_s), case.rtt_us * case.tiers + (passes - 1) * case.pass_us
+    if case.recirculation_gb_per_s is not None and passes > 1:
+        again = case.workers * (passes - 1) * frame.size_bytes / (float(case.recirculation_gb_per_s) * 1000)
+        wire = max(wire, again)
+    packets = max(1, ceil(size_bytes / frame.payload_bytes))
+    window = min(case.own_slots, packets)
+    packets += window if ahead else 0
+    plain = tensor_us(packets, window, wire_us=wire, rtt_us=rtt)
+    waited = case.timeout_us * expected_waits(packets, window, loss=case.loss, workers=case.workers)
+    turn_waits = mean_waits(case.loss, case.workers)
+    slots = case.own_slots
+    endless = max(
+        turn_us(slots, wire_us=wire * (1 + turn_waits), rtt_us=0.0), rtt + wire + case.timeout_us * turn_waits
+    )
+    return SlotRun(
+        time_us=plain + waited,
+        gb_per_s=slots * frame.payload_bytes / endless / 1000,
+        line_rate_slots=slots_for_line_rate(wire_us=wire, rtt_us=rtt),
+        slowdown=(plain + waited) / plain,
+    )
+
+
+def slot_bytes(workers: int, values: int, *, value_bytes: int = 4, exponents: int = 2) -> int:
+    """Memory of one version of a slot: values, a bitmap in words of 32 workers, a count of 4 bytes, exponents.
+
+    >>> slot_bytes(8, 256)
+    1034
+    """
+    return values * value_bytes + 4 * ceil(workers / 32) + 4 + exponents
+
+
+def switchml(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
+    """Integers at an exponent that all agreed on one window ahead.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2), slots=32)
+        >>> round(8 * switchml(case, 10**9).gb_per_s)
+        43
+    """
+    frame = WireFrame(values=case.values or 256)
+    run = slot_run(case, size_bytes, frame, passes=ceil(frame.values / VALUES_PER_PASS), ahead=True)
+    return AggregationEstimate(
+        system="switchml",
+        time_us=run.time_us,
+        gb_per_s=run.gb_per_s,
+        memory_bytes=2 * case.all_slots * slot_bytes(case.workers, frame.values),
+        error=block_float(case.workers),
+        model="min(B 4k/(4k+82), s 4k/(RTT+t)); one window ahead for exponents",
+        source="SwitchML, NSDI 2021",
+        link_bytes=1 / frame.efficiency,
+        details={"slots_for_line_rate": run.line_rate_slots, "slowdown_by_loss": run.slowdown},
+    )

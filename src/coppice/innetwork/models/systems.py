@@ -1,0 +1,123 @@
+"""Every system that has a model, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from coppice.arguments import checked
+from coppice.errors import InputError
+from coppice.innetwork.models.atp import atp
+from coppice.innetwork.models.camdoop import camdoop
+from coppice.innetwork.models.case import AggregationCase
+from coppice.innetwork.models.estimate import AggregationEstimate
+from coppice.innetwork.models.fpisa import fpisa
+from coppice.innetwork.models.hosts import YARDSTICKS
+from coppice.innetwork.models.netagg import netagg
+from coppice.innetwork.models.netreduce import netreduce
+from coppice.innetwork.models.nvls import nvls, nvls_tree
+from coppice.innetwork.models.sharp import sharp_v1, sharp_v2, sharp_v3
+from coppice.innetwork.models.streaming import streaming
+from coppice.innetwork.models.switchagg import switchagg
+from coppice.innetwork.models.switchml import switchml
+from coppice.text import suggestion
+
+__all__ = ["MODELLED", "SYSTEMS", "estimate", "estimates", "named_system"]
+
+SYSTEMS: dict[str, Callable[[AggregationCase, int], AggregationEstimate]] = {
+    "switchml": switchml,
+    "fpisa": fpisa,
+    "atp": atp,
+    "netreduce": netreduce,
+    "streaming": streaming,
+    "switchagg": switchagg,
+    "netagg": netagg,
+    "camdoop": camdoop,
+    "sharp-v1": sharp_v1,
+    "sharp": sharp_v2,
+    "sharp-v3": sharp_v3,
+    "nvls": nvls,
+    "nvls-tree": nvls_tree,
+}
+"""Systems that aggregate in the network; `sharp` is its second version."""
+
+MODELLED = {**SYSTEMS, **YARDSTICKS}
+"""The same and the hosts by themselves."""
+
+
+def named_system(name: str, known: Iterable[str] = SYSTEMS) -> str:
+    """A name as it is known.
+
+    Args:
+        name: As people write it.
+        known: The names.
+
+    Raises:
+        InputError: If it is none of them.
+
+    Examples:
+        >>> named_system("NVLS-Tree")
+        'nvls-tree'
+    """
+    plain = name.strip().lower().replace("_", "-")
+    if plain in known:
+        return plain
+    msg = f"expected a system of {', '.join(known)}, found {name!r}: {suggestion(plain, known)}"
+    raise InputError(msg)
+
+
+@checked
+def estimate(system: str, case: AggregationCase, size_bytes: int) -> AggregationEstimate:
+    """What one system, or hosts by themselves (ring, sharded-ps, tree, ps), reach in a case.
+
+    Args:
+        system: Its name.
+        case: Workers, links, the switch.
+        size_bytes: Bytes of the tensor, 1 or more.
+
+    Raises:
+        InputError: If there is no such system or size, or the system does not suit the case.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> found = estimate("sharp", AggregationCase(workers=8, gb_per_s=Fraction(25)), 2**20)
+        >>> round(found.time_us, 2), found.model
+        (47.94, 'x/B + ceil(log_r n) RTT')
+    """
+    if size_bytes < 1:
+        msg = f"expected a size of 1 byte or more, found {size_bytes}."
+        raise InputError(msg)
+    return MODELLED[named_system(system, MODELLED)](case, size_bytes)
+
+
+@checked
+def estimates(
+    systems: Iterable[str], case: AggregationCase, size_bytes: int
+) -> tuple[list[AggregationEstimate], dict[str, str]]:
+    """What several systems reach, and why others do not suit.
+
+    Args:
+        systems: Names.
+        case: Workers, links, the switch.
+        size_bytes: Bytes of the tensor.
+
+    Returns:
+        The estimates in the order of the names, and a sentence for each system without one.
+
+    Raises:
+        InputError: If there is no such system or size.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> found, refused = estimates(["ring", "camdoop"], AggregationCase(workers=8, gb_per_s=Fraction(1)), 8)
+        >>> [each.system for each in found], refused["camdoop"]
+        (['ring'], 'expected the workers of a 3D torus, 27, 64, 125, ..., found 8: Camdoop needs one.')
+    """
+    found, refused = [], {}
+    for name in [named_system(each, MODELLED) for each in systems]:
+        try:
+            found.append(estimate(name, case, size_bytes))
+        except InputError as error:
+            if size_bytes < 1:
+                raise
+            refused[name] = str(error)
+    return found, refused

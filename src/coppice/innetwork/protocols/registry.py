@@ -1,0 +1,40 @@
+"""Every protocol by name."""
+
+from __future__ import annotations
+
+from coppice.errors import InputError
+from coppice.innetwork.protocols.camdoop import CAMDOOP
+from coppice.innetwork.protocols.protocol import SwitchProtocol
+from coppice.innetwork.protocols.sharp import SHARP
+from coppice.innetwork.protocols.streaming import STREAMING
+from coppice.innetwork.protocols.switchml import SWITCHML
+from coppice.text import suggestion
+
+__all__ = ["PROTOCOLS", "find_protocol"]
+
+# One line each, in alphabetical order.
+PROTOCOLS: dict[str, SwitchProtocol] = {
+    each.name: each
+    for each in (
+        CAMDOOP,
+        SHARP,
+        STREAMING,
+        SWITCHML,
+    )
+}  # fmt: skip
+
+
+def find_protocol(name: str) -> SwitchProtocol:
+    """The protocol of that name.
+
+    Raises:
+        InputError: If there is none.
+
+    >>> find_protocol("switchml").most_workers
+    32
+    """
+    found = PROTOCOLS.get(name)
+    if found is None:
+        msg = f"expected a protocol of aggregation in the network, found {name!r}: {suggestion(name, PROTOCOLS)}"
+        raise InputError(msg)
+    return found

@@ -1,0 +1,16 @@
+"""A software switch that runs as a process, and the worker's end of it, over UDP."""
+
+from coppice.innetwork.serving.address import SECRET_VARIABLE, SWITCH_VARIABLE, parse_address, read_secret
+from coppice.innetwork.serving.client import SwitchClient, SwitchError
+from coppice.innetwork.serving.server import PacketFaults, SwitchServer
+
+__all__ = [
+    "SECRET_VARIABLE",
+    "SWITCH_VARIABLE",
+    "PacketFaults",
+    "SwitchClient",
+    "SwitchError",
+    "SwitchServer",
+    "parse_address",
+    "read_secret",
+]

@@ -1,0 +1,226 @@
+"""A worker's end of a switch: blocking all-reduces of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice import _core
+from coppice.arguments import checked
+from coppice.errors import CoppiceError, InputError
+from coppice.innetwork.serving.address import parse_address
+
+__all__ = ["SwitchClient", "SwitchError"]
+
+ELEMENTS = ("float32", "int32")
+
+
+class SwitchError(CoppiceError):
+    """The switch or another worker did not do its part; what the sum would have been written to holds nothing."""
+
+
+class SwitchClient:
+    """One worker of a job at a switch.
+
+    All workers of a job make the same calls in the same order. Sums of float32 are of 31-bit integers at a common scale
+    of each packet, as the protocol says; float16 is summed as float32.
+
+    Args:
+        address: Of the switch, as HOST:PORT.
+        worker: Which worker this is, 0 .. workers - 1.
+        workers: How many there are.
+        seat: Which of how many workers this is at its switch, where the job has workers at several switches below
+            one; None where this switch has all of them.
+        job: Number of the job, the same at all workers.
+        epoch: Life of the job: a job that is started again needs a higher one.
+        protocol: What the switch speaks.
+        element: Type of the elements at the switch: ``float32`` or ``int32``.
+        values: Of one packet.
+        slots: Sums of the job that can be under way, over all threads.
+        window: Packets that may be under way, over all threads; None for as many as there are slots.
+        threads: Threads of the switch to use, with as many threads here.
+        timeout_ms: After which a packet is sent again.
+        secret: What the switch asks for.
+        settings: What only the protocol knows, by name.
+        silence_s: A switch that answers nothing for so long is gone, in seconds.
+        join_timeout_s: How long the other workers are waited for when the job begins, in seconds.
+
+    Raises:
+        InputError: If an option is out of range.
+    """
+
+    @checked
+    def __init__(
+        self,
+        address: str,
+        *,
+        worker: int,
+        workers: int,
+        seat: tuple[int, ...] | None = None,
+        job: int = 1,
+        epoch: int = 1,
+        protocol: str = "switchml",
+        element: str = "float32",
+        values: int = 256,
+        slots: int = 64,
+        window: int | None = None,
+        threads: int = 1,
+        timeout_ms: float = 10.0,
+        secret: bytes = b"",
+        settings: Mapping[str, float] | None = None,
+        silence_s: float = 5.0,
+        join_timeout_s: float = 30.0,
+    ) -> None:
+        host, port = parse_address(address)
+        if element not in ELEMENTS:
+            msg = f"expected elements of {' or '.join(ELEMENTS)} at the switch, found {element}."
+            raise InputError(msg)
+        outstanding = slots if window is None else window
+        positive = {
+            "workers": workers,
+            "values": values,
+            "threads": threads,
+            "slots": slots // max(1, threads),
+            "window": outstanding // max(1, threads),
+            "timeout_ms": timeout_ms,
+            "silence_s": silence_s,
+        }
+        for name, value in positive.items():
+            if value <= 0:
+                each = " of each thread" if name in ("slots", "window") else ""
+                msg = f"expected `{name}`{each} above 0, found {value}."
+                raise InputError(msg)
+        for name, value in (("job", job), ("epoch", epoch)):
+            if not 0 <= value < 1 << 32:
+                msg = f"expected `{name}` of 0 to {(1 << 32) - 1}, found {value}."
+                raise InputError(msg)
+        own_seat, seats = (worker, workers) if seat is None else (seat[0], seat[1])
+        self.worker, self.workers, self.element = worker, workers, element
+        self._join_timeout_s = float(join_timeout_s)
+        try:
+            described = _core.AggregationJob(
+                id=job,
+                workers=workers,
+                slots=slots // threads,
+                values=values,
+                window=outstanding // threads,
+                element=getattr(_core.Element, element),
+                timeout_ns=int(timeout_ms * 1e6),
+                patience_ns=10**16,  # the client knows better than the machine when to give up
+                settings={name: float(value) for name, value in (settings or {}).items()},
+            )
+            self._client = _core.switch_client(
+                host=host,
+                port=port,
+                lanes=threads,
+                protocol=protocol,
+                secret=secret,
+                job=described,
+                index=worker,
+                member=own_seat,
+                members=seats,
+                epoch=epoch,
+                silence_s=float(silence_s),
+            )
+        except (RuntimeError, ValueError, OverflowError) as error:
+            msg = f"{error}."
+            raise InputError(msg) from None
+
+    def __enter__(self) -> SwitchClient:
+        self.join()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close("" if error is None else f"it failed with {type(error).__name__}")
+
+    def join(self) -> None:
+        """Return when all workers of the job are there.
+
+        Raises:
+            SwitchError: If the switch is not there or refuses the job, or workers are missing after the time.
+        """
+        try:
+            self._client.join(timeout_s=self._join_timeout_s)
+        except RuntimeError as error:
+            msg = f"{error}."
+            raise SwitchError(msg) from None
+
+    def all_reduce(
+        self,
+        buffer: NDArray[Any],
+        output: NDArray[Any] | None = None,
+        *,
+        op: str = "sum",
+        timeout_s: float = 300.0,
+    ) -> NDArray[Any]:
+        """Sum the buffers of all workers, and give the result to all.
+
+        Args:
+            buffer: What this worker contributes, contiguous; takes the result if there is no output.
+            output: Takes the result; of the same type and size.
+            op: ``sum`` or ``avg``.
+            timeout_s: Longest wait for the other workers, in seconds.
+
+        Returns:
+            The array with the result.
+
+        Raises:
+            InputError: If the arrays are of a type that the job does not serve.
+            SwitchError: If the sum did not complete.
+        """
+        result = buffer if output is None else output
+        if op not in ("sum", "avg"):
+            msg = f"expected sum or avg in the network, found {op}: use an algorithm of the hosts."
+            raise InputError(msg)
+        served = ("float32", "float16") if self.element == "float32" else ("int32",)
+        for array in (buffer, result):
+            if array.dtype.name not in served or not array.flags.c_contiguous or array.size != buffer.size:
+                msg = (
+                    f"expected contiguous arrays of one size and of {' or '.join(served)}, found {array.dtype} of "
+                    f"{array.size} elements."
+                )
+                raise InputError(msg)
+        given = np.ascontiguousarray(buffer, dtype=self.element).reshape(-1)
+        wanted = result.reshape(-1) if result.dtype == given.dtype else np.empty_like(given)
+        self.all_reduce_at(given.ctypes.data, wanted.ctypes.data, given.size, timeout_s=timeout_s)
+        if op == "avg" and self.element == "int32":
+            wanted[:] = np.trunc(wanted / self.workers)
+        elif op == "avg":
+            np.divide(wanted, np.float32(self.workers), out=wanted)
+        if wanted.dtype != result.dtype:
+            result.reshape(-1)[:] = wanted
+        return result
+
+    def all_reduce_at(self, given: int, wanted: int, count: int, *, timeout_s: float) -> None:
+        """Sum ``count`` elements at the address ``given`` of all workers into ``wanted``, which may be the same.
+
+        Raises:
+            SwitchError: If the sum did not complete.
+        """
+        try:
+            self._client.all_reduce(input=given, output=wanted, count=count, timeout_s=timeout_s)
+        except RuntimeError as error:
+            msg = f"{error}."
+            raise SwitchError(msg) from None
+        except ValueError as error:
+            msg = f"{error}."
+            raise InputError(msg) from None
+
+    def close(self, why: str = "") -> None:
+        """Leave the job.
+
+        Args:
+            why: In words where that is no good end: the job ends at once, and the others are told.
+        """
+        self._client.close(why)
+
+    def counters(self) -> dict[str, int]:
+        """What was counted of packets of this worker, by name."""
+        found: dict[str, int] = self._client.counters()
+        return found

@@ -1,0 +1,165 @@
+"""The switch: threads of this process that add up what workers send them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from coppice import _core
+from coppice.arguments import checked
+from coppice.errors import InputError
+from coppice.innetwork.serving.address import parse_address
+
+__all__ = ["PacketFaults", "SwitchServer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacketFaults:
+    """What the switch does to packets on purpose, on their way in and on their way out, by seed.
+
+    Attributes:
+        drop: Share of packets that are lost.
+        duplicate: Share that comes twice.
+        reorder: Share that 1 to 8 later packets overtake.
+        seed: Of the choice.
+        after: Packets of each direction that pass unharmed first.
+    """
+
+    drop: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    seed: int = 1
+    after: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the shares.
+
+        Raises:
+            InputError: If one is none.
+        """
+        for name in ("drop", "duplicate", "reorder"):
+            if not 0 <= getattr(self, name) <= 1:
+                msg = f"expected `{name}` of 0 to 1, found {getattr(self, name)}."
+                raise InputError(msg)
+        if self.seed < 0 or self.after < 0:
+            msg = f"expected `seed` and `after` of 0 or more, found {self.seed} and {self.after}."
+            raise InputError(msg)
+
+
+class SwitchServer:
+    """A switch that runs until it is closed.
+
+    Args:
+        protocol: What it speaks, see ``coppice.innetwork``.
+        workers: Of a job; jobs of another size are refused. 0 for any.
+        slots: Sums that can be under way, over all jobs and threads.
+        host: IPv4 address to listen at, or a name that has one.
+        port: UDP port of the first thread, the next ones follow; 0 for any free one.
+        threads: Threads with a port each.
+        secret: What workers must know; nothing for a public key, which guards against accidents alone.
+        faults: What it does to packets on purpose.
+        parent: Switch above this one, as HOST:PORT: completed sums go there, and come back from there.
+        index: Which of the switches below the parent this one is.
+        siblings: How many there are.
+        silence_s: A worker that is not heard of for so long ends its job, in seconds.
+        most_jobs: Jobs at a time.
+        most_slots: Slots of one job; 0 for all.
+        most_per_second: Packets of one worker in a second, of which more are dropped; 0 for any number.
+
+    Raises:
+        InputError: If an option is out of range, or the port cannot be used.
+
+    Examples:
+        >>> with SwitchServer(workers=1) as switch:
+        ...     with SwitchClient(switch.address, worker=0, workers=1) as worker:
+        ...         worker.all_reduce(np.ones(3, dtype=np.float32)).tolist()
+        [1.0, 1.0, 1.0]
+    """
+
+    @checked
+    def __init__(
+        self,
+        protocol: str = "switchml",
+        *,
+        workers: int = 0,
+        slots: int = 256,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        threads: int = 1,
+        secret: bytes = b"",
+        faults: PacketFaults | None = None,
+        parent: str | None = None,
+        index: int = 0,
+        siblings: int = 1,
+        silence_s: float = 10.0,
+        most_jobs: int = 64,
+        most_slots: int = 0,
+        most_per_second: float = 0.0,
+    ) -> None:
+        if workers < 0 or slots < 1 or threads < 1 or most_jobs < 1 or most_slots < 0 or silence_s <= 0:
+            msg = (
+                "expected 1 slot, thread, and job or more, no negative numbers and `silence_s` above 0, found "
+                f"{slots}, {threads} and {most_jobs}, {workers} workers, {most_slots} slots of a job and {silence_s} s."
+            )
+            raise InputError(msg)
+        if not 0 <= index < siblings:
+            msg = f"expected `index` of 0 to {siblings - 1} for {siblings} switches below one, found {index}."
+            raise InputError(msg)
+        troubles = faults or PacketFaults()
+        above = (
+            None if parent is None else (*parse_address(parent, option="the switch above"), index, siblings)
+        )
+        try:
+            self._server = _core.switch_server(
+                protocol=protocol,
+                secret=secret,
+                workers=workers,
+                slots=slots,
+                host=host,
+                port=port,
+                lanes=threads,
+                faults=(troubles.drop, troubles.duplicate, troubles.reorder, troubles.seed, troubles.after),
+                parent=above,
+                silence_s=float(silence_s),
+                most_jobs=most_jobs,
+                most_slots=most_slots,
+                most_per_second=float(most_per_second),
+            )
+        except (RuntimeError, ValueError) as error:
+            msg = f"{error}."
+            raise InputError(msg) from None
+        self.host, self.port = host, self._server.port()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as HOST:PORT."""
+        return f"{self.host}:{self.port}"
+
+    def __enter__(self) -> SwitchServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening, and end the threads. Twice is allowed."""
+        self._server.stop()
+
+    def report(self) -> dict[str, Any]:
+        """What was counted so far.
+
+        Returns:
+            ``jobs`` and ``slots_in_use`` now; packets ``sent``, ``lost`` (that the system did not take), ``dropped``,
+            ``duplicated`` and ``reordered`` (on purpose); and by reason what the ``gate`` did not let pass and what
+            the ``protocol`` did with the rest.
+        """
+        found: dict[str, Any] = self._server.report()
+        return found
+
+    def events(self) -> list[str]:
+        """Lines about jobs that began and ended since the last call."""
+        found: list[str] = self._server.events()
+        return found

@@ -1,0 +1,66 @@
+"""The job that all parties of a simulated or searched aggregation agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from coppice import _core
+from coppice.errors import InputError
+from coppice.innetwork.protocols import SwitchProtocol
+
+__all__ = ["ELEMENTS", "groups_of", "job_of"]
+
+ELEMENTS = ("int32", "float32")
+MOST_NS = 2**62
+
+
+def groups_of(workers: int, tree: Sequence[int] | None) -> list[int]:
+    """Workers below each switch.
+
+    Raises:
+        InputError: If the groups are not all of the workers.
+    """
+    groups = [workers] if tree is None else list(tree)
+    if workers < 1 or min(groups, default=0) < 1 or sum(groups) != workers:
+        msg = (
+            f"expected 1 worker or more, and `tree` to say how many are below each switch, found {workers} workers "
+            f"and groups of {groups}: make the groups add up."
+        )
+        raise InputError(msg)
+    return groups
+
+
+def job_of(
+    protocol: SwitchProtocol,
+    *,
+    workers: int,
+    slots: int,
+    window: int | None,
+    values: int | None,
+    element: str,
+    timeout_ns: int,
+    patience_ns: int,
+    settings: Mapping[str, float] | None,
+) -> _core.AggregationJob:
+    """The job as the native machines take it; they check it."""
+    if element not in ELEMENTS:
+        msg = f"expected `element` to be one of {', '.join(ELEMENTS)}, found {element!r}."
+        raise InputError(msg)
+    if not 0 < timeout_ns <= MOST_NS or not 0 < patience_ns <= MOST_NS:
+        msg = "expected `timeout_ms` and `patience_ms` above 0, found one that is not: give times in milliseconds."
+        raise InputError(msg)
+    for name, number in (("workers", workers), ("slots", slots), ("window", window), ("values", values)):
+        if number is not None and not 1 <= number < 2**31:
+            msg = f"expected `{name}` from 1 on, found {number}."
+            raise InputError(msg)
+    return _core.AggregationJob(
+        id=1,
+        workers=workers,
+        slots=slots,
+        values=protocol.values if values is None else values,
+        window=slots if window is None else window,
+        element=getattr(_core.Element, element),
+        timeout_ns=timeout_ns,
+        patience_ns=patience_ns,
+        settings=dict(settings or {}),
+    )

@@ -1,0 +1,316 @@
+"""What carries messages: threads for each stream, which launch them in their order as they become ready.
+
+A second thread of the stream waits for what was launched. Collectives of a stream run on a process group of its own, so
+that nothing that the training program sends comes between them. One message of a stream is under way at a time, or,
+where the policy gives credit, as many bytes as it allows. Whatever fails in a thread is raised in the training program
+when it next waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from coppice.errors import CheckError
+from coppice.iteration.policies.messages import Message
+from coppice.training.torch.overlap.planning import LaunchPlan
+from coppice.training.torch.overlap.pools import pools_of
+
+__all__ = ["Carrier", "Streams"]
+
+# torch 2.13 has new names and warns of the old ones.
+_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Streams:
+    """Process groups by the name of a stream, made when they are first needed; every rank makes the same.
+
+    Args:
+        group: The ranks that train together; None: all.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._parent = group
+        self._groups: dict[str, dist.ProcessGroup] = {}
+        self.ranks = (
+            dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
+        )
+        self.rank = dist.get_rank(group)
+
+    def group(self, stream: str) -> dist.ProcessGroup:
+        """The group of a stream."""
+        if stream not in self._groups:
+            backend = dist.get_backend(self._parent)
+            self._groups[stream] = dist.new_group(
+                self.ranks, backend=backend, use_local_synchronization=len(self.ranks) < dist.get_world_size()
+            )
+        return self._groups[stream]
+
+
+@dataclass(eq=False)
+class _Sending:
+    """A message of this iteration.
+
+    Attributes:
+        missing: Gradients that are not there yet.
+        done: All ranks have its result.
+        works: Its collectives.
+    """
+
+    missing: set[int]
+    done: bool = False
+    works: list[Any] = field(default_factory=list)
+
+
+class Carrier:
+    """Carries the messages of a plan, iteration by iteration.
+
+    Args:
+        plan: Messages and their order.
+        tensors: The tensor of each of its layers.
+        streams: Where collectives run.
+        timeout_s: Longest wait for a message.
+    """
+
+    def __init__(
+        self, plan: LaunchPlan, tensors: Sequence[torch.Tensor], streams: Streams, timeout_s: float
+    ) -> None:
+        self.plan = plan
+        self._timeout_s = timeout_s
+        self._streams = streams
+        self._groups = {stream: streams.group(stream) for stream in plan.order}
+        self._pools = pools_of(plan.messages, tensors, len(streams.ranks))
+        self._shards: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        pushed = [each for each in plan.messages if each.collective == "push"]
+        self._servers = {
+            (each.gradients, each.offset_bytes): streams.ranks[turn % len(streams.ranks)]
+            for turn, each in enumerate(pushed)
+        }
+        """Global rank that serves each slice: they are dealt in turn."""
+        self.views: list[list[torch.Tensor]] = [[] for _ in tensors]
+        for layers, pool in self._pools.items():
+            for layer, view in zip(layers, pool.views, strict=True):
+                self.views[layer].append(view)
+        self.carriers: list[list[int]] = [[] for _ in tensors]
+        """Messages after which the sum of each layer's gradients is complete."""
+        for number, message in enumerate(plan.messages):
+            for layer in message.gradients:
+                self.carriers[layer].append(number)
+        self._starts: Mapping[str, Callable[[Message, dist.ProcessGroup], list[Any]]] = {
+            "all_reduce": self._all_reduce,
+            "reduce_scatter": self._reduce_scatter,
+            "all_gather": self._all_gather,
+            "push": self._push,
+            "pull": self._pull,
+        }
+        self._changed = threading.Condition()
+        self._sent: list[_Sending] = []
+        self._started: set[int] = set()
+        self._credit: dict[str, float] = {}
+        self._error: BaseException | None = None
+        self._closed = False
+        self._generation = 0
+        self.launched: dict[str, list[int]] = {}
+        """Numbers of the messages of the last iteration in the order of their launch, by stream."""
+        self._under_way: dict[str, SimpleQueue[tuple[int, _Sending] | None]] = {
+            stream: SimpleQueue() for stream in plan.order
+        }
+        self._threads = [
+            threading.Thread(target=target, args=(stream,), name=f"coppice {stream}", daemon=True)
+            for stream in plan.order
+            for target in (self._launch_all, self._finish)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def begin(self) -> None:
+        """A backward pass starts: all messages wait for their gradients."""
+        with self._changed:
+            self._sent = [_Sending(missing=set(message.layers)) for message in self.plan.messages]
+            self._started = set()
+            self._credit = {
+                message.stream: message.credit_bytes
+                for message in self.plan.messages
+                if message.credit_bytes is not None
+            }
+            self.launched = {stream: [] for stream in self.plan.order}
+            self._generation += 1
+            self._changed.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message of the iteration has not ended."""
+        return any(not sending.done for sending in self._sent)
+
+    def arrived(self, layers: Sequence[int]) -> None:
+        """Gradients are in their places."""
+        with self._changed:
+            for sending in self._sent:
+                sending.missing.difference_update(layers)
+            self._changed.notify_all()
+
+    def missing(self) -> set[int]:
+        """Layers whose gradients messages wait for."""
+        return set().union(*(sending.missing for sending in self._sent))
+
+    def forward_started(self, layer: int) -> None:
+        """The next forward pass of a layer has started."""
+        with self._changed:
+            self._started.add(layer)
+            self._changed.notify_all()
+
+    def wait(self, numbers: Sequence[int]) -> None:
+        """Wait for messages.
+
+        Raises:
+            CheckError: If one failed, or did not end in time.
+        """
+        if not self._sent:
+            return
+        with self._changed:
+            ended = self._changed.wait_for(
+                lambda: self._error is not None or all(self._sent[number].done for number in numbers),
+                timeout=self._timeout_s,
+            )
+            if self._error is not None:
+                reason = str(self._error).strip().splitlines()
+                msg = (
+                    f"expected all ranks to sum gradients, found one that does not answer "
+                    f"({reason[0] if reason else type(self._error).__name__}): start the training again from its "
+                    "last checkpoint."
+                )
+                raise CheckError(msg) from self._error
+            if not ended:
+                late = next(number for number in numbers if not self._sent[number].done)
+                msg = (
+                    f"expected {self.plan.messages[late].name} within {self._timeout_s:g} s, found it under way: a "
+                    "rank is slow or gone, or ranks run other layers."
+                )
+                raise CheckError(msg)
+        for number in numbers:  # on a device the result is ordered behind the collective, not waited for
+            for work in self._sent[number].works:
+                work.wait()
+
+    def close(self) -> None:
+        """End the threads; what is under way is let go of."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for queue in self._under_way.values():
+            queue.put(None)
+        for thread in self._threads:
+            thread.join(timeout=1.0)
+
+    def _launch_all(self, stream: str) -> None:
+        """The thread that launches what goes on a stream."""
+        seen = 0
+        try:
+            while True:
+                if not self._await_iteration(seen):
+                    return
+                seen = self._generation
+                for number in self.plan.order[stream]:
+                    if not self._await_turn(stream, number):
+                        return
+                    self._launch(stream, number)
+        except BaseException as error:  # noqa: BLE001 (raised where the training waits)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def _await_iteration(self, seen: int) -> bool:
+        """Wait for one after the iteration that was seen; False: there is none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._generation > seen)
+            return not self._closed
+
+    def _await_turn(self, stream: str, number: int) -> bool:
+        """Wait until a message may start; False: it never will."""
+        message, sending = self.plan.messages[number], self._sent[number]
+
+        def may_start() -> bool:
+            if self._closed or self._error is not None:
+                return True
+            if sending.missing or (
+                message.after_forward is not None and message.after_forward not in self._started
+            ):
+                return False
+            if not all(self._sent[each].done for each in message.after):
+                return False
+            if message.credit_bytes is not None:
+                return self._credit[stream] > 0
+            return all(self._sent[each].done for each in self.launched[stream])
+
+        with self._changed:
+            self._changed.wait_for(may_start)
+            if self._closed or self._error is not None:
+                return False
+            if message.credit_bytes is not None:
+                self._credit[stream] -= message.size_bytes
+            return True
+
+    def _launch(self, stream: str, number: int) -> None:
+        message, sending = self.plan.messages[number], self._sent[number]
+        started = self._starts[message.collective](message, self._groups[stream])
+        with self._changed:
+            self.launched[stream].append(number)
+            sending.works = [work for work in started if work is not None]
+        self._under_way[stream].put((number, sending))
+
+    def _finish(self, stream: str) -> None:
+        """The thread that waits for what a stream has launched."""
+        try:
+            while (launched := self._under_way[stream].get()) is not None:
+                number, sending = launched
+                for work in sending.works:
+                    work.wait()
+                with self._changed:
+                    sending.done = True
+                    if sending is self._sent[number] and stream in self._credit:
+                        self._credit[stream] += self.plan.messages[number].size_bytes
+                    self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001 (raised where the training waits)
+            self._fail(error)
+
+    def _slices(self, message: Message) -> list[torch.Tensor]:
+        return self._pools[message.gradients].slices(message.offset_bytes, message.size_bytes)
+
+    def _all_reduce(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
+        return [dist.all_reduce(each, group=group, async_op=True) for each in self._slices(message)]
+
+    def _reduce_scatter(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
+        shards, works = [], []
+        for flat in self._pools[message.gradients].whole:
+            shard = flat.new_empty(len(flat) // len(self._streams.ranks))
+            shards.append(shard)
+            works.append(_reduce_scatter_single(shard, flat, group=group, async_op=True))
+        self._shards[message.gradients] = shards
+        return works
+
+    def _all_gather(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
+        return [
+            _all_gather_single(flat, shard, group=group, async_op=True)
+            for flat, shard in zip(
+                self._pools[message.gradients].whole, self._shards[message.gradients], strict=True
+            )
+        ]
+
+    def _push(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
+        server = self._servers[message.gradients, message.offset_bytes]
+        return [dist.reduce(each, dst=server, group=group, async_op=True) for each in self._slices(message)]
+
+    def _pull(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
+        server = self._servers[message.gradients, message.offset_bytes]
+        return [
+            dist.broadcast(each, src=server, group=group, async_op=True) for each in self._slices(message)
+        ]

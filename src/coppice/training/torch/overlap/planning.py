@@ -1,0 +1,94 @@
+"""What a policy says of a recorded model, as a sequence that every rank launches alike.
+
+Ranks that pick by themselves what is ready and most urgent pick differently, and collectives that do not meet hang. So
+the order is made beforehand: the policy's messages are simulated on the recorded times of rank 0, and each stream
+launches them in the order in which they start there. A message still waits for its gradients, for what it comes
+after, and for credit; only the choice among several is made. The simulation respected what messages wait for, so a
+rank that launches in its order cannot wait for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.catalogue import policy_named
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
+from coppice.iteration.policies.messages import Message
+from coppice.iteration.running import run_tasks
+from coppice.iteration.steady import steady_iteration
+
+__all__ = ["LaunchPlan", "data_parallel_policy", "launch_plan"]
+
+_ITERATIONS = 4  # simulated; what is launched in the last but one is the order
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """Messages of an iteration and their order.
+
+    Attributes:
+        messages: The messages; a layer is a tensor, by its number in ``tensors``.
+        tensors: Place of each numbered tensor in the list of all trained ones.
+        order: Numbers of the messages of each stream, in the order in which they are launched.
+        scope: What must be summed before a tensor is updated.
+        predicted_seconds: Time of an iteration by the simulation; 0 where nothing was simulated.
+    """
+
+    messages: tuple[Message, ...]
+    tensors: tuple[int, ...]
+    order: Mapping[str, tuple[int, ...]]
+    scope: UpdateScope
+    predicted_seconds: float = 0.0
+
+
+def data_parallel_policy(name: str, settings: Mapping[str, object]) -> DataParallelPolicy:
+    """The policy of a name with its options.
+
+    Raises:
+        InputError: If there is none, or it is about something other than gradients.
+    """
+    found = policy_named(name).of(**settings)
+    if not isinstance(found, DataParallelPolicy) or "weights" in found.decides:
+        msg = (
+            f"expected a policy that decides about gradients alone, found {name!r}: take ddp, bytescheduler, dear, p3, "
+            "pace, priority, tictac, gradientflow, jia, mg-wfbp, wfbp or serial."
+        )
+        raise InputError(msg)
+    if getattr(found.settings, "ratio", 1.0) < 1:
+        msg = f"expected {name} with ratio=1, found {found.settings.ratio:g}: parts of gradients are simulated only."
+        raise InputError(msg)
+    return found
+
+
+def launch_plan(policy: DataParallelPolicy, workload: LayerWorkload, tensors: Sequence[int]) -> LaunchPlan:
+    """Messages of a policy, launched as the simulation of a steady iteration starts them.
+
+    Args:
+        policy: The policy.
+        workload: Its layers are the tensors.
+        tensors: Place of each of them among all trained ones.
+
+    Examples:
+        >>> from coppice.iteration.policies.data_parallel.priority import Priority
+        >>> work = LayerWorkload(forward=(1, 1, 1), backward=(2, 2, 2), bytes=(2, 2, 8), bytes_per_second=1.0)
+        >>> launch_plan(Priority.of(partition_bytes=4), work, (0, 1, 2)).order
+        {'network': (0, 1, 2, 3)}
+    """
+    messages = tuple(policy.messages(workload))
+    made = policy.iterations(workload, _ITERATIONS)
+    times = run_tasks(made.graph)
+    tasks = list(made.last[_ITERATIONS - 2])[len(made.last[_ITERATIONS - 2]) - len(messages) :]
+    start = [float(times.start[task]) for task in tasks]
+    order: dict[str, list[int]] = {}
+    for number in sorted(range(len(messages)), key=lambda each: (start[each], messages[each].priority, each)):
+        order.setdefault(messages[number].stream, []).append(number)
+    return LaunchPlan(
+        messages=messages,
+        tensors=tuple(tensors),
+        order={stream: tuple(numbers) for stream, numbers in order.items()},
+        scope=policy.update_scope,
+        predicted_seconds=steady_iteration(lambda count: policy.iterations(workload, count)).seconds,
+    )

@@ -1,0 +1,107 @@
+"""Systems in the network beside the simulated algorithms: `compare(..., systems=...)` and `--in-network LIST`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from coppice import compare
+from coppice.cli.options.names import AGGREGATING
+from coppice.errors import InputError
+from coppice.innetwork.models import SYSTEMS
+from coppice.topology.presets import preset
+from support.pages import coppice
+
+SPINES = ("fat-tree", "--sizes", "1K,1M", "--algorithms", "ring,forest", "--jobs", "1")
+
+
+def test_the_help_names_every_system() -> None:
+    assert tuple(SYSTEMS) == AGGREGATING
+
+
+def test_systems_stand_beside_algorithms_and_below_their_bound() -> None:
+    found = compare(
+        preset("fat-tree"),
+        "all_reduce",
+        sizes=[1024, 2**30],
+        algorithms=["ring"],
+        systems=["sharp@*", "nvls"],
+        jobs=1,
+    )
+    assert found.modelled is not None
+    assert list(found.modelled.placed) == ["sharp@*"]
+    assert "nvls needs a switch" in found.modelled.refused["nvls"]
+    large = found.modelled.fastest_first(2**30)[0]
+    best = found.best(2**30)
+    assert best is not None
+    assert large.time_us < best.time_us
+    assert all(found.modelled_limit_us(row) <= row.time_us for row in found.modelled.times)
+    table = found.to_table()
+    assert [row["status"] for row in table] == ["simulated"] * 2 + ["modelled", "refused"] * 2
+    assert {frozenset(row) for row in table} == {frozenset(table[0])}
+    plain = compare(preset("fat-tree"), "all_reduce", sizes=[1024, 2**30], algorithms=["ring"], jobs=1)
+    assert plain.modelled is None
+    assert plain.measurements == found.measurements
+    assert plain.optimum.inv_rate == found.optimum.inv_rate
+
+
+def test_only_all_reduces_are_modelled() -> None:
+    with pytest.raises(InputError, match=r"expected an all_reduce with systems .*, found broadcast"):
+        compare(preset("star"), "broadcast", sizes=[1024], systems=["sharp"], jobs=1)
+    with pytest.raises(InputError, match="expected a system of switchml, "):
+        compare(preset("star"), "all_reduce", sizes=[1024], systems=["sherp"], jobs=1)
+
+
+def test_the_command_prints_them_with_model_and_bound(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    done = coppice("compare", *SPINES, "--in-network", "switchml@spine*,sharp@*,camdoop", "--csv", str(table))
+    assert done.exit_code == 0, done.output
+    assert (
+        "in the network: closed forms on the links of the cluster, messages cost as in nccl-2.30"
+        in done.stdout
+    )
+    assert "switchml@spine*  0.5 GB/s of  1 by the exact bound,  a tree around spine0" in done.stdout
+    assert "camdoop: camdoop needs a 3D torus" in done.stdout
+    assert done.stdout.count("(modelled)") == 4
+    assert done.stdout.count("(simulated)") == 2
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [row["parameters"] for row in rows if row["algorithm"] == "sharp@*"] == ["modelled"] * 2
+
+
+def test_systems_may_stand_where_a_value_would() -> None:
+    first = coppice("compare", *SPINES, "--in-network", "sharp@*", "--json")
+    second = coppice("compare", "--in-network", "sharp@*", *SPINES, "--json")
+    assert first.exit_code == second.exit_code == 0, first.output + second.output
+    assert first.stdout == second.stdout
+    assert list(json.loads(first.stdout)["modelled"]["systems"]) == ["sharp@*"]
+
+
+def test_the_flag_alone_is_what_it_was() -> None:
+    words = ("compare", "dgx-h100", "--sizes", "1M", "--algorithms", "forest", "--jobs", "1")
+    for flag in ("--in-network", "--no-in-network"):
+        done = coppice(*words, flag, "--json")
+        assert done.exit_code == 0, done.output
+        record = json.loads(done.stdout)
+        assert "modelled" not in record
+        assert record["optimum"]["algbw_gb_per_s"] == pytest.approx(
+            450 if flag == "--in-network" else 257.142857
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("sharp",), "expected --in-network before systems that add in the network, found sharp without it"),
+        (("sharp", "--no-in-network"), "expected --in-network before systems"),
+        (("sharp", "--in-network", "--gain"), "--gain compares algorithms only"),
+        (("sharp@core*", "--in-network"), "fat-tree of 4 x 4, 2 spines has leaf0, "),
+        (("sharp,shrap", "--in-network"), "did you mean 'sharp'"),
+    ],
+)
+def test_what_means_nothing_is_refused(words: tuple[str, ...], told: str) -> None:
+    done = coppice("compare", SPINES[0], *words, *SPINES[1:])
+    assert done.exit_code == 2
+    assert told in " ".join(done.stderr.split())

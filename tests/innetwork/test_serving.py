@@ -1,0 +1,267 @@
+"""A switch that runs: the published scenarios, loss, jobs beside each other, switches above each other."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coppice.errors import InputError
+from coppice.innetwork.serving import (
+    PacketFaults,
+    SwitchClient,
+    SwitchError,
+    SwitchServer,
+    parse_address,
+    read_secret,
+)
+from support.switch_packets import Scenario
+
+TWO = {
+    "basic": "0:0*1 -, 1:0*1 all 2",
+    "other set first": "0:1*1 -, 1:1*1 all 2",
+    "both sets": "0:0*1 -, 1:0*1 all 2, 0:1*3 -, 1:1*3 all 6",
+    "slot reuse": "0:0*1 -, 1:0*1 all 2, 0:1*1 -, 1:1*1 all 2, 0:0*3 -, 1:0*3 all 6, 0:1*3 -, 1:1*3 all 6",
+    "ignore retransmissions": "0:1*1 -, 0:1*1 -, 0:1*1 -, 1:1*1 all 2",
+    "retransmit after reduction": "0:0*1 -, 1:0*1 all 2, 1:0*1 1 2, 1:0*1 1 2, 1:0*1 1 2, 0:0*1 0 2, 0:0*1 0 2",
+    "previous set": "0:1*1 -, 1:1*1 all 2, 1:0*3 -, 0:1*1 0 2, 0:1*1 0 2, 0:1*1 0 2",
+    "reuse and retransmit": "0:0*1 -, 1:0*1 all 2, 0:1*1 -, 1:1*1 all 2, 0:0*3 -, 1:0*3 all 6, 1:1*3 -, 0:0*3 0 6",
+}
+THREE = {
+    "basic": "0:0*1 -, 1:0*1 -, 2:0*1 all 3",
+    "other set": "0:1*1 -, 1:1*1 -, 2:1*1 all 3",
+    "both sets": "0:0*1 -, 1:0*1 -, 2:0*1 all 3, 0:1*3 -, 1:1*3 -, 2:1*3 all 9",
+    "slot reuse": "0:0*1 -, 1:0*1 -, 2:0*1 all 3, 0:1*1 -, 1:1*1 -, 2:1*1 all 3, 0:0*3 -, 1:0*3 -, 2:0*3 all 9",
+    "ignore retransmissions": "0:1*1 -, 0:1*1 -, 0:1*1 -, 1:1*1 -, 2:1*1 all 3",
+    "retransmit after reduction": "0:0*1 -, 1:0*1 -, 2:0*1 all 3, 1:0*1 1 3, 2:0*1 2 3, 0:0*1 0 3",
+    "previous set": "0:1*1 -, 1:1*1 -, 2:1*1 all 3, 1:0*1 -, 0:1*1 0 3, 0:1*1 0 3, 0:1*1 0 3",
+    "reuse and retransmit": "0:0*1 -, 1:0*1 -, 2:0*1 all 3, 0:1*1 -, 1:1*1 -, 2:1*1 all 3, "
+    "0:0*3 -, 1:0*3 -, 2:0*3 all 9, 1:1*3 -, 0:0*3 0 9, 2:0*3 2 9",
+}
+ONE = {"one worker": "0:0*1 0 1, 0:0*1 0 1, 0:1*2 0 2, 0:0*3 0 3"}
+
+
+def play(job: Scenario, script: str, *, slot: int = 0) -> None:
+    for step in script.split(", "):
+        what, _, reply = step.partition(" ")
+        worker, _, rest = what.partition(":")
+        which, _, times = rest.partition("*")
+        assert job.say(int(worker), int(which), int(times), slot=slot) == reply, (script, step)
+
+
+@pytest.mark.parametrize(
+    ("workers", "name"),
+    [(1, name) for name in ONE] + [(2, name) for name in TWO] + [(3, name) for name in THREE],
+)
+@pytest.mark.parametrize("values", [64, 256])
+def test_published_scenarios(workers: int, name: str, values: int) -> None:
+    with SwitchServer(slots=8) as switch:
+        job = Scenario(switch.port, workers, values=values)
+        play(job, (ONE, TWO, THREE)[workers - 1][name])
+        play(job, (ONE, TWO, THREE)[workers - 1][name], slot=3)  # 9: another slot on its own
+        job.close()
+
+
+def together(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Results of ``work(worker)`` in threads, or what it raised."""
+    found: list[Any] = [None] * count
+
+    def run(worker: int) -> None:
+        try:
+            found[worker] = work(worker)
+        except BaseException as error:  # noqa: BLE001  (given to the caller)
+            found[worker] = error
+
+    threads = [threading.Thread(target=run, args=(worker,)) for worker in range(count)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return found
+
+
+def sums(switch: SwitchServer, workers: int, sizes: list[int], **options: Any) -> None:
+    """Tensors of whole numbers over all workers, checked at every one."""
+
+    def work(worker: int) -> None:
+        with SwitchClient(switch.address, worker=worker, workers=workers, element="int32", **options) as end:
+            for number, size in enumerate(sizes):
+                data = np.arange(size, dtype=np.int32) * (worker + 1) + number
+                end.all_reduce(data, timeout_s=60)
+                wanted = np.arange(size, dtype=np.int32) * (workers * (workers + 1) // 2) + workers * number
+                np.testing.assert_array_equal(data, wanted)
+
+    for found in together(workers, work):
+        if found is not None:
+            raise found
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("loss", [0.0, 0.001, 0.01, 0.1])
+def test_sums_are_exact_under_loss(workers: int, loss: float) -> None:
+    """C6, C3, C13: also the loss of the first window, duplicates, reordering, and sizes that fill no packet."""
+    faults = PacketFaults(drop=loss, duplicate=loss, reorder=loss, seed=workers)
+    with SwitchServer(slots=64, faults=faults) as switch:
+        sums(switch, workers, [1, 63, 64, 65, 257, 3000, 0, 5], values=64, slots=16, timeout_ms=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 32])
+@pytest.mark.parametrize("loss", [0.0001, 0.01, 0.1])
+def test_sums_are_exact_under_loss_for_long(workers: int, loss: float) -> None:
+    faults = PacketFaults(drop=loss, duplicate=loss, reorder=loss, seed=9)
+    with SwitchServer(slots=64, faults=faults) as switch:
+        sums(switch, workers, [100_000, 99_999], values=64, slots=32, timeout_ms=10)
+
+
+def test_floats_and_halves() -> None:
+    choice = np.random.default_rng(1)
+    data = choice.standard_normal((2, 5000)).astype(np.float32)
+
+    def work(worker: int) -> tuple[Any, Any, Any]:
+        with SwitchClient(switch.address, worker=worker, workers=2) as end:
+            half = end.all_reduce(data[worker].astype(np.float16), op="avg")
+            return (
+                end.all_reduce(data[worker].copy()),
+                half,
+                end.all_reduce(data[worker], np.empty(5000, np.float32)),
+            )
+
+    with SwitchServer(workers=2) as switch:
+        first, second = together(2, work)
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_array_equal(first[0], first[2])
+    np.testing.assert_allclose(first[0], data.sum(axis=0), atol=1e-6)
+    np.testing.assert_allclose(first[1].astype(float), data.mean(axis=0), atol=3e-3)
+
+
+def test_several_threads() -> None:
+    with SwitchServer(slots=64, threads=3) as switch:
+        sums(switch, 2, [1, 10_000, 200], values=64, slots=24, threads=3)
+        sums(switch, 2, [5000], values=64, slots=8, threads=2, job=2)
+
+
+def test_two_jobs_at_once_and_slots_that_come_back() -> None:
+    """C14: slots return after a job's end and after a crash; both make progress; one more is refused."""
+    with SwitchServer(slots=32, silence_s=1.0) as switch:
+        results = together(
+            2, lambda job: sums(switch, 2 + job, [20_000], values=64, slots=16, window=8, job=job + 1)
+        )
+        assert results == [None, None]
+        sums(switch, 2, [1000], values=64, slots=32, job=3)
+        held = Scenario(switch.port, 2, job=4, slots=32, window=32)
+        held.say(0, 0, 1)
+        with pytest.raises(SwitchError, match="cannot serve job 5"):
+            sums(switch, 1, [10], values=64, slots=8, job=5)
+        held.close()  # without a word
+        for _ in range(600):
+            if any("job 4, epoch 1 ends: worker" in line for line in switch.events()):
+                break
+            time.sleep(0.05)
+        sums(switch, 2, [1000], values=64, slots=32, job=6)
+
+
+def test_switches_above_each_other_add_up_the_sums_of_those_below() -> None:
+    """C17: two leaves and a root, each dropping packets."""
+    faults = PacketFaults(drop=0.02, duplicate=0.02, reorder=0.02, seed=4)
+    with SwitchServer(slots=64, faults=faults) as root:
+        leaves = [
+            SwitchServer(slots=64, faults=faults, parent=root.address, index=index, siblings=2)
+            for index in range(2)
+        ]
+
+        def work(worker: int) -> Any:
+            leaf, seat = leaves[worker // 2], worker % 2
+            options = {"values": 64, "slots": 16, "timeout_ms": 5}
+            with SwitchClient(leaf.address, worker=worker, workers=4, seat=(seat, 2), **options) as end:
+                return [end.all_reduce(np.full(1000, worker + 1, dtype=np.float32)).max() for _ in range(3)]
+
+        assert together(4, work) == [[10.0] * 3] * 4
+        for leaf in leaves:
+            leaf.close()
+
+
+def test_what_is_refused_before_anything_is_sent() -> None:
+    with SwitchServer() as switch:
+        with pytest.raises(InputError, match="float32 or float16, found float64"):
+            SwitchClient(switch.address, worker=0, workers=1).all_reduce(np.zeros(3))
+        with pytest.raises(InputError, match="expected a worker of 0 to 1"):
+            SwitchClient(switch.address, worker=2, workers=2)
+        with pytest.raises(InputError, match="switchml"):
+            SwitchClient(switch.address, worker=0, workers=1, protocol="smoke")
+        with pytest.raises(InputError, match="another program has it"):
+            SwitchServer(port=switch.port)
+    with pytest.raises(InputError, match="IPv4"):
+        SwitchServer(host="nowhere.invalid")
+    with pytest.raises(InputError, match="does not have that address"):
+        SwitchServer(host="192.0.2.1")
+    with pytest.raises(InputError, match="of 0 to 1"):
+        PacketFaults(drop=1.5)
+    for wrong in ("", "host", "host:", ":1", "host:0", "host:99999", "host:x"):
+        with pytest.raises(InputError, match="HOST:PORT"):
+            parse_address(wrong)
+
+
+def test_a_secret_in_a_file(tmp_path: Any) -> None:
+    path = tmp_path / "secret"
+    path.write_text(" sesame\n")
+    assert read_secret(path) == b"sesame"
+    path.write_text("\n")
+    with pytest.raises(InputError, match="1 to 65536 bytes"):
+        read_secret(path)
+    with SwitchServer(secret=b"sesame") as switch:
+        sums(switch, 2, [100], secret=b"sesame")
+        with pytest.raises(SwitchError, match="has not answered"):
+            sums(switch, 1, [100], secret=b"simsim", silence_s=0.3)
+
+
+def test_a_worker_that_does_not_come_is_named() -> None:
+    with SwitchServer() as switch:
+        end = SwitchClient(switch.address, worker=1, workers=3, join_timeout_s=0.3)
+        with pytest.raises(SwitchError, match="worker 0 has not joined, worker 2 has not joined"):
+            end.join()
+
+
+def test_the_command_serves_reports_and_ends() -> None:
+    """C16: counters while it runs, by signal; it ends soon when asked to."""
+    command = [sys.executable, "-m", "coppice", "switch", "serve", "--port", "0", "--workers", "2", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        first = json.loads(process.stdout.readline())
+        assert first["event"] == "listening"
+        port = parse_address(first["address"])[1]
+        job = Scenario(port, 2)
+        job.say(0, 0, 1)
+        assert json.loads(process.stdout.readline())["what"].startswith(
+            "job 1, epoch 1 begins with 2 workers"
+        )
+        while True:
+            process.send_signal(signal.SIGUSR1)
+            found = json.loads(process.stdout.readline())
+            assert found["event"] == "counters"
+            if found["protocol"]["aggregated"] == 1:
+                break
+        assert found["jobs"] == 1
+        again = subprocess.run(
+            [*command[:6], str(port)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert again.returncode == 2
+        assert again.stderr.count("\n") <= 2
+        assert "another program has it" in again.stderr.replace("\n", " ")
+        process.send_signal(signal.SIGTERM)
+        rest, errors = process.communicate(timeout=20)
+        assert json.loads(rest.splitlines()[-1])["event"] == "counters"
+        assert (process.returncode, errors) == (0, "")
+        job.close()
+    finally:
+        process.kill()
+        process.wait()
