@@ -165,12 +165,13 @@ def table() -> str:
     clang = subprocess.run(
         ["clang", "--version"], capture_output=True, text=True, check=True
     ).stdout.splitlines()[0]
+    load = os.getloadavg()[0]
     lines += [
         "",
         f"A packet that the switch has already costs {cost}:",
         "look-ups, checks, lock, bitmap, and no value.",
         "",
-        f"Machine: {os.cpu_count()} x {model}, Linux {platform.release()}, {clang}; load average {os.getloadavg()[0]:.1f}.",
+        f"Machine: {os.cpu_count()} x {model}, Linux {platform.release()}, {clang}; load average {load:.1f}.",
     ]
     return "\n".join(lines) + "\n"
 
