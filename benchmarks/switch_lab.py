@@ -74,12 +74,17 @@ def round_trip_us(lab: Any, output: Path) -> float:
     return float(row["fastest_us"]) / 2
 
 
-def measured(workers: int, size: int, rounds: int, iterations: int) -> tuple[dict[str, list[Row]], float, list[float]]:
+def measured(
+    workers: int, size: int, rounds: int, iterations: int
+) -> tuple[dict[str, list[Row]], float, list[float]]:
     """Rows of every contender, the round trip, and the shares of the cores that were busy."""
     found: dict[str, list[Row]] = {"SwitchML": [], **{name: [] for name in HOSTS}}
     busy = []
     topology = preset("star", gpus=workers, gb_per_s=1)
-    with tempfile.TemporaryDirectory() as folder, standing("switchlab", topology, Fraction(MBIT, 8000)) as lab:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        standing("switchlab", topology, Fraction(MBIT, 8000)) as lab,
+    ):
         output = Path(folder) / "rows"
         trip = round_trip_us(lab, output)
         for turn in range(rounds):
@@ -93,7 +98,13 @@ def measured(workers: int, size: int, rounds: int, iterations: int) -> tuple[dic
                     launcher, algorithm = HOSTS[name]
                     runs.append(
                         bench_row(
-                            lab, launcher, Collective.ALL_REDUCE, algorithm, output, size=size, iterations=iterations
+                            lab,
+                            launcher,
+                            Collective.ALL_REDUCE,
+                            algorithm,
+                            output,
+                            size=size,
+                            iterations=iterations,
                         )
                     )
     return found, trip, busy
@@ -110,7 +121,9 @@ def law_us(name: str, workers: int, size: int, trip: float) -> float:
     return float(Fraction(2 * (workers - 1), workers) * size / (rate * TCP_SHARE)) / 1000
 
 
-def table(workers: int, size: int, found: Mapping[str, list[Row]], trip: float, busy: list[float]) -> tuple[Table, float]:
+def table(
+    workers: int, size: int, found: Mapping[str, list[Row]], trip: float, busy: list[float]
+) -> tuple[Table, float]:
     """One table, and SwitchML's time."""
     times = {name: statistics.median(float(row["time_us"]) for row in runs) for name, runs in found.items()}
     best = min(time for name, time in times.items() if name != "SwitchML")
@@ -118,7 +131,11 @@ def table(workers: int, size: int, found: Mapping[str, list[Row]], trip: float, 
     for name, time in times.items():
         law = law_us(name, workers, size, trip) if name != "MPICH" and name != "Open MPI" else None
         wrong = sum(int(row["wrong"]) for row in found[name])
-        cells = (f"{time / 1000:.0f}", f"{law / 1000:.0f}" if law else "", f"{100 * (time / law - 1):+.1f}%" if law else "")
+        cells = (
+            f"{time / 1000:.0f}",
+            f"{law / 1000:.0f}" if law else "",
+            f"{100 * (time / law - 1):+.1f}%" if law else "",
+        )
         rows.append((name, *cells, f"{best / time:.2f}", f"{wrong}"))
     theory = 2 * (workers - 1) / workers
     made = Table(
@@ -137,7 +154,9 @@ def table(workers: int, size: int, found: Mapping[str, list[Row]], trip: float, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workers", default="2,4,8", help="a list")
     parser.add_argument("--size", type=int, default=8 << 20, help="bytes")
     parser.add_argument("--rounds", type=int, default=3)
