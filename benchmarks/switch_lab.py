@@ -4,9 +4,10 @@
     python benchmarks/switch_lab.py --workers 8 --rounds 1
 
 All workers hang on one switch, by links of one rate. Every contender runs in every round, one after the other; a figure
-is the median over the rounds of its own median of the slowest worker's time. "Law" is the time of the models: SwitchML's
-window of slots with frames of the lab, and the bandwidth term of a ring, 2 (n - 1) / n of the tensor. The link counts the
-frame without preamble: 14 bytes of Ethernet, 20 of IPv4, 8 of UDP, 28 of the envelope and 10 of SwitchML beside values.
+is the median over the rounds of its own median of the slowest worker's time. "Law" is the time of the models:
+SwitchML's window of slots with frames of the lab, and the bandwidth term of a ring, 2 (n - 1) / n of the tensor. The
+link counts the frame without preamble: 14 bytes of Ethernet, 20 of IPv4, 8 of UDP, 28 of the envelope and 10 of
+SwitchML beside values.
 """
 
 from __future__ import annotations
@@ -144,9 +145,9 @@ def table(
         rows=rows,
         notes=[
             (
-                f"Best of the hosts over SwitchML: {best / times['SwitchML']:.2f}; 2 (n - 1) / n is {theory:.2f}. Round "
-                f"trip {trip:.0f} us; SwitchML's runs kept {100 * statistics.median(busy):.0f}% of the cores busy, starts "
-                "included."
+                f"Best of the hosts over SwitchML: {best / times['SwitchML']:.2f}; 2 (n - 1) / n is {theory:.2f}. "
+                f"Round trip {trip:.0f} us; SwitchML's runs kept {100 * statistics.median(busy):.0f}% of the cores "
+                "busy, starts included."
             )
         ],
     )

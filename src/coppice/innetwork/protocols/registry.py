@@ -20,18 +20,8 @@ __all__ = ["PROTOCOLS", "find_protocol"]
 # One line each, in alphabetical order.
 PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
-    for each in (
-        CAMDOOP,
-        NETAGG,
-        FPISA,
-        SHARP,
-        STREAMING,
-        ATP,
-        NETREDUCE,
-        SWITCHAGG,
-        SWITCHML,
-    )
-}  # fmt: skip
+    for each in (ATP, CAMDOOP, FPISA, NETAGG, NETREDUCE, SHARP, STREAMING, SWITCHAGG, SWITCHML)
+}
 
 
 def find_protocol(name: str) -> SwitchProtocol:
