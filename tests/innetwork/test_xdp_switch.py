@@ -7,13 +7,15 @@ import random
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from coppice.errors import InputError
 from coppice.innetwork.p4.generator import export_p4
+from coppice.innetwork.xdp import switch as switch_module
 from coppice.innetwork.xdp.libbpf import run_on_frame as run_program
-from coppice.innetwork.xdp.switch import COUNTS, XdpHosts, XdpSwitch, XdpWorker, serve_xdp
+from coppice.innetwork.xdp.switch import COUNTS, XdpHosts, XdpSwitch, XdpWorker, read_xdp_hosts, serve_xdp
 from innetwork.frames import (
     SWITCH_IPV4,
     SWITCH_MAC,
@@ -218,3 +220,32 @@ def test_it_agrees_with_the_p4_program_on_broken_frames(seed: int) -> None:
         assert (
             min(counted[reason] for reason in ("malformed", "stranger", "out_of_range", "stale", "ahead")) > 0
         )
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    switch_module._compiled.cache_clear()
+    with pytest.raises(InputError, match=r"needs clang: install it, .*\(Debian: clang libbpf-dev\)"):
+        serve_xdp(XdpHosts("10.0.0.254", (XdpWorker("02:00:00:00:01:00", "10.0.0.1", "lo"),)))
+
+
+def test_without_an_interface() -> None:
+    with served(1):
+        pass  # skips where nothing can be loaded
+    with pytest.raises(InputError, match="there is no interface 'nowhere0' here"):
+        serve_xdp(XdpHosts("10.0.0.254", (XdpWorker("02:00:00:00:01:00", "10.0.0.1", "nowhere0"),)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "Input data was truncated: write an object with ipv4 and workers"),
+        ('{"ipv4": "10.0.0.1"}', "missing required field `workers`"),
+        ('{"ipv4": "10.0.0.1", "workers": [{"mac": "x"}]}', r"`ipv4` - at `\$.workers\[0\]`"),
+    ],
+)
+def test_hosts_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "hosts.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_xdp_hosts(file)
