@@ -142,7 +142,7 @@ def test_a_switch_without_the_secret_is_silent(switch: SwitchServer) -> None:
         ({"workers": 3, "worker": 3}, "expected a worker of 0 to 2, found 3"),
         ({"slots": 65}, "a job may have 64 slots, found 65"),
         ({"slots": 4, "window": 5}, "window"),
-        ({"values": 361}, "values"),
+        ({"values": 2049}, "values"),
         ({"protocol": "switchml", "lanes": 2}, "1 lanes"),
     ],
 )

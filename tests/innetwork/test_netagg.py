@@ -94,15 +94,14 @@ class Net:
 
 
 def options(generator: random.Random, settings: Mapping[str, float], element: str = "int32") -> twin.Options:
-    window = generator.choice([1, 2, 5])
     return twin.Options(
         application=generator.randrange(1 << 32),
         workers=generator.choice([1, 2, 3, 5, 9]),
-        slots=generator.choice([16, 19, 40]),
+        slots=generator.choice([2, 16, 19, 40]),
         values=6,
-        window=window,
+        window=generator.choice([1, 2, 5, 100]),
         element=element,
-        timeout=30_000,
+        timeout=150_000,
         patience=10**9,
         settings={"sequence": generator.choice([0, 2**32 - 3]), **settings},
     )
@@ -132,15 +131,19 @@ def expected(operation: str, inputs: Sequence[np.ndarray]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_boxes_and_shims_agree_with_the_twin_and_sums_are_exact(seed: int) -> None:
     generator = random.Random(seed)
     operation = generator.randrange(4)
     settings: dict[str, float] = {"operation": operation, "k": 2}
-    for name, choices in (("straggler", [0, 9_000]), ("rate", [0, 50_000_000]), ("again", [150_000, 10**8])):
+    for name, choices in (
+        ("straggler", [0, 40_000]),
+        ("rate", [0, 200_000_000]),
+        ("again", [2_000_000, 10**8]),
+    ):
         settings[name] = generator.choice(choices)
     if generator.random() < 0.3:
-        settings["heartbeat"] = 10_000
+        settings["heartbeat"] = 200_000
     boxes = generator.randrange(4)
     if boxes == 0 and generator.random() < 0.5:
         settings |= {"trees": 3, "above_1": 201, "above_2": 202}
@@ -153,18 +156,18 @@ def test_boxes_and_shims_agree_with_the_twin_and_sums_are_exact(seed: int) -> No
         assert set(net.slots_in_use()) == {0}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_box_that_dies_costs_no_sum(seed: int) -> None:
     generator = random.Random(seed)
     settings = {
-        "heartbeat": 10_000,
-        "straggler": 60_000,
-        "again": 10**7,
+        "heartbeat": 200_000,
+        "straggler": 900_000,
+        "again": 10**8,
         "rate": generator.choice([0, 10**8]),
     }
     chosen = replace(options(generator, settings), workers=5, slots=64)
     net = Net(chosen, 2, exchange(generator, seed), failover=True)
-    inputs = numbers(generator, 200, 5)
+    inputs = numbers(generator, 90, 5)
     outputs = net.begin(inputs)
     dies = generator.randrange(1, 400)
     for _ in range(dies):

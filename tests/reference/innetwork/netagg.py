@@ -49,6 +49,11 @@ class Options:
         return 1 << (self.slots.bit_length() - 1)
 
     @property
+    def outstanding(self) -> int:
+        """Requests of a worker: at most half of the places."""
+        return min(self.window, self.places // 2, 64)
+
+    @property
     def dead(self) -> int:
         return self.setting("dead", 4 * self.setting("heartbeat", 0))
 
@@ -61,7 +66,7 @@ class Options:
         return [self.setting(name, -1) for name in ("next", "master") if self.setting(name, -1) >= 0]
 
     def stream(self, receivers: Sequence[int]) -> Sender:
-        return Sender(receivers, min(2 * self.window, 64), self.first, self.timeout, self.patience)
+        return Sender(receivers, min(2 * self.outstanding, 64), self.first, self.timeout, self.patience)
 
     def ordered(self, bits: int) -> int:
         return signed(bits ^ 0x7FFFFFFF if self.element == "float32" and bits >> 31 else bits)
@@ -205,6 +210,7 @@ class Box:
         self.tasks: deque[tuple[Child, Message, int]] = deque()
         self.task_end: int | None = None
         self.beat: int | None = None
+        self.asked_child = 0
         self.counters: Counter[str] = Counter()
 
     def slots_in_use(self) -> int:
@@ -415,12 +421,17 @@ class Box:
     def proceed(self, now: int, out: Sent) -> None:
         while self.outgoing and self.up and self.up.stream.room():
             self.put_up(self.outgoing.popleft(), now, out)
-        if self.full():
+        if len(self.outgoing) >= MOST_OUTGOING // 2 or len(self.tasks) >= len(self.slots) * len(
+            self.children
+        ):
             return
-        for each in self.children:
-            if each.refused:
-                each.refused = False
-                out.append(([each.at], acknowledgement(self.options.application, each.window, True)))
+        for step in range(1, len(self.children) + 1):
+            which = (self.asked_child + step) % len(self.children)
+            child = self.children[which]
+            if child.refused:
+                child.refused, self.asked_child = False, which
+                out.append(([child.at], acknowledgement(self.options.application, child.window, True)))
+                return
 
     def start_task(self, now: int) -> None:
         if self.task_end is None and self.tasks:
@@ -517,7 +528,7 @@ class Worker:
     def fill(self, now: int, out: Sent) -> None:
         while (
             distance(self.next, self.first) < len(self.chunks)
-            and distance(self.next, self.base) < self.options.window
+            and distance(self.next, self.base) < self.options.outstanding
         ):
             tree = self.tree(self.next)
             if not tree.stream.room():
