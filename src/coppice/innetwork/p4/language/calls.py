@@ -27,11 +27,11 @@ from coppice.innetwork.p4.language.types import (
 __all__ = [
     "ActionSymbol",
     "CounterSymbol",
+    "FrameCursor",
     "ParsingError",
     "RegisterSymbol",
     "TableSymbol",
     "Task",
-    "WireFrame",
     "call_of",
     "internet_checksum",
     "writable",
@@ -47,7 +47,7 @@ _VOID = ScalarType("void")
 
 
 @dataclass
-class WireFrame:
+class FrameCursor:
     """A frame that is taken apart, and put together again.
 
     Attributes:
@@ -315,7 +315,7 @@ def _extract(header: GroupPlace) -> Task:
     fields, width, valid = _fields(header), _width(header) // 8, header.valid
 
     def extract(cells: Cells) -> None:
-        frame: WireFrame = cells[PACKET]
+        frame: FrameCursor = cells[PACKET]
         data = frame.data[frame.place : frame.place + width]
         if len(data) < width:
             name = "PacketTooShort"
