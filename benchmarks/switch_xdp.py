@@ -59,7 +59,7 @@ def generator(path: Path, workers: int, slots: int, values: int, interface: int)
     settings = struct.pack(
         "=IIII4s6sH32HI", workers, slots, interface, 0, ADDRESS, MAC, 0, *sums, KINDS[values]
     )
-    return BpfObject(path, settings, programs=("make", "drop"), without=())
+    return BpfObject(path.read_bytes(), settings, programs=("make", "drop"), without=())
 
 
 def packet(worker: int, values: int) -> bytes:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import mmap
+import multiprocessing
 import os
 import random
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from coppice.errors import InputError
 from coppice.innetwork.p4.generator import export_p4
+from coppice.innetwork.xdp import switch as switch_module
 from coppice.innetwork.xdp.libbpf import run_on_frame as run_program
-from coppice.innetwork.xdp.switch import COUNTS, XdpHosts, XdpSwitch, XdpWorker, serve_xdp
+from coppice.innetwork.xdp.switch import COUNTS, XdpHosts, XdpSwitch, XdpWorker, read_xdp_hosts, serve_xdp
 from innetwork.frames import (
     SWITCH_IPV4,
     SWITCH_MAC,
@@ -218,3 +223,73 @@ def test_it_agrees_with_the_p4_program_on_broken_frames(seed: int) -> None:
         assert (
             min(counted[reason] for reason in ("malformed", "stranger", "out_of_range", "stale", "ahead")) > 0
         )
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    switch_module._compiled.cache_clear()
+    with pytest.raises(InputError, match=r"needs clang: install it, .*\(Debian: clang libbpf-dev\)"):
+        serve_xdp(XdpHosts("10.0.0.254", (XdpWorker("02:00:00:00:01:00", "10.0.0.1", "lo"),)))
+
+
+def test_without_an_interface() -> None:
+    with served(1):
+        pass  # skips where nothing can be loaded
+    with pytest.raises(InputError, match="there is no interface 'nowhere0' here"):
+        serve_xdp(XdpHosts("10.0.0.254", (XdpWorker("02:00:00:00:01:00", "10.0.0.1", "nowhere0"),)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "Input data was truncated: write an object with ipv4 and workers"),
+        ('{"ipv4": "10.0.0.1"}', "missing required field `workers`"),
+        ('{"ipv4": "10.0.0.1", "workers": [{"mac": "x"}]}', r"`ipv4` - at `\$.workers\[0\]`"),
+    ],
+)
+def test_hosts_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "hosts.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_xdp_hosts(file)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_processors_that_meet_in_a_slot() -> None:
+    """Two processes, a worker each, send to the same slot as nearly together as they can, 1,500 times: every sum is
+    completed once and is exact. (Without the lock of a slot some hundred are not.)"""
+    slots, values = 1500, 256
+    made = [
+        [
+            Request(worker, slot, 0, ((worker + 1) * (slot + 1),) * values, id=slot).frame()
+            for slot in range(slots)
+        ]
+        for worker in (0, 1)
+    ]
+    fork = multiprocessing.get_context("fork")
+    places, found = mmap.mmap(-1, 16), fork.SimpleQueue()
+    with served(2, slots=slots, values=values) as switch:
+
+        def run(worker: int) -> None:
+            own, other = 8 * worker, 8 * (1 - worker)
+            sums = []
+            for slot, frame in enumerate(made[worker]):
+                places[own : own + 8] = slot.to_bytes(8, "little")
+                patience = time.monotonic() + 0.0005  # the other may have no processor now
+                while (
+                    int.from_bytes(places[other : other + 8], "little") < slot and time.monotonic() < patience
+                ):
+                    pass
+                done = run_program(switch.programs[0], frame)
+                sums.append(done.frame[52:] if done.action == ELSEWHERE else b"")
+            found.put(sums)
+
+        workers = [fork.Process(target=run, args=(worker,)) for worker in (0, 1)]
+        for each in workers:
+            each.start()
+        one, two = found.get(), found.get()
+        for each in workers:
+            each.join()
+        wanted = [(3 * (slot + 1)).to_bytes(4, "big") * values for slot in range(slots)]
+        assert [a + b for a, b in zip(one, two, strict=True)] == wanted
+        assert switch.counters()["completed"] == slots

@@ -7,7 +7,6 @@ import os
 from ctypes import c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from coppice.errors import InputError
 
@@ -69,7 +68,7 @@ def _library() -> ctypes.CDLL:
     for name, result, arguments in (
         ("libbpf_set_print", c_void_p, (c_void_p,)),
         ("libbpf_num_possible_cpus", c_int, ()),
-        ("bpf_object__open_file", c_void_p, (c_char_p, c_void_p)),
+        ("bpf_object__open_mem", c_void_p, (c_char_p, c_size_t, c_void_p)),
         ("bpf_object__load", c_int, (c_void_p,)),
         ("bpf_object__close", None, (c_void_p,)),
         ("bpf_object__find_map_by_name", c_void_p, (c_void_p, c_char_p)),
@@ -102,7 +101,7 @@ class BpfObject:
     """Programs and maps of an object file, some of the programs loaded.
 
     Args:
-        path: The object file.
+        code: The object file.
         settings: What its constants are.
         programs: Names of those that are loaded.
         without: Names of those that are not.
@@ -114,7 +113,7 @@ class BpfObject:
 
     def __init__(
         self,
-        path: Path,
+        code: bytes,
         settings: bytes,
         *,
         programs: tuple[str, ...],
@@ -123,9 +122,9 @@ class BpfObject:
     ) -> None:
         self._handle: int | None = None
         library = _library()
-        self._handle = library.bpf_object__open_file(os.fsencode(path), None)
+        self._handle = library.bpf_object__open_mem(code, len(code), None)
         if not self._handle:
-            msg = f"cannot read the program {path} ({os.strerror(ctypes.get_errno())}): build it again."
+            msg = f"libbpf cannot read the program ({os.strerror(ctypes.get_errno())}): build it with another clang."
             raise InputError(msg)
         for name in without:
             program = library.bpf_object__find_program_by_name(self._handle, name.encode())

@@ -8,6 +8,7 @@ import shutil
 import socket
 import struct
 import subprocess
+from functools import cache
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,10 +95,10 @@ class XdpSwitch:
         programs: Descriptors of the program for frames, and of the one for copies to each worker.
     """
 
-    def __init__(self, hosts: XdpHosts, settings: bytes, *, slots: int, path: Path) -> None:
+    def __init__(self, hosts: XdpHosts, settings: bytes, *, slots: int, code: bytes) -> None:
         self._links: list[int] = []
         self._main = BpfObject(
-            path, settings, programs=("aggregate",), without=_PROGRAMS[1:], sizes={"slot_array": slots}
+            code, settings, programs=("aggregate",), without=_PROGRAMS[1:], sizes={"slot_array": slots}
         )
         self.programs = [self._main.programs["aggregate"]]
         self._copies = []
@@ -107,7 +108,7 @@ class XdpSwitch:
             update(senders, address + mac + bytes(2), struct.pack("=I", index))
             receiver = address + mac + _mac_of(worker.interface)
             own = settings[: -len(receiver)] + receiver
-            copy = BpfObject(path, own, programs=("address_copy",), without=("aggregate", "pass"))
+            copy = BpfObject(code, own, programs=("address_copy",), without=("aggregate", "pass"))
             self._copies.append(copy)
             self.programs.append(copy.programs["address_copy"])
             number = _index_of(worker.interface)
@@ -203,10 +204,7 @@ def serve_xdp(
         msg = "expected addresses of one party each, found one twice: give each its own."
         raise InputError(msg)
     settings = _SETTINGS.pack(number, slots, first_packet, job, addresses[0], bytes(16))
-    with TemporaryDirectory(prefix="coppice-") as folder:
-        path = Path(folder) / "switchml.o"
-        _compile(values, path)
-        switch = XdpSwitch(hosts, settings, slots=slots, path=path)
+    switch = XdpSwitch(hosts, settings, slots=slots, code=_compiled(values))
     if attach:
         try:
             switch.attach(tuple(dict.fromkeys(each.interface for each in hosts.workers)))
@@ -231,10 +229,9 @@ class XdpPass:
     @checked
     def __init__(self, *interfaces: str) -> None:
         self._links: list[int] = []
-        with TemporaryDirectory(prefix="coppice-") as folder:
-            path = Path(folder) / "switchml.o"
-            _compile(64, path)
-            self._object = BpfObject(path, bytes(_SETTINGS.size), programs=("pass",), without=_PROGRAMS[:2])
+        self._object = BpfObject(
+            _compiled(64), bytes(_SETTINGS.size), programs=("pass",), without=_PROGRAMS[:2]
+        )
         try:
             for each in interfaces:
                 self._links.append(link_xdp(self._object.programs["pass"], _index_of(each)))
@@ -257,19 +254,23 @@ class XdpPass:
         self.close()
 
 
-def _compile(values: int, path: Path) -> None:
-    """Build the object file."""
+@cache
+def _compiled(values: int) -> bytes:
+    """The object file, built once."""
     compiler = shutil.which("clang")
     if compiler is None:
         msg = "a switch in the kernel needs clang: install it, with the headers of libbpf (Debian: clang libbpf-dev)."
         raise InputError(msg)
     own = Path("/usr/include") / f"{os.uname().machine}-linux-gnu"
     command = [compiler, "-O2", "-g", "-target", "bpf", f"-DVALUES={values}", f"-I{own}"]
-    done = subprocess.run([*command, "-c", str(_SOURCE), "-o", str(path)], capture_output=True, text=True)
-    if done.returncode != 0:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
-        msg = f"clang could not build {_SOURCE.name} ({first.strip()}): install libbpf-dev and the kernel's headers."
-        raise InputError(msg)
+    with TemporaryDirectory(prefix="coppice-") as folder:
+        path = Path(folder) / "switchml.o"
+        done = subprocess.run([*command, "-c", str(_SOURCE), "-o", str(path)], capture_output=True, text=True)
+        if done.returncode == 0:
+            return path.read_bytes()
+    first = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
+    msg = f"clang could not build {_SOURCE.name} ({first.strip()}): install libbpf-dev and the kernel's headers."
+    raise InputError(msg)
 
 
 def _mac(text: str) -> bytes:
