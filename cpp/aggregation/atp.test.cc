@@ -154,10 +154,12 @@ TEST(atp_a3_a_partial_sum_of_the_switch_and_the_rest_meet_at_the_server) {
   for (std::size_t index : {0, 1, 2}) rack.begin(index);
   net.settle();
   CHECK_EQ(tor.slots_in_use(), 1);
+  CHECK((tor.waits_for(1) == std::vector<int>{2, 3}));
   CHECK(net.wait());  // all three send again
   net.settle();
   CHECK_EQ(tor.slots_in_use(), 0);
   CHECK_EQ(tor.counters()[Count::evicted], 1U);
+  CHECK((server.waits_for(1) == std::vector<int>{3}));
   rack.begin(3);
   net.settle();
   CHECK_EQ(tor.slots_in_use(), 1);

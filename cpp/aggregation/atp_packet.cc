@@ -6,6 +6,7 @@
 #include <string>
 
 #include "aggregation/state.h"
+#include "core/hash.h"
 
 namespace coppice::aggregation::atp {
 
@@ -13,14 +14,6 @@ namespace {
 
 constexpr std::int32_t kTop = std::numeric_limits<std::int32_t>::max();
 constexpr std::int32_t kBottom = std::numeric_limits<std::int32_t>::min();
-
-std::uint32_t mixed(std::uint32_t value) {
-  value ^= value >> 16;
-  value *= 0x7feb352dU;
-  value ^= value >> 15;
-  value *= 0x846ca68bU;
-  return value ^ (value >> 16);
-}
 
 }  // namespace
 
@@ -70,23 +63,14 @@ int add_sticking(std::int32_t* sum, const std::uint8_t* wire, int count) {
   return stuck;
 }
 
-void load_values(std::int32_t* values, const std::uint8_t* wire, int count) {
-  for (int at = 0; at < count; ++at) values[at] = static_cast<std::int32_t>(load<std::uint32_t>(wire + 4 * at));
-}
-
-void store_values(std::uint8_t* wire, const std::int32_t* values, int count) {
-  for (int at = 0; at < count; ++at) store(wire + 4 * at, static_cast<std::uint32_t>(values[at]));
-}
-
 std::uint16_t rehashed(std::uint16_t application, std::uint16_t aggregator, int slots) {
-  const std::uint32_t both = static_cast<std::uint32_t>(application) << 16 | aggregator;
-  return static_cast<std::uint16_t>(mixed(both) % static_cast<std::uint32_t>(slots));
+  const std::uint64_t both = static_cast<std::uint64_t>(application) << 16 | aggregator;
+  return static_cast<std::uint16_t>(mixed(both) % static_cast<std::uint64_t>(slots));
 }
 
 std::uint16_t first_aggregator(std::uint16_t application, int at, int slots) {
-  const std::uint32_t start = mixed(application);
-  return static_cast<std::uint16_t>((start % static_cast<std::uint32_t>(slots) + static_cast<std::uint32_t>(at)) %
-                                    static_cast<std::uint32_t>(slots));
+  const auto all = static_cast<std::uint64_t>(slots);
+  return static_cast<std::uint16_t>((mixed(application) % all + static_cast<std::uint64_t>(at)) % all);
 }
 
 void check(const Job& job) {
@@ -113,6 +97,12 @@ Ways::Ways(std::span<const Endpoint> children) {
       all[static_cast<std::size_t>(endpoints++)] = children[worker];
     }
   }
+}
+
+std::vector<int> Ways::list(std::uint32_t bitmap) const {
+  std::vector<int> found;
+  for (std::uint32_t left = bitmap & mask; left != 0; left &= left - 1) found.push_back(std::countr_zero(left));
+  return found;
 }
 
 void Ways::send(std::uint32_t bitmap, Bytes packet, Outbox& out) const {

@@ -27,8 +27,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "aggregation/bytes.h"
 #include "aggregation/node.h"
+#include "aggregation/values.h"
 
 namespace coppice::aggregation::atp {
 
@@ -74,8 +74,6 @@ void write(const Header& header, std::uint8_t* packet);
 // Adds `count` values as they are on the wire to `sum`, and returns how many stuck by that. A register, or a value,
 // that is at an end of its range is beyond it and stays there, whatever comes: so a sum that left the range is known.
 int add_sticking(std::int32_t* sum, const std::uint8_t* wire, int count);
-void load_values(std::int32_t* values, const std::uint8_t* wire, int count);
-void store_values(std::uint8_t* wire, const std::int32_t* values, int count);
 
 // The slot to try where `aggregator` was held by somebody else.
 std::uint16_t rehashed(std::uint16_t application, std::uint16_t aggregator, int slots);
@@ -102,6 +100,8 @@ struct Ways {
     }
     return bitmap != 0 && from != kNobody;
   }
+  // The workers of `bitmap` that are reached.
+  std::vector<int> list(std::uint32_t bitmap) const;
   // Sends one packet to each endpoint that leads to a worker of `bitmap`.
   void send(std::uint32_t bitmap, Bytes packet, Outbox& out) const;
 };

@@ -41,6 +41,16 @@ std::int64_t AtpServer::slots_in_use() const {
   return used;
 }
 
+std::vector<int> AtpServer::waits_for(std::uint32_t job) const {
+  const auto found = job <= 65535 ? jobs_.find(static_cast<std::uint16_t>(job)) : jobs_.end();
+  if (found == jobs_.end()) return {};
+  std::uint32_t late = 0;
+  for (const Chunk& chunk : found->second.chunks) {
+    if (chunk.state == State::open || chunk.state == State::floats) late |= ~chunk.bitmap;
+  }
+  return found->second.ways.list(late);
+}
+
 void AtpServer::receive(Endpoint from, Bytes packet, Time, Outbox& out) {
   ++counters_[Count::received];
   Header header;
@@ -95,7 +105,7 @@ void AtpServer::receive(Endpoint from, Bytes packet, Time, Outbox& out) {
   }
   chunk.flags |= header.flags & (kCongested | kCollision);
   if (header.has(kAck)) {  // the result, from a worker that has had it
-    load_values(chunk.values.data(), packet.data() + kValuesAt, kValues);
+    load_values(packet.data() + kValuesAt, chunk.values.data(), kValues);
     chunk.state = State::done;
     chunk.flags = static_cast<std::uint8_t>((chunk.flags & kCongested) | (header.flags & kOverflow));
     chunk.next = header.next;
@@ -134,7 +144,7 @@ void AtpServer::contribution(Served& job, Chunk& chunk, const Header& header, By
 bool AtpServer::merge(Chunk& chunk, const Header& header, Bytes packet) {
   const std::uint8_t* wire = packet.data() + kValuesAt;
   if ((chunk.bitmap & ~header.bitmap) == 0 && chunk.bitmap != header.bitmap) {
-    load_values(chunk.values.data(), wire, kValues);  // the first, or more than is here
+    load_values(wire, chunk.values.data(), kValues);  // the first, or more than is here
   } else if ((chunk.bitmap & header.bitmap) == 0) {
     counters_[Count::saturated] += static_cast<std::uint64_t>(add_sticking(chunk.values.data(), wire, kValues));
   } else {
@@ -157,7 +167,7 @@ void AtpServer::as_float(Served& job, Chunk& chunk, const Header& header, Bytes 
     return ask(job, header, kOverflow, job.ways.mask & ~chunk.bitmap, out);
   }
   const auto worker = static_cast<std::size_t>(std::countr_zero(header.bitmap));
-  load_values(chunk.each.data() + worker * kValues, packet.data() + kValuesAt, kValues);
+  load_values(packet.data() + kValuesAt, chunk.each.data() + worker * kValues, kValues);
   chunk.bitmap |= header.bitmap;
   ++counters_[Count::aggregated];
   if (chunk.bitmap != job.ways.mask) return;
@@ -191,7 +201,7 @@ void AtpServer::answer(const Served& job, const Chunk& chunk, const Header& head
   result.flags = chunk.flags | kAck;
   result.next = chunk.next;
   write(result, scratch_.data());
-  store_values(scratch_.data() + kValuesAt, chunk.values.data(), kValues);
+  store_values(chunk.values.data(), scratch_.data() + kValuesAt, kValues);
   job.ways.send(whom, scratch_, out);
 }
 

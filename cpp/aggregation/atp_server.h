@@ -25,6 +25,7 @@ class AtpServer final : public Aggregator {
   void close(std::uint32_t job) override;
   // Chunks of which something is there, but not all.
   std::int64_t slots_in_use() const override;
+  std::vector<int> waits_for(std::uint32_t job) const override;
   void receive(Endpoint from, Bytes packet, Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<AtpServer>(*this); }
   void save(Time now, std::vector<std::uint8_t>& state) const override;

@@ -51,6 +51,16 @@ std::int64_t AtpSwitch::slots_in_use() const {
   });
 }
 
+std::vector<int> AtpSwitch::waits_for(std::uint32_t job) const {
+  const auto found = job <= 65535 ? jobs_.find(static_cast<std::uint16_t>(job)) : jobs_.end();
+  if (found == jobs_.end()) return {};
+  std::uint32_t late = 0;
+  for (const Slot& slot : slots_) {
+    if (slot.taken && slot.application == job && !found->second.answered.contains(slot.key)) late |= ~slot.bitmap;
+  }
+  return found->second.ways.list(late);
+}
+
 void AtpSwitch::receive(Endpoint from, Bytes packet, Time, Outbox& out) {
   ++counters_[Count::received];
   Header header;
@@ -134,7 +144,7 @@ void AtpSwitch::add(Slot& slot, Bytes packet, bool first) {
     std::int32_t* sum = slot.values.data() + half * kHalf;
     const std::uint8_t* wire = packet.data() + kValuesAt + 4 * half * kHalf;
     if (first) {
-      load_values(sum, wire, kHalf);
+      load_values(wire, sum, kHalf);
     } else {
       counters_[Count::saturated] += static_cast<std::uint64_t>(add_sticking(sum, wire, kHalf));
     }
@@ -193,7 +203,7 @@ void AtpSwitch::down(Served& job, Header& header, Bytes packet, Outbox& out) {
 
 void AtpSwitch::send_up(const Served& job, Header header, const Slot& slot, Outbox& out) {
   write(header, scratch_.data());
-  store_values(scratch_.data() + kValuesAt, slot.values.data(), kValues);
+  store_values(slot.values.data(), scratch_.data() + kValuesAt, kValues);
   out.send(job.parent, scratch_);
 }
 

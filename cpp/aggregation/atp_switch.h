@@ -29,6 +29,7 @@ class AtpSwitch final : public Aggregator {
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   void close(std::uint32_t job) override;
   std::int64_t slots_in_use() const override;
+  std::vector<int> waits_for(std::uint32_t job) const override;
   void receive(Endpoint from, Bytes packet, Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<AtpSwitch>(*this); }
   void save(Time now, std::vector<std::uint8_t>& state) const override;

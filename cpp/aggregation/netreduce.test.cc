@@ -30,11 +30,12 @@ Job job_of(int workers, int window = 2, int packets = 4, int values = 8, Element
 
 template <class T>
 struct Ring {
-  Ring(Parties& parties, Job j, std::size_t count, Endpoint first_host = 0, Endpoint switch_at = kSwitch)
+  Ring(Parties& parties, Job j, std::size_t count, Endpoint first_host = 0, Endpoint switch_at = kSwitch,
+       int count_here = 0)
       : net(parties), job(std::move(j)), first(first_host), at(switch_at) {
-    for (int index = 0; index < job.workers; ++index) {
+    for (int index = 0; index < (count_here > 0 ? count_here : job.workers); ++index) {
       children.push_back(first + index);
-      hosts.push_back(std::make_unique<NetReduceWorker>(job, index, at));
+      hosts.push_back(std::make_unique<NetReduceWorker>(job, count_here > 0 ? first + index : index, at));
       net.add(first + index, *hosts.back());
       input.emplace_back(count);
       output.emplace_back(count);
@@ -100,9 +101,9 @@ TEST(netreduce_every_flow_goes_on_with_the_sum_in_its_own_packets) {
     Packet packet;
     CHECK(read(letter.bytes, packet));
     if (packet.kind != Kind::data) return 1;
-    CHECK_EQ(packet.has_header(), packet.psn == first_number(5, packet.flow) ||
-                                      packet.psn == first_number(5, packet.flow) + 4 ||
-                                      packet.psn == first_number(5, packet.flow) + 8);
+    CHECK_EQ(packet.has_header(), packet.psn == first_number(5) ||
+                                      packet.psn == first_number(5) + 4 ||
+                                      packet.psn == first_number(5) + 8);
     if (letter.to == kSwitch) {
       CHECK_EQ(static_cast<int>(packet.flow), letter.from);
     } else {
@@ -157,7 +158,7 @@ TEST(netreduce_a_gap_is_told_once_and_answered_from_the_kept_sums) {
     Packet packet;
     read(letter.bytes, packet);
     if (packet.kind == Kind::missing && letter.to == kSwitch) ++told;
-    const bool lose = !lost && letter.to == 1 && packet.kind == Kind::data && packet.psn == first_number(5, 0) + 2;
+    const bool lose = !lost && letter.to == 1 && packet.kind == Kind::data && packet.psn == first_number(5) + 2;
     lost |= lose;
     return lose ? 0 : 1;
   };
@@ -223,6 +224,7 @@ TEST(netreduce_what_waits_in_the_switch_is_at_most_a_window_of_messages) {
     for (std::size_t index = 0; index < 3; ++index) ring.begin(index);  // host 3 is late: all others run into the bound
     net.settle();
     CHECK_EQ(tor.slots_in_use(), window * packets);
+    CHECK((tor.waits_for(5) == std::vector<int>{3}));
     ring.begin(3);
     const auto done = [&] {
       most = std::max(most, tor.slots_in_use());
@@ -353,12 +355,11 @@ TEST(netreduce_leaves_and_a_spine_add_up_all_hosts) {
     NetReduceSwitch left(1024), right(1024), spine(1024);
     constexpr Endpoint kLeft = 50, kRight = 51;
     const Element element = seed % 2 == 0 ? Element::int32 : Element::float32;
-    Ring<float> ints(net, job_of(3, 2, 3, 4, element), 50, 0, kLeft), more(net, job_of(2, 2, 3, 4, element), 50, 10, kRight);
-    Job top = job_of(2, 2, 3, 4, element);
-    top.settings["spine"] = 1;
-    left.open(ints.job, ints.children, kSwitch);
-    right.open(more.job, more.children, kSwitch);
-    spine.open(top, std::vector<Endpoint>{kLeft, kRight}, kNobody);
+    const Job job = job_of(5, 2, 3, 4, element);
+    Ring<float> ints(net, job, 50, 0, kLeft, 3), more(net, job, 50, 3, kRight, 2);
+    left.open(job, ints.children, kSwitch);
+    right.open(job, more.children, kSwitch);
+    spine.open(job, std::vector<Endpoint>{kLeft, kRight}, kNobody);
     net.add(kLeft, left);
     net.add(kRight, right);
     net.add(kSwitch, spine);
@@ -394,10 +395,8 @@ TEST(netreduce_a_lost_reply_of_the_spine_is_repaired_from_what_it_keeps) {
   NetReduceSwitch leaf(64), spine(64);
   constexpr Endpoint kLeaf = 50;
   Ring<std::int32_t> ring(net, job_of(2, 1, 1, 4), 4, 0, kLeaf);
-  Job top = job_of(1, 1, 1, 4);
-  top.settings["spine"] = 1;
   leaf.open(ring.job, ring.children, kSwitch);
-  spine.open(top, std::vector<Endpoint>{kLeaf}, kNobody);
+  spine.open(ring.job, std::vector<Endpoint>{kLeaf}, kNobody);
   net.add(kLeaf, leaf);
   net.add(kSwitch, spine);
   int replies = 0;
@@ -470,12 +469,13 @@ TEST(netreduce_what_is_not_of_the_protocol_changes_nothing_and_is_counted) {
   count(Count::malformed, 1, with([](Packet&) {}, {1}));          // not the last, and short
   count(Count::malformed, 1, with([](Packet&) {}, {1, 2, 3}));    // more than a packet has
   count(Count::malformed, 1, with([](Packet& bad) { bad.flags |= kLast; }));
-  count(Count::malformed, 1, with([](Packet& bad) { bad.flags |= 4; }));
+  count(Count::malformed, 1, with([](Packet& bad) { bad.flags |= 8; }));
+  count(Count::malformed, 1, with([](Packet& bad) { bad.flags = kFromSwitch; }));
   count(Count::malformed, 1, with([](Packet& bad) { bad.position = 1; }));
   count(Count::malformed, 1, with([](Packet& bad) { bad.packets = 4; }));
   count(Count::malformed, 1, with([](Packet& bad) { bad.packets = 0; }));
   count(Count::malformed, 1, with([](Packet& bad) { bad.packets = 2; }));  // host 0 said one
-  count(Count::stranger, 1, with([](Packet& bad) { bad.flow = 0; }));
+  count(Count::stranger, 0, with([](Packet&) {}));
   count(Count::stranger, 1, with([](Packet& bad) { bad.job = 6; }));
   count(Count::stranger, 7, whole);
   count(Count::stranger, kNobody, whole);
@@ -490,7 +490,8 @@ TEST(netreduce_what_is_not_of_the_protocol_changes_nothing_and_is_counted) {
 TEST(netreduce_jobs_that_cannot_be_served_are_refused) {
   NetReduceSwitch tor(16);
   const std::vector<Endpoint> two{0, 1};
-  CHECK_THROWS(std::invalid_argument, tor.open(job_of(3), two, kNobody));
+  CHECK_THROWS(std::invalid_argument, tor.open(job_of(1), two, kNobody));
+  CHECK_THROWS(std::invalid_argument, tor.open(job_of(1), {}, kNobody));
   CHECK_THROWS(std::invalid_argument, tor.open(job_of(2, 2, 5), two, kNobody));  // 20 slots
   CHECK_THROWS(std::invalid_argument, tor.open(job_of(2), std::vector<Endpoint>{0, 0}, kNobody));
   CHECK_THROWS(std::invalid_argument, tor.open(job_of(2), two, 1));

@@ -3,10 +3,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/hash.h"
+
 namespace coppice::aggregation::netreduce {
 
 bool read(Bytes bytes, Packet& packet) {
-  if (bytes.size() < kBase || bytes[0] < 1 || bytes[0] > 3 || bytes[1] > (kHasHeader | kLast)) return false;
+  if (bytes.size() < kBase || bytes[0] < 1 || bytes[0] > 3 || bytes[1] > (kHasHeader | kLast | kFromSwitch)) return false;
   packet.kind = static_cast<Kind>(bytes[0]);
   packet.flags = bytes[1];
   packet.flow = load<std::uint16_t>(bytes.data() + 2);
@@ -23,6 +25,7 @@ bool read(Bytes bytes, Packet& packet) {
     if ((packet.position + 1 == packet.packets) != ((packet.flags & kLast) != 0)) return false;
     at += kHeader;
   }
+  if (packet.from_switch() && !packet.has_header()) return false;
   packet.payload = bytes.subspan(at);
   return !packet.payload.empty() && packet.payload.size() % 4 == 0;
 }
@@ -40,11 +43,7 @@ std::size_t write(const Packet& packet, std::uint8_t* bytes) {
   return kBase + kHeader;
 }
 
-std::uint32_t first_number(std::uint32_t job, int flow) {
-  std::uint32_t value = job * 0x9E3779B1U + static_cast<std::uint32_t>(flow) * 0x85EBCA77U + 0x165667B1U;
-  value = (value ^ (value >> 15)) * 0x2C1B3C6DU;
-  return value ^ (value >> 13);
-}
+std::uint32_t first_number(std::uint32_t job) { return static_cast<std::uint32_t>(mixed(job)); }
 
 int message_packets(const Job& job) { return static_cast<int>(job.setting("message_packets", 16)); }
 

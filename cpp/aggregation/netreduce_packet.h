@@ -5,13 +5,13 @@
 // message has a header that says what it is part of; the others are known by flow and number. Numbers are big-endian:
 //
 //  0 kind 1       see below
-//  1 flags 1      header present; last packet of its message
+//  1 flags 1      header present; last packet of its message; from a switch
 //  2 flow 2       the sending worker (of an acknowledgement: whose packets are acknowledged)
 //  4 psn 4        number of the packet in its flow; of an acknowledgement, the next one expected
 //  8 header 12    where present: job 4, message 4, packets of the message 2, position of this one 2
 //  then           values x 4, as many as the packet has: int32 or float32
 //
-// Between switches every packet has the header, and needs no number.
+// Between switches every packet has the header, and needs no number. Of a connection, both ends know the first number.
 #pragma once
 
 #include <array>
@@ -32,6 +32,7 @@ inline constexpr int kMostWindow = 64;       // messages
 enum class Kind : std::uint8_t { data = 1, acknowledged = 2, missing = 3 };
 inline constexpr std::uint8_t kHasHeader = 1;
 inline constexpr std::uint8_t kLast = 2;
+inline constexpr std::uint8_t kFromSwitch = 4;
 
 struct Packet {
   Kind kind = Kind::data;
@@ -45,6 +46,7 @@ struct Packet {
   std::span<const std::uint8_t> payload;
 
   bool has_header() const { return (flags & kHasHeader) != 0; }
+  bool from_switch() const { return (flags & kFromSwitch) != 0; }
   std::size_t values() const { return payload.size() / 4; }
 };
 
@@ -56,8 +58,8 @@ std::size_t write(const Packet& packet, std::uint8_t* bytes);
 // Whether `one` comes before `other` in numbers that wrap.
 inline bool before(std::uint32_t one, std::uint32_t other) { return static_cast<std::int32_t>(one - other) < 0; }
 
-// Number of the first packet of a flow, which both of its ends know.
-std::uint32_t first_number(std::uint32_t job, int flow);
+// Number of the first packet of a job's flows.
+std::uint32_t first_number(std::uint32_t job);
 
 // Packets of one message: setting `message_packets`.
 int message_packets(const Job& job);

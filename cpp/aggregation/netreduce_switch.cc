@@ -25,8 +25,8 @@ void NetReduceSwitch::open(const Job& job, std::span<const Endpoint> children, E
     throw std::invalid_argument("job " + std::to_string(job.id) + " cannot be opened in this switch of netreduce: " +
                                 why);
   };
-  if (children.size() != static_cast<std::size_t>(job.workers)) {
-    refuse("expected " + std::to_string(job.workers) + " children, found " + std::to_string(children.size()));
+  if (children.empty() || children.size() > static_cast<std::size_t>(job.workers)) {
+    refuse("expected 1 to " + std::to_string(job.workers) + " children, found " + std::to_string(children.size()));
   }
   if (jobs_.contains(job.id)) refuse("it is open");
   for (const Endpoint child : children) {
@@ -37,14 +37,12 @@ void NetReduceSwitch::open(const Job& job, std::span<const Endpoint> children, E
   }
   Served served;
   served.id = job.id;
-  served.workers = job.workers;
   served.values = static_cast<std::size_t>(job.values);
   served.packets = static_cast<std::size_t>(message_packets(job));
   served.window = static_cast<std::uint32_t>(job.window);
   served.kept = std::bit_ceil(2 * served.window);
   const bool floats = job.element == Element::float32 && fixed_point(job) == 0;
   served.contributions = floats ? std::bit_ceil(served.window) : 0;
-  served.spine = job.setting("spine", 0) != 0;
   served.children.assign(children.begin(), children.end());
   served.parent = parent;
   const std::size_t slots = served.kept * served.packets, workers = children.size();
@@ -54,6 +52,7 @@ void NetReduceSwitch::open(const Job& job, std::span<const Endpoint> children, E
   }
   served.messages.resize(served.kept);
   served.starts.resize(served.kept * workers);
+  served.flows.assign(workers, -1);
   served.recent.resize(workers);
   served.slots.resize(slots);
   served.sums.resize(slots * served.values);
@@ -92,24 +91,26 @@ void NetReduceSwitch::receive(Endpoint from, Bytes bytes, Time, Outbox& out) {
     return data(job, child->second.index, packet, out);
   }
   const auto above = packet.kind == Kind::data && packet.has_header() ? jobs_.find(packet.job) : jobs_.end();
-  if (from == kNobody || above == jobs_.end() || above->second.parent != from) {
+  if (from == kNobody || above == jobs_.end() || above->second.parent != from || !packet.from_switch()) {
     ++counters_[Count::stranger];
     return;
   }
   down(above->second, packet, out);
 }
 
-void NetReduceSwitch::acknowledgement(Served& job, int from, const Packet& packet, Bytes bytes, Outbox& out) {
-  if (job.spine || packet.flow >= job.workers || (packet.flow + 1) % job.workers != from) {
+void NetReduceSwitch::acknowledgement(Served& job, int child, const Packet& packet, Bytes bytes, Outbox& out) {
+  const std::size_t before = (static_cast<std::size_t>(child) + job.children.size() - 1) % job.children.size();
+  if (packet.flow != job.flows[before]) {
     ++counters_[Count::stranger];
     return;
   }
   ++counters_[Count::forwarded];
-  out.send(job.children[packet.flow], bytes);
+  out.send(job.children[before], bytes);
 }
 
-void NetReduceSwitch::data(Served& job, int flow, const Packet& packet, Outbox& out) {
-  if ((!job.spine && packet.flow != flow) || (packet.has_header() && packet.job != job.id)) {
+void NetReduceSwitch::data(Served& job, int child, const Packet& packet, Outbox& out) {
+  const std::int32_t flow = job.flows[static_cast<std::size_t>(child)];
+  if ((flow >= 0 && packet.flow != flow) || (packet.has_header() && packet.job != job.id)) {
     ++counters_[Count::stranger];
     return;
   }
@@ -118,13 +119,13 @@ void NetReduceSwitch::data(Served& job, int flow, const Packet& packet, Outbox& 
     ++counters_[Count::malformed];
     return;
   }
-  if (!find(job, flow, packet, place)) return;
+  if (!find(job, child, packet, place)) return;
   Slot& slot = job.slots[place.message * job.packets + place.position];
   if (slot.bitmap != 0 && slot.values != packet.values()) {
     ++counters_[Count::malformed];
     return;
   }
-  const std::uint64_t bit = std::uint64_t{1} << flow;
+  const std::uint64_t bit = std::uint64_t{1} << child;
   if ((slot.bitmap & bit) != 0) {
     if (slot.state == State::open) {
       ++counters_[Count::repeated];
@@ -133,37 +134,37 @@ void NetReduceSwitch::data(Served& job, int flow, const Packet& packet, Outbox& 
       send_up(job, place, out);
     } else {
       ++counters_[Count::answered];
-      send_on(job, flow, place, out);
+      send_on(job, child, place, out);
     }
     return;
   }
   job.held += slot.bitmap == 0;
   slot.values = static_cast<std::uint16_t>(packet.values());
-  add(job, flow, place, packet);
+  add(job, child, place, packet);
   slot.bitmap |= bit;
   ++counters_[Count::aggregated];
-  if (std::popcount(slot.bitmap) != job.workers) return;
+  if (static_cast<std::size_t>(std::popcount(slot.bitmap)) != job.children.size()) return;
   ++counters_[Count::completed];
   if (job.parent == kNobody) return finish(job, place, out);
   slot.state = State::summed;
   send_up(job, place, out);
 }
 
-bool NetReduceSwitch::find(Served& job, int flow, const Packet& packet, Place& place) {
-  return packet.has_header() ? find_by_header(job, flow, packet, place) : find_by_number(job, flow, packet, place);
+bool NetReduceSwitch::find(Served& job, int child, const Packet& packet, Place& place) {
+  return packet.has_header() ? find_by_header(job, child, packet, place) : find_by_number(job, child, packet, place);
 }
 
 // The first message of a turn of the ring takes the place of one that all hosts have received.
-bool NetReduceSwitch::find_by_header(Served& job, int flow, const Packet& packet, Place& place) {
-  if (packet.packets > job.packets || (packet.position != 0 && !job.spine)) {
+bool NetReduceSwitch::find_by_header(Served& job, int child, const Packet& packet, Place& place) {
+  if (packet.packets > job.packets || (packet.position != 0 && !packet.from_switch())) {
     ++counters_[Count::malformed];
     return false;
   }
   place = {packet.message % job.kept, packet.position};
+  const auto at = static_cast<std::size_t>(child);
   Message& message = job.messages[place.message];
-  const auto workers = static_cast<std::size_t>(job.workers);
-  std::uint32_t& start = job.starts[place.message * workers + static_cast<std::size_t>(flow)];
-  const std::uint64_t bit = std::uint64_t{1} << flow;
+  std::uint32_t& start = job.starts[place.message * job.children.size() + at];
+  const std::uint64_t bit = std::uint64_t{1} << child, as_switch = packet.from_switch() ? bit : 0;
   if (!message.there || message.number != packet.message) {
     if (message.there && before(packet.message, message.number)) {
       ++counters_[Count::stale];
@@ -173,34 +174,36 @@ bool NetReduceSwitch::find_by_header(Served& job, int flow, const Packet& packet
       ++counters_[Count::ahead];
       return false;
     }
-    message = {true, packet.message, packet.packets, 0, 0};
+    message = {true, packet.message, packet.packets, 0, 0, 0};
     const auto first = job.slots.begin() + static_cast<std::ptrdiff_t>(place.message * job.packets);
     std::fill(first, first + packet.packets, Slot{});
-  } else if (message.packets != packet.packets || ((message.started & bit) != 0 && !job.spine && start != packet.psn)) {
+  } else if (message.packets != packet.packets ||
+             ((message.started & bit) != 0 && (start != packet.psn || (message.switches & bit) != as_switch))) {
     ++counters_[Count::malformed];
     return false;
   }
   message.started |= bit;
+  message.switches |= as_switch;
   start = packet.psn;
-  job.recent[static_cast<std::size_t>(flow)] = static_cast<std::uint32_t>(place.message);
+  job.flows[at] = packet.flow;
+  job.recent[at] = static_cast<std::uint32_t>(place.message);
   return true;
 }
 
-bool NetReduceSwitch::find_by_number(Served& job, int flow, const Packet& packet, Place& place) {
-  const std::size_t recent = job.recent[static_cast<std::size_t>(flow)];
-  const auto workers = static_cast<std::size_t>(job.workers);
+bool NetReduceSwitch::find_by_number(Served& job, int child, const Packet& packet, Place& place) {
+  const auto flow = static_cast<std::size_t>(child);
   for (std::size_t step = 0; step < job.kept; ++step) {
-    const std::size_t at = (recent + step) % job.kept;
+    const std::size_t at = (job.recent[flow] + step) % job.kept;
     const Message& message = job.messages[at];
-    if (!message.there || ((message.started >> flow) & 1) == 0) continue;
-    const std::uint32_t position = packet.psn - job.starts[at * workers + static_cast<std::size_t>(flow)];
+    if (!message.there || (((message.started & ~message.switches) >> child) & 1) == 0) continue;
+    const std::uint32_t position = packet.psn - job.starts[at * job.children.size() + flow];
     if (position >= message.packets) continue;
     // A packet without a header is none's first, and says whether it is the last.
     if (position == 0 || (position + 1U == message.packets) != ((packet.flags & kLast) != 0)) {
       ++counters_[Count::malformed];
       return false;
     }
-    job.recent[static_cast<std::size_t>(flow)] = static_cast<std::uint32_t>(at);
+    job.recent[flow] = static_cast<std::uint32_t>(at);
     place = {at, position};
     return true;
   }
@@ -215,7 +218,7 @@ bool NetReduceSwitch::may_start(const Served& job, std::uint32_t message) const 
   return earlier.there && earlier.number == message - job.window && earlier.final == earlier.packets;
 }
 
-void NetReduceSwitch::add(Served& job, int flow, const Place& place, const Packet& packet) {
+void NetReduceSwitch::add(Served& job, int child, const Place& place, const Packet& packet) {
   const std::size_t at = place.message * job.packets + place.position, count = packet.values();
   const Slot& slot = job.slots[at];
   const std::uint8_t* wire = packet.payload.data();
@@ -227,12 +230,12 @@ void NetReduceSwitch::add(Served& job, int flow, const Place& place, const Packe
     }
     return;
   }
-  const auto workers = static_cast<std::size_t>(job.workers);
+  const std::size_t workers = job.children.size();
   const std::size_t row = (job.messages[place.message].number % job.contributions) * job.packets + place.position;
   std::uint32_t* all = job.each.data() + row * workers * job.values;
-  std::uint32_t* mine = all + static_cast<std::size_t>(flow) * job.values;
+  std::uint32_t* mine = all + static_cast<std::size_t>(child) * job.values;
   for (std::size_t each = 0; each < count; ++each) mine[each] = load<std::uint32_t>(wire + 4 * each);
-  if (std::popcount(slot.bitmap) + 1 != job.workers) return;
+  if (static_cast<std::size_t>(std::popcount(slot.bitmap)) + 1 != workers) return;
   std::copy_n(all, count, sum);
   for (std::size_t worker = 1; worker < workers; ++worker) {
     const std::uint32_t* more = all + worker * job.values;
@@ -249,42 +252,45 @@ void NetReduceSwitch::finish(Served& job, const Place& place, Outbox& out) {
   job.slots[place.message * job.packets + place.position].state = State::final;
   ++job.messages[place.message].final;
   --job.held;
-  for (int flow = 0; flow < job.workers; ++flow) send_on(job, flow, place, out);
+  for (std::size_t child = 0; child < job.children.size(); ++child) send_on(job, static_cast<int>(child), place, out);
+}
+
+// Into the scratch packet: `packet` as far as it goes, and the sum. Returns its size.
+std::size_t NetReduceSwitch::write_sum(const Served& job, const Place& place, Packet packet) {
+  const Message& message = job.messages[place.message];
+  const std::size_t at = place.message * job.packets + place.position, count = job.slots[at].values;
+  packet.flags |= place.position + 1U == message.packets ? kLast : 0;
+  packet.job = job.id;
+  packet.message = message.number;
+  packet.packets = message.packets;
+  packet.position = static_cast<std::uint16_t>(place.position);
+  const std::size_t header = write(packet, scratch_.data());
+  for (std::size_t each = 0; each < count; ++each) {
+    store(scratch_.data() + header + 4 * each, job.sums[at * job.values + each]);
+  }
+  return header + 4 * count;
 }
 
 void NetReduceSwitch::send_up(Served& job, const Place& place, Outbox& out) {
-  const Message& message = job.messages[place.message];
-  const std::size_t at = place.message * job.packets + place.position;
-  const bool last = place.position + 1U == message.packets;
-  const std::size_t header =
-      write({Kind::data, static_cast<std::uint8_t>(kHasHeader | (last ? kLast : 0)), 0, 0, job.id, message.number,
-             message.packets, static_cast<std::uint16_t>(place.position), {}},
-            scratch_.data());
-  const std::size_t count = job.slots[at].values;
-  for (std::size_t each = 0; each < count; ++each) {
-    store(scratch_.data() + header + 4 * each, job.sums[at * job.values + each]);
-  }
-  out.send(job.parent, Bytes(scratch_.data(), header + 4 * count));
+  Packet packet;
+  packet.flags = kHasHeader | kFromSwitch;
+  out.send(job.parent, Bytes(scratch_.data(), write_sum(job, place, packet)));
 }
 
-void NetReduceSwitch::send_on(Served& job, int flow, const Place& place, Outbox& out) {
-  const Message& message = job.messages[place.message];
-  const std::size_t at = place.message * job.packets + place.position;
-  const bool last = place.position + 1U == message.packets, with_header = place.position == 0 || job.spine;
-  const std::uint32_t start =
-      job.starts[place.message * static_cast<std::size_t>(job.workers) + static_cast<std::size_t>(flow)];
-  const std::uint32_t psn = job.spine ? 0 : start + static_cast<std::uint32_t>(place.position);
-  const std::size_t header = write(
-      {Kind::data, static_cast<std::uint8_t>((with_header ? kHasHeader : 0) | (last ? kLast : 0)),
-       static_cast<std::uint16_t>(job.spine ? 0 : flow), psn, job.id, message.number, message.packets,
-       static_cast<std::uint16_t>(place.position), {}},
-      scratch_.data());
-  const std::size_t count = job.slots[at].values;
-  for (std::size_t each = 0; each < count; ++each) {
-    store(scratch_.data() + header + 4 * each, job.sums[at * job.values + each]);
+// The packet of a child goes on to the next one, unless the child is a switch.
+void NetReduceSwitch::send_on(Served& job, int child, const Place& place, Outbox& out) {
+  const auto at = static_cast<std::size_t>(child);
+  const bool back = (job.messages[place.message].switches >> child & 1) != 0;
+  Packet packet;
+  packet.flow = static_cast<std::uint16_t>(job.flows[at]);
+  if (back) {
+    packet.flags = kHasHeader | kFromSwitch;
+  } else {
+    packet.flags = place.position == 0 ? kHasHeader : 0;
+    packet.psn = job.starts[place.message * job.children.size() + at] + static_cast<std::uint32_t>(place.position);
   }
-  const int to = job.spine ? flow : (flow + 1) % job.workers;
-  out.send(job.children[static_cast<std::size_t>(to)], Bytes(scratch_.data(), header + 4 * count));
+  out.send(job.children[back ? at : (at + 1) % job.children.size()],
+           Bytes(scratch_.data(), write_sum(job, place, packet)));
 }
 
 void NetReduceSwitch::down(Served& job, const Packet& packet, Outbox& out) {
@@ -309,9 +315,24 @@ void NetReduceSwitch::down(Served& job, const Packet& packet, Outbox& out) {
   }
 }
 
+std::vector<int> NetReduceSwitch::waits_for(std::uint32_t job) const {
+  std::vector<int> found;
+  const auto at = jobs_.find(job);
+  if (at == jobs_.end()) return found;
+  std::uint64_t late = 0;
+  for (const Slot& slot : at->second.slots) {
+    if (slot.bitmap != 0 && slot.state == State::open) late |= ~slot.bitmap;
+  }
+  for (std::size_t child = 0; child < at->second.children.size(); ++child) {
+    if ((late >> child & 1) != 0) found.push_back(static_cast<int>(child));
+  }
+  return found;
+}
+
 void NetReduceSwitch::save(Time, std::vector<std::uint8_t>& state) const {
   for (const auto& [id, job] : jobs_) {
     append(state, id);
+    append(state, job.flows.data(), job.flows.size());
     for (std::size_t at = 0; at < job.messages.size(); ++at) {
       const Message& message = job.messages[at];
       append(state, message.there);
@@ -319,6 +340,7 @@ void NetReduceSwitch::save(Time, std::vector<std::uint8_t>& state) const {
       append(state, message.number);
       append(state, message.packets);
       append(state, message.started);
+      append(state, message.switches);
       for (std::size_t flow = 0; flow < job.children.size(); ++flow) {
         if ((message.started >> flow & 1) != 0) append(state, job.starts[at * job.children.size() + flow]);
       }

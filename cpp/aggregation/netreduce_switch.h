@@ -8,9 +8,8 @@
 // one window, and those that a worker may still ask for one more: the switch keeps two windows of messages, the
 // contributions of one (only those of floats, which it adds in the order of the workers), and refuses what is beyond.
 //
-// Leaf and spine: a leaf (a switch with a parent) sends the sum of its hosts up, and holds their packets until the sum
-// of all comes back; its hosts are a ring of their own. Of a spine (setting `spine` 1), the children are leaves, and
-// each gets the sum back itself.
+// Leaf and spine: a leaf (a switch with a parent) sends the sum of its hosts up, as one stream, and holds their packets
+// until the sum of all comes back; its hosts are a ring of their own. A child that is a switch gets the sum itself.
 #pragma once
 
 #include <map>
@@ -32,6 +31,7 @@ class NetReduceSwitch final : public Aggregator {
   std::int64_t slots_in_use() const override;
   void receive(Endpoint from, Bytes bytes, Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<NetReduceSwitch>(*this); }
+  std::vector<int> waits_for(std::uint32_t job) const override;
   void save(Time now, std::vector<std::uint8_t>& state) const override;
 
  private:
@@ -41,7 +41,8 @@ class NetReduceSwitch final : public Aggregator {
     std::uint32_t number = 0;
     std::uint16_t packets = 0;
     std::uint16_t final = 0;   // packets that are
-    std::uint64_t started = 0;  // flows whose first packet is known
+    std::uint64_t started = 0;   // children whose first packet is known
+    std::uint64_t switches = 0;  // of those, the switches
   };
   struct Slot {
     State state = State::open;
@@ -50,44 +51,44 @@ class NetReduceSwitch final : public Aggregator {
   };
   struct Served {
     std::uint32_t id = 0;
-    int workers = 0;
     std::size_t values = 0, packets = 0;   // at most, of a packet and of a message
     std::uint32_t window = 0, kept = 0;    // messages; powers of two but the window
     std::size_t contributions = 0;         // messages whose contributions of floats are held; 0 where integers add up
-    bool spine = false;
     std::vector<Endpoint> children;
     Endpoint parent = kNobody;
     std::int64_t held = 0;
     std::vector<Message> messages;         // by number modulo `kept`
-    std::vector<std::uint32_t> starts;     // number of the first packet, by message and flow
-    std::vector<std::uint32_t> recent;     // by flow, where its last packet was found
+    std::vector<std::uint32_t> starts;     // number of the first packet, by message and child
+    std::vector<std::int32_t> flows;       // by child, the number it calls itself; -1 before its first packet
+    std::vector<std::uint32_t> recent;     // by child, where its last packet was found
     std::vector<Slot> slots;               // by message and position
     std::vector<std::uint32_t> sums;       // by slot
-    std::vector<std::uint32_t> each;       // by contributing message and position, then worker
+    std::vector<std::uint32_t> each;       // by contributing message and position, then child
+  };
+  struct Child {
+    std::uint32_t job;
+    int index;
   };
   struct Place {
     std::size_t message;   // in `messages`
     std::size_t position;  // of the packet
   };
 
-  void data(Served& job, int flow, const netreduce::Packet& packet, Outbox& out);
-  void acknowledgement(Served& job, int from, const netreduce::Packet& packet, Bytes bytes, Outbox& out);
+  void data(Served& job, int child, const netreduce::Packet& packet, Outbox& out);
+  void acknowledgement(Served& job, int child, const netreduce::Packet& packet, Bytes bytes, Outbox& out);
   void down(Served& job, const netreduce::Packet& packet, Outbox& out);
-  bool find(Served& job, int flow, const netreduce::Packet& packet, Place& place);
-  bool find_by_header(Served& job, int flow, const netreduce::Packet& packet, Place& place);
-  bool find_by_number(Served& job, int flow, const netreduce::Packet& packet, Place& place);
+  bool find(Served& job, int child, const netreduce::Packet& packet, Place& place);
+  bool find_by_header(Served& job, int child, const netreduce::Packet& packet, Place& place);
+  bool find_by_number(Served& job, int child, const netreduce::Packet& packet, Place& place);
   bool may_start(const Served& job, std::uint32_t message) const;
-  void add(Served& job, int flow, const Place& place, const netreduce::Packet& packet);
+  void add(Served& job, int child, const Place& place, const netreduce::Packet& packet);
+  std::size_t write_sum(const Served& job, const Place& place, netreduce::Packet packet);
   void finish(Served& job, const Place& place, Outbox& out);
   void send_up(Served& job, const Place& place, Outbox& out);
-  void send_on(Served& job, int flow, const Place& place, Outbox& out);
+  void send_on(Served& job, int child, const Place& place, Outbox& out);
 
   std::size_t slots_ = 0, taken_ = 0;
   std::map<std::uint32_t, Served> jobs_;
-  struct Child {
-    std::uint32_t job;
-    int index;
-  };
   std::unordered_map<Endpoint, Child> children_;
   std::vector<std::uint8_t> scratch_;
 };

@@ -27,10 +27,9 @@ NetReduceWorker::NetReduceWorker(const Job& job, int index, Endpoint above)
   if (job.timeout < 1 || job.timeout > kNever / 128) {
     throw std::invalid_argument("expected a time-out above 0 in a job of netreduce");
   }
-  top_ = std::floor(std::numeric_limits<std::int32_t>::max() / job.setting("all_workers", job.workers));
+  top_ = std::floor(std::numeric_limits<std::int32_t>::max() / job.workers);
   messages_.resize(std::bit_ceil(2 * static_cast<std::size_t>(job.window)));
-  unacked_ = next_psn_ = first_number(job.id, index);
-  expected_ = first_number(job.id, (index + job.workers - 1) % job.workers);
+  unacked_ = next_psn_ = expected_ = first_number(job.id);
   scratch_.resize(kBase + kHeader + 4 * static_cast<std::size_t>(job.values));
 }
 
@@ -121,8 +120,8 @@ void NetReduceWorker::receive(Endpoint from, Bytes bytes, Time now, Outbox& out)
     ++counters_[Count::malformed];
     return;
   }
-  const int flow = packet.kind == Kind::data ? (index_ + job_.workers - 1) % job_.workers : index_;
-  if (from != above_ || packet.flow != flow) {
+  const int flow = packet.kind != Kind::data ? index_ : flow_ < 0 ? packet.flow : flow_;
+  if (from != above_ || packet.flow != flow || packet.from_switch()) {
     ++counters_[Count::stranger];
   } else if (packet.kind == Kind::data) {
     data(packet, now, out);
@@ -134,11 +133,11 @@ void NetReduceWorker::receive(Endpoint from, Bytes bytes, Time now, Outbox& out)
 void NetReduceWorker::data(const Packet& packet, Time now, Outbox& out) {
   if (before(packet.psn, expected_)) {
     ++counters_[Count::repeated];
-    return acknowledge(Kind::acknowledged, out);
+    return acknowledge(Kind::acknowledged, packet.flow, out);
   }
   if (packet.psn != expected_) {
     ++counters_[Count::ahead];
-    if (!told_) acknowledge(Kind::missing, out);
+    if (!told_) acknowledge(Kind::missing, packet.flow, out);
     told_ = true;
     return;
   }
@@ -156,6 +155,7 @@ void NetReduceWorker::data(const Packet& packet, Time now, Outbox& out) {
     return;
   }
   get(first_element(received_, position_), packet.values(), packet.payload.data());
+  flow_ = packet.flow;
   progress_ = now;
   told_ = false;
   ++expected_;
@@ -166,15 +166,14 @@ void NetReduceWorker::data(const Packet& packet, Time now, Outbox& out) {
   position_ = 0;
   ++received_;
   ++counters_[Count::completed];
-  acknowledge(Kind::acknowledged, out);
+  acknowledge(Kind::acknowledged, packet.flow, out);
   const auto window = static_cast<std::uint64_t>(job_.window);
   if (received_ > window && oldest_ < received_ - window) advance(message(received_ - window).start, now);
   refill(now, out);
 }
 
-void NetReduceWorker::acknowledge(Kind kind, Outbox& out) {
-  const int flow = (index_ + job_.workers - 1) % job_.workers;
-  const std::size_t size = write({kind, 0, static_cast<std::uint16_t>(flow), expected_, 0, 0, 0, 0, {}}, scratch_.data());
+void NetReduceWorker::acknowledge(Kind kind, std::uint16_t flow, Outbox& out) {
+  const std::size_t size = write({kind, 0, flow, expected_, 0, 0, 0, 0, {}}, scratch_.data());
   out.send(above_, Bytes(scratch_.data(), size));
 }
 
@@ -238,6 +237,7 @@ void NetReduceWorker::save(Time now, std::vector<std::uint8_t>& state) const {
   append(state, position_);
   append(state, expected_);
   append(state, told_);
+  append(state, flow_);
   append(state, total_);
   append(state, sent_);
   append(state, oldest_);

@@ -20,8 +20,7 @@ namespace coppice::aggregation {
 
 class NetReduceWorker final : public Worker {
  public:
-  // Settings: `message_packets` (16); `fixed_point`, the factor of floats sent as integers, 0 (as floats); of a leaf's
-  // worker, `all_workers` of the job (its own leaf's); `linger` (8).
+  // Settings: `message_packets` (16); `fixed_point`, the factor of floats sent as integers, 0 (as floats); `linger` (8).
   NetReduceWorker(const Job& job, int index, Endpoint above);
   void begin(const void* input, void* output, std::size_t count, Time now, Outbox& out) override;
   bool done() const override { return received_ == total_ && (unacked_ == next_psn_ || tries_ >= linger_); }
@@ -43,7 +42,7 @@ class NetReduceWorker final : public Worker {
   void refill(Time now, Outbox& out);
   void send(std::uint64_t number, std::size_t position, Outbox& out);
   void go_back(Time now, Outbox& out);
-  void acknowledge(netreduce::Kind kind, Outbox& out);
+  void acknowledge(netreduce::Kind kind, std::uint16_t flow, Outbox& out);
   void acknowledged(const netreduce::Packet& packet, Time now, Outbox& out);
   void data(const netreduce::Packet& packet, Time now, Outbox& out);
   bool put(std::size_t element, std::size_t count, std::uint8_t* wire);
@@ -74,6 +73,7 @@ class NetReduceWorker final : public Worker {
   std::uint64_t received_ = 0;  // messages
   std::size_t position_ = 0;    // packets of the next one
   std::uint32_t expected_;
+  int flow_ = -1;      // that it receives; -1 before the first packet
   bool told_ = false;  // that the expected one is missing
 
   Time progress_ = 0;

@@ -186,7 +186,7 @@ def test_floats_are_summed_within_the_bound() -> None:
         ({"workers": 4, "tree": [2, 1]}, "make the groups add up"),
         ({"workers": 2, "window": 65}, "window"),
         ({"workers": 2, "slots": 8193}, "8192 slots"),
-        ({"workers": 2, "values": 361}, "360 values"),
+        ({"workers": 2, "values": 2049}, "2048 values"),
         ({"workers": 2, "drop": 1.0}, "`drop`"),
         ({"workers": 2, "gb_per_s": 0.0}, "`gb_per_s`"),
         ({"workers": 2, "element": "int8"}, "int32, float32"),
@@ -195,7 +195,7 @@ def test_floats_are_summed_within_the_bound() -> None:
         ({"workers": 2, "restart_switch": 1}, "`restart_switch`"),
         ({"workers": 2, "timeout_ms": 0.0}, "`timeout_ms`"),
         ({"workers": 2, "latency_us": -1.0}, "`latency_us`"),
-        ({"workers": 2, "protocol": "tcp"}, "switchml"),
+        ({"workers": 2, "protocol": "tcp"}, "expected a protocol"),
         ({"workers": "2"}, "to be an int"),
     ],
 )

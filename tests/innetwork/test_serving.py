@@ -129,7 +129,11 @@ def test_floats_and_halves() -> None:
     def work(worker: int) -> tuple[Any, Any, Any]:
         with SwitchClient(switch.address, worker=worker, workers=2) as end:
             half = end.all_reduce(data[worker].astype(np.float16), op="avg")
-            return end.all_reduce(data[worker].copy()), half, end.all_reduce(data[worker], np.empty(5000, np.float32))
+            return (
+                end.all_reduce(data[worker].copy()),
+                half,
+                end.all_reduce(data[worker], np.empty(5000, np.float32)),
+            )
 
     with SwitchServer(workers=2) as switch:
         first, second = together(2, work)
@@ -177,11 +181,8 @@ def test_switches_above_each_other_add_up_the_sums_of_those_below() -> None:
         def work(worker: int) -> Any:
             leaf, seat = leaves[worker // 2], worker % 2
             options = {"values": 64, "slots": 16, "timeout_ms": 5}
-            with SwitchClient(
-                leaf.address, worker=worker, workers=4, seat=(seat, 2), **options
-            ) as end:
-                found = [end.all_reduce(np.full(1000, worker + 1, dtype=np.float32)).max() for _ in range(3)]
-            return found
+            with SwitchClient(leaf.address, worker=worker, workers=4, seat=(seat, 2), **options) as end:
+                return [end.all_reduce(np.full(1000, worker + 1, dtype=np.float32)).max() for _ in range(3)]
 
         assert together(4, work) == [[10.0] * 3] * 4
         for leaf in leaves:
@@ -229,7 +230,7 @@ def test_a_worker_that_does_not_come_is_named() -> None:
             end.join()
 
 
-def test_the_command_serves_reports_and_ends(tmp_path: Any) -> None:
+def test_the_command_serves_reports_and_ends() -> None:
     """C16: counters while it runs, by signal; it ends soon when asked to."""
     command = [sys.executable, "-m", "coppice", "switch", "serve", "--port", "0", "--workers", "2", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -240,7 +241,9 @@ def test_the_command_serves_reports_and_ends(tmp_path: Any) -> None:
         port = parse_address(first["address"])[1]
         job = Scenario(port, 2)
         job.say(0, 0, 1)
-        assert json.loads(process.stdout.readline())["what"].startswith("job 1, epoch 1 begins with 2 workers")
+        assert json.loads(process.stdout.readline())["what"].startswith(
+            "job 1, epoch 1 begins with 2 workers"
+        )
         while True:
             process.send_signal(signal.SIGUSR1)
             found = json.loads(process.stdout.readline())

@@ -27,9 +27,7 @@ def serve(
     protocol: Annotated[
         str, typer.Option("--protocol", help="What it speaks: switchml and others.")
     ] = "switchml",
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="Workers of a job; 0: any number.")
-    ] = 0,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Workers of a job; 0: any number.")] = 0,
     slots: Annotated[int, typer.Option("--slots", min=1, help="Sums that can be under way.")] = 256,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="UDP port of the first thread; 0: any.")
@@ -38,7 +36,9 @@ def serve(
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads, each with a port.")] = 1,
     secret: Annotated[
         Path | None,
-        typer.Option("--secret", metavar="FILE", help="What workers must know; without: against accidents only."),
+        typer.Option(
+            "--secret", metavar="FILE", help="What workers must know; without: against accidents only."
+        ),
     ] = None,
     parent: Annotated[
         str | None, typer.Option("--parent", metavar="HOST:PORT", help="The switch above this one.")

@@ -15,6 +15,9 @@ from coppice.innetwork.models.switchml import slot_run
 
 __all__ = ["aggregated_share", "atp"]
 
+_SLOTS = 40_000
+"""Aggregators of its switch."""
+
 _WINDOW = 100
 """Packets up to which the window of a worker grows."""
 
@@ -44,13 +47,14 @@ def atp(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
 
     Examples:
         >>> from fractions import Fraction
-        >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2), slots=40_000)
+        >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2))
         >>> [round(8 * atp(each, 10**9).gb_per_s) for each in (case, AggregationCase(
         ...     workers=8, gb_per_s=Fraction(25, 2), slots=100, jobs=10))]
         [33, 10]
     """
     frame = WireFrame(values=case.values or 62, overhead_bytes=ATP_BYTES)
-    share = aggregated_share(_WINDOW * case.jobs, case.slots)
+    slots = _SLOTS if case.slots is None else case.slots
+    share = aggregated_share(_WINDOW * case.jobs, slots)
     window = AggregationCase(
         workers=case.workers,
         gb_per_s=case.gb_per_s,
@@ -70,9 +74,10 @@ def atp(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         system="atp",
         time_us=max(run.time_us, microseconds(size_bytes, server) * run.slowdown + case.rtt_us * case.tiers),
         gb_per_s=run.gb_per_s / slower,
-        memory_bytes=case.slots * (frame.payload_bytes + 10),
+        memory_bytes=slots * (frame.payload_bytes + 10),
         error=fixed_point(case.workers),
         model="max(x/B, (q+(1-q)n) x/B_ps), q = S(1-(1-1/S)^P)/P",
         source="ATP, NSDI 2021",
+        link_bytes=1 / frame.efficiency,
         details={"aggregated_share": share, "slowdown_by_loss": run.slowdown},
     )

@@ -31,9 +31,10 @@ def fpisa(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         system="fpisa",
         time_us=run.time_us,
         gb_per_s=run.gb_per_s,
-        memory_bytes=2 * case.slots * slot_bytes(case.workers, frame.values, value_bytes=5, exponents=0),
+        memory_bytes=2 * case.all_slots * slot_bytes(case.workers, frame.values, value_bytes=5, exponents=0),
         error=fpisa_sum(case.workers),
         model="min(B 4k/(4k+82), s 4k/(RTT+t)); full adder (FPISA-A: no bound of the error)",
         source="FPISA, NSDI 2022",
+        link_bytes=1 / frame.efficiency,
         details={"slots_for_line_rate": run.line_rate_slots, "slowdown_by_loss": run.slowdown},
     )

@@ -96,5 +96,6 @@ def netreduce(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         if case.gpus > 1
         else "x/B, window W m",
         source="NetReduce, arXiv 2009.09736",
+        link_bytes=1 / frame.efficiency,
         details={"slowdown_by_loss": slower},
     )

@@ -54,4 +54,5 @@ def streaming(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         error=float32_sum(case.workers, depth=ceil(log2(case.workers))),
         model="x/min(B, A/n) 4k/(4k+82) + RTT + skew; queues n skew B",
         source="Liu et al., IEEE TCAS-I 2021",
+        link_bytes=1 / frame.efficiency,
     )
