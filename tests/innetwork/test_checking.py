@@ -44,7 +44,7 @@ def test_no_interleaving_is_wrong(job: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("job", "states"),
     [
-        # About three minutes on one core, most of it for the third.
+        # Two to four minutes on one core, most of it for the first two.
         ({"workers": 2, "slots": 1, "elements": 4, "losses": 2, "duplicates": 2}, 10**5),
         ({"workers": 2, "slots": 2, "elements": 4}, 5 * 10**5),
         ({"workers": 3, "slots": 1, "elements": 3, "losses": 2}, 10**5),
