@@ -51,7 +51,8 @@ std::int64_t CamdoopHop::slots_in_use() const {
     if (!lane.started) continue;
     for (const CreditReceiver& each : lane.from) used += after(each.expected, each.used);
     used += after(lane.from_parent.expected, lane.from_parent.used);
-    used += after(lane.down_next, oldest(lane)) + after(lane.up_next, lane.to_parent.acknowledged);
+    // What was passed up and has not come back; copies that only wait for their acknowledgement do not count.
+    if (!lane.root() && !lane.pairs) used += after(lane.up_next, lane.down_next);
   }
   return used;
 }

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from coppice import _core
-from coppice.innetwork.simulated import simulate_all_reduce
+from coppice.innetwork.simulated import search_interleavings, simulate_all_reduce
 
 PROTOCOLS = ("camdoop", "sharp", "streaming")
+
+# What is searched: a stream of SHARP after a small message, a tree of switches, more than a window, several tensors.
+SEARCHES: dict[str, dict[str, Any]] = {
+    "camdoop": {"protocol": "camdoop", "elements": 2},
+    "camdoop-tree": {"protocol": "camdoop", "elements": 1, "tree": [1, 1]},
+    "sharp": {"protocol": "sharp", "elements": [1, 2], "settings": {"low_latency": 4}},
+    "sharp-window": {"protocol": "sharp", "elements": 4, "slots": 2},
+    "sharp-tree": {"protocol": "sharp", "elements": 2, "tree": [1, 1], "settings": {"low_latency": 4}},
+    "streaming": {"protocol": "streaming", "elements": [2, 1], "slots": 2, "settings": {"headroom": 1}},
+    "streaming-full": {"protocol": "streaming", "elements": 3, "slots": 1, "window": 2},
+    "streaming-tree": {"protocol": "streaming", "elements": 2, "tree": [1, 1]},
+}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -89,3 +103,16 @@ def test_two_jobs_do_not_mix(protocol: str) -> None:
     [(_, packet)] = workers[10].begin(outputs[10].ctypes.data, outputs[10].ctypes.data, 1, 0)
     assert node.receive(20, packet, 0) == []
     assert node.counters()["stranger"] == before + 1
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_no_interleaving_gives_a_wrong_sum_or_an_end_without_one(name: str) -> None:
+    found = search_interleavings(**SEARCHES[name], most_states=8_000)
+    assert found.ok, found.trace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEARCHES)
+def test_no_interleaving_is_wrong_farther_away(name: str) -> None:
+    found = search_interleavings(**SEARCHES[name], most_states=400_000)
+    assert found.ok, found.trace

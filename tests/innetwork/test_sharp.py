@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -75,14 +76,14 @@ def play(seed: int) -> None:
             for index, worker in enumerate(workers[group]):
                 network.post(100 * group + index, worker.begin(words[index], network.now))
         ended = network.run(
-            lambda: all(worker.done for group in workers for worker in group),
+            lambda: all(worker.done for members in workers for worker in members),
             most=2000 if hostile else 200_000,
         )
         if hostile:
             return
         assert ended
-        for group, total in zip(workers, totals, strict=True):
-            for worker in group:
+        for members, total in zip(workers, totals, strict=True):
+            for worker in members:
                 assert np.array_equal(
                     worker.output.view(np.float32), total.view(np.float32)
                 ) or np.array_equal(worker.output, total)
@@ -98,7 +99,7 @@ def test_native_and_twin_answer_alike(part: int) -> None:
 
 @pytest.mark.slow
 def test_native_and_twin_answer_alike_at_length() -> None:
-    for seed in range(1000, 2500):
+    for seed in range(1000, 1500):
         play(seed)
 
 
@@ -128,17 +129,13 @@ def test_operations_and_types(operation: int, element: str, half: int) -> None:
             values = random.standard_normal(33) * 10.0 ** random.integers(-6, 5, 33)
             words = values.astype(np.float32) if element == "float32" else (values * 1000).astype(np.int32)
             worker.begin(words.view(np.uint32), 0)
-            worker.first = (worker.first - number) % 2**32
             packets.append((w, _numbered(worker, number)))
         for w, packet in sorted(packets, key=lambda _: random.random()):
             both.receive(w, packet, 0)
 
 
 def _numbered(worker: SharpWorkerTwin, number: int) -> bytes:
-    from dataclasses import replace
-
-    frame = worker.frame(worker.first)
-    return replace(frame, number=number).packed()
+    return replace(worker.frame(worker.first), number=number).packed()
 
 
 def simulated(seed: int) -> None:

@@ -68,7 +68,7 @@ def test_native_and_twin_answer_alike(part: int) -> None:
 
 @pytest.mark.slow
 def test_native_and_twin_answer_alike_at_length() -> None:
-    for seed in range(1000, 3000):
+    for seed in range(1000, 1500):
         play(seed)
 
 
@@ -126,7 +126,7 @@ def test_the_rate_of_the_link_whatever_the_number_of_workers() -> None:
 
 @pytest.mark.parametrize("skew_us", [0.5, 5.0, 50.0])
 def test_full_queues_pause_their_senders_and_lose_nothing(skew_us: float) -> None:
-    """Where the headroom covers what a worker may still have on its way: its window less what is queued at the pause."""
+    """Where the headroom holds what a worker may still have on its way: its window less what is queued then."""
     wire_us = (16 + 4 * 256 + 66) / 12.5e3
     run = simulate_all_reduce(
         protocol="streaming",

@@ -96,13 +96,16 @@ class RandomNetwork:
             self.now = min((time for time in times if time is not None), default=self.now)
 
     def spoil(self, packet: bytes) -> bytes:
-        way = self.random.randrange(4)
+        way = self.random.randrange(5)
         if way == 0:
             return packet[: self.random.randrange(len(packet))]
         if way == 1:
             return packet + self.random.randbytes(self.random.choice([1, 4]))
         if way == 2:
             return self.random.randbytes(self.random.randrange(40))
+        if way == 3 and len(packet) >= HEAD.size:  # a number near by
+            number = (int.from_bytes(packet[8:12], "big") + self.random.randrange(-12, 13)) % 2**32
+            return packet[:8] + number.to_bytes(4, "big") + packet[12:]
         # Another number, type or so; values stay small, so that no float is NaN.
         changed = bytearray(packet)
         at = self.random.randrange(min(len(packet), HEAD.size + 4))

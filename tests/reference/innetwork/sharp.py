@@ -35,7 +35,7 @@ def to_wire(job: TwinJob, values: Words) -> Words:
         with np.errstate(over="ignore"):
             bits = values.view(np.float32).astype(np.float16).view(np.uint16).astype(np.uint32)
     else:
-        bits = (values + 0x7FFF + (values >> 16 & 1)) >> 16
+        bits = np.asarray((values + 0x7FFF + (values >> 16 & 1)) >> 16, dtype=np.uint32)
     bits = np.concatenate([bits, np.zeros(len(bits) % 2, dtype=np.uint32)])
     return np.asarray(bits[0::2] << 16 | bits[1::2], dtype=np.uint32)
 
