@@ -129,7 +129,7 @@ class _SwitchSearch:
         try:
             self._climb()
             if self.best.cost > self.least:
-                self._spend(self.most_work if len(self.order) + len(self.groups) > _MOST_DEEP else 0)
+                self._spend(self.most_work + 1 if len(self.order) + len(self.groups) > _MOST_DEEP else 0)
                 self._branch(0, frozenset(), 0)
         except _OutOfWork:
             proved = False
@@ -338,7 +338,7 @@ class _SwitchSearch:
         def choose(depth: int) -> None:
             if depth == len(order):
                 trees = {g: options[g][at][0] for g, at in zip(order, taken, strict=True)}
-                self._keep(chosen, max(self.fixed, *total.values()), [trees[g] for g in range(len(order))])
+                self._keep(chosen, max([self.fixed, *total.values()]), [trees[g] for g in range(len(order))])
                 return
             group, ways = order[depth], options[order[depth]]
             # Of groups that are alike, the later one takes no earlier tree.
