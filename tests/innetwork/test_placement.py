@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from coppice.errors import InputError
 from coppice.innetwork.placement import AggregationPlacement, place_aggregation
+from coppice.innetwork.placement.search import AddingRanks, _SwitchSearch
+from coppice.innetwork.placement.trees import AddingNetwork
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset
 from reference.innetwork import placement as twin
@@ -35,6 +38,25 @@ def networks(draw: st.DrawFn) -> Topology:
         at = draw(st.lists(switches, min_size=1, max_size=2, unique=True))
         pairs += [(f"g{rank}", f"s{switch}") for switch in at]
     return Topology.of("made", nodes, [Link(src=a, dst=b, gb_per_s=draw(rates)) for a, b in pairs])
+
+
+@st.composite
+def leaves_and_spines(draw: st.DrawFn) -> Topology:
+    """Leaves with GPUs of one link, each linked with every spine at rates of its own."""
+    leaves, spines = draw(st.integers(2, 3)), draw(st.integers(1, 2))
+    nodes = [Node(id=f"leaf{at}", kind=NodeKind.SWITCH) for at in range(leaves)]
+    nodes += [Node(id=f"spine{at}", kind=NodeKind.SWITCH) for at in range(spines)]
+    rates = st.sampled_from([Fraction(1), Fraction(3, 2), Fraction(4)])
+    links = [
+        Link(src=f"leaf{leaf}", dst=f"spine{spine}", gb_per_s=draw(rates))
+        for leaf in range(leaves)
+        for spine in range(spines)
+    ]
+    for leaf in range(leaves):
+        for at in range(draw(st.integers(1, 3))):
+            nodes.append(Node(id=f"g{leaf}.{at}"))
+            links.append(Link(src=f"g{leaf}.{at}", dst=f"leaf{leaf}", gb_per_s=Fraction(8)))
+    return Topology.of("leafy", nodes, links)
 
 
 def check_by_routes(found: AggregationPlacement, trees: int = 1) -> None:
@@ -84,7 +106,48 @@ def test_jobs_at_once_are_placed_as_well_as_by_trying_all(
 
 
 @settings(max_examples=60, deadline=None)
-@given(networks(), st.integers(1, 3), st.integers(1, 400), st.data())
+@given(st.one_of(networks(), leaves_and_spines()), st.integers(1, 3), st.integers(1, 3), st.data())
+def test_branch_and_bound_needs_no_good_start(
+    topology: Topology, budget: int, trees: int, data: st.DataObject
+) -> None:
+    ranks = st.lists(st.integers(0, topology.num_ranks - 1), min_size=2, unique=True)
+    jobs = data.draw(st.lists(ranks, min_size=1, max_size=3 - trees + 1))
+    wanted = twin.best_time(
+        topology, [job for job in jobs for _ in range(trees)], budget, Fraction(2**20, trees)
+    )
+    assert wanted is not None
+
+    def some_start(self: _SwitchSearch) -> None:
+        some = st.sets(st.sampled_from(self.order), max_size=self.budget) if self.order else st.just(set())
+        self._tried(frozenset(data.draw(some)))
+
+    with mock.patch.object(_SwitchSearch, "_climb", some_start):
+        found = place_aggregation(topology, budget=budget, jobs=jobs, trees=trees, size="1M")
+    assert found.proved
+    assert found.busiest.time_us == wanted / 1000
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(networks(), leaves_and_spines()), st.data())
+def test_switches_without_the_feature_need_what_the_bound_says(
+    topology: Topology, data: st.DataObject
+) -> None:
+    ranks = st.lists(st.integers(0, topology.num_ranks - 1), min_size=2, unique=True)
+    jobs = data.draw(st.lists(ranks, min_size=2, max_size=2))
+    network = AddingNetwork(topology)
+    groups = [AddingRanks(ranks=tuple(job), size_bytes=1, trees=()) for job in jobs]
+    found = _SwitchSearch(network, groups, 1, 0, 1)
+    everything = network.given | set(network.switches)
+    for switch, least in found.needs.items():
+        wanted = twin.best_with(topology, jobs, everything - {switch}, Fraction(1))
+        assert switch in network.given or wanted is None or least * network.nanoseconds <= wanted
+    wanted = twin.best_with(topology, jobs, set(everything), Fraction(1))
+    assert wanted is not None
+    assert found.fixed * network.nanoseconds <= wanted
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(networks(), leaves_and_spines()), st.integers(1, 3), st.integers(1, 400), st.data())
 def test_a_search_that_stops_early_brackets_the_best(
     topology: Topology, budget: int, most_work: int, data: st.DataObject
 ) -> None:

@@ -34,6 +34,21 @@ def streams(parents: dict[int, int], members: Sequence[int], root: int, adding: 
     return {node: sent(node) for node in parents if node != root}
 
 
+def group_times(
+    topology: Topology, ranks: Sequence[int], root: int, adding: set[int], size: Fraction
+) -> dict[tuple[int, int], Fraction] | None:
+    """Nanoseconds that a group needs of each directed link, or None where it has no route to its root."""
+    members = [int(topology.rank_nodes[rank]) for rank in ranks]
+    parents = parents_towards(topology, members, root)
+    if parents is None:
+        return None
+    return {
+        link: count * size / topology.gb_per_s(topology.link_index[link])
+        for node, count in streams(parents, members, root, adding).items()
+        for link in ((node, parents[node]), (parents[node], node))  # up, and the result down
+    }
+
+
 def link_times(
     topology: Topology,
     groups: Sequence[Sequence[int]],
@@ -41,17 +56,19 @@ def link_times(
     adding: set[int],
     size: Fraction,
 ) -> dict[tuple[int, int], Fraction] | None:
-    """Nanoseconds that each directed link needs, or None where a group has no route to its root."""
+    """The same of all groups together."""
+    each = [
+        group_times(topology, ranks, root, adding, size) for ranks, root in zip(groups, roots, strict=True)
+    ]
+    return together([times for times in each if times is not None]) if None not in each else None
+
+
+def together(times: Sequence[dict[tuple[int, int], Fraction]]) -> dict[tuple[int, int], Fraction]:
+    """Times of links, summed."""
     found: dict[tuple[int, int], Fraction] = {}
-    for ranks, root in zip(groups, roots, strict=True):
-        members = [int(topology.rank_nodes[rank]) for rank in ranks]
-        parents = parents_towards(topology, members, root)
-        if parents is None:
-            return None
-        for node, count in streams(parents, members, root, adding).items():
-            for link in ((node, parents[node]), (parents[node], node)):  # up, and the result down
-                rate = topology.gb_per_s(topology.link_index[link])
-                found[link] = found.get(link, Fraction(0)) + count * size / rate
+    for each in times:
+        for link, time in each.items():
+            found[link] = found.get(link, Fraction(0)) + time
     return found
 
 
@@ -66,14 +83,20 @@ def choices(topology: Topology, budget: int) -> Iterator[set[int]]:
             yield given | set(chosen)
 
 
+def best_with(
+    topology: Topology, groups: Sequence[Sequence[int]], adding: set[int], size: Fraction
+) -> Fraction | None:
+    """The least time of the busiest link with some switches, over all roots; None where there are none."""
+    ways = [
+        [times for root in sorted(adding) if (times := group_times(topology, ranks, root, adding, size))]
+        for ranks in groups
+    ]
+    return min((max(together(each).values()) for each in product(*ways)), default=None)
+
+
 def best_time(
     topology: Topology, groups: Sequence[Sequence[int]], budget: int, size: Fraction
 ) -> Fraction | None:
-    """The least time of the busiest link, or None where there is no choice."""
-    best = None
-    for adding in choices(topology, budget):
-        for roots in product(sorted(adding), repeat=len(groups)):
-            times = link_times(topology, groups, roots, adding, size)
-            if times is not None and (best is None or max(times.values()) < best):
-                best = max(times.values())
-    return best
+    """The same over all sets within the budget."""
+    found = [best_with(topology, groups, adding, size) for adding in choices(topology, budget)]
+    return min((time for time in found if time is not None), default=None)

@@ -8,6 +8,7 @@ feature, chosen with the rest.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -30,7 +31,7 @@ from coppice.topology.model import Topology
 
 __all__ = ["place_aggregation"]
 
-_MOST_WORK = 6_000_000
+_MOST_WORK = 4_000_000
 _MOST_RANKS_TRIED = 16
 
 
@@ -79,18 +80,17 @@ def place_aggregation(
         msg = f"expected a network with switches, found {topology.name} without: GPUs add themselves there."
         raise InputError(msg)
     groups = [each for group in _groups(network, jobs, size_bytes) for each in [group] * trees]
-    found = search(network, groups, budget, most_work=most_work)
-    everywhere = search(network, groups, max(1, len(network.switches)), most_work=most_work)
-    if everywhere is None:
+    if not all(group.trees for group in groups):
         msg = (
             f"expected a switch that all ranks of a job reach through switches and NICs, found none on "
             f"{topology.name}: place what shares a switch as jobs (`jobs`), such as the ranks of each rail."
         )
         raise InputError(msg)
+    found = search(network, groups, budget, most_work=most_work)
     if found is None:
         msg = (
-            f"expected a `budget` with which every job has a switch to add in, found {budget}: raise "
-            f"it, {len(everywhere.chosen)} suffice, or place the jobs alone."
+            f"expected a `budget` with which every job has a switch to add in, found {budget}: raise it, "
+            f"{_enough_roots(groups)} suffice, or place the jobs alone."
         )
         raise InputError(msg)
     without = search(network, groups, 0, most_work=most_work)
@@ -110,7 +110,7 @@ def place_aggregation(
         ),
         busiest=_busiest_link(network, groups, found.trees, found.chosen, trees),
         least_time_us=found.least * to_us,
-        everywhere_us=everywhere.least * to_us,
+        everywhere_us=_least_everywhere(network, groups) * to_us,
         without=_busiest_link(
             network, groups, without.trees if without else _at_ranks(network, groups), (), trees
         ),
@@ -143,6 +143,29 @@ def _groups(
         msg = "expected one job or more in `jobs`, found none: leave it out for one of all ranks."
         raise InputError(msg)
     return groups
+
+
+def _enough_roots(groups: Sequence[AddingRanks]) -> int:
+    """Switches that give every group a root: each in turn the one that most of them can take."""
+    left, count = list(groups), 0
+    while left:
+        roots = Counter(tree.root for group in left for tree in group.trees)
+        root = max(roots, key=lambda v: (roots[v], -v))
+        left = [group for group in left if all(tree.root != root for tree in group.trees)]
+        count += 1
+    return count
+
+
+def _least_everywhere(network: AddingNetwork, groups: Sequence[AddingRanks]) -> int:
+    """What the busiest link costs at least where every switch adds: one stream of each group on links of its own."""
+    load: dict[int, int] = {}
+    least = 0
+    for group in groups:
+        ways = [max(network.cost[edge] for edge in stream_counts(tree, tree.nodes)) for tree in group.trees]
+        least = max(least, min(ways) * group.size_bytes)
+        for edge in frozenset.intersection(*(frozenset(stream_counts(tree, ())) for tree in group.trees)):
+            load[edge] = load.get(edge, 0) + group.size_bytes
+    return max([least, *(network.cost[edge] * each for edge, each in load.items())])
 
 
 def _busiest_link(

@@ -115,6 +115,7 @@ class _SwitchSearch:
         self.network, self.groups, self.budget = network, groups, budget
         self.work, self.most_work = 0, most_work
         self.known: dict[tuple[int, frozenset[int]], dict[int, int]] = {}
+        self.rooted = [{tree.root: tree for tree in group.trees} for group in groups]
         self.inside = {id(tree): frozenset(tree.nodes) for group in groups for tree in group.trees}
         self.fixed, self.needs = self._fixed(), self._needs()
         self.order = sorted(network.switches, key=lambda v: (-self.needs.get(v, 0), v))
@@ -128,7 +129,7 @@ class _SwitchSearch:
         try:
             self._climb()
             if self.best.cost > self.least:
-                self._spend(self.most_work if len(self.order) + len(self.groups) > _MOST_DEEP else 0)
+                self._spend(self.most_work + 1 if len(self.order) + len(self.groups) > _MOST_DEEP else 0)
                 self._branch(0, frozenset(), 0)
         except _OutOfWork:
             proved = False
@@ -192,20 +193,22 @@ class _SwitchSearch:
         self, group: AddingRanks, chosen: frozenset[int]
     ) -> list[tuple[AggregationTree, dict[int, int]]]:
         """Trees that a group can take, each with the cost that it brings to links that are not the only ones."""
-        featured, found = self.network.given | chosen, []
-        for tree in group.trees:
-            if tree.root in featured:
-                key = (id(tree), chosen & self.inside[id(tree)])
-                costs = self.known.get(key)
-                if costs is None:
-                    self._spend(len(tree.nodes) + len(tree.rank_edges))
-                    costs = self.known[key] = {
-                        edge: count * group.size_bytes * self.network.cost[edge]
-                        for edge, count in stream_counts(tree, featured).items()
-                        if edge not in self.fixed_edges
-                    }
-                found.append((tree, costs))
-        return found
+        featured = self.network.given | chosen
+        return [(tree, self._costs(group, tree, chosen)) for tree in group.trees if tree.root in featured]
+
+    def _costs(self, group: AddingRanks, tree: AggregationTree, chosen: frozenset[int]) -> dict[int, int]:
+        """The cost that a group brings to each link that is not the only one of a rank."""
+        key = (id(tree), chosen & self.inside[id(tree)])
+        costs = self.known.get(key)
+        if costs is None:
+            self._spend(len(tree.nodes) + len(tree.rank_edges))
+            streams = stream_counts(tree, self.network.given | chosen)
+            costs = self.known[key] = {
+                edge: count * group.size_bytes * self.network.cost[edge]
+                for edge, count in streams.items()
+                if edge not in self.fixed_edges
+            }
+        return costs
 
     def _quick(self, chosen: frozenset[int]) -> tuple[int, int, tuple[AggregationTree, ...]] | None:
         """A good choice of roots: each group in turn takes the best, until none changes; (cost, squares, trees)."""
@@ -253,9 +256,13 @@ class _SwitchSearch:
         chosen: frozenset[int] = frozenset()
         score: tuple[int, int] = (_FAR, 0)
         for _ in range(min(self.budget, len(self.order))):
-            tried = [(self._tried(chosen | {v}), v) for v in self.order if v not in chosen]
-            score, v = min(tried)
+            open_ = [v for v in self.order if v not in chosen]
+            found = self._quick(chosen)
+            v = min(
+                (self._glance(chosen, found[2], v) if found else self._tried(chosen | {v}), v) for v in open_
+            )[1]
             chosen |= {v}
+            score = self._tried(chosen)
             if self.best.cost == self.least:
                 return
         improved = self.best.cost > self.least
@@ -267,6 +274,22 @@ class _SwitchSearch:
                     score, v = min(tried)
                     chosen = chosen - {out} | {v}
                     improved = self.best.cost > self.least
+
+    def _glance(self, chosen: frozenset[int], trees: Sequence[AggregationTree], v: int) -> tuple[int, int]:
+        """What one more switch does to trees that are there, or as the root of some of them."""
+        more = chosen | {v}
+        total: dict[int, int] = {}
+        for group, tree in zip(self.groups, trees, strict=True):
+            _add(total, self._costs(group, tree, more), 1)
+        for group, tree, rooted in zip(self.groups, trees, self.rooted, strict=True):
+            other = rooted.get(v)
+            if other is not None:
+                ways = (self._costs(group, tree, more), self._costs(group, other, more))
+                self._spend(2 * len(ways[0]) + 2 * len(ways[1]))
+                _add(total, ways[0], -1)
+                _add(total, min(ways, key=lambda costs: _score(total, costs)), 1)
+        cost = max(self.fixed, max(total.values(), default=0))
+        return cost, sum(each * each for each in total.values())
 
     def _tried(self, chosen: frozenset[int]) -> tuple[int, int]:
         found = self._quick(chosen)
@@ -315,7 +338,7 @@ class _SwitchSearch:
         def choose(depth: int) -> None:
             if depth == len(order):
                 trees = {g: options[g][at][0] for g, at in zip(order, taken, strict=True)}
-                self._keep(chosen, max(self.fixed, *total.values()), [trees[g] for g in range(len(order))])
+                self._keep(chosen, max([self.fixed, *total.values()]), [trees[g] for g in range(len(order))])
                 return
             group, ways = order[depth], options[order[depth]]
             # Of groups that are alike, the later one takes no earlier tree.
