@@ -477,7 +477,8 @@ void Gate::from_above(Bytes packet, const Envelope& envelope, Time now, Wire& ou
 }
 
 void Gate::close(Life& life, const std::string& why, Time now, Wire& out) {
-  if (life.uplink) life.uplink->leave(why, now, out);
+  const bool good = std::all_of(life.seats.begin(), life.seats.end(), [](const Seat& each) { return each.left; });
+  if (life.uplink) life.uplink->leave(good ? "" : why, now, out);
   if (life.open) {
     switch_->close(life.job());
     if (server_) server_->close(life.job());
