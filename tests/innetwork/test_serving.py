@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
+from coppice.innetwork.protocols.registry import PROTOCOLS
 from coppice.innetwork.serving import (
     PacketFaults,
     SwitchClient,
@@ -143,6 +144,27 @@ def test_floats_and_halves() -> None:
     np.testing.assert_allclose(first[1].astype(float), data.mean(axis=0), atol=3e-3)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("loss", [0.0, 0.02])
+def test_every_protocol_sums_over_sockets(protocol: str, loss: float) -> None:
+    """With all that it needs beside the switch: NetReduce many slots, ATP a server."""
+
+    def work(worker: int) -> list[Any]:
+        options = {"protocol": protocol, "slots": 64, "window": 8, "timeout_ms": 5}
+        with SwitchClient(switch.address, worker=worker, workers=3, **options) as end:
+            return [
+                end.all_reduce(np.arange(size, dtype=np.float32) % 100 + worker, timeout_s=60)
+                for size in (1, 3000, 700)
+            ]
+
+    faults = PacketFaults(drop=loss, duplicate=loss, reorder=loss, seed=2)
+    with SwitchServer(protocol, slots=1024, faults=faults) as switch:
+        for found in together(3, work):
+            assert isinstance(found, list), found
+            for each in found:
+                np.testing.assert_allclose(each, 3 * (np.arange(len(each)) % 100) + 3, rtol=1e-5, atol=1e-5)
+
+
 def test_several_threads() -> None:
     with SwitchServer(slots=64, threads=3) as switch:
         sums(switch, 2, [1, 10_000, 200], values=64, slots=24, threads=3)
@@ -187,6 +209,16 @@ def test_switches_above_each_other_add_up_the_sums_of_those_below() -> None:
         assert together(4, work) == [[10.0] * 3] * 4
         for leaf in leaves:
             leaf.close()
+
+
+def test_a_switch_whose_workers_left_leaves_the_one_above() -> None:
+    with SwitchServer() as root, SwitchServer(parent=root.address, index=0, siblings=1) as leaf:
+        sums(leaf, 2, [1000])
+        lines: list[str] = []
+        while not any("ends" in line for line in lines):
+            time.sleep(0.02)
+            lines += root.events()
+        assert lines[-1] == "job 1, epoch 1 ends: all workers left"
 
 
 def test_what_is_refused_before_anything_is_sent() -> None:

@@ -53,6 +53,11 @@ def serve(
     silence: Annotated[
         float, typer.Option("--silence", help="Seconds without a worker that end its job.")
     ] = 10.0,
+    most_jobs: Annotated[int, typer.Option("--most-jobs", min=1, help="Jobs at a time.")] = 64,
+    most_slots: Annotated[int, typer.Option("--most-slots", min=0, help="Slots of one job; 0: all.")] = 0,
+    most_packets: Annotated[
+        float, typer.Option("--most-packets", min=0.0, help="Of one worker in a second; 0: any number.")
+    ] = 0.0,
     report: Annotated[
         float, typer.Option("--report", min=0.0, help="Print counters every so many seconds; 0: never.")
     ] = 0.0,
@@ -92,6 +97,9 @@ def serve(
         index=index,
         siblings=siblings,
         silence_s=silence,
+        most_jobs=most_jobs,
+        most_slots=most_slots,
+        most_per_second=most_packets,
     ) as switch:
         before = {which: signal.signal(which, handler) for which, handler in handlers.items()}
         try:
