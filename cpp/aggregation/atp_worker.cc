@@ -261,7 +261,7 @@ void AtpWorker::save(Time now, std::vector<std::uint8_t>& state) const {
     append(state, chunk.hurried);
     append(state, chunk.floats);
     append(state, chunk.timeout);
-    append(state, chunk.deadline - now);
+    append(state, std::max<Time>(chunk.deadline - now, 0));  // overdue is overdue
   }
   append(state, aggregators_.data(), static_cast<std::size_t>(job_.window));
   for (const Result& kept : results_) {

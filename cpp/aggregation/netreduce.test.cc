@@ -476,6 +476,8 @@ TEST(netreduce_what_is_not_of_the_protocol_changes_nothing_and_is_counted) {
   count(Count::malformed, 1, with([](Packet& bad) { bad.packets = 0; }));
   count(Count::malformed, 1, with([](Packet& bad) { bad.packets = 2; }));  // host 0 said one
   count(Count::stranger, 0, with([](Packet&) {}));
+  // Of host 0, message 0 has one packet: another message cannot have its number.
+  count(Count::malformed, 0, with([](Packet& bad) { bad.flow = 0, bad.message = 1, bad.psn = first_number(5) - 2; }));
   count(Count::stranger, 1, with([](Packet& bad) { bad.job = 6; }));
   count(Count::stranger, 7, whole);
   count(Count::stranger, kNobody, whole);

@@ -161,6 +161,10 @@ bool NetReduceSwitch::find_by_header(Served& job, int child, const Packet& packe
     return false;
   }
   place = {packet.message % job.kept, packet.position};
+  if (!packet.from_switch() && overlaps(job, child, packet)) {
+    ++counters_[Count::malformed];
+    return false;
+  }
   const auto at = static_cast<std::size_t>(child);
   Message& message = job.messages[place.message];
   std::uint32_t& start = job.starts[place.message * job.children.size() + at];
@@ -188,6 +192,17 @@ bool NetReduceSwitch::find_by_header(Served& job, int child, const Packet& packe
   job.flows[at] = packet.flow;
   job.recent[at] = static_cast<std::uint32_t>(place.message);
   return true;
+}
+
+// Whether the numbers of this message are those of another one of the child.
+bool NetReduceSwitch::overlaps(const Served& job, int child, const Packet& packet) const {
+  for (std::size_t at = 0; at < job.kept; ++at) {
+    const Message& other = job.messages[at];
+    if (at == packet.message % job.kept || (((other.started & ~other.switches) >> child) & 1) == 0) continue;
+    const std::uint32_t start = job.starts[at * job.children.size() + static_cast<std::size_t>(child)];
+    if (packet.psn - start < other.packets || start - packet.psn < packet.packets) return true;
+  }
+  return false;
 }
 
 bool NetReduceSwitch::find_by_number(Served& job, int child, const Packet& packet, Place& place) {

@@ -80,6 +80,7 @@ class NetReduceSwitch final : public Aggregator {
   bool find(Served& job, int child, const netreduce::Packet& packet, Place& place);
   bool find_by_header(Served& job, int child, const netreduce::Packet& packet, Place& place);
   bool find_by_number(Served& job, int child, const netreduce::Packet& packet, Place& place);
+  bool overlaps(const Served& job, int child, const netreduce::Packet& packet) const;
   bool may_start(const Served& job, std::uint32_t message) const;
   void add(Served& job, int child, const Place& place, const netreduce::Packet& packet);
   std::size_t write_sum(const Served& job, const Place& place, netreduce::Packet packet);

@@ -243,9 +243,9 @@ void NetReduceWorker::save(Time now, std::vector<std::uint8_t>& state) const {
   append(state, oldest_);
   append(state, unacked_);
   append(state, next_psn_);
-  append(state, tries_);
+  append(state, std::min(tries_, std::max(6, linger_)));  // more make no difference
   append(state, failure_.empty());
-  if (unacked_ != next_psn_) append(state, armed_ - now);
+  if (unacked_ != next_psn_) append(state, std::max<Time>(armed_ + timeout() - now, 0));
   if (job_.patience < kNever - progress_) append(state, progress_ - now);
   for (std::uint64_t number = oldest_; number < sent_; ++number) {
     const Message& of = messages_[number % messages_.size()];

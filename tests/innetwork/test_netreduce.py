@@ -7,10 +7,10 @@ import pytest
 
 from coppice import _core
 from coppice.errors import InputError
-from coppice.innetwork.simulated import simulate_all_reduce
+from coppice.innetwork.simulated import search_interleavings, simulate_all_reduce
 
 from ..reference.innetwork import netreduce
-from .side_by_side import Both, BothWorkers, run
+from ..support.twins import Altering, Both, Exchange
 
 SPINE = 100
 
@@ -31,21 +31,20 @@ def both_jobs(**fields: object) -> tuple[_core.AggregationJob, netreduce.Job]:
     return native, twin
 
 
-@pytest.mark.parametrize("garbage", [0.0, 0.3])
-def test_native_machines_and_twins_send_the_same_bytes(garbage: float) -> None:
-    """Two jobs, one of them over leaves and a spine in every third run, under loss, copies and reordering."""
-    for seed in range(60):
-        chance = np.random.default_rng(seed)
-        spine = Both(_core.aggregation_switch("netreduce", 4096), netreduce.Switch())
-        nodes: dict[int, Both] = {SPINE: spine}
-        first = []
-        expected = []
+class Net:
+    """Two jobs over one switch, or over leaves below it."""
+
+    def __init__(self, seed: int, exchange: Exchange) -> None:
+        self.exchange = exchange
+        chance = self.chance = np.random.default_rng(seed)
+        spine = exchange.nodes[SPINE] = Both(_core.aggregation_switch("netreduce", 4096), netreduce.Switch())
+        self.jobs: list[tuple[netreduce.Job, list[list[int]]]] = []
         for number in range(2):
-            groups = [int(chance.integers(1, 4)) for _ in range(2 if (seed + number) % 3 == 0 else 1)]
+            sizes = [int(chance.integers(1, 4)) for _ in range(2 if (seed + number) % 3 == 0 else 1)]
             kind = int(chance.integers(3))
             native, twin = both_jobs(
                 id=int(chance.integers(2**31)) * 2 + number,
-                workers=sum(groups),
+                workers=sum(sizes),
                 slots=1,
                 values=int(chance.choice([1, 3, 16])),
                 window=int(chance.integers(1, 4)),
@@ -53,73 +52,91 @@ def test_native_machines_and_twins_send_the_same_bytes(garbage: float) -> None:
                 timeout_ns=1_000_000,
                 settings={
                     "message_packets": float(chance.integers(1, 5)),
-                    "fixed_point": 1000.0 if kind == 2 else 0.0,
+                    "fixed_point": 1000.0 * (kind == 2),
                 },
             )
-            children: list[int] = []
+            groups: list[list[int]] = []
             switches = []
-            for group, size in enumerate(groups):
-                hosts = [10 * number + len(children) + each for each in range(size)]
-                at = SPINE if len(groups) == 1 else 50 + 10 * number + group
-                switch = spine
-                if at != SPINE:
-                    switch = nodes[at] = Both(_core.aggregation_switch("netreduce", 4096), netreduce.Switch())
+            for size in sizes:
+                start = 10 * number + sum(map(len, groups))
+                hosts = list(range(start, start + size))
+                at, switch = SPINE, spine
+                if len(sizes) > 1:
+                    at = 50 + 10 * number + len(groups)
+                    switch = Both(_core.aggregation_switch("netreduce", 4096), netreduce.Switch())
+                    exchange.nodes[at] = switch
                     switches.append(at)
-                for machine, job in ((switch.native, native), (switch.twin, twin)):
-                    machine.open(job, hosts, -1 if at == SPINE else SPINE)
+                switch.native.open(native, hosts, -1 if at == SPINE else SPINE)
+                switch.twin.open(twin, hosts, -1 if at == SPINE else SPINE)
                 for host in hosts:
                     index = host - 10 * number
-                    machines = (
-                        _core.aggregation_worker("netreduce", native, index, at),
-                        netreduce.Worker(twin, index, at),
+                    worker = netreduce.Worker(twin, index, at)
+                    exchange.nodes[host] = Both(
+                        _core.aggregation_worker("netreduce", native, index, at), worker
                     )
-                    nodes[host] = BothWorkers(*machines)
-                children += hosts
+                groups.append(hosts)
             if switches:
-                for machine, job in ((spine.native, native), (spine.twin, twin)):
-                    machine.open(job, switches)
-            count = int(chance.integers(1, 8 * twin.values * twin.packets))
-            for child in children:
-                values = chance.integers(-(2**31), 2**31, count).astype(np.int32)
-                if twin.floats:
-                    values = (chance.normal(size=count) * 100).astype(np.float32)
-                pair = nodes[child]
-                assert isinstance(pair, BothWorkers)
-                first.append((child, pair.begin(values, 0)))
-            expected.append((children, groups, twin))
-        run(
-            nodes,
-            first,
-            seed=seed,
-            loss=0.05 * (seed % 4),
-            copy=0.1 * (seed % 2),
-            reach=1 + seed % 4,
-            garbage=garbage,
-        )
-        if garbage:
-            continue
-        for children, groups, twin in expected:
-            pairs = [nodes[child] for child in children]
-            rows = [pair.values for pair in pairs if isinstance(pair, BothWorkers)]
-            if twin.fixed_point:
-                rows = [np.round(row.astype(np.float64) * 1000) for row in rows]
-            # Hosts of a leaf first, in their order; then the leaves.
-            sums = []
-            for group, size in enumerate(groups):
-                part = rows[sum(groups[:group]) : sum(groups[: group + 1])]
-                assert len(part) == size
-                sums.append(part[0])
-                for row in part[1:]:
-                    sums[-1] = sums[-1] + row
-            total = sums[0]
-            for row in sums[1:]:
-                total = total + row
-            if twin.fixed_point:
-                total = (total / 1000).astype(np.float32)
-            for pair in pairs:
-                assert isinstance(pair, BothWorkers)
-                assert pair.twin.done
-                assert pair.results[0].tobytes() == total.tobytes()
+                spine.native.open(native, switches)
+                spine.twin.open(twin, switches)
+            self.jobs.append((twin, groups))
+        self.workers = [exchange.nodes[host] for _, groups in self.jobs for hosts in groups for host in hosts]
+
+    def begin(self) -> None:
+        self.inputs: dict[int, np.ndarray] = {}
+        self.outputs: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for job, groups in self.jobs:
+            count = int(self.chance.integers(1, 8 * job.values * job.packets))
+            for host in (host for hosts in groups for host in hosts):
+                given = self.chance.integers(-(2**31), 2**31, count).astype(np.int32)
+                if job.floats:
+                    given = (self.chance.normal(size=count) * 100).astype(np.float32)
+                self.inputs[host] = given
+                one, other = self.outputs[host] = given.copy(), given.copy()  # in and out are one memory
+                worker, now = self.exchange.nodes[host], self.exchange.now
+                sent = worker.native.begin(one.ctypes.data, one.ctypes.data, count, now)
+                self.exchange.put(host, worker.agree(sent, worker.twin.begin(other, other, now)))
+
+    def done(self) -> bool:
+        assert all(each.native.done() == each.twin.done for each in self.workers)
+        return all(each.twin.done for each in self.workers)
+
+    def check(self) -> None:
+        for job, groups in self.jobs:
+            sums = [self.added([self.given(job, host) for host in hosts]) for hosts in groups]
+            total = self.added(sums)
+            if job.fixed_point:
+                total = (total / job.fixed_point).astype(np.float32)
+            for host in (host for hosts in groups for host in hosts):
+                one, other = self.outputs[host]
+                assert one.tobytes() == other.tobytes() == total.tobytes()
+
+    def given(self, job: netreduce.Job, host: int) -> np.ndarray:
+        values = self.inputs[host]
+        return np.round(values.astype(np.float64) * job.fixed_point) if job.fixed_point else values
+
+    def added(self, rows: list[np.ndarray]) -> np.ndarray:
+        """In order, one after the other, and rounded or wrapped each time."""
+        total = rows[0]
+        for row in rows[1:]:
+            total = total + row
+        return total
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_native_machines_and_twins_send_the_same_bytes_and_sums_are_exact(seed: int) -> None:
+    net = Net(seed, Exchange(seed, 0.05 * (seed % 4), 0.1 * (seed % 2), 0.2 * (seed % 3 > 0)))
+    for _ in range(2):
+        net.begin()
+        net.exchange.run(net.done)
+        net.check()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_native_machines_and_twins_agree_on_packets_with_changed_bytes(seed: int) -> None:
+    exchange = Altering(seed, 0.05 * (seed % 4), 0.1, 0.5)
+    net = Net(seed, exchange)
+    net.begin()
+    exchange.run_for(1000, net.done)
 
 
 def fault_run(seed: int) -> None:
@@ -200,3 +217,18 @@ def test_one_lost_packet_stalls_all_flows() -> None:
 def test_switches_refuse_windows_they_cannot_keep() -> None:
     with pytest.raises(InputError, match="at least 256 free slots, two windows of messages, found 255"):
         simulate_all_reduce(protocol="netreduce", workers=2, elements=10, slots=255, window=8)
+
+
+def test_every_interleaving_sums_and_ends() -> None:
+    found = search_interleavings(
+        protocol="netreduce",
+        workers=2,
+        slots=2,
+        window=1,
+        elements=2,
+        early_timeouts=0,
+        settings={"message_packets": 1, "linger": 2},
+    )
+    found.require_ok()
+    assert found.whole
+    assert found.states > 10_000

@@ -100,5 +100,26 @@ class Exchange:
         raise AssertionError("no end after so many steps")
 
 
+class Altering(Exchange):
+    """An exchange whose garbage may be taken for packets: all must agree, but sums may come out wrong, or never."""
+
+    def spoil(self, packet: bytes) -> bytes:
+        if self.random.random() < 0.2:
+            return super().spoil(packet)
+        changed = bytearray(packet)
+        for _ in range(self.random.randrange(1, 4)):
+            at = self.random.randrange(min(len(packet), 24) if self.random.random() < 0.8 else len(packet))
+            flipped = changed[at] ^ 1 << self.random.randrange(8)
+            changed[at] = self.random.choice([0, 1, 2, 255, flipped, self.random.randrange(256)])
+        return bytes(changed)
+
+    def run_for(self, steps: int, done: Callable[[], bool]) -> None:
+        """So many steps, or until the end if there is one."""
+        for _ in range(steps):
+            if done():
+                return
+            self.step()
+
+
 def counters_of(node: Node) -> dict[str, int]:
     return {name: count for name, count in node.counters().items() if count}

@@ -120,7 +120,7 @@ class Answered:
 
 class Machine:
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()
         self.sent: Sent = []
 
     def send(self, to: list[int], packet: Packet) -> None:
@@ -130,6 +130,12 @@ class Machine:
     def taken(self) -> Sent:
         sent, self.sent = self.sent, []
         return sent
+
+    def deadline(self) -> int | None:
+        return None
+
+    def wake(self, now: int) -> Sent:  # noqa: ARG002
+        return []
 
 
 @dataclass
@@ -181,18 +187,18 @@ class Switch(Machine):
         self.jobs[job.id] = Served(job, children, parent)
 
     def receive(self, sender: int, packet: bytes, _now: int) -> Sent:
-        self.counts["received"] += 1
+        self.counters["received"] += 1
         found = parse(packet)
         if found is None:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return []
         served = self.jobs.get(found.application)
         if served is None or (sender != served.parent and not owned(served.ways, sender, found.bitmap)):
-            self.counts["stranger"] += 1
+            self.counters["stranger"] += 1
         elif found.workers != served.job.workers:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif max(found.aggregator, found.next) >= len(self.slots):
-            self.counts["out_of_range"] += 1
+            self.counters["out_of_range"] += 1
         elif sender == served.parent:
             self.down(served, found)
         else:
@@ -202,7 +208,7 @@ class Switch(Machine):
     def up(self, served: Served, packet: Packet) -> None:
         if served.marks and not packet.has(CONGESTED):
             packet = replace(packet, flags=packet.flags | CONGESTED)
-            self.counts["marked"] += 1
+            self.counters["marked"] += 1
         slot = self.slots[packet.aggregator]
         mine = slot is not None and (slot.application, slot.key) == (packet.application, packet.key)
         if packet.has(ACK | OVERFLOW) or (packet.has(RESEND) and not mine):
@@ -213,45 +219,45 @@ class Switch(Machine):
             self.evict(served, slot, packet)
             return
         if packet.key in served.answered:
-            self.counts["stale"] += 1
+            self.counters["stale"] += 1
             return
         if slot is not None and not mine:
             past = slot.application == packet.application and slot.key + 100 <= packet.key
             if not past and slot.key not in self.jobs[slot.application].answered:
-                self.counts["collided"] += 1
+                self.counters["collided"] += 1
                 self.forward(served, replace(packet, flags=packet.flags | COLLISION))
                 return
-            self.counts["evicted"] += 1
+            self.counters["evicted"] += 1
             slot = None
         sticky = packet.flags & (CONGESTED | COLLISION)
         if slot is None:
             slot = Slot(packet.application, packet.key, packet.length, packet.bitmap, sticky, packet.values)
             self.slots[packet.aggregator] = slot
         elif slot.length != packet.length:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return
         elif slot.bitmap & packet.bitmap:
-            self.counts["repeated"] += 1
+            self.counters["repeated"] += 1
             return
         else:
-            slot.values = added(slot.values, packet.values, self.counts)
+            slot.values = added(slot.values, packet.values, self.counters)
             slot.bitmap |= packet.bitmap
             slot.flags |= sticky
-        self.counts["aggregated"] += 1
+        self.counters["aggregated"] += 1
         if slot.bitmap == served.mask:
-            self.counts["completed"] += 1
+            self.counters["completed"] += 1
             whole = replace(packet, bitmap=slot.bitmap, flags=slot.flags, values=slot.values)
             self.send([served.parent], whole)
 
     def evict(self, served: Served, slot: Slot, packet: Packet) -> None:
         if slot.length != packet.length:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return
-        self.counts["evicted"] += 1
+        self.counters["evicted"] += 1
         self.slots[packet.aggregator] = None
         flags = packet.flags | slot.flags
         if not slot.bitmap & packet.bitmap:
-            slot.values = added(slot.values, packet.values, self.counts)
+            slot.values = added(slot.values, packet.values, self.counters)
             slot.bitmap |= packet.bitmap
         elif packet.bitmap & ~slot.bitmap:
             self.forward(served, replace(packet, flags=flags))
@@ -266,16 +272,16 @@ class Switch(Machine):
                 self.slots[packet.aggregator] = None
             served.answered.add(packet.key)
         if not packet.bitmap & served.mask:
-            self.counts["stranger"] += 1
+            self.counters["stranger"] += 1
             return
-        self.counts["forwarded"] += 1
+        self.counters["forwarded"] += 1
         if served.marks and not packet.has(CONGESTED):
-            self.counts["marked"] += 1
+            self.counters["marked"] += 1
             packet = replace(packet, flags=packet.flags | CONGESTED)
         self.send(addressed(served.ways, packet.bitmap), packet)
 
     def forward(self, served: Served, packet: Packet) -> None:
-        self.counts["forwarded"] += 1
+        self.counters["forwarded"] += 1
         self.send([served.parent], packet)
 
 
@@ -311,18 +317,18 @@ class Server(Machine):
         self.jobs[job.id] = (Served(job, ways, NOBODY), {})
 
     def receive(self, sender: int, packet: bytes, _now: int) -> Sent:
-        self.counts["received"] += 1
+        self.counters["received"] += 1
         found = parse(packet)
         if found is None:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif found.application not in self.jobs:
-            self.counts["stranger"] += 1
+            self.counters["stranger"] += 1
         else:
             self.take(*self.jobs[found.application], sender, found)
         return self.taken()
 
     def take(self, served: Served, chunks: dict[int, Chunk], sender: int, packet: Packet) -> None:
-        job, counts = served.job, self.counts
+        job, counts = served.job, self.counters
         if not owned(served.ways, sender, packet.bitmap):
             counts["stranger"] += 1
             return
@@ -372,21 +378,21 @@ class Server(Machine):
     def contribution(self, served: Served, chunk: Chunk, packet: Packet) -> None:
         missing = served.mask & ~chunk.bitmap
         if chunk.each is not None:
-            self.counts["repeated"] += 1
+            self.counters["repeated"] += 1
             if packet.has(RESEND):
                 self.ask(served, packet, OVERFLOW, missing)
             return
         if chunk.bitmap & packet.bitmap == chunk.bitmap != packet.bitmap:
             chunk.values = packet.values
         elif not chunk.bitmap & packet.bitmap:
-            chunk.values = added(chunk.values, packet.values, self.counts)
+            chunk.values = added(chunk.values, packet.values, self.counters)
         else:
-            self.counts["repeated"] += 1
+            self.counters["repeated"] += 1
             if packet.has(RESEND) and not packet.bitmap & ~chunk.bitmap:
                 self.ask(served, packet, 0, missing)
             return
         chunk.bitmap |= packet.bitmap
-        self.counts["aggregated"] += 1
+        self.counters["aggregated"] += 1
         if chunk.bitmap != served.mask:
             return
         if served.job.floats and any(value in (TOP, BOTTOM) for value in chunk.values):
@@ -399,12 +405,12 @@ class Server(Machine):
         if chunk.each is None:
             chunk.each, chunk.bitmap = {}, 0
         if chunk.bitmap & packet.bitmap:
-            self.counts["repeated"] += 1
+            self.counters["repeated"] += 1
             self.ask(served, packet, OVERFLOW, served.mask & ~chunk.bitmap)
             return
         chunk.each[bits(packet.bitmap)[0]] = packet.values
         chunk.bitmap |= packet.bitmap
-        self.counts["aggregated"] += 1
+        self.counters["aggregated"] += 1
         if chunk.bitmap == served.mask:
             rows = [[float_of(each) for each in chunk.each[w]] for w in range(served.job.workers)]
             totals = []
@@ -422,8 +428,8 @@ class Server(Machine):
         chunk.done, chunk.next = True, packet.aggregator
         if chunk.flags & COLLISION:
             chunk.next = mixed(packet.application << 16 | packet.aggregator) % served.job.slots
-            self.counts["collided"] += 1
-        self.counts["completed"] += 1
+            self.counters["collided"] += 1
+        self.counters["completed"] += 1
         self.answer(served, chunk, packet, served.mask)
 
     def answer(self, served: Served, chunk: Chunk, packet: Packet, whom: int) -> None:
@@ -481,7 +487,7 @@ class Worker(Machine):
         window = min(max(self.window_bytes // WIRE, 1), self.job.window)
         while self.next < min(self.end, self.base + window):
             self.pending[self.next] = Pending(now + self.job.timeout_ns, min(self.short, self.job.timeout_ns))
-            self.counts["sent"] += 1
+            self.counters["sent"] += 1
             self.emit(self.next, 0)
             self.next += 1
 
@@ -510,24 +516,24 @@ class Worker(Machine):
         pending = self.pending[key]
         pending.deadline = now + pending.timeout
         pending.timeout = min(2 * pending.timeout, max(self.job.timeout_ns, self.short))
-        self.counts["resent"] += 1
+        self.counters["resent"] += 1
         self.emit(key, RESEND)
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
-        self.counts["received"] += 1
+        self.counters["received"] += 1
         found = parse(packet)
         if found is None:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif sender != self.above or found.application != self.job.id or not found.bitmap >> self.index & 1:
-            self.counts["stranger"] += 1
+            self.counters["stranger"] += 1
         elif (
             found.workers != self.job.workers
             or (found.has(OVERFLOW) and not self.job.floats)
             or not found.has(ACK | RESEND)
         ):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif max(found.aggregator, found.next) >= self.job.slots:
-            self.counts["out_of_range"] += 1
+            self.counters["out_of_range"] += 1
         elif found.has(ACK):
             self.result(found, now)
         else:
@@ -537,15 +543,15 @@ class Worker(Machine):
     def result(self, packet: Packet, now: int) -> None:
         key = packet.key
         if key >= self.next:
-            self.counts["ahead"] += 1
+            self.counters["ahead"] += 1
             return
         if key < self.base or self.pending[key].answered:
-            self.counts["repeated"] += 1
+            self.counters["repeated"] += 1
             return
         if packet.length != self.length(key):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return
-        self.counts["completed"] += 1
+        self.counters["completed"] += 1
         self.pending[key].answered = True
         self.results[key] = packet
         self.results.pop(key - 256, None)
@@ -569,7 +575,7 @@ class Worker(Machine):
 
     def adapt(self, packet: Packet) -> None:
         if packet.has(CONGESTED):
-            self.counts["marked"] += 1
+            self.counters["marked"] += 1
             if packet.key >= self.calm:
                 self.window_bytes = max(self.window_bytes // 2, WIRE)
                 self.calm = self.round = self.next
@@ -580,17 +586,17 @@ class Worker(Machine):
     def asked(self, packet: Packet, now: int) -> None:
         key = packet.key
         if key >= self.next:
-            self.counts["ahead"] += 1
+            self.counters["ahead"] += 1
         elif key >= self.base and not self.pending[key].answered:
             self.pending[key].floats |= packet.has(OVERFLOW)
             self.again(key, now)
         elif key in self.results:
-            self.counts["answered"] += 1
+            self.counters["answered"] += 1
             kept = self.results[key]
             flags = kept.flags & OVERFLOW | ACK | RESEND
             self.send([self.above], replace(kept, bitmap=1 << self.index, flags=flags, aggregator=kept.next))
         else:
-            self.counts["stale"] += 1
+            self.counters["stale"] += 1
 
     def deadline(self) -> int | None:
         if self.done:

@@ -149,7 +149,7 @@ class Served:
 
 class Machine:
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()
         self.sent: Sent = []
 
     def send(self, to: int, packet: Packet) -> None:
@@ -158,6 +158,12 @@ class Machine:
     def taken(self) -> Sent:
         sent, self.sent = self.sent, []
         return sent
+
+    def deadline(self) -> int | None:
+        return None
+
+    def wake(self, now: int) -> Sent:  # noqa: ARG002
+        return []
 
 
 class Switch(Machine):
@@ -169,16 +175,16 @@ class Switch(Machine):
         self.jobs[job.id] = Served(job, children, parent)
 
     def receive(self, sender: int, packet: bytes, _now: int) -> Sent:
-        self.counts["received"] += 1
+        self.counters["received"] += 1
         found = parse(packet)
         if found is None:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return []
         served = next((job for job in self.jobs.values() if sender in job.children), None)
         if served is None:
             above = self.jobs.get(found.job) if found.kind == DATA and found.has(HEADER) else None
             if above is None or sender == NOBODY or above.parent != sender or not found.has(FROM_SWITCH):
-                self.counts["stranger"] += 1
+                self.counters["stranger"] += 1
             else:
                 self.down(above, found)
         elif found.kind != DATA:
@@ -190,9 +196,9 @@ class Switch(Machine):
     def acknowledgement(self, served: Served, child: int, packet: Packet) -> None:
         earlier = (child - 1) % len(served.children)
         if packet.flow != served.flows.get(earlier):
-            self.counts["stranger"] += 1
+            self.counters["stranger"] += 1
         else:
-            self.counts["forwarded"] += 1
+            self.counters["forwarded"] += 1
             self.send(served.children[earlier], packet)
 
     def data(self, served: Served, child: int, packet: Packet) -> None:
@@ -200,10 +206,10 @@ class Switch(Machine):
         if packet.flow != served.flows.get(child, packet.flow) or (
             packet.has(HEADER) and packet.job != job.id
         ):
-            self.counts["stranger"] += 1
+            self.counters["stranger"] += 1
             return
         if packet.values > job.values or (not packet.has(LAST) and packet.values != job.values):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return
         found = (
             self.by_header(served, child, packet)
@@ -215,22 +221,22 @@ class Switch(Machine):
         message, position = found
         slot = message.slots.setdefault(position, Slot())
         if slot.given and slot.values != packet.values:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif child in slot.given:
             if slot.final:
-                self.counts["answered"] += 1
+                self.counters["answered"] += 1
                 self.on(served, child, message, position)
             elif slot.summed:
-                self.counts["forwarded"] += 1
+                self.counters["forwarded"] += 1
                 self.up(served, message, position)
             else:
-                self.counts["repeated"] += 1
+                self.counters["repeated"] += 1
         else:
             slot.values = packet.values
             slot.given[child] = np.frombuffer(packet.payload, ">u4")
-            self.counts["aggregated"] += 1
+            self.counters["aggregated"] += 1
             if len(slot.given) == len(served.children):
-                self.counts["completed"] += 1
+                self.counters["completed"] += 1
                 slot.total = served.total(slot.given)
                 if served.parent == NOBODY:
                     self.finish(served, message, position)
@@ -241,13 +247,20 @@ class Switch(Machine):
     def by_header(self, served: Served, child: int, packet: Packet) -> tuple[Message, int] | None:
         job, as_switch = served.job, packet.has(FROM_SWITCH)
         if packet.packets > job.packets or (packet.position and not as_switch):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return None
         place = packet.message % served.ring
+        for at, other in served.messages.items():
+            if as_switch or at == place or child not in other.starts or child in other.switches:
+                continue
+            start = other.starts[child]
+            if (packet.psn - start) % M32 < other.packets or (start - packet.psn) % M32 < packet.packets:
+                self.counters["malformed"] += 1
+                return None
         message = served.messages.get(place)
         if message is None or message.number != packet.message:
             if message is not None and before(packet.message, message.number):
-                self.counts["stale"] += 1
+                self.counters["stale"] += 1
                 return None
             earlier = served.messages.get((packet.message - job.window) % served.ring)
             received = (
@@ -256,14 +269,14 @@ class Switch(Machine):
                 and earlier.final
             )
             if packet.message >= job.window and not received:
-                self.counts["ahead"] += 1
+                self.counters["ahead"] += 1
                 return None
             message = served.messages[place] = Message(packet.message, packet.packets)
         elif message.packets != packet.packets or (
             child in message.starts
             and (message.starts[child] != packet.psn or (child in message.switches) != as_switch)
         ):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return None
         message.starts[child] = packet.psn
         if as_switch:
@@ -278,10 +291,10 @@ class Switch(Machine):
             position = (packet.psn - message.starts[child]) % M32
             if position < message.packets:
                 if position == 0 or (position + 1 == message.packets) != packet.has(LAST):
-                    self.counts["malformed"] += 1
+                    self.counters["malformed"] += 1
                     return None
                 return message, position
-        self.counts["ahead"] += 1
+        self.counters["ahead"] += 1
         return None
 
     def finish(self, served: Served, message: Message, position: int) -> None:
@@ -315,17 +328,17 @@ class Switch(Machine):
         message = served.messages.get(packet.message % served.ring)
         if message is None or message.number != packet.message:
             late = message is not None and before(packet.message, message.number)
-            self.counts["stale" if late else "ahead"] += 1
+            self.counters["stale" if late else "ahead"] += 1
             return
         slot = message.slots.get(packet.position)
         if packet.packets != message.packets or (
             slot is not None and slot.given and slot.values != packet.values
         ):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif slot is None or not (slot.summed or slot.final):
-            self.counts["ahead"] += 1
+            self.counters["ahead"] += 1
         elif slot.final:
-            self.counts["repeated"] += 1
+            self.counters["repeated"] += 1
         else:
             slot.total = packet.payload
             self.finish(served, message, packet.position)
@@ -377,7 +390,7 @@ class Worker(Machine):
             last = min(left - (packets - 1) * job.values, job.values)
             self.messages[self.sent_messages] = Outgoing(self.next_psn, packets, last)
             self.next_psn = (self.next_psn + packets) % M32
-            self.counts["sent"] += packets
+            self.counters["sent"] += packets
             for position in range(packets):
                 self.emit(self.sent_messages, position)
             self.sent_messages += 1
@@ -406,14 +419,14 @@ class Worker(Machine):
         self.send(self.above, Packet(DATA, flags, self.index, (of.start + position) % M32, *numbers, payload))
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
-        self.counts["received"] += 1
+        self.counters["received"] += 1
         found = parse(packet)
         if found is None:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return []
         flow = self.index if found.kind != DATA else found.flow if self.flow is None else self.flow
         if sender != self.above or found.flow != flow or found.has(FROM_SWITCH):
-            self.counts["stranger"] += 1
+            self.counters["stranger"] += 1
         elif found.kind == DATA:
             self.data(found, now)
         else:
@@ -422,17 +435,17 @@ class Worker(Machine):
 
     def data(self, packet: Packet, now: int) -> None:
         if before(packet.psn, self.expected):
-            self.counts["repeated"] += 1
+            self.counters["repeated"] += 1
             self.acknowledge(ACKNOWLEDGED, packet.flow)
             return
         if packet.psn != self.expected:
-            self.counts["ahead"] += 1
+            self.counters["ahead"] += 1
             if not self.told:
                 self.acknowledge(MISSING, packet.flow)
             self.told = True
             return
         if self.received >= self.sent_messages:
-            self.counts["ahead"] += 1
+            self.counters["ahead"] += 1
             return
         of = self.messages[self.received]
         last = self.position + 1 == of.packets
@@ -443,7 +456,7 @@ class Worker(Machine):
             or packet.has(HEADER) != (self.position == 0)
             or (packet.has(HEADER) and (packet.job, packet.message, packet.packets) != header)
         ):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return
         start = self.element(self.received, self.position)
         values = np.frombuffer(packet.payload, ">i4").astype(np.int32)
@@ -458,7 +471,7 @@ class Worker(Machine):
             return
         self.position = 0
         self.received += 1
-        self.counts["completed"] += 1
+        self.counters["completed"] += 1
         self.acknowledge(ACKNOWLEDGED, packet.flow)
         # Every host has received what is a window before.
         past = self.received - self.job.window
@@ -471,9 +484,9 @@ class Worker(Machine):
 
     def acknowledged(self, packet: Packet, now: int) -> None:
         if before(packet.psn, self.unacked):
-            self.counts["stale"] += 1
+            self.counters["stale"] += 1
         elif before(self.next_psn, packet.psn):
-            self.counts["ahead"] += 1
+            self.counters["ahead"] += 1
         else:
             self.advance(packet.psn, now)
             if packet.kind == MISSING:
@@ -495,7 +508,7 @@ class Worker(Machine):
             of = self.messages[number]
             for position in range(of.packets):
                 if not before((of.start + position) % M32, self.unacked):
-                    self.counts["resent"] += 1
+                    self.counters["resent"] += 1
                     self.emit(number, position)
 
     def deadline(self) -> int | None:
