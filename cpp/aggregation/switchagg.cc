@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "aggregation/bytes.h"
+#include "aggregation/state.h"
 
 namespace coppice::aggregation {
 
@@ -345,10 +346,7 @@ void SwitchAgg::wake(Time now, Outbox& out) {
 }
 
 void SwitchAgg::save(Time now, std::vector<std::uint8_t>& state) const {
-  const auto number = [&](std::uint64_t value) {
-    state.resize(state.size() + 8);
-    store(state.data() + state.size() - 8, value);
-  };
+  const auto number = [&](std::uint64_t value) { append(state, value); };
   for (const auto& [id, tree] : trees_) {
     number(id);
     number(tree.round);
