@@ -72,7 +72,7 @@ def model(
             metavar="KEY=VALUE",
             help="Anything else of the case: jobs, tiers, gpus, nics, box_gb_per_s, server_gb_per_s, "
             "adding_gb_per_s, recirculation_gb_per_s, pass_us, values, window, message_bytes, table_pairs, skew_us, "
-            "radix, trees; may be repeated.",
+            "radix, trees, racks, racks_with_boxes, uplink_gb_per_s; may be repeated.",
         ),
     ] = None,
     sweep: Annotated[
@@ -278,7 +278,7 @@ def _on_cluster(
     lines += [f"  {name}: {words}" for name, words in found.refused.items()]
     if splits:
         lines += ["", f"part in the network, the rest by {beside} over the same links:"]
-        lines += [f"  {each.words}" for each in splits.values()]
+        lines += [f"  {name}{each.words.removeprefix(each.system)}" for name, each in splits.items()]
     print_lines(lines)
 
 

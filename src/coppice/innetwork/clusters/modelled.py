@@ -17,7 +17,7 @@ from math import cbrt, ceil, log2
 from coppice.arguments import checked
 from coppice.errors import InputError, UnreachableError
 from coppice.innetwork.clusters.places import ClusterPlaces, places_of
-from coppice.innetwork.clusters.trees import AggregationTree, SwitchTrees
+from coppice.innetwork.clusters.trees import SwitchTree, SwitchTrees
 from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
 from coppice.innetwork.models.systems import estimate, named_system
@@ -59,7 +59,7 @@ class ClusterSystem:
     busy: Fraction
     heads: int
     members: int
-    trees: tuple[AggregationTree, ...] = ()
+    trees: tuple[SwitchTree, ...] = ()
     box_messages: int = 0
     network_messages: int = 0
 

@@ -19,11 +19,11 @@ import numpy as np
 from coppice.errors import UnreachableError
 from coppice.topology.model import Topology
 
-__all__ = ["AggregationTree", "SwitchTrees"]
+__all__ = ["SwitchTree", "SwitchTrees"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AggregationTree:
+class SwitchTree:
     """A tree for one group of members.
 
     Attributes:
@@ -76,7 +76,7 @@ class SwitchTrees:
             self._out[a].append((b, capacity, link))
         self._found: dict[int, tuple[list[int], list[int]]] = {}
 
-    def tree(self, root: int, members: Sequence[int]) -> AggregationTree:
+    def tree(self, root: int, members: Sequence[int]) -> SwitchTree:
         """The tree of some members around a root.
 
         Args:
@@ -101,7 +101,7 @@ class SwitchTrees:
             return max(sum(latency[link] for link in self._way(v, root, links, ends)) for v in members)
 
         sources, targets = self.topology.src.tolist(), self.topology.dst.tolist()
-        return AggregationTree(
+        return SwitchTree(
             root=root,
             members=tuple(members),
             streams=streams,
@@ -114,7 +114,7 @@ class SwitchTrees:
 
     def best(
         self, members: Sequence[int], *, load: Sequence[Fraction], share: Fraction
-    ) -> AggregationTree | None:
+    ) -> SwitchTree | None:
         """The tree whose busiest link, with what lies on it already, is busy for the shortest time; None without one.
 
         Of equal ones the tree with fewer streams, less latency, the first root.
@@ -124,7 +124,7 @@ class SwitchTrees:
             load: Bytes on each link for each byte of the tensor.
             share: Part of the tensor that the tree carries.
         """
-        best: tuple[tuple[Fraction, int, float, int], AggregationTree] | None = None
+        best: tuple[tuple[Fraction, int, float, int], SwitchTree] | None = None
         for root in sorted(self.adding):
             try:
                 tree = self.tree(root, members)

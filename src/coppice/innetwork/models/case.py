@@ -24,9 +24,17 @@ _COUNTS = (
     "table_pairs",
     "radix",
     "trees",
+    "racks",
 )
 _TIMES = ("rtt_us", "timeout_us", "pass_us", "skew_us")
-_RATES = ("gb_per_s", "box_gb_per_s", "server_gb_per_s", "adding_gb_per_s", "recirculation_gb_per_s")
+_RATES = (
+    "gb_per_s",
+    "box_gb_per_s",
+    "server_gb_per_s",
+    "adding_gb_per_s",
+    "recirculation_gb_per_s",
+    "uplink_gb_per_s",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +67,9 @@ class AggregationCase:
         table_pairs: Pairs of key and value that a switch holds (SwitchAgg); None: all keys.
         skew_us: Time by which workers are apart (streaming adders).
         radix: Children of a switch in a tree (SHARP).
+        racks: Racks of as many workers each, joined by a core (NetAgg).
+        racks_with_boxes: Racks with a box of their own; None: all.
+        uplink_gb_per_s: Rate of a rack's link to the core; None: that of all its workers.
         trees: Jobs that a switch can reduce for at a time (SHARP from version 3 on).
 
     Raises:
@@ -94,6 +105,9 @@ class AggregationCase:
     table_pairs: int | None = None
     skew_us: float = 1.0
     radix: int = 32
+    racks: int = 1
+    racks_with_boxes: int | None = None
+    uplink_gb_per_s: Fraction | None = None
     trees: int = 1
 
     def __post_init__(self) -> None:
@@ -120,6 +134,12 @@ class AggregationCase:
             raise InputError(msg)
         if self.radix < 2:
             msg = f"expected `radix` of 2 or more, found {self.radix}: a switch with one child adds nothing."
+            raise InputError(msg)
+        if self.workers % self.racks or not 0 <= (self.racks_with_boxes or 0) <= self.racks:
+            msg = (
+                f"expected racks of as many workers each, and no more with boxes, found {self.workers} workers, "
+                f"{self.racks} racks, {self.racks_with_boxes} with boxes: change `racks`."
+            )
             raise InputError(msg)
         if self.workers % self.gpus:
             msg = (

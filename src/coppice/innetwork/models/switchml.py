@@ -12,7 +12,7 @@ from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.errors import block_float
 from coppice.innetwork.models.estimate import AggregationEstimate
 from coppice.innetwork.models.frames import WireFrame
-from coppice.innetwork.models.retransmission import expected_waits, mean_waits
+from coppice.innetwork.models.retransmission import lossy_tensor_us, mean_waits
 from coppice.innetwork.models.windows import slots_for_line_rate, tensor_us, turn_us
 
 __all__ = ["VALUES_PER_PASS", "SlotRun", "slot_run", "switchml"]
@@ -65,17 +65,25 @@ def slot_run(
     window = min(case.own_slots, packets)
     packets += window if ahead else 0
     plain = tensor_us(packets, window, wire_us=wire, rtt_us=rtt)
-    waited = case.timeout_us * expected_waits(packets, window, loss=case.loss, workers=case.workers)
+    time_us = lossy_tensor_us(
+        packets,
+        window,
+        wire_us=wire,
+        rtt_us=rtt,
+        timeout_us=case.timeout_us,
+        loss=case.loss,
+        workers=case.workers,
+    )
     turn_waits = mean_waits(case.loss, case.workers)
     slots = case.own_slots
     endless = max(
         turn_us(slots, wire_us=wire * (1 + turn_waits), rtt_us=0.0), rtt + wire + case.timeout_us * turn_waits
     )
     return SlotRun(
-        time_us=plain + waited,
+        time_us=time_us,
         gb_per_s=slots * frame.payload_bytes / endless / 1000,
         line_rate_slots=slots_for_line_rate(wire_us=wire, rtt_us=rtt),
-        slowdown=(plain + waited) / plain,
+        slowdown=time_us / plain,
     )
 
 

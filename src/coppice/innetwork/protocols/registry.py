@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from coppice.errors import InputError
 from coppice.innetwork.protocols.camdoop import CAMDOOP
+from coppice.innetwork.protocols.atp import ATP
+from coppice.innetwork.protocols.netreduce import NETREDUCE
 from coppice.innetwork.protocols.netagg import NETAGG
+from coppice.innetwork.protocols.fpisa import FPISA
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 from coppice.innetwork.protocols.sharp import SHARP
 from coppice.innetwork.protocols.streaming import STREAMING
@@ -20,8 +23,11 @@ PROTOCOLS: dict[str, SwitchProtocol] = {
     for each in (
         CAMDOOP,
         NETAGG,
+        FPISA,
         SHARP,
         STREAMING,
+        ATP,
+        NETREDUCE,
         SWITCHAGG,
         SWITCHML,
     )

@@ -1,0 +1,86 @@
+"""Closed forms against the native machines of the same protocols over a simulated network, packet by packet."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from coppice.innetwork.models.frames import UDP_BYTES
+from coppice.innetwork.models.retransmission import lossy_tensor_us
+from coppice.innetwork.simulated import simulate_all_reduce
+
+RATE = 12.5
+
+
+def formula(
+    packets: int, slots: int, workers: int, *, latency_us: float, loss: float, timeout_ms: float
+) -> float:
+    """What the closed form says of a switch at the end of links with a latency."""
+    wire = (4 * 256 + UDP_BYTES) / RATE / 1000
+    return lossy_tensor_us(
+        packets,
+        slots,
+        wire_us=wire,
+        rtt_us=2 * latency_us + wire,
+        timeout_us=1000 * timeout_ms,
+        loss=loss,
+        workers=workers,
+    )
+
+
+def simulated(
+    packets: int,
+    slots: int,
+    workers: int,
+    *,
+    latency_us: float,
+    loss: float,
+    timeout_ms: float,
+    seeds: int = 1,
+) -> float:
+    """What SwitchML's machines need on average."""
+    runs = [
+        simulate_all_reduce(
+            workers=workers,
+            elements=256 * packets,
+            values=256,
+            slots=slots,
+            gb_per_s=RATE,
+            latency_us=latency_us,
+            drop=loss,
+            timeout_ms=timeout_ms,
+            seed=seed,
+        )
+        for seed in range(seeds)
+    ]
+    assert all(run.complete and run.wrong == 0 for run in runs)
+    return mean(run.time_us for run in runs)
+
+
+@pytest.mark.parametrize("slots", [1, 16, 35, 36, 37, 128])
+@pytest.mark.parametrize("packets", [1, 100, 501])
+def test_without_loss_both_agree_to_the_nanosecond(packets: int, slots: int) -> None:
+    case = {"latency_us": 1.5, "loss": 0.0, "timeout_ms": 10.0}
+    assert formula(packets, slots, 3, **case) == pytest.approx(
+        simulated(packets, slots, 3, **case), abs=2e-3 * packets
+    )
+
+
+@pytest.mark.parametrize(
+    ("packets", "slots", "workers", "loss", "timeout_ms", "seeds"),
+    [
+        (1024, 64, 8, 1e-3, 1.0, 30),
+        (256, 16, 4, 0.02, 1.0, 30),
+        (800, 8, 2, 0.01, 0.2, 30),
+        (4096, 128, 8, 1e-3, 0.1, 10),
+        (4096, 128, 8, 1e-4, 1.0, 12),
+        (300, 7, 3, 0.1, 1.0, 20),
+    ],
+)
+def test_loss_costs_what_the_machines_need(
+    packets: int, slots: int, workers: int, loss: float, timeout_ms: float, seeds: int
+) -> None:
+    case = {"latency_us": 1.5, "loss": loss, "timeout_ms": timeout_ms}
+    found = simulated(packets, slots, workers, **case, seeds=seeds)
+    assert formula(packets, slots, workers, **case) == pytest.approx(found, rel=0.1)
