@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.reference.innetwork.streams import CIRCLE, MOST_WINDOW, Received, Sender, Sent, combine, distance
+from reference.innetwork.streams import CIRCLE, MOST_WINDOW, Received, Sender, Sent, combine, distance
 
 HEAD = struct.Struct(">BBBBIIIHH")
 ACKNOWLEDGEMENT = struct.Struct(">BBHIIQ")

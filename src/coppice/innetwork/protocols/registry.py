@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from coppice.errors import InputError
-from coppice.innetwork.protocols.camdoop import CAMDOOP
 from coppice.innetwork.protocols.atp import ATP
-from coppice.innetwork.protocols.netreduce import NETREDUCE
-from coppice.innetwork.protocols.netagg import NETAGG
+from coppice.innetwork.protocols.camdoop import CAMDOOP
 from coppice.innetwork.protocols.fpisa import FPISA
+from coppice.innetwork.protocols.netagg import NETAGG
+from coppice.innetwork.protocols.netreduce import NETREDUCE
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 from coppice.innetwork.protocols.sharp import SHARP
 from coppice.innetwork.protocols.streaming import STREAMING
