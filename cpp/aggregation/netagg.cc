@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "aggregation/bytes.h"
+#include "aggregation/state.h"
 
 namespace coppice::aggregation {
 
@@ -408,10 +409,7 @@ void NetAgg::wake(Time now, Outbox& out) {
 }
 
 void NetAgg::save(Time now, std::vector<std::uint8_t>& state) const {
-  const auto number = [&](auto value) {
-    state.resize(state.size() + 8);
-    store(state.data() + state.size() - 8, static_cast<std::uint64_t>(value));
-  };
+  const auto number = [&](auto value) { append(state, static_cast<std::uint64_t>(value)); };
   const auto bytes = [&](Bytes packet) {
     number(packet.size());
     state.insert(state.end(), packet.begin(), packet.end());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "aggregation/bytes.h"
+#include "aggregation/exploration.h"
 #include "aggregation/protocols.h"
 #include "testing/links.h"
 #include "testing/testing.h"
@@ -296,4 +297,16 @@ TEST(netagg_refuses_what_is_none_of_a_job) {
   other = job;
   other.settings = {{"trees", 2}, {"above_1", kMaster}};
   CHECK_THROWS(std::invalid_argument, NetAggWorker(other, 0, kMaster));
+}
+
+TEST(netagg_is_right_in_every_state_that_a_network_may_bring_it_into) {
+  Search search;
+  search.job = {.id = 1, .workers = 2, .slots = 2, .values = 1, .window = 1, .settings = {}};
+  search.groups = {2};
+  search.tensors = {1};
+  search.duplicates = 0;
+  const Finding found = explore(protocol("netagg"), search);
+  CHECK_EQ(found.fault, "");
+  CHECK(found.whole);
+  CHECK(found.states > 100);
 }

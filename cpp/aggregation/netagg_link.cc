@@ -6,6 +6,7 @@
 
 #include "aggregation/bytes.h"
 #include "aggregation/netagg.h"
+#include "aggregation/state.h"
 
 namespace coppice::aggregation::netagg {
 
@@ -77,8 +78,8 @@ Options::Options(const Job& job) {
   rate = static_cast<std::int64_t>(number(job, "rate", 0, 0, kMostTime));
   latency = static_cast<Time>(number(job, "latency", 0, 0, kMostTime));
   weight = static_cast<std::int64_t>(number(job, "weight", 1, 1, 1024));
-  const double quarter = std::min(static_cast<double>(job.patience / 4), kMostTime);
-  again = static_cast<Time>(number(job, "again", std::max(quarter, 1.0), 1, kMostTime));
+  again = job.patience > kNever / 4 ? kNever : std::max<Time>(job.patience / 4, 1);
+  if (job.settings.contains("again")) again = static_cast<Time>(number(job, "again", 1, 1, kMostTime));
   most_bytes = kHeadBytes + 4 * merge.most;
   if (most_bytes > kMostBytes) {
     throw std::invalid_argument("expected packets of at most " + std::to_string(kMostBytes) + " bytes, found " +
@@ -166,10 +167,7 @@ void Uplink::turn(Time now) {
 
 void Uplink::save(Time now, std::vector<std::uint8_t>& state) const {
   state.push_back(static_cast<std::uint8_t>(at_));
-  if (dead_ != 0) {
-    state.resize(state.size() + 8);
-    store(state.data() + state.size() - 8, static_cast<std::uint64_t>(now - heard_));
-  }
+  if (dead_ != 0) append(state, now - heard_);
   for (const auto& [at, window] : uppers_) window.save(state);
   stream_.save(now, state);
 }

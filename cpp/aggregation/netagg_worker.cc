@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "aggregation/bytes.h"
+#include "aggregation/state.h"
 #include "aggregation/netagg.h"
 
 namespace coppice::aggregation {
@@ -13,7 +14,7 @@ using namespace netagg;
 NetAggWorker::NetAggWorker(const Job& job, int index, Endpoint above)
     : job_(job), options_(job), index_(index),
       requests_(std::bit_ceil(static_cast<std::size_t>(options_.outstanding))) {
-  job_.patience = std::min(job_.patience, kNever / 4);
+  if (job_.patience > kNever / 4) job_.patience = kNever;  // endless
   if (index < 0 || index >= job.workers) {
     throw std::invalid_argument("expected a worker from 0 to " + std::to_string(job.workers - 1) + ", found " +
                                 std::to_string(index));
@@ -172,14 +173,14 @@ void NetAggWorker::result(const Head& head, Bytes packet, Time now, Outbox& out)
 }
 
 Time NetAggWorker::deadline() const {
-  Time first = active_ ? progress_ + job_.patience : kNever;
+  Time first = active_ && job_.patience != kNever ? progress_ + job_.patience : kNever;
   for (std::size_t tree = 0; tree < trees_.size(); ++tree) {
     first = std::min(first, trees_[tree].stream().deadline());
     if (options_.dead != 0) first = std::min(first, trees_[tree].suspicion(awaiting(tree)));
   }
   for (std::uint32_t request = base_; request != next_; ++request) {
     const Request& each = requests_[request & (requests_.size() - 1)];
-    if (!each.answered) first = std::min(first, each.asked + options_.again);
+    if (!each.answered && options_.again != kNever) first = std::min(first, each.asked + options_.again);
   }
   return first;
 }
@@ -198,7 +199,7 @@ void NetAggWorker::wake(Time now, Outbox& out) {
     const Request& each = outstanding(request);
     if (!each.answered && now - each.asked >= options_.again) ask(request, true, now, out);
   }
-  if (!active_ || now - progress_ < job_.patience) return;
+  if (!active_ || job_.patience == kNever || now - progress_ < job_.patience) return;
   active_ = false;
   failure_ = "worker " + std::to_string(index_) + " had no answer for " + std::to_string(job_.patience / 1'000'000) +
              " ms: request " + std::to_string(base_ - first_request_) + " of " + std::to_string(chunks_) +
@@ -207,16 +208,13 @@ void NetAggWorker::wake(Time now, Outbox& out) {
 }
 
 void NetAggWorker::save(Time now, std::vector<std::uint8_t>& state) const {
-  const auto number = [&](auto value) {
-    state.resize(state.size() + 8);
-    store(state.data() + state.size() - 8, static_cast<std::uint64_t>(value));
-  };
+  const auto number = [&](auto value) { append(state, static_cast<std::uint64_t>(value)); };
   number((active_ ? 1 : 0) | (failure_.empty() ? 0 : 2));
   for (std::uint32_t each : {first_request_, base_, next_, chunks_}) number(each);
-  number(active_ ? now - progress_ : 0);
+  number(active_ && job_.patience != kNever ? now - progress_ : 0);
   for (std::uint32_t request = base_; request != next_; ++request) {
     const Request& each = requests_[request & (requests_.size() - 1)];
-    number(each.answered ? 0 : 1 + now - each.asked);
+    number(each.answered ? 0 : 1 + (options_.again == kNever ? 0 : now - each.asked));
   }
   for (const Uplink& each : trees_) each.save(now, state);
 }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "aggregation/bytes.h"
+#include "aggregation/state.h"
 
 namespace coppice::aggregation {
 
@@ -106,7 +107,7 @@ AcknowledgementFields read_acknowledgement(const std::uint8_t* packet) {
 using namespace switchagg;
 
 SwitchAgg::Tree::Tree(const Job& job, const Options& with, std::span<const Endpoint> below, Endpoint above)
-    : options(with), id(job.id), parent(above), from_parent(with.first),
+    : options(with), id(job.id), parent(above), from_parent(with.first), answered(with.first),
       up(above == kNobody ? std::vector<Endpoint>{} : std::vector<Endpoint>{above}, with.window,
          above == kNobody ? 0 : with.most_bytes, with.first, job.timeout, job.patience),
       down({below.begin(), below.end()}, with.window, with.most_bytes, with.first, job.timeout, job.patience),
@@ -232,16 +233,20 @@ void SwitchAgg::from_parent(Tree& tree, Bytes packet, Time now, Outbox& out) {
   }
   if (arrival == Arrival::repeated) {
     ++counters_[Count::repeated];
+    answer_parent(tree, out);
   } else if (!tree.down.fits(head.sequence)) {
     ++counters_[Count::over_quota];
-    tree.parent_refused = true;
-    return;
   } else {
     tree.from_parent.take(head.sequence);
     std::copy(packet.begin(), packet.end(), tree.down.place(head.sequence));
     tree.down.send(head.sequence, packet.size(), now, out, counters_);
   }
-  send_acknowledgement(tree.parent, {false, 0, tree.id, tree.from_parent.next(), tree.from_parent.beyond()}, out);
+}
+
+// What all children have: so the parent never sends more than the window that the children take.
+void SwitchAgg::answer_parent(Tree& tree, Outbox& out) {
+  tree.answered = tree.down.base();
+  send_acknowledgement(tree.parent, {false, 0, tree.id, tree.answered, 0}, out);
 }
 
 void SwitchAgg::acknowledged(Tree& tree, Endpoint from, Bytes packet, Time now, Outbox& out) {
@@ -287,7 +292,7 @@ void SwitchAgg::send_filled(Tree& tree, bool end, Time now, Outbox& out) {
   const bool root = tree.parent == kNobody;
   write_head(tree.filling.data(),
              {root ? kDown : kUp, static_cast<std::uint8_t>(tree.options.operation), static_cast<std::uint8_t>(end ? 1 : 0), 0,
-              tree.id, stream.next(), root ? 0 : tree.from_parent.next(), tree.round, static_cast<std::uint16_t>(tree.pairs)});
+              tree.id, stream.next(), root ? 0 : tree.down.base(), tree.round, static_cast<std::uint16_t>(tree.pairs)});
   std::copy_n(tree.filling.begin(), tree.filled, stream.place(stream.next()));
   stream.send(stream.next(), tree.filled, now, out, counters_);
   tree.filled = kHeadBytes;
@@ -325,10 +330,7 @@ void SwitchAgg::proceed(Tree& tree, Time now, Outbox& out) {
       break;
     }
   }
-  if (tree.parent_refused && tree.down.fits(tree.from_parent.next() + half)) {
-    tree.parent_refused = false;
-    send_acknowledgement(tree.parent, {true, 0, tree.id, tree.from_parent.next(), tree.from_parent.beyond()}, out);
-  }
+  if (tree.parent != kNobody && tree.down.base() != tree.answered) answer_parent(tree, out);
 }
 
 Time SwitchAgg::deadline() const {
@@ -345,15 +347,12 @@ void SwitchAgg::wake(Time now, Outbox& out) {
 }
 
 void SwitchAgg::save(Time now, std::vector<std::uint8_t>& state) const {
-  const auto number = [&](std::uint64_t value) {
-    state.resize(state.size() + 8);
-    store(state.data() + state.size() - 8, value);
-  };
+  const auto number = [&](std::uint64_t value) { append(state, value); };
   for (const auto& [id, tree] : trees_) {
     number(id);
     number(tree.round);
     number(tree.draining);
-    number(tree.parent_refused ? 1 : 0);
+    number(tree.answered);
     number(tree.asked);
     number(static_cast<std::uint64_t>(tree.pairs));
     state.insert(state.end(), tree.filling.begin() + kHeadBytes,

@@ -8,7 +8,7 @@
 //   * links may lose, double and reorder packets. Every link is a stream (stream.h) in each direction; a packet is taken
 //     at most once, so no pair is combined twice, and the end of a child counts once everything before it is there.
 //   * the root has no parent and multicasts to its children; switches pass results down under the same sequence
-//     numbers. Workers combine what they get in order of the sequence, so they hold the same bits.
+//     numbers, and acknowledge what all of their children have. Workers combine what they get in order of the sequence, so they hold the same bits.
 //   * a worker's input is a row of rounds, one after the other; each ends with a flush. So a tensor longer than the
 //     memories is added up in pieces that fit.
 //
@@ -118,6 +118,7 @@ class SwitchAgg final : public Aggregator {
     std::vector<Child> children;
     std::unordered_map<Endpoint, std::size_t> index;
     ReceiveWindow from_parent;
+    std::uint32_t answered;  // up to where the parent's packets were acknowledged
     SendWindow up, down;
     std::vector<PairTable> engines;
     std::vector<std::uint8_t> filling;  // the packet to the parent, or of the root to its children, that is being filled
@@ -126,13 +127,13 @@ class SwitchAgg final : public Aggregator {
     std::uint16_t round = 0;
     int complete = 0;        // children
     std::size_t draining = 0;  // engine whose memories are emptied, while all children are complete
-    bool parent_refused = false;
     std::size_t asked = 0;  // child that was asked last to send again what had been refused
   };
   void from_child(Tree& tree, std::size_t child, Bytes packet, Time now, Outbox& out);
   void from_parent(Tree& tree, Bytes packet, Time now, Outbox& out);
   void acknowledged(Tree& tree, Endpoint from, Bytes packet, Time now, Outbox& out);
   void answer_child(Tree& tree, Child& child, bool again, Outbox& out);
+  void answer_parent(Tree& tree, Outbox& out);
   void emit(Tree& tree, const Pair& pair, Time now, Outbox& out);
   void send_filled(Tree& tree, bool end, Time now, Outbox& out);
   void proceed(Tree& tree, Time now, Outbox& out);

@@ -1,5 +1,5 @@
-"""Whole all-reduces of SwitchAgg and NetAgg over the simulated network: exact under every fault, failures that are told,
-and traffic and times that follow the formulas."""
+"""All-reduces of SwitchAgg and NetAgg over the simulated network: exact under every fault, failures that are told, and
+traffic and times that follow the formulas."""
 
 from __future__ import annotations
 
@@ -210,6 +210,5 @@ def test_a_tree_of_switches_sends_one_stream_up(protocol: str) -> None:
     )
     assert run.wrong == 0
     packets = 500
-    # Contributions of 8 workers and 2 switches, and acknowledgements of results on as many links; some are sent again
-    # where a leaf had no place for a result yet.
-    assert 20 * packets <= run.up.packets <= 25 * packets
+    # Contributions of 8 workers and 2 switches, and acknowledgements of results on as many links.
+    assert 10 * packets <= run.up.packets <= 20 * packets + 40

@@ -13,6 +13,10 @@ from tests.reference.innetwork import netagg as twin
 from tests.support.twins import Both, Exchange
 
 from coppice._core import AggregationJob, Element, aggregation_switch, aggregation_worker
+from reference.innetwork import netagg as twin
+from support.twins import Both, Exchange
+
+from coppice._core import AggregationJob, Element, aggregation_switch, aggregation_worker
 
 MASTER, BOX = 100, 101
 
@@ -32,7 +36,7 @@ def job_of(options: twin.Options) -> AggregationJob:
 
 
 class Net:
-    """Workers below boxes below a master, natives and twins side by side; `trees` more masters for the workers alone."""
+    """Workers below boxes below a master, natives and twins side by side; with `trees`, further masters beside it."""
 
     def __init__(self, options: twin.Options, boxes: int, exchange: Exchange, failover: bool = False) -> None:
         self.options, self.exchange = options, exchange

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from tests.reference.innetwork import switchagg as twin
-from tests.reference.innetwork.streams import combine
-from tests.support.twins import Both, Exchange
 
 from coppice._core import AggregationJob, Element, SwitchAggWorker, aggregation_switch
+from reference.innetwork import switchagg as twin
+from reference.innetwork.streams import combine
+from support.twins import Both, Exchange
 
 ROOT, LEAF = 100, 101
 

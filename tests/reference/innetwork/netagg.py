@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.reference.innetwork.streams import CIRCLE, Received, Sender, Sent, combine, distance, signed
+from reference.innetwork.streams import CIRCLE, Received, Sender, Sent, combine, distance, signed
 
 HEAD = struct.Struct(">BBBBIIIIIHH")
 ACKNOWLEDGEMENT = struct.Struct(">BBHIIQ")

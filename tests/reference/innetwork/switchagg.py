@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.reference.innetwork.streams import CIRCLE, MOST_WINDOW, Received, Sender, Sent, combine, distance
+from reference.innetwork.streams import CIRCLE, MOST_WINDOW, Received, Sender, Sent, combine, distance
 
 HEAD = struct.Struct(">BBBBIIIHH")
 ACKNOWLEDGEMENT = struct.Struct(">BBHIIQ")
@@ -177,7 +177,7 @@ class Switch:
         ]
         self.filling: list[bytes] = []
         self.round = self.draining = self.asked = 0
-        self.parent_refused = False
+        self.answered = options.first
         self.counters: Counter[str] = Counter()
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
@@ -247,14 +247,12 @@ class Switch:
             return
         if arrival == "repeated":
             self.counters["repeated"] += 1
+            self.answer_parent(out)
         elif not self.down.fits(sequence):
             self.counters["over_quota"] += 1
-            self.parent_refused = True
-            return
         else:
             self.from_parent.take(sequence)
             self.down.send(sequence, packet, now, out, self.counters)
-        self.answer_parent(False, out)
 
     def acknowledged(self, index: int | None, above: bool, packet: bytes, now: int, out: Sent) -> None:
         if len(packet) != ACKNOWLEDGEMENT.size or packet[1] > 1:
@@ -274,9 +272,10 @@ class Switch:
         fields = (ACK, again, awaited, self.options.tree, child.window.next, child.window.beyond())
         out.append(([child.at], ACKNOWLEDGEMENT.pack(*fields)))
 
-    def answer_parent(self, again: bool, out: Sent) -> None:
-        fields = (ACK, again, 0, self.options.tree, self.from_parent.next, self.from_parent.beyond())
-        out.append(([self.parent], ACKNOWLEDGEMENT.pack(*fields)))
+    def answer_parent(self, out: Sent) -> None:
+        """What all children have."""
+        self.answered = self.down.base
+        out.append(([self.parent], ACKNOWLEDGEMENT.pack(ACK, 0, 0, self.options.tree, self.answered, 0)))
 
     def emit(self, pair: tuple[bytes, Values], now: int, out: Sent) -> None:
         self.filling.append(packed(*pair))
@@ -286,7 +285,7 @@ class Switch:
     def send_filled(self, end: bool, now: int, out: Sent) -> None:
         root = self.parent == -1
         operation = self.options.setting("operation", 0)
-        acknowledged = 0 if root else self.from_parent.next
+        acknowledged = 0 if root else self.down.base
         kind, tree, sequence = DOWN if root else UP, self.options.tree, self.top.next
         head = HEAD.pack(kind, operation, end, 0, tree, sequence, acknowledged, self.round, len(self.filling))
         self.top.send(sequence, head + b"".join(self.filling), now, out, self.counters)
@@ -317,9 +316,8 @@ class Switch:
                     child.refused, self.asked = False, which
                     self.answer(child, True, out)
                     break
-        if self.parent_refused and self.down.fits(self.from_parent.next + half):
-            self.parent_refused = False
-            self.answer_parent(True, out)
+        if self.parent != -1 and self.down.base != self.answered:
+            self.answer_parent(out)
 
     def deadline(self) -> int | None:
         return min((each for each in (self.up.due, self.down.due) if each is not None), default=None)

@@ -22,6 +22,18 @@ PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
     for each in (ATP, CAMDOOP, FPISA, NETAGG, NETREDUCE, SHARP, STREAMING, SWITCHAGG, SWITCHML)
 }
+    for each in (
+        ATP,
+        CAMDOOP,
+        FPISA,
+        NETAGG,
+        NETREDUCE,
+        SHARP,
+        STREAMING,
+        SWITCHAGG,
+        SWITCHML,
+    )
+}  # fmt: skip
 
 
 def find_protocol(name: str) -> SwitchProtocol:

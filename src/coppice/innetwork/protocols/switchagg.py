@@ -14,6 +14,7 @@ SWITCHAGG = SwitchProtocol(
     numbers="int32 that wraps around, float32; sum, minimum, maximum",
     reliability="a stream with selective acknowledgements on each link; ends of streams count once all before is there",
     result_path="both memories are emptied upwards at the end of each round; multicast from the root switch down",
+    result_path="both memories are emptied upwards at the end of a round; multicast from the root down",
     sizing="pairs up: all U keys once where the memories hold them, else N (1 - C / U) + C of N pairs",
     values=256,
 )
