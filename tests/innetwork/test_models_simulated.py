@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from statistics import mean
 
 import pytest
 
-from coppice.innetwork.models.frames import UDP_BYTES
+from coppice.innetwork.models import AggregationCase, estimate
+from coppice.innetwork.models.frames import UDP_BYTES, WireFrame
 from coppice.innetwork.models.retransmission import lossy_tensor_us
 from coppice.innetwork.simulated import simulate_all_reduce
 
@@ -84,3 +86,27 @@ def test_loss_costs_what_the_machines_need(
     case = {"latency_us": 1.5, "loss": loss, "timeout_ms": timeout_ms}
     found = simulated(packets, slots, workers, **case, seeds=seeds)
     assert formula(packets, slots, workers, **case) == pytest.approx(found, rel=0.1)
+
+
+@pytest.mark.parametrize("workers", [2, 7])
+@pytest.mark.parametrize("packets", [64, 2000])
+def test_streaming_adders_reach_what_the_closed_form_says(workers: int, packets: int) -> None:
+    latency_us, wire = 1.5, WireFrame(values=256).wire_us(RATE)
+    run = simulate_all_reduce(
+        protocol="streaming",
+        workers=workers,
+        elements=256 * packets,
+        values=256,
+        gb_per_s=RATE,
+        latency_us=latency_us,
+    )
+    assert run.complete
+    case = AggregationCase(
+        workers=workers, gb_per_s=Fraction(RATE), rtt_us=2 * latency_us + wire, skew_us=0.0, values=256
+    )
+    assert estimate("streaming", case, 1024 * packets).time_us == pytest.approx(run.time_us, rel=1e-3)
+
+
+def test_time_does_not_depend_on_workers_in_either() -> None:
+    case = {"latency_us": 1.5, "loss": 0.0, "timeout_ms": 10.0}
+    assert len({simulated(200, 16, workers, **case) for workers in (2, 5, 16)}) == 1
