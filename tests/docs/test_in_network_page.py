@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coppice.innetwork.models.systems import MODELLED
-from support.pages import Example, coppice, examples, page_text
+from support.pages import Example, coppice, examples, page_text, run_session
 
 MODELS = [
     each
@@ -19,6 +19,10 @@ def test_models_print_what_the_page_shows(example: Example) -> None:
     done = coppice(*example.words)
     assert done.exit_code == 0, done.output
     assert done.stdout == example.shown
+
+
+def test_sessions_print_what_the_page_shows() -> None:
+    assert run_session("in-network.md") >= 7
 
 
 def test_every_system_has_a_row() -> None:
