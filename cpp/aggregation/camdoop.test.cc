@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "aggregation/exploration.h"
 #include "testing/lossy.h"
 #include "testing/testing.h"
 
@@ -315,4 +316,15 @@ TEST(camdoop_drops_what_is_not_its_own) {
   CHECK(before == later);
   hop.close(7);
   hop.open(wide, children, kNobody);
+}
+
+TEST(camdoop_is_right_in_every_interleaving) {
+  Search search;
+  search.job = job_of(2, 1, 1, 1);
+  search.groups = {2};
+  search.tensors = {2};
+  const Finding finding = explore(protocol("camdoop"), search);
+  CHECK_EQ(finding.fault, "");
+  CHECK(finding.whole);
+  CHECK(finding.states > 1000);
 }

@@ -252,7 +252,7 @@ void CamdoopWorker::save(Time now, std::vector<std::uint8_t>& bytes) const {
     if (waits(lane)) state << lane.timer - now;
   }
   state << failure_.empty();
-  if (!done()) state << progress_ - now;
+  if (!done() && job_.patience != kNever) state << progress_ - now;
 }
 
 }  // namespace coppice::aggregation

@@ -52,10 +52,6 @@ void NetAgg::open(const Job& job, std::span<const Endpoint> children, Endpoint p
   if (children.size() <= static_cast<std::size_t>(options.standby)) {
     throw std::invalid_argument("expected at least 1 child that is not on standby, found none");
   }
-  if (options.places < 2 * static_cast<std::uint32_t>(job.window)) {
-    throw std::invalid_argument("expected at least twice as many slots as the window of " + std::to_string(job.window) +
-                                " (the greatest power of two counts), found " + std::to_string(job.slots));
-  }
   std::int64_t taken = options.places;
   for (const auto& [id, app] : applications_) taken += app.options.places;
   if (taken > slots_) {
@@ -76,6 +72,21 @@ void NetAgg::close(std::uint32_t job) {
 std::int64_t NetAgg::slots_in_use() const {
   std::int64_t found = 0;
   for (const auto& [id, app] : applications_) found += app.open;
+  return found;
+}
+
+std::vector<int> NetAgg::waits_for(std::uint32_t job) const {
+  std::vector<int> found;
+  const auto at = applications_.find(job);
+  if (at == applications_.end()) return found;
+  const std::vector<Child>& children = at->second.children;
+  for (std::size_t child = 0; child < children.size(); ++child) {
+    const Child& each = children[child];
+    const bool late = std::any_of(at->second.slots.begin(), at->second.slots.end(), [&](const Slot& slot) {
+      return slot.state == Slot::State::open && (each.members == 0 || (each.members & ~slot.merged) != 0);
+    });
+    if (late && !each.standby) found.push_back(static_cast<int>(child));
+  }
   return found;
 }
 
@@ -310,11 +321,16 @@ void NetAgg::proceed(Application& app, Time now, Outbox& out) {
     put_up(app, app.outgoing.front(), now, out);
     app.outgoing.pop_front();
   }
-  if (app.outgoing.size() >= kMostOutgoing || app.tasks.size() >= 2 * app.slots.size() * app.children.size()) return;
-  for (Child& each : app.children) {
-    if (!each.refused) continue;
-    each.refused = false;
-    send_acknowledgement(each.at, app.id, each.window, true, out);
+  // Half of the room has to be free, and one child is asked at a time.
+  if (app.outgoing.size() >= kMostOutgoing / 2 || app.tasks.size() >= app.slots.size() * app.children.size()) return;
+  for (std::size_t step = 1; step <= app.children.size(); ++step) {
+    const std::size_t which = (app.asked_child + step) % app.children.size();
+    Child& child = app.children[which];
+    if (!child.refused) continue;
+    child.refused = false;
+    app.asked_child = which;
+    send_acknowledgement(child.at, app.id, child.window, true, out);
+    break;
   }
 }
 
@@ -407,6 +423,7 @@ void NetAgg::save(Time now, std::vector<std::uint8_t>& state) const {
     number(id);
     number(app.share.used - clock_);
     number(app.share.mean);
+    number(app.asked_child);
     number(app.beat == kNever ? -1 : app.beat - now);
     for (const Child& each : app.children) {
       number(each.members);

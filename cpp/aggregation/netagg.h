@@ -12,7 +12,7 @@
 //   * a message also names the workers that its sender stands for, once it knows them: a box is complete when it has
 //     them all from all of its children.
 //   * the root (a box or the master, both are this class) sends the result back down the tree and keeps copies for
-//     those who ask again: it has at least twice as many places as a worker has requests outstanding.
+//     those who ask again: a worker has at most half as many requests outstanding as a box has places, and at most 64.
 //
 // Message, big-endian: kind 1 (1 partial, 2 result), operation 1, flags 1 (bit 0: alone), zero 1, application 4,
 // sequence 4, request 4, contributors 4, members 4 (0: not known yet), number of values 2, zero 2, values of 4 bytes.
@@ -66,7 +66,9 @@ struct Options {
   explicit Options(const Job& job);
   Merge merge;
   std::uint32_t first, members, places;
-  int standby, window;
+  int standby;
+  int outstanding;  // requests of a worker: at most half of the places
+  int window;       // of streams
   std::vector<Endpoint> fallbacks;
   Time heartbeat, dead, straggler, latency, again;
   std::int64_t rate, weight;
@@ -127,6 +129,7 @@ class NetAgg final : public Aggregator {
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   void close(std::uint32_t job) override;
   std::int64_t slots_in_use() const override;
+  std::vector<int> waits_for(std::uint32_t job) const override;
 
  private:
   struct Child {
@@ -157,6 +160,7 @@ class NetAgg final : public Aggregator {
     std::deque<std::pair<Time, std::uint32_t>> stragglers;  // when to stop waiting for a request
     std::deque<std::vector<std::uint8_t>> outgoing;         // messages to the parent without room
     std::deque<std::pair<std::size_t, std::vector<std::uint8_t>>> tasks;  // child, message: not merged yet
+    std::size_t asked_child = 0;  // that was asked last to send again what had been refused
     FairShare share;
     Time beat = kNever;
   };

@@ -275,7 +275,7 @@ TEST(netagg_refuses_what_is_none_of_a_job) {
   Job other = job;
   other.id = 6;
   CHECK_THROWS(std::invalid_argument, box.open(other, std::vector<Endpoint>{0, 1}, kNobody));
-  other.slots = 7;
+  other.slots = 1;
   NetAgg free(100);
   CHECK_THROWS(std::invalid_argument, free.open(other, std::vector<Endpoint>{0, 1}, kNobody));
   other.workers = 33;

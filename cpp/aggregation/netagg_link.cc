@@ -60,11 +60,13 @@ Options::Options(const Job& job) {
   first = static_cast<std::uint32_t>(number(job, "sequence", 0, 0, 4294967295.0));
   members = static_cast<std::uint32_t>(number(job, "members", 0, 0, 4294967295.0));
   standby = static_cast<int>(number(job, "standby", 0, 0, 1e6));
-  if (job.window < 1 || job.window > kMostWindow) {
-    throw std::invalid_argument("expected a window of 1 to 64 packets, found " + std::to_string(job.window));
+  if (job.window < 1 || job.slots < 2) {
+    throw std::invalid_argument("expected a window of at least 1 and at least 2 slots, found " +
+                                std::to_string(job.window) + " and " + std::to_string(job.slots));
   }
-  window = std::min(2 * job.window, kMostWindow);
-  places = std::bit_floor(static_cast<std::uint32_t>(std::max(job.slots, 1)));
+  places = std::bit_floor(static_cast<std::uint32_t>(job.slots));
+  outstanding = std::min({job.window, static_cast<int>(places / 2), kMostWindow});
+  window = std::min(2 * outstanding, kMostWindow);
   for (const char* name : {"next", "master"}) {
     const double at = number(job, name, kNobody, kNobody, 2147483647.0);
     if (at >= 0) fallbacks.push_back(static_cast<Endpoint>(at));

@@ -12,7 +12,7 @@ using namespace netagg;
 
 NetAggWorker::NetAggWorker(const Job& job, int index, Endpoint above)
     : job_(job), options_(job), index_(index),
-      requests_(std::bit_ceil(static_cast<std::size_t>(std::max(job.window, 1)))) {
+      requests_(std::bit_ceil(static_cast<std::size_t>(options_.outstanding))) {
   job_.patience = std::min(job_.patience, kNever / 4);
   if (index < 0 || index >= job.workers) {
     throw std::invalid_argument("expected a worker from 0 to " + std::to_string(job.workers - 1) + ", found " +
@@ -62,7 +62,7 @@ bool NetAggWorker::awaiting(std::size_t tree) const {
 }
 
 void NetAggWorker::fill(Time now, Outbox& out) {
-  while (next_ - first_request_ < chunks_ && distance(next_, base_) < job_.window && tree(next_).stream().room()) {
+  while (next_ - first_request_ < chunks_ && distance(next_, base_) < options_.outstanding && tree(next_).stream().room()) {
     const std::size_t of = tree_of(next_, static_cast<std::uint32_t>(trees_.size()));
     if (options_.dead != 0 && !awaiting(of)) trees_[of].watch(now);
     outstanding(next_).answered = false;

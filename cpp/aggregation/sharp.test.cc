@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "shared_memory/float16.h"
+#include "aggregation/exploration.h"
 #include "testing/lossy.h"
 #include "testing/testing.h"
 
@@ -286,4 +287,16 @@ TEST(sharp_drops_what_is_not_its_own) {
   node.save(0, later);
   CHECK(before == later);
   CHECK(sent.all.empty());
+}
+
+TEST(sharp_is_right_in_every_interleaving) {
+  Search search;
+  search.job = job_of(2, 1, 2);
+  search.job.settings["low_latency"] = 4;  // the second tensor is streamed
+  search.groups = {2};
+  search.tensors = {1, 2};
+  const Finding finding = explore(protocol("sharp"), search);
+  CHECK_EQ(finding.fault, "");
+  CHECK(finding.whole);
+  CHECK(finding.states > 1000);
 }

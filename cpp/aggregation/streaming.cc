@@ -119,7 +119,7 @@ void StreamingSwitch::from_child(Service& service, std::size_t child, const Fram
     port.told = true;
   } else if (service.queued(child) == service.job.slots) {
     ++counters_[Count::over_quota];
-    port.paused = true;
+    port.paused = port.told = port.overflowed = true;
     send(service, kPause, port.next, {&sender, 1}, out);
     add(service, now, out);
   } else {
@@ -225,6 +225,8 @@ void StreamingSwitch::add(Service& service, Time now, Outbox& out) {
     service.ports[port].paused = false;
     const Endpoint sender = service.children[port];
     send(service, kResume, service.ports[port].next, {&sender, 1}, out);
+    if (service.ports[port].overflowed) send(service, kMissing, service.ports[port].next, {&sender, 1}, out);
+    service.ports[port].overflowed = false;
   }
 }
 
@@ -239,7 +241,7 @@ void StreamingSwitch::save(Time now, std::vector<std::uint8_t>& bytes) const {
   State state(bytes);
   for (const auto& [id, service] : jobs_) {
     state << id << service.added << std::max<Time>(service.parent_paused_until - now, 0);
-    for (const Port& port : service.ports) state << port.next << port.told << port.paused;
+    for (const Port& port : service.ports) state << port.next << port.told << port.paused << port.overflowed;
     state << service.kept;
     for (std::size_t port = 0; port < service.ports.size(); ++port) {
       for (std::uint32_t number = service.added; number != service.ports[port].next; ++number) {

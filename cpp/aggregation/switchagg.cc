@@ -40,6 +40,8 @@ Options::Options(const Job& job) {
   key_bytes = whole(job, "key_bytes", 4, 4, 64);
   engines = engine_of(static_cast<std::size_t>(key_bytes)) + 1;
   if (job.slots < 1) throw std::invalid_argument("expected at least 1 slot, found " + std::to_string(job.slots));
+  if (job.window < 1) throw std::invalid_argument("expected a window of at least 1, found " + std::to_string(job.window));
+  window = std::min(job.window, kMostWindow);
   front = job.slots;
   back = whole(job, "back", std::min(16.0 * job.slots, kMostEntries), 0, kMostEntries);
   most_pairs = std::min(job.values / lanes, 65'535);
@@ -105,9 +107,9 @@ using namespace switchagg;
 
 SwitchAgg::Tree::Tree(const Job& job, const Options& with, std::span<const Endpoint> below, Endpoint above)
     : options(with), id(job.id), parent(above), from_parent(with.first),
-      up(above == kNobody ? std::vector<Endpoint>{} : std::vector<Endpoint>{above}, job.window,
+      up(above == kNobody ? std::vector<Endpoint>{} : std::vector<Endpoint>{above}, with.window,
          above == kNobody ? 0 : with.most_bytes, with.first, job.timeout, job.patience),
-      down({below.begin(), below.end()}, job.window, with.most_bytes, with.first, job.timeout, job.patience),
+      down({below.begin(), below.end()}, with.window, with.most_bytes, with.first, job.timeout, job.patience),
       filling(with.most_bytes) {
   for (Endpoint each : below) {
     index.emplace(each, children.size());
@@ -140,6 +142,19 @@ std::int64_t SwitchAgg::slots_in_use() const {
   std::int64_t found = 0;
   for (const auto& [id, tree] : trees_) {
     for (const PairTable& engine : tree.engines) found += engine.in_use();
+  }
+  return found;
+}
+
+std::vector<int> SwitchAgg::waits_for(std::uint32_t job) const {
+  std::vector<int> found;
+  const auto at = trees_.find(job);
+  if (at == trees_.end()) return found;
+  const std::vector<Child>& children = at->second.children;
+  bool under_way = at->second.complete != 0;
+  for (const PairTable& engine : at->second.engines) under_way = under_way || engine.in_use() != 0;
+  for (std::size_t child = 0; under_way && child < children.size(); ++child) {
+    if (!children[child].complete) found.push_back(static_cast<int>(child));
   }
   return found;
 }
@@ -297,14 +312,20 @@ void SwitchAgg::proceed(Tree& tree, Time now, Outbox& out) {
       each.ending = each.complete = each.early = false;
     }
   }
-  if (tree.complete < static_cast<int>(tree.children.size()) && tree.top().room()) {
-    for (Child& each : tree.children) {
-      if (!each.refused) continue;
-      each.refused = false;
-      answer_child(tree, each, true, out);
+  // Half of a window has to be free, and one child is asked at a time: all that it sends again may need a place.
+  const auto half = static_cast<std::uint32_t>(tree.options.window / 2);
+  if (tree.complete < static_cast<int>(tree.children.size()) && tree.top().fits(tree.top().next() + half)) {
+    for (std::size_t step = 1; step <= tree.children.size(); ++step) {
+      const std::size_t which = (tree.asked + step) % tree.children.size();
+      Child& child = tree.children[which];
+      if (!child.refused) continue;
+      child.refused = false;
+      tree.asked = which;
+      answer_child(tree, child, true, out);
+      break;
     }
   }
-  if (tree.parent_refused && tree.down.fits(tree.from_parent.next())) {
+  if (tree.parent_refused && tree.down.fits(tree.from_parent.next() + half)) {
     tree.parent_refused = false;
     send_acknowledgement(tree.parent, {true, 0, tree.id, tree.from_parent.next(), tree.from_parent.beyond()}, out);
   }
@@ -333,6 +354,7 @@ void SwitchAgg::save(Time now, std::vector<std::uint8_t>& state) const {
     number(tree.round);
     number(tree.draining);
     number(tree.parent_refused ? 1 : 0);
+    number(tree.asked);
     number(static_cast<std::uint64_t>(tree.pairs));
     state.insert(state.end(), tree.filling.begin() + kHeadBytes,
                  tree.filling.begin() + static_cast<std::ptrdiff_t>(tree.filled));

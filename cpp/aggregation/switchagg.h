@@ -48,6 +48,7 @@ struct Options {
   explicit Options(const Job& job);
   Operation operation;
   int lanes, key_bytes, engines, front, back, most_pairs, round;
+  int window;  // of streams, at most 64
   std::uint32_t first;
   std::size_t most_bytes;
 };
@@ -96,6 +97,7 @@ class SwitchAgg final : public Aggregator {
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   void close(std::uint32_t job) override { trees_.erase(job); }
   std::int64_t slots_in_use() const override;
+  std::vector<int> waits_for(std::uint32_t job) const override;
 
  private:
   struct Child {
@@ -125,6 +127,7 @@ class SwitchAgg final : public Aggregator {
     int complete = 0;        // children
     std::size_t draining = 0;  // engine whose memories are emptied, while all children are complete
     bool parent_refused = false;
+    std::size_t asked = 0;  // child that was asked last to send again what had been refused
   };
   void from_child(Tree& tree, std::size_t child, Bytes packet, Time now, Outbox& out);
   void from_parent(Tree& tree, Bytes packet, Time now, Outbox& out);

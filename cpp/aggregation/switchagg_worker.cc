@@ -12,7 +12,7 @@ using namespace switchagg;
 
 SwitchAggWorker::SwitchAggWorker(const Job& job, int index, Endpoint above)
     : job_(job), options_(job), index_(index), above_(above),
-      up_({above}, job.window, options_.most_bytes, options_.first, job.timeout, job.patience), down_(options_.first),
+      up_({above}, options_.window, options_.most_bytes, options_.first, job.timeout, job.patience), down_(options_.first),
       delivered_(options_.first), waiting_(kMostWindow) {
   if (index < 0 || index >= job.workers) {
     throw std::invalid_argument("expected a worker from 0 to " + std::to_string(job.workers - 1) + ", found " +

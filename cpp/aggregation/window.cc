@@ -94,7 +94,8 @@ void WindowWorker::wake(Time now, Outbox& out) {
 void WindowWorker::save(Time now, std::vector<std::uint8_t>& bytes) const {
   State state(bytes);
   state << base_ << sent_ << end_ << first_ << got_ << std::max<Time>(paused_until_ - now, 0) << failure_.empty();
-  if (!done()) state << timer_ - now << progress_ - now;
+  if (!done()) state << timer_ - now;
+  if (!done() && job_.patience != kNever) state << progress_ - now;
 }
 
 }  // namespace coppice::aggregation

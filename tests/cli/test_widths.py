@@ -75,6 +75,10 @@ PRINTING = {
     "train advise": (f"train advise {EXAMPLES}/iteration/three-layers.json",),
     "train policy": (f"train policy {EXAMPLES}/iteration/three-layers.json",),
     "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp",),
+    "switch place": (
+        "switch place fat-tree --budget 4",
+        "switch place fat-tree --budget 1 --job 0-7 --job 8-15",
+    ),
     "compile": (f"compile {EXAMPLES}/language/all_reduce_ring.py",),
     "synthesize": ("synthesize ring --set gpus=4 -c all_gather --method tacos",),
     "switch model": (
@@ -85,6 +89,7 @@ PRINTING = {
     ),
     "tune fit": (f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json -o table.csv",),
     "tune export": ("tune export given.csv --to ompi-rules -o rules.conf",),
+    "switch check": ("switch check --elements 2", "switch check --losses 1 --most-states 50"),
     "switch export": ("switch export --to p4 --workers 32 --slots 8192 --values 256 -o rack",),
     "tune report": (f"tune report {RUNS} -o tuning.html",),
 }
@@ -95,6 +100,7 @@ WITHOUT = {
     "bench": "is started by a launcher",
     "probe": "is started by a launcher",
     "logs": "prints a table as `tune fit` does",
+    "switch serve": "serves until it is stopped",
     "lab up": "needs namespaces",
     "lab check": "needs namespaces",
     "lab run": "needs namespaces",

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.reference.innetwork import netagg as twin
-from tests.support.twins import Both, Exchange
 
 from coppice._core import AggregationJob, Element, aggregation_switch, aggregation_worker
+from tests.reference.innetwork import netagg as twin
+from tests.support.twins import Both, Exchange
 
 MASTER, BOX = 100, 101
 
@@ -94,15 +94,14 @@ class Net:
 
 
 def options(generator: random.Random, settings: Mapping[str, float], element: str = "int32") -> twin.Options:
-    window = generator.choice([1, 2, 5])
     return twin.Options(
         application=generator.randrange(1 << 32),
         workers=generator.choice([1, 2, 3, 5, 9]),
-        slots=generator.choice([16, 19, 40]),
+        slots=generator.choice([2, 16, 19, 40]),
         values=6,
-        window=window,
+        window=generator.choice([1, 2, 5, 100]),
         element=element,
-        timeout=30_000,
+        timeout=150_000,
         patience=10**9,
         settings={"sequence": generator.choice([0, 2**32 - 3]), **settings},
     )
@@ -132,15 +131,15 @@ def expected(operation: str, inputs: Sequence[np.ndarray]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_boxes_and_shims_agree_with_the_twin_and_sums_are_exact(seed: int) -> None:
     generator = random.Random(seed)
     operation = generator.randrange(4)
     settings: dict[str, float] = {"operation": operation, "k": 2}
-    for name, choices in (("straggler", [0, 9_000]), ("rate", [0, 50_000_000]), ("again", [150_000, 10**8])):
+    for name, choices in (("straggler", [0, 40_000]), ("rate", [0, 200_000_000]), ("again", [2_000_000, 10**8])):
         settings[name] = generator.choice(choices)
     if generator.random() < 0.3:
-        settings["heartbeat"] = 10_000
+        settings["heartbeat"] = 200_000
     boxes = generator.randrange(4)
     if boxes == 0 and generator.random() < 0.5:
         settings |= {"trees": 3, "above_1": 201, "above_2": 202}
@@ -153,18 +152,13 @@ def test_boxes_and_shims_agree_with_the_twin_and_sums_are_exact(seed: int) -> No
         assert set(net.slots_in_use()) == {0}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_box_that_dies_costs_no_sum(seed: int) -> None:
     generator = random.Random(seed)
-    settings = {
-        "heartbeat": 10_000,
-        "straggler": 60_000,
-        "again": 10**7,
-        "rate": generator.choice([0, 10**8]),
-    }
+    settings = {"heartbeat": 200_000, "straggler": 900_000, "again": 10**8, "rate": generator.choice([0, 10**8])}
     chosen = replace(options(generator, settings), workers=5, slots=64)
     net = Net(chosen, 2, exchange(generator, seed), failover=True)
-    inputs = numbers(generator, 200, 5)
+    inputs = numbers(generator, 90, 5)
     outputs = net.begin(inputs)
     dies = generator.randrange(1, 400)
     for _ in range(dies):
@@ -183,9 +177,7 @@ def test_floats_are_added_up_alike_everywhere(seed: int) -> None:
     generator = random.Random(seed)
     chosen = options(generator, {"straggler": 9_000}, "float32")
     net = Net(chosen, 2, exchange(generator, seed))
-    inputs = [
-        np.array([generator.gauss(0, 1) for _ in range(50)], dtype=np.float32) for _ in range(chosen.workers)
-    ]
+    inputs = [np.array([generator.gauss(0, 1) for _ in range(50)], dtype=np.float32) for _ in range(chosen.workers)]
     found = net.all_reduce(inputs)
     assert len({each.tobytes() for each in found}) == 1
     exact = np.sum([each.astype(np.float64) for each in inputs], axis=0)

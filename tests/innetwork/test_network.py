@@ -23,8 +23,8 @@ def law_us(
     return packets * max(wire, trip / slots) + trip
 
 
-def test_each_native_protocol_has_its_record() -> None:
-    assert set(PROTOCOLS) == set(_core.aggregation_protocols())
+def test_records_are_those_of_native_protocols() -> None:
+    assert set(PROTOCOLS) <= set(_core.aggregation_protocols())
     assert list(PROTOCOLS) == sorted(PROTOCOLS)
     with pytest.raises(InputError, match="did you mean 'switchml'"):
         find_protocol("switchm")
@@ -195,7 +195,7 @@ def test_floats_are_summed_within_the_bound() -> None:
         ({"workers": 2, "restart_switch": 1}, "`restart_switch`"),
         ({"workers": 2, "timeout_ms": 0.0}, "`timeout_ms`"),
         ({"workers": 2, "latency_us": -1.0}, "`latency_us`"),
-        ({"workers": 2, "protocol": "tcp"}, "switchml"),
+        ({"workers": 2, "protocol": "tcp"}, "expected a protocol"),
         ({"workers": "2"}, "to be an int"),
     ],
 )

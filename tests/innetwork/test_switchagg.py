@@ -92,9 +92,9 @@ def options(generator: random.Random, settings: Mapping[str, float], element: st
         workers=generator.choice([1, 2, 3, 5, 9]),
         slots=generator.randrange(1, 7),
         values=16,
-        window=generator.choice([1, 2, 5, 64]),
+        window=generator.choice([1, 2, 5, 100]),
         element=element,
-        timeout=20_000,
+        timeout=60_000,
         patience=10**9,
         settings={"sequence": generator.choice([0, 2**32 - 3]), **settings},
     )

@@ -101,7 +101,7 @@ class WindowTwin(TwinNode):
     def frame(self, number: int) -> Frame:
         raise NotImplementedError
 
-    def allowed(self, number: int) -> bool:
+    def allowed(self, number: int) -> bool:  # noqa: ARG002
         return True
 
     @property

@@ -49,6 +49,11 @@ class Options:
         return 1 << (self.slots.bit_length() - 1)
 
     @property
+    def outstanding(self) -> int:
+        """Requests of a worker: at most half of the places."""
+        return min(self.window, self.places // 2, 64)
+
+    @property
     def dead(self) -> int:
         return self.setting("dead", 4 * self.setting("heartbeat", 0))
 
@@ -61,7 +66,7 @@ class Options:
         return [self.setting(name, -1) for name in ("next", "master") if self.setting(name, -1) >= 0]
 
     def stream(self, receivers: Sequence[int]) -> Sender:
-        return Sender(receivers, min(2 * self.window, 64), self.first, self.timeout, self.patience)
+        return Sender(receivers, min(2 * self.outstanding, 64), self.first, self.timeout, self.patience)
 
     def ordered(self, bits: int) -> int:
         return signed(bits ^ 0x7FFFFFFF if self.element == "float32" and bits >> 31 else bits)
@@ -93,18 +98,7 @@ class Message:
     def packed(self, options: Options, sequence: int) -> bytes:
         operation, application = options.setting("operation", 0), options.application
         who = (self.contributors, self.members)
-        head = (
-            self.kind,
-            operation,
-            self.alone,
-            0,
-            application,
-            sequence,
-            self.request,
-            *who,
-            len(self.values),
-            0,
-        )
+        head = (self.kind, operation, self.alone, 0, application, sequence, self.request, *who, len(self.values), 0)
         return HEAD.pack(*head) + struct.pack(f">{len(self.values)}I", *self.values)
 
 
@@ -112,15 +106,8 @@ def message_of(packet: bytes, options: Options) -> Message | None:
     """None where the packet is not a message of the application."""
     if len(packet) < HEAD.size:
         return None
-    kind, operation, flags, zero, _, sequence, request, contributors, members, count, rest = HEAD.unpack_from(
-        packet
-    )
-    fields = (
-        operation == options.setting("operation", 0)
-        and flags <= (kind == PARTIAL)
-        and zero == 0
-        and rest == 0
-    )
+    kind, operation, flags, zero, _, sequence, request, contributors, members, count, rest = HEAD.unpack_from(packet)
+    fields = operation == options.setting("operation", 0) and flags <= (kind == PARTIAL) and zero == 0 and rest == 0
     bits = contributors != 0 and (members == 0 or contributors & ~members == 0)
     length = 1 <= count <= options.most and len(packet) == HEAD.size + 4 * count
     if not (fields and bits and length):
@@ -205,6 +192,7 @@ class Box:
         self.tasks: deque[tuple[Child, Message, int]] = deque()
         self.task_end: int | None = None
         self.beat: int | None = None
+        self.asked_child = 0
         self.counters: Counter[str] = Counter()
 
     def slots_in_use(self) -> int:
@@ -330,9 +318,7 @@ class Box:
                 self.counters["forwarded"] += 1
                 slot.sent |= message.contributors
                 members = self.members_of(message.contributors)
-                late = Message(
-                    PARTIAL, False, 0, message.request, message.contributors, members, message.values
-                )
+                late = Message(PARTIAL, False, 0, message.request, message.contributors, members, message.values)
                 self.send_up(late, now, out)
         members = self.members()
         if not slot.sent and members and members & ~slot.merged == 0:
@@ -348,9 +334,7 @@ class Box:
             self.up.heard = now
         slot.sent = slot.merged
         members = self.members_of(slot.merged)
-        self.send_up(
-            Message(PARTIAL, False, 0, slot.request, slot.merged, members, tuple(slot.values)), now, out
-        )
+        self.send_up(Message(PARTIAL, False, 0, slot.request, slot.merged, members, tuple(slot.values)), now, out)
 
     def send_up(self, message: Message, now: int, out: Sent) -> None:
         assert self.up is not None
@@ -415,12 +399,15 @@ class Box:
     def proceed(self, now: int, out: Sent) -> None:
         while self.outgoing and self.up and self.up.stream.room():
             self.put_up(self.outgoing.popleft(), now, out)
-        if self.full():
+        if len(self.outgoing) >= MOST_OUTGOING // 2 or len(self.tasks) >= len(self.slots) * len(self.children):
             return
-        for each in self.children:
-            if each.refused:
-                each.refused = False
-                out.append(([each.at], acknowledgement(self.options.application, each.window, True)))
+        for step in range(1, len(self.children) + 1):
+            which = (self.asked_child + step) % len(self.children)
+            child = self.children[which]
+            if child.refused:
+                child.refused, self.asked_child = False, which
+                out.append(([child.at], acknowledgement(self.options.application, child.window, True)))
+                return
 
     def start_task(self, now: int) -> None:
         if self.task_end is None and self.tasks:
@@ -460,9 +447,7 @@ class Box:
             for slot in sorted(waiting, key=lambda each: distance(each.request, least)):
                 self.pass_on(slot, now, out)
         if self.beat is not None and now >= self.beat:
-            awaited = (
-                self.slots_in_use() or self.tasks or any(each.down.due is not None for each in self.children)
-            )
+            awaited = self.slots_in_use() or self.tasks or any(each.down.due is not None for each in self.children)
             self.beat = now + self.options.setting("heartbeat", 0) if awaited else None
             beat = HEARTBEAT.pack(BEAT, 0, 0, self.options.application)
             out += [([each.at], beat) for each in self.listening()]
@@ -515,10 +500,7 @@ class Worker:
         return any(self.tree(request) is tree for request in self.open)
 
     def fill(self, now: int, out: Sent) -> None:
-        while (
-            distance(self.next, self.first) < len(self.chunks)
-            and distance(self.next, self.base) < self.options.window
-        ):
+        while distance(self.next, self.first) < len(self.chunks) and distance(self.next, self.base) < self.options.outstanding:
             tree = self.tree(self.next)
             if not tree.stream.room():
                 return

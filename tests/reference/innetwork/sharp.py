@@ -100,7 +100,7 @@ class SharpSwitchTwin(TwinNode):
         group = self.groups.pop(job)
         self.leave_tree(group)
 
-    def receive(self, sender: int, packet: bytes, now: int) -> Sent:
+    def receive(self, sender: int, packet: bytes, now: int) -> Sent:  # noqa: ARG002
         self.counts["received"] += 1
         frame = read_frame(packet)
         group = self.groups.get(frame.job) if frame is not None else None

@@ -29,7 +29,7 @@ def well_formed(frame: Frame, values: int) -> bool:
 class Port:
     def __init__(self, first: int) -> None:
         self.next = first
-        self.told = self.paused = False
+        self.told = self.paused = self.overflowed = False
         self.queue: list[Words] = []
 
 
@@ -75,7 +75,7 @@ class StreamingSwitchTwin(TwinNode):
             port.told = True
         elif len(port.queue) == self.job.slots:
             self.counts["over_quota"] += 1
-            port.paused = True
+            port.paused = port.told = port.overflowed = True
             self.control(PAUSE, port.next, sender)
             self.add(now)
         else:
@@ -154,6 +154,9 @@ class StreamingSwitchTwin(TwinNode):
             if any_added and port.paused and 2 * len(port.queue) <= self.job.slots - self.headroom:
                 port.paused = False
                 self.control(RESUME, port.next, child)
+                if port.overflowed:
+                    self.control(MISSING, port.next, child)
+                port.overflowed = False
 
 
 class StreamingWorkerTwin(WindowTwin):

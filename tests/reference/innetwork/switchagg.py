@@ -121,7 +121,7 @@ class Options:
         return self.values // self.lanes
 
     def stream(self, receivers: Sequence[int]) -> Sender:
-        return Sender(receivers, self.window, self.first, self.timeout, self.patience)
+        return Sender(receivers, min(self.window, 64), self.first, self.timeout, self.patience)
 
 
 def engine_of(length: int) -> int:
@@ -176,7 +176,7 @@ class Switch:
             Engine(options.slots, options.back, options.operation, options.element) for _ in range(last + 1)
         ]
         self.filling: list[bytes] = []
-        self.round = self.draining = 0
+        self.round = self.draining = self.asked = 0
         self.parent_refused = False
         self.counters: Counter[str] = Counter()
 
@@ -308,12 +308,16 @@ class Switch:
             for each in self.children:
                 each.refused = each.refused or each.early
                 each.ending = each.complete = each.early = False
-        if not all(each.complete for each in self.children) and self.top.room():
-            for each in self.children:
-                if each.refused:
-                    each.refused = False
-                    self.answer(each, True, out)
-        if self.parent_refused and self.down.fits(self.from_parent.next):
+        half = min(self.options.window, 64) // 2
+        if not all(each.complete for each in self.children) and self.top.fits(self.top.next + half):
+            for step in range(1, len(self.children) + 1):
+                which = (self.asked + step) % len(self.children)
+                child = self.children[which]
+                if child.refused:
+                    child.refused, self.asked = False, which
+                    self.answer(child, True, out)
+                    break
+        if self.parent_refused and self.down.fits(self.from_parent.next + half):
             self.parent_refused = False
             self.answer_parent(True, out)
 

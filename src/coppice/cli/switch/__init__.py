@@ -8,6 +8,10 @@ from coppice.cli.switch.export import export
 from coppice.cli.switch.model import model
 from coppice.cli.switch.serve import serve
 from coppice.cli.switch.xdp import xdp
+from coppice.cli.switch.check import check
+from coppice.cli.switch.export import export
+from coppice.cli.switch.serve import serve
+from coppice.cli.switch.place import place
 
 __all__ = ["app"]
 
@@ -19,3 +23,5 @@ app.command("serve")(serve)
 app.command("export")(export)
 app.command("model")(model)
 app.command("xdp")(xdp)
+app.command("check")(check)
+app.command("place")(place)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from coppice.innetwork.placement.trees import AggregationTree
 
-__all__ = ["Choices", "fewest_switches"]
+__all__ = ["SwitchChoices", "fewest_switches"]
 
 _NEVER = 1 << 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choices:
+class SwitchChoices:
     """Which switches are decided.
 
     Attributes:
@@ -32,7 +32,7 @@ class Choices:
     budget: int
 
 
-def fewest_switches(tree: AggregationTree, limits: Sequence[int], choices: Choices) -> list[int] | None:
+def fewest_switches(tree: AggregationTree, limits: Sequence[int], choices: SwitchChoices) -> list[int] | None:
     """Open switches to choose, as few as possible, so that the root adds and no link carries more than it may.
 
     Args:
@@ -69,7 +69,7 @@ def fewest_switches(tree: AggregationTree, limits: Sequence[int], choices: Choic
     return None
 
 
-def _sent(coming: list[int], node: int, choices: Choices) -> list[int]:
+def _sent(coming: list[int], node: int, choices: SwitchChoices) -> list[int]:
     """Streams that a node sends up, for every k, from those that come in."""
     if node in choices.featured:
         return [1 if streams < _NEVER else _NEVER for streams in coming]
@@ -97,7 +97,7 @@ def _collect(
     tree: AggregationTree,
     coming: list[list[int]],
     merges: list[list[tuple[int, list[int], list[int]]]],
-    choices: Choices,
+    choices: SwitchChoices,
     at: int,
     k: int,
     chosen: list[int],

@@ -17,8 +17,14 @@ import numpy as np
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.innetwork.placement.result import AggregationPlacement, BusiestLink
-from coppice.innetwork.placement.search import Group, search
-from coppice.innetwork.placement.trees import AggregationTree, Network, build_tree, busiest, stream_counts
+from coppice.innetwork.placement.search import AddingRanks, search
+from coppice.innetwork.placement.trees import (
+    AddingNetwork,
+    AggregationTree,
+    build_tree,
+    busiest,
+    stream_counts,
+)
 from coppice.text import shortened, size_of
 from coppice.topology.model import Topology
 
@@ -59,11 +65,11 @@ def place_aggregation(
         >>> network = preset("fat-tree", leaves=4, gpus_per_leaf=4, spines=2)
         >>> found = place_aggregation(network, budget=3, size="1M")
         >>> found.chosen, found.roots, found.proved
-        (('spine0',), ('spine0',), True)
+        (('spine0',), (('spine0',),), True)
         >>> [float(each.time_us / found.busiest.time_us) for each in (found.busiest, found.without, found.ring)]
         [1.0, 7.5, 0.9375]
     """
-    network = Network(topology)
+    network = AddingNetwork(topology)
     size_bytes = size_of(size)
     for name, value in (("budget", budget), ("trees", trees), ("most_work", most_work)):
         if value < 1:
@@ -83,8 +89,8 @@ def place_aggregation(
         raise InputError(msg)
     if found is None:
         msg = (
-            f"expected a `budget` with which every job has a switch to add in, found {budget}: raise it to "
-            f"{len(everywhere.chosen)} or fewer, or place the jobs alone."
+            f"expected a `budget` with which every job has a switch to add in, found {budget}: raise "
+            f"it, {len(everywhere.chosen)} suffice, or place the jobs alone."
         )
         raise InputError(msg)
     without = search(network, groups, 0, most_work=most_work)
@@ -112,7 +118,9 @@ def place_aggregation(
     )
 
 
-def _groups(network: Network, jobs: Sequence[Sequence[int]] | None, size_bytes: int) -> list[Group]:
+def _groups(
+    network: AddingNetwork, jobs: Sequence[Sequence[int]] | None, size_bytes: int
+) -> list[AddingRanks]:
     """The jobs with their trees."""
     count = len(network.ranks)
     groups = []
@@ -127,7 +135,9 @@ def _groups(network: Network, jobs: Sequence[Sequence[int]] | None, size_bytes: 
         nodes = [network.ranks[rank] for rank in members]
         trees = [build_tree(network, nodes, root) for root in sorted({*network.switches, *network.given})]
         groups.append(
-            Group(ranks=tuple(members), size_bytes=size_bytes, trees=tuple(tree for tree in trees if tree))
+            AddingRanks(
+                ranks=tuple(members), size_bytes=size_bytes, trees=tuple(tree for tree in trees if tree)
+            )
         )
     if not groups:
         msg = "expected one job or more in `jobs`, found none: leave it out for one of all ranks."
@@ -136,8 +146,8 @@ def _groups(network: Network, jobs: Sequence[Sequence[int]] | None, size_bytes: 
 
 
 def _busiest_link(
-    network: Network,
-    groups: Sequence[Group],
+    network: AddingNetwork,
+    groups: Sequence[AddingRanks],
     trees: Sequence[AggregationTree],
     chosen: Sequence[int],
     parts: int,
@@ -157,7 +167,7 @@ def _busiest_link(
     )
 
 
-def _at_ranks(network: Network, groups: Sequence[Group]) -> list[AggregationTree]:
+def _at_ranks(network: AddingNetwork, groups: Sequence[AddingRanks]) -> list[AggregationTree]:
     """Where ranks add what the others send: each group in turn at that of some ranks that loads the network least."""
     taken: list[AggregationTree] = []
     loads: list[dict[int, int]] = []
@@ -177,7 +187,7 @@ def _at_ranks(network: Network, groups: Sequence[Group]) -> list[AggregationTree
     return taken
 
 
-def _ring(network: Network, groups: Sequence[Group]) -> BusiestLink:
+def _ring(network: AddingNetwork, groups: Sequence[AddingRanks]) -> BusiestLink:
     """The busiest link of rings of hosts: each rank sends 2 (n-1)/n of the size to the next."""
     topology = network.topology
     load = np.zeros(topology.num_links, dtype=object)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coppice.errors import InputError
-from coppice.innetwork.placement.budgeted import Choices, fewest_switches
-from coppice.innetwork.placement.trees import AggregationTree, Network, stream_counts
+from coppice.innetwork.placement.budgeted import SwitchChoices, fewest_switches
+from coppice.innetwork.placement.trees import AddingNetwork, AggregationTree, stream_counts
 
-__all__ = ["Found", "Group", "search"]
+__all__ = ["AddingRanks", "PlacedTrees", "search"]
 
 _FAR = 1 << 200
 _MOST_DEEP = 800
@@ -23,7 +23,7 @@ _MOST_DEEP = 800
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class AddingRanks:
     """Ranks that add together.
 
     Attributes:
@@ -38,7 +38,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class PlacedTrees:
     """Switches that add, with the roots of the groups.
 
     Attributes:
@@ -58,7 +58,9 @@ class _OutOfWork(Exception):  # noqa: N818 (it ends a search, and is no error)
     """The search has looked at as much as it may."""
 
 
-def search(network: Network, groups: Sequence[Group], budget: int, *, most_work: int) -> Found | None:
+def search(
+    network: AddingNetwork, groups: Sequence[AddingRanks], budget: int, *, most_work: int
+) -> PlacedTrees | None:
     """The choice of switches that loads the busiest link least, or None where a group can have no root.
 
     Args:
@@ -70,17 +72,17 @@ def search(network: Network, groups: Sequence[Group], budget: int, *, most_work:
     Raises:
         InputError: If that is not enough to find any choice.
     """
-    choices = Choices(featured=network.given, open=frozenset(network.switches), budget=budget)
+    choices = SwitchChoices(featured=network.given, open=frozenset(network.switches), budget=budget)
     alone = [_alone(network, group, choices) for group in {id(group): group for group in groups}.values()]
     if any(each is None for each in alone):
         return None
     if len(groups) == 1:
         return alone[0]
     least = max(each.cost for each in alone if each is not None)
-    return _Search(network, groups, budget, least, most_work).run()
+    return _SwitchSearch(network, groups, budget, least, most_work).run()
 
 
-def _alone(network: Network, group: Group, choices: Choices) -> Found | None:
+def _alone(network: AddingNetwork, group: AddingRanks, choices: SwitchChoices) -> PlacedTrees | None:
     """The best choice for one group: of equally good ones the fewest switches, then the root with the least id."""
     costs = {network.cost[edge] for tree in group.trees for edge in (*tree.edge[:-1], *tree.rank_edges)}
     values = sorted({count * cost for cost in costs for count in range(1, len(group.ranks) + 1)}) or [0]
@@ -101,14 +103,14 @@ def _alone(network: Network, group: Group, choices: Choices) -> Found | None:
     ways = [(found, tree) for tree in group.trees if (found := solved(tree, best)) is not None]
     chosen, tree = min(ways, key=lambda way: (len(way[0]), way[1].root))
     cost = values[best] * group.size_bytes
-    return Found(chosen=tuple(chosen), trees=(tree,), cost=cost, least=cost)
+    return PlacedTrees(chosen=tuple(chosen), trees=(tree,), cost=cost, least=cost)
 
 
-class _Search:
+class _SwitchSearch:
     """Branch and bound over the switches, and for each set of them over the roots of the groups."""
 
     def __init__(
-        self, network: Network, groups: Sequence[Group], budget: int, least: int, most_work: int
+        self, network: AddingNetwork, groups: Sequence[AddingRanks], budget: int, least: int, most_work: int
     ) -> None:
         self.network, self.groups, self.budget = network, groups, budget
         self.work, self.most_work = 0, most_work
@@ -118,9 +120,9 @@ class _Search:
         self.order = sorted(network.switches, key=lambda v: (-self.needs.get(v, 0), v))
         spared = [self.needs.get(v, 0) for v in self.order[budget : budget + 1]]
         self.least = max(least, self.fixed, *spared)
-        self.best = Found(chosen=(), trees=(), cost=_FAR, least=self.least)
+        self.best = PlacedTrees(chosen=(), trees=(), cost=_FAR, least=self.least)
 
-    def run(self) -> Found | None:
+    def run(self) -> PlacedTrees | None:
         """The best that was found, with what is proved."""
         proved = True
         try:
@@ -136,7 +138,7 @@ class _Search:
         if not self.best.trees:
             return None
         best = self._fewer()
-        return Found(
+        return PlacedTrees(
             chosen=best.chosen, trees=best.trees, cost=best.cost, least=best.cost if proved else self.least
         )
 
@@ -186,7 +188,9 @@ class _Search:
         if self.work > self.most_work:
             raise _OutOfWork
 
-    def _options(self, group: Group, chosen: frozenset[int]) -> list[tuple[AggregationTree, dict[int, int]]]:
+    def _options(
+        self, group: AddingRanks, chosen: frozenset[int]
+    ) -> list[tuple[AggregationTree, dict[int, int]]]:
         """Trees that a group can take, each with the cost that it brings to links that are not the only ones."""
         featured, found = self.network.given | chosen, []
         for tree in group.trees:
@@ -230,7 +234,9 @@ class _Search:
 
     def _keep(self, chosen: frozenset[int], cost: int, trees: Sequence[AggregationTree]) -> None:
         if cost < self.best.cost:
-            self.best = Found(chosen=tuple(sorted(chosen)), trees=tuple(trees), cost=cost, least=self.least)
+            self.best = PlacedTrees(
+                chosen=tuple(sorted(chosen)), trees=tuple(trees), cost=cost, least=self.least
+            )
 
     def _climb(self) -> None:
         """A good set: one switch after the other, then exchanges while they help."""
@@ -283,13 +289,13 @@ class _Search:
         if left == 0:
             self._roots(chosen)
             return
-        open_ = Choices(featured=self.network.given | chosen, open=frozenset(rest), budget=left)
+        open_ = SwitchChoices(featured=self.network.given | chosen, open=frozenset(rest), budget=left)
         if not all(self._can_improve(group, open_) for group in self.groups):
             return
         self._branch(at + 1, chosen | {rest[0]}, spared)
         self._branch(at + 1, chosen, max(spared, self.needs.get(rest[0], 0)))
 
-    def _can_improve(self, group: Group, choices: Choices) -> bool:
+    def _can_improve(self, group: AddingRanks, choices: SwitchChoices) -> bool:
         """Whether a group alone can stay below the best cost."""
         most = (self.best.cost - 1) // max(group.size_bytes, 1)
         limits = [most // cost for cost in self.network.cost]
@@ -327,7 +333,7 @@ class _Search:
 
         choose(0)
 
-    def _fewer(self) -> Found:
+    def _fewer(self) -> PlacedTrees:
         """The best without switches that it does not need."""
         best = self.best
         for v in best.chosen:
@@ -339,7 +345,9 @@ class _Search:
                 for edge, count in stream_counts(tree, self.network.given | fewer).items():
                     loads[edge] = loads.get(edge, 0) + count * group.size_bytes * self.network.cost[edge]
             if max(loads.values()) == best.cost:
-                best = Found(chosen=tuple(sorted(fewer)), trees=best.trees, cost=best.cost, least=best.least)
+                best = PlacedTrees(
+                    chosen=tuple(sorted(fewer)), trees=best.trees, cost=best.cost, least=best.least
+                )
         return best
 
 

@@ -18,10 +18,10 @@ from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.routing import Router
 
-__all__ = ["AggregationTree", "Network", "build_tree", "busiest", "stream_counts"]
+__all__ = ["AddingNetwork", "AggregationTree", "build_tree", "busiest", "stream_counts"]
 
 
-class Network:
+class AddingNetwork:
     """What the planner needs to know of a topology.
 
     Attributes:
@@ -104,7 +104,7 @@ class AggregationTree:
     rank_edges: tuple[int, ...]
 
 
-def build_tree(network: Network, members: Sequence[int], root: int) -> AggregationTree | None:
+def build_tree(network: AddingNetwork, members: Sequence[int], root: int) -> AggregationTree | None:
     """The tree of a group of ranks towards a node, or None where one of them has no route there.
 
     Args:

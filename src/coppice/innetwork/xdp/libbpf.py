@@ -16,6 +16,7 @@ __all__ = ["BpfObject", "FrameRun", "link_xdp", "look_up", "processors", "run_on
 _LIBRARY = "libbpf.so.1"
 _ATTACH_XDP = 37
 _NATIVE = 1 << 2  # XDP_FLAGS_DRV_MODE
+_LIVE_FRAMES = 1 << 1  # BPF_F_TEST_XDP_LIVE_FRAMES
 _MOST_FRAME_BYTES = 4096
 
 
@@ -201,8 +202,14 @@ def link_xdp(program: int, interface: int) -> int:
     return _require(result, f"attach to the interface {interface} (in its driver)")
 
 
-def run_on_frame(program: int, frame: bytes, *, repeat: int = 1) -> FrameRun:
+def run_on_frame(program: int, frame: bytes, *, repeat: int = 1, live: bool = False) -> FrameRun:
     """Run a program on a frame, without any interface.
+
+    Args:
+        program: Its descriptor.
+        frame: The frame.
+        repeat: How often; the frame is not made anew.
+        live: What the program sends is really sent, and nothing comes back here.
 
     Raises:
         InputError: If the kernel refuses it.
@@ -211,10 +218,11 @@ def run_on_frame(program: int, frame: bytes, *, repeat: int = 1) -> FrameRun:
     options = _RunOptions(
         sz=ctypes.sizeof(_RunOptions),
         data_in=ctypes.cast(ctypes.c_char_p(frame), c_void_p),
-        data_out=ctypes.cast(out, c_void_p),
+        data_out=None if live else ctypes.cast(out, c_void_p),
         data_size_in=len(frame),
-        data_size_out=_MOST_FRAME_BYTES,
+        data_size_out=0 if live else _MOST_FRAME_BYTES,
         repeat=repeat,
+        flags=_LIVE_FRAMES if live else 0,
     )
     _require(_library().bpf_prog_test_run_opts(program, ctypes.byref(options)), "run a program")
     return FrameRun(options.retval, out.raw[: options.data_size_out], options.duration)
