@@ -16,7 +16,7 @@ from coppice.errors import InputError
 from coppice.innetwork.models import SYSTEMS, AggregationCase, estimate, estimates
 from coppice.innetwork.models.atp import aggregated_share
 from coppice.innetwork.models.errors import block_float, float32_sum, fpisa_sum
-from coppice.innetwork.models.frames import WireFrame
+from coppice.innetwork.models.frames import ValueFrame
 from coppice.innetwork.models.hosts import YARDSTICKS, ring_share
 from coppice.innetwork.models.netagg import box_knee_gb_per_s
 from coppice.innetwork.models.netreduce import hierarchical_threshold
@@ -41,8 +41,8 @@ def test_gain_over_a_ring() -> None:
 
 
 def test_frames_and_windows() -> None:
-    assert [round(100 * float(WireFrame(values=k).efficiency), 1) for k in (256, 64)] == [92.6, 75.7]
-    rates = [8 * window_gb_per_s(WireFrame(values=256), s, gb_per_s=12.5, rtt_us=6) for s in (32, 64, 128)]
+    assert [round(100 * float(ValueFrame(values=k).efficiency), 1) for k in (256, 64)] == [92.6, 75.7]
+    rates = [8 * window_gb_per_s(ValueFrame(values=256), s, gb_per_s=12.5, rtt_us=6) for s in (32, 64, 128)]
     assert [round(rate) for rate in rates[:2]] == [43, 86]
     assert rates[2] == pytest.approx(92.55, rel=1e-3)
 
@@ -56,7 +56,7 @@ def test_hierarchy_beats_a_flat_ring_from_the_threshold_on() -> None:
     assert round(float(hierarchical_threshold(8, 8)), 2) == 1.81
     size = 10**9
     for ratio, wins in ((Fraction(18, 10), False), (Fraction(182, 100), True)):
-        rate = HUNDRED / WireFrame(values=256).efficiency  # the closed form counts no heads of frames
+        rate = HUNDRED / ValueFrame(values=256).efficiency  # the closed form counts no heads of frames
         boxes = case(workers=64, gpus=8, gb_per_s=rate, box_gb_per_s=ratio * HUNDRED, rtt_us=0, window=10**4)
         flat = estimate("ring", case(workers=64, rtt_us=0), size).time_us
         assert (estimate("netreduce", boxes, size).time_us < flat) is wins

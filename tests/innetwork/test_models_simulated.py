@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 
 from coppice.innetwork.models import AggregationCase, estimate
-from coppice.innetwork.models.frames import UDP_BYTES, WireFrame
+from coppice.innetwork.models.frames import UDP_BYTES, ValueFrame
 from coppice.innetwork.models.retransmission import lossy_tensor_us
 from coppice.innetwork.simulated import simulate_all_reduce
 
@@ -91,7 +91,7 @@ def test_loss_costs_what_the_machines_need(
 @pytest.mark.parametrize("workers", [2, 7])
 @pytest.mark.parametrize("packets", [64, 2000])
 def test_streaming_adders_reach_what_the_closed_form_says(workers: int, packets: int) -> None:
-    latency_us, wire = 1.5, WireFrame(values=256).wire_us(RATE)
+    latency_us, wire = 1.5, ValueFrame(values=256).wire_us(RATE)
     run = simulate_all_reduce(
         protocol="streaming",
         workers=workers,

@@ -10,7 +10,7 @@ from math import expm1, log1p
 from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.errors import fixed_point
 from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
-from coppice.innetwork.models.frames import ATP_BYTES, WireFrame
+from coppice.innetwork.models.frames import ATP_BYTES, ValueFrame
 from coppice.innetwork.models.switchml import slot_run
 
 __all__ = ["aggregated_share", "atp"]
@@ -52,7 +52,7 @@ def atp(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         ...     workers=8, gb_per_s=Fraction(25, 2), slots=100, jobs=10))]
         [33, 10]
     """
-    frame = WireFrame(values=case.values or 62, overhead_bytes=ATP_BYTES)
+    frame = ValueFrame(values=case.values or 62, overhead_bytes=ATP_BYTES)
     slots = _SLOTS if case.slots is None else case.slots
     share = aggregated_share(_WINDOW * case.jobs, slots)
     window = AggregationCase(
