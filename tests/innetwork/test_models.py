@@ -160,8 +160,8 @@ def test_shares_of_packets_that_find_a_slot() -> None:
     dice = np.random.default_rng(3)
     found = np.mean([len(set(dice.integers(0, 500, 300).tolist())) / 300 for _ in range(300)])
     assert aggregated_share(300, 500) == pytest.approx(found, rel=0.01)
-    alone = estimate("atp", case(slots=40_000), 10**9).gb_per_s
-    many = estimate("atp", case(slots=400, jobs=16), 10**9).gb_per_s
+    alone = estimate("atp", case(workers=32, slots=40_000), 10**9).gb_per_s
+    many = estimate("atp", case(workers=32, slots=400, jobs=16), 10**9).gb_per_s
     assert many < alone / 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from statistics import mean
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,30 @@ def test_streaming_adders_reach_what_the_closed_form_says(workers: int, packets:
         workers=workers, gb_per_s=Fraction(RATE), rtt_us=2 * latency_us + wire, skew_us=0.0, values=256
     )
     assert estimate("streaming", case, 1024 * packets).time_us == pytest.approx(run.time_us, rel=1e-3)
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+@pytest.mark.parametrize(
+    ("system", "options", "case"),
+    [
+        ("netreduce", {"window": 2, "slots": 1024}, {"window": 2, "message_bytes": 16 * 1024}),
+        ("netreduce", {"window": 8, "slots": 4096}, {"window": 8, "message_bytes": 16 * 1024}),
+        ("atp", {"window": 100, "slots": 40_000}, {}),
+        ("fpisa", {"window": 16, "slots": 16, "element": "float32"}, {"slots": 16}),
+    ],
+    ids=["netreduce, window 2", "netreduce, window 8", "atp", "fpisa"],
+)
+def test_windows_of_others_limit_alike(
+    system: str, options: dict[str, Any], case: dict[str, Any], workers: int
+) -> None:
+    """Frames differ by a few bytes, and what starts and ends a tensor by a round trip."""
+    elements = 62 * 256 * 64
+    run = simulate_all_reduce(
+        protocol=system, workers=workers, elements=elements, gb_per_s=RATE, latency_us=3, **options
+    )
+    assert run.complete
+    asked = AggregationCase(workers=workers, gb_per_s=Fraction(RATE), rtt_us=6.088, **case)
+    assert estimate(system, asked, 4 * elements).time_us == pytest.approx(run.time_us, rel=0.04)
 
 
 def test_time_does_not_depend_on_workers_in_either() -> None:
