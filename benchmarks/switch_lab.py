@@ -4,9 +4,10 @@
     python benchmarks/switch_lab.py --workers 8 --rounds 1
 
 All workers hang on one switch, by links of one rate. Every contender runs in every round, one after the other; a figure
-is the median over the rounds of its own median of the slowest worker's time. "Law" is the time of the models: SwitchML's
-window of slots with frames of the lab, and the bandwidth term of a ring, 2 (n - 1) / n of the tensor. The link counts the
-frame without preamble: 14 bytes of Ethernet, 20 of IPv4, 8 of UDP, 28 of the envelope and 10 of SwitchML beside values.
+is the median over the rounds of its own median of the slowest worker's time. "Law" is the time of the models:
+SwitchML's window of slots with frames of the lab, and the bandwidth term of a ring, 2 (n - 1) / n of the tensor. The
+link counts the frame without preamble: 14 bytes of Ethernet, 20 of IPv4, 8 of UDP, 28 of the envelope and 10 of
+SwitchML beside values.
 """
 
 from __future__ import annotations
@@ -74,12 +75,17 @@ def round_trip_us(lab: Any, output: Path) -> float:
     return float(row["fastest_us"]) / 2
 
 
-def measured(workers: int, size: int, rounds: int, iterations: int) -> tuple[dict[str, list[Row]], float, list[float]]:
+def measured(
+    workers: int, size: int, rounds: int, iterations: int
+) -> tuple[dict[str, list[Row]], float, list[float]]:
     """Rows of every contender, the round trip, and the shares of the cores that were busy."""
     found: dict[str, list[Row]] = {"SwitchML": [], **{name: [] for name in HOSTS}}
     busy = []
     topology = preset("star", gpus=workers, gb_per_s=1)
-    with tempfile.TemporaryDirectory() as folder, standing("switchlab", topology, Fraction(MBIT, 8000)) as lab:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        standing("switchlab", topology, Fraction(MBIT, 8000)) as lab,
+    ):
         output = Path(folder) / "rows"
         trip = round_trip_us(lab, output)
         for turn in range(rounds):
@@ -93,7 +99,13 @@ def measured(workers: int, size: int, rounds: int, iterations: int) -> tuple[dic
                     launcher, algorithm = HOSTS[name]
                     runs.append(
                         bench_row(
-                            lab, launcher, Collective.ALL_REDUCE, algorithm, output, size=size, iterations=iterations
+                            lab,
+                            launcher,
+                            Collective.ALL_REDUCE,
+                            algorithm,
+                            output,
+                            size=size,
+                            iterations=iterations,
                         )
                     )
     return found, trip, busy
@@ -110,7 +122,9 @@ def law_us(name: str, workers: int, size: int, trip: float) -> float:
     return float(Fraction(2 * (workers - 1), workers) * size / (rate * TCP_SHARE)) / 1000
 
 
-def table(workers: int, size: int, found: Mapping[str, list[Row]], trip: float, busy: list[float]) -> tuple[Table, float]:
+def table(
+    workers: int, size: int, found: Mapping[str, list[Row]], trip: float, busy: list[float]
+) -> tuple[Table, float]:
     """One table, and SwitchML's time."""
     times = {name: statistics.median(float(row["time_us"]) for row in runs) for name, runs in found.items()}
     best = min(time for name, time in times.items() if name != "SwitchML")
@@ -118,7 +132,11 @@ def table(workers: int, size: int, found: Mapping[str, list[Row]], trip: float, 
     for name, time in times.items():
         law = law_us(name, workers, size, trip) if name != "MPICH" and name != "Open MPI" else None
         wrong = sum(int(row["wrong"]) for row in found[name])
-        cells = (f"{time / 1000:.0f}", f"{law / 1000:.0f}" if law else "", f"{100 * (time / law - 1):+.1f}%" if law else "")
+        cells = (
+            f"{time / 1000:.0f}",
+            f"{law / 1000:.0f}" if law else "",
+            f"{100 * (time / law - 1):+.1f}%" if law else "",
+        )
         rows.append((name, *cells, f"{best / time:.2f}", f"{wrong}"))
     theory = 2 * (workers - 1) / workers
     made = Table(
@@ -127,9 +145,9 @@ def table(workers: int, size: int, found: Mapping[str, list[Row]], trip: float, 
         rows=rows,
         notes=[
             (
-                f"Best of the hosts over SwitchML: {best / times['SwitchML']:.2f}; 2 (n - 1) / n is {theory:.2f}. Round "
-                f"trip {trip:.0f} us; SwitchML's runs kept {100 * statistics.median(busy):.0f}% of the cores busy, starts "
-                "included."
+                f"Best of the hosts over SwitchML: {best / times['SwitchML']:.2f}; 2 (n - 1) / n is {theory:.2f}. "
+                f"Round trip {trip:.0f} us; SwitchML's runs kept {100 * statistics.median(busy):.0f}% of the cores "
+                "busy, starts included."
             )
         ],
     )
@@ -137,7 +155,9 @@ def table(workers: int, size: int, found: Mapping[str, list[Row]], trip: float, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workers", default="2,4,8", help="a list")
     parser.add_argument("--size", type=int, default=8 << 20, help="bytes")
     parser.add_argument("--rounds", type=int, default=3)

@@ -76,7 +76,15 @@ def table(workers: int, rounds: int) -> Table:
     """All sizes of packets and windows."""
     made = Table(
         title=f"{workers} workers over loopback",
-        header=("values", "window", "in (1/s)", "sums (1/s)", "values in (GB/s)", "per core (1/s)", "law (1/s)"),
+        header=(
+            "values",
+            "window",
+            "in (1/s)",
+            "sums (1/s)",
+            "values in (GB/s)",
+            "per core (1/s)",
+            "law (1/s)",
+        ),
     )
     command = [sys.executable, "-m", "coppice", "switch", "serve", "--port", "0", "--slots", "1024"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as switch:
@@ -92,11 +100,17 @@ def table(workers: int, rounds: int) -> Table:
                 single = single or rate
                 cells = (
                     *(str(values), str(window), f"{rate:,.0f}", f"{rate / workers:,.0f}"),
-                    *(f"{4e-9 * values * rate:.2f}", f"{per_core:,.0f}", f"{min(per_core, window * single):,.0f}"),
+                    *(
+                        f"{4e-9 * values * rate:.2f}",
+                        f"{per_core:,.0f}",
+                        f"{min(per_core, window * single):,.0f}",
+                    ),
                 )
                 made.rows.append(cells)
         switch.terminate()
-    made.notes.append(f"Medians of {rounds} sums; {os.cpu_count()} cores for the switch and {workers} workers.")
+    made.notes.append(
+        f"Medians of {rounds} sums; {os.cpu_count()} cores for the switch and {workers} workers."
+    )
     return made
 
 

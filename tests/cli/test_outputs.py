@@ -89,7 +89,17 @@ WITHOUT = {
 }
 """Outputs that no command above writes, and why."""
 
-INPUTS = {"--hosts", "--secret", "--sketch", "--weights", "--jobs", "--log", "--prices", "--plugin", "--tests"}
+INPUTS = {
+    "--hosts",
+    "--secret",
+    "--sketch",
+    "--weights",
+    "--jobs",
+    "--log",
+    "--prices",
+    "--plugin",
+    "--tests",
+}
 SUFFIXES = {
     "report --output": ".html",
     "train report --output": ".html",

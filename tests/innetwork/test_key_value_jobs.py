@@ -70,7 +70,13 @@ def test_ten_thousand_seeds(protocol: str) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_crashed_worker_is_named_and_a_restarted_switch_gives_no_wrong_sum(protocol: str) -> None:
     crash = simulate_all_reduce(
-        workers=4, protocol=protocol, elements=10**5, crash_worker=2, crash_us=30, timeout_ms=0.1, patience_ms=20
+        workers=4,
+        protocol=protocol,
+        elements=10**5,
+        crash_worker=2,
+        crash_us=30,
+        timeout_ms=0.1,
+        patience_ms=20,
     )
     assert crash.wrong == 0
     assert crash.waited_for == (2,)

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from coppice._core import AggregationJob, Element, aggregation_switch, aggregation_worker
 from tests.reference.innetwork import netagg as twin
 from tests.support.twins import Both, Exchange
+
+from coppice._core import AggregationJob, Element, aggregation_switch, aggregation_worker
 
 MASTER, BOX = 100, 101
 
@@ -136,7 +136,11 @@ def test_boxes_and_shims_agree_with_the_twin_and_sums_are_exact(seed: int) -> No
     generator = random.Random(seed)
     operation = generator.randrange(4)
     settings: dict[str, float] = {"operation": operation, "k": 2}
-    for name, choices in (("straggler", [0, 40_000]), ("rate", [0, 200_000_000]), ("again", [2_000_000, 10**8])):
+    for name, choices in (
+        ("straggler", [0, 40_000]),
+        ("rate", [0, 200_000_000]),
+        ("again", [2_000_000, 10**8]),
+    ):
         settings[name] = generator.choice(choices)
     if generator.random() < 0.3:
         settings["heartbeat"] = 200_000
@@ -155,7 +159,12 @@ def test_boxes_and_shims_agree_with_the_twin_and_sums_are_exact(seed: int) -> No
 @pytest.mark.parametrize("seed", range(8))
 def test_a_box_that_dies_costs_no_sum(seed: int) -> None:
     generator = random.Random(seed)
-    settings = {"heartbeat": 200_000, "straggler": 900_000, "again": 10**8, "rate": generator.choice([0, 10**8])}
+    settings = {
+        "heartbeat": 200_000,
+        "straggler": 900_000,
+        "again": 10**8,
+        "rate": generator.choice([0, 10**8]),
+    }
     chosen = replace(options(generator, settings), workers=5, slots=64)
     net = Net(chosen, 2, exchange(generator, seed), failover=True)
     inputs = numbers(generator, 90, 5)
@@ -177,7 +186,9 @@ def test_floats_are_added_up_alike_everywhere(seed: int) -> None:
     generator = random.Random(seed)
     chosen = options(generator, {"straggler": 9_000}, "float32")
     net = Net(chosen, 2, exchange(generator, seed))
-    inputs = [np.array([generator.gauss(0, 1) for _ in range(50)], dtype=np.float32) for _ in range(chosen.workers)]
+    inputs = [
+        np.array([generator.gauss(0, 1) for _ in range(50)], dtype=np.float32) for _ in range(chosen.workers)
+    ]
     found = net.all_reduce(inputs)
     assert len({each.tobytes() for each in found}) == 1
     exact = np.sum([each.astype(np.float64) for each in inputs], axis=0)

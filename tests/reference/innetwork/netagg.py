@@ -98,7 +98,18 @@ class Message:
     def packed(self, options: Options, sequence: int) -> bytes:
         operation, application = options.setting("operation", 0), options.application
         who = (self.contributors, self.members)
-        head = (self.kind, operation, self.alone, 0, application, sequence, self.request, *who, len(self.values), 0)
+        head = (
+            self.kind,
+            operation,
+            self.alone,
+            0,
+            application,
+            sequence,
+            self.request,
+            *who,
+            len(self.values),
+            0,
+        )
         return HEAD.pack(*head) + struct.pack(f">{len(self.values)}I", *self.values)
 
 
@@ -106,8 +117,15 @@ def message_of(packet: bytes, options: Options) -> Message | None:
     """None where the packet is not a message of the application."""
     if len(packet) < HEAD.size:
         return None
-    kind, operation, flags, zero, _, sequence, request, contributors, members, count, rest = HEAD.unpack_from(packet)
-    fields = operation == options.setting("operation", 0) and flags <= (kind == PARTIAL) and zero == 0 and rest == 0
+    kind, operation, flags, zero, _, sequence, request, contributors, members, count, rest = HEAD.unpack_from(
+        packet
+    )
+    fields = (
+        operation == options.setting("operation", 0)
+        and flags <= (kind == PARTIAL)
+        and zero == 0
+        and rest == 0
+    )
     bits = contributors != 0 and (members == 0 or contributors & ~members == 0)
     length = 1 <= count <= options.most and len(packet) == HEAD.size + 4 * count
     if not (fields and bits and length):
@@ -318,7 +336,9 @@ class Box:
                 self.counters["forwarded"] += 1
                 slot.sent |= message.contributors
                 members = self.members_of(message.contributors)
-                late = Message(PARTIAL, False, 0, message.request, message.contributors, members, message.values)
+                late = Message(
+                    PARTIAL, False, 0, message.request, message.contributors, members, message.values
+                )
                 self.send_up(late, now, out)
         members = self.members()
         if not slot.sent and members and members & ~slot.merged == 0:
@@ -334,7 +354,9 @@ class Box:
             self.up.heard = now
         slot.sent = slot.merged
         members = self.members_of(slot.merged)
-        self.send_up(Message(PARTIAL, False, 0, slot.request, slot.merged, members, tuple(slot.values)), now, out)
+        self.send_up(
+            Message(PARTIAL, False, 0, slot.request, slot.merged, members, tuple(slot.values)), now, out
+        )
 
     def send_up(self, message: Message, now: int, out: Sent) -> None:
         assert self.up is not None
@@ -399,7 +421,9 @@ class Box:
     def proceed(self, now: int, out: Sent) -> None:
         while self.outgoing and self.up and self.up.stream.room():
             self.put_up(self.outgoing.popleft(), now, out)
-        if len(self.outgoing) >= MOST_OUTGOING // 2 or len(self.tasks) >= len(self.slots) * len(self.children):
+        if len(self.outgoing) >= MOST_OUTGOING // 2 or len(self.tasks) >= len(self.slots) * len(
+            self.children
+        ):
             return
         for step in range(1, len(self.children) + 1):
             which = (self.asked_child + step) % len(self.children)
@@ -447,7 +471,9 @@ class Box:
             for slot in sorted(waiting, key=lambda each: distance(each.request, least)):
                 self.pass_on(slot, now, out)
         if self.beat is not None and now >= self.beat:
-            awaited = self.slots_in_use() or self.tasks or any(each.down.due is not None for each in self.children)
+            awaited = (
+                self.slots_in_use() or self.tasks or any(each.down.due is not None for each in self.children)
+            )
             self.beat = now + self.options.setting("heartbeat", 0) if awaited else None
             beat = HEARTBEAT.pack(BEAT, 0, 0, self.options.application)
             out += [([each.at], beat) for each in self.listening()]
@@ -500,7 +526,10 @@ class Worker:
         return any(self.tree(request) is tree for request in self.open)
 
     def fill(self, now: int, out: Sent) -> None:
-        while distance(self.next, self.first) < len(self.chunks) and distance(self.next, self.base) < self.options.outstanding:
+        while (
+            distance(self.next, self.first) < len(self.chunks)
+            and distance(self.next, self.base) < self.options.outstanding
+        ):
             tree = self.tree(self.next)
             if not tree.stream.room():
                 return

@@ -112,9 +112,7 @@ class SwitchTrees:
             first_down=tuple(self._way(members[0], root, from_root, sources)),
         )
 
-    def best(
-        self, members: Sequence[int], *, load: Sequence[Fraction], share: Fraction
-    ) -> SwitchTree | None:
+    def best(self, members: Sequence[int], *, load: Sequence[Fraction], share: Fraction) -> SwitchTree | None:
         """The tree whose busiest link, with what lies on it already, is busy for the shortest time; None without one.
 
         Of equal ones the tree with fewer streams, less latency, the first root.

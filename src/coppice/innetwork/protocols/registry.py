@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from coppice.errors import InputError
-from coppice.innetwork.protocols.camdoop import CAMDOOP
 from coppice.innetwork.protocols.atp import ATP
-from coppice.innetwork.protocols.netreduce import NETREDUCE
-from coppice.innetwork.protocols.netagg import NETAGG
+from coppice.innetwork.protocols.camdoop import CAMDOOP
 from coppice.innetwork.protocols.fpisa import FPISA
+from coppice.innetwork.protocols.netagg import NETAGG
+from coppice.innetwork.protocols.netreduce import NETREDUCE
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 from coppice.innetwork.protocols.sharp import SHARP
 from coppice.innetwork.protocols.streaming import STREAMING
@@ -20,18 +20,8 @@ __all__ = ["PROTOCOLS", "find_protocol"]
 # One line each, in alphabetical order.
 PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
-    for each in (
-        CAMDOOP,
-        NETAGG,
-        FPISA,
-        SHARP,
-        STREAMING,
-        ATP,
-        NETREDUCE,
-        SWITCHAGG,
-        SWITCHML,
-    )
-}  # fmt: skip
+    for each in (ATP, CAMDOOP, FPISA, NETAGG, NETREDUCE, SHARP, STREAMING, SWITCHAGG, SWITCHML)
+}
 
 
 def find_protocol(name: str) -> SwitchProtocol:
