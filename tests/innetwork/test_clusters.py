@@ -19,7 +19,7 @@ from coppice.innetwork.clusters.places import places_of, with_adding
 from coppice.innetwork.clusters.trees import SwitchTrees
 from coppice.innetwork.models import SYSTEMS, AggregationCase, estimate
 from coppice.innetwork.models.nvls import nvls_share
-from coppice.innetwork.placement.trees import Network, build_tree, stream_counts
+from coppice.innetwork.placement.trees import AddingNetwork, build_tree, stream_counts
 from coppice.simulation.latency import least_latency
 from coppice.simulation.models import model_of
 from coppice.topology.model import Link, Node, NodeKind, Topology
@@ -222,7 +222,7 @@ def test_streams_are_those_of_the_placement_of_switches(data: st.DataObject) -> 
     others = np.flatnonzero(tree.kind == NodeKind.SWITCH).tolist()
     adding = {root, *data.draw(st.sets(st.sampled_from(others)))}
     ranks = tree.rank_nodes.tolist()
-    network = Network(tree)
+    network = AddingNetwork(tree)
     placed = build_tree(network, ranks, root)
     assert placed is not None
     counted = {network.edges[edge]: count for edge, count in stream_counts(placed, adding).items()}

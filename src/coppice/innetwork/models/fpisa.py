@@ -8,7 +8,7 @@ from __future__ import annotations
 from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.errors import fpisa_sum
 from coppice.innetwork.models.estimate import AggregationEstimate
-from coppice.innetwork.models.frames import WireFrame
+from coppice.innetwork.models.frames import ValueFrame
 from coppice.innetwork.models.switchml import VALUES_PER_PASS, slot_bytes, slot_run
 
 __all__ = ["fpisa"]
@@ -24,7 +24,7 @@ def fpisa(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         >>> round(switchml(case, 2**20).time_us - fpisa(case, 2**20).time_us, 3)
         6.088
     """
-    frame = WireFrame(values=case.values or 256)
+    frame = ValueFrame(values=case.values or 256)
     passes = -(-frame.values // VALUES_PER_PASS)
     run = slot_run(case, size_bytes, frame, passes=passes)
     return AggregationEstimate(

@@ -11,7 +11,7 @@ from math import ceil
 from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.errors import block_float
 from coppice.innetwork.models.estimate import AggregationEstimate
-from coppice.innetwork.models.frames import WireFrame
+from coppice.innetwork.models.frames import ValueFrame
 from coppice.innetwork.models.retransmission import lossy_tensor_us, mean_waits
 from coppice.innetwork.models.windows import slots_for_line_rate, tensor_us, turn_us
 
@@ -39,7 +39,7 @@ class SlotRun:
 
 
 def slot_run(
-    case: AggregationCase, size_bytes: int, frame: WireFrame, *, passes: int, ahead: bool = False
+    case: AggregationCase, size_bytes: int, frame: ValueFrame, *, passes: int, ahead: bool = False
 ) -> SlotRun:
     """A tensor through slots with time-outs.
 
@@ -53,7 +53,7 @@ def slot_run(
     Examples:
         >>> from fractions import Fraction
         >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2), slots=64)
-        >>> run = slot_run(case, 2**20, WireFrame(values=256), passes=1)
+        >>> run = slot_run(case, 2**20, ValueFrame(values=256), passes=1)
         >>> round(run.time_us, 2), round(8 * run.gb_per_s), run.line_rate_slots
         (102.99, 86, 69)
     """
@@ -105,7 +105,7 @@ def switchml(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         >>> round(8 * switchml(case, 10**9).gb_per_s)
         43
     """
-    frame = WireFrame(values=case.values or 256)
+    frame = ValueFrame(values=case.values or 256)
     run = slot_run(case, size_bytes, frame, passes=ceil(frame.values / VALUES_PER_PASS), ahead=True)
     return AggregationEstimate(
         system="switchml",
