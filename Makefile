@@ -125,6 +125,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/design_all_reduce.py
 	$(BIN)/python benchmarks/finder.py
 	$(BIN)/python benchmarks/shared_memory.py
+	$(BIN)/python benchmarks/switch_loopback.py
 
 wheel: $(BIN)/python
 	$(PIP) install -q build

@@ -1,6 +1,7 @@
 #include "aggregation/frame.h"
 
 #include <stdexcept>
+#include <string>
 
 namespace coppice::aggregation {
 
@@ -16,9 +17,17 @@ void check_job(const Job& job) {
   require(job.timeout > 0 && job.patience > 0, "expected a time-out and a patience above 0");
 }
 
-Children::Children(const Job& job, std::span<const Endpoint> children, Endpoint parent)
+std::string describe_frame(Bytes packet) {
+  FrameHead head;
+  if (!FrameHead::read(packet, head)) return std::to_string(packet.size()) + " bytes that are no frame";
+  return "type " + std::to_string(head.type) + " number " + std::to_string(head.number) + " of job " + std::to_string(head.job) +
+         ", lane " + std::to_string(head.lane) + ", extra " + std::to_string(head.extra) + ", " + std::to_string(head.words) +
+         " words";
+}
+
+Children::Children(std::span<const Endpoint> children, Endpoint parent)
     : all_(children.begin(), children.end()) {
-  require(static_cast<int>(children.size()) == job.workers, "expected as many children as the job has workers");
+  require(!children.empty() && children.size() <= 1024, "expected 1 to 1024 children");
   for (std::size_t i = 0; i < all_.size(); ++i) {
     require(all_[i] != parent && all_[i] >= 0, "expected children other than the parent, by endpoints of 0 and more");
     require(numbers_.emplace(all_[i], static_cast<int>(i)).second, "expected every child once");

@@ -46,6 +46,9 @@ struct FrameHead {
   }
 };
 
+// For who reads what went wrong.
+std::string describe_frame(Bytes packet);
+
 using Word = std::uint32_t;
 
 // A frame to be sent, in memory that is taken once.
@@ -84,12 +87,15 @@ inline void add_words(Element element, Word* to, const Word* from, std::size_t c
 // How far `a` is after `b`, negative if before, in serial arithmetic (RFC 1982).
 inline std::int32_t after(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b); }
 
+// So long after another time; waiting may be for ever.
+inline Time later(Time start, Time wait) { return wait > kNever - start ? kNever : start + wait; }
+
 // The children of a job in their order, and their numbers.
 class Children {
  public:
   Children() = default;
-  // Throws std::invalid_argument unless there are as many as the job has workers, all different, and none the parent.
-  Children(const Job& job, std::span<const Endpoint> children, Endpoint parent);
+  // Throws std::invalid_argument unless there are 1 to 1024, all different, and none the parent.
+  Children(std::span<const Endpoint> children, Endpoint parent);
   // -1: none of the children.
   int find(Endpoint endpoint) const {
     const auto found = numbers_.find(endpoint);
@@ -109,16 +115,15 @@ void require(bool holds, const char* problem);
 // What all these protocols ask of a job.
 void check_job(const Job& job);
 
-// What decides a node's behaviour, as bytes for Node::save.
+// What decides a node's behaviour, one number after the other, for Node::save.
 class State {
  public:
   explicit State(std::vector<std::uint8_t>& bytes) : bytes_(bytes) {}
   template <class T>
-  requires std::is_integral_v<T> || std::is_enum_v<T>
-  State& operator<<(const T& value) {
-    for (std::size_t i = 0; i < sizeof value; ++i) {
-      bytes_.push_back(static_cast<std::uint8_t>(static_cast<std::uint64_t>(value) >> (8 * i)));
-    }
+    requires std::is_integral_v<T> || std::is_enum_v<T>
+  State& operator<<(T value) {
+    const auto bits = static_cast<std::uint64_t>(value);
+    for (std::size_t i = 0; i < sizeof value; ++i) bytes_.push_back(static_cast<std::uint8_t>(bits >> (8 * i)));
     return *this;
   }
   template <class T>

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "aggregation/bytes.h"
+#include "aggregation/state.h"
 
 namespace coppice::aggregation {
 
@@ -87,11 +87,7 @@ void PairTable::clear() {
 }
 
 void PairTable::save(std::vector<std::uint8_t>& state) const {
-  const auto number = [&](auto value) {
-    const auto wide = static_cast<std::uint32_t>(value);
-    state.resize(state.size() + 4);
-    store(state.data() + state.size() - 4, wide);
-  };
+  const auto number = [&](auto value) { append(state, static_cast<std::uint32_t>(value)); };
   const auto pair = [&](Bytes key, const std::uint32_t* values) {
     number(key.size());
     state.insert(state.end(), key.begin(), key.end());

@@ -7,8 +7,12 @@
 #include "aggregation/atp_server.h"
 #include "aggregation/atp_switch.h"
 #include "aggregation/atp_worker.h"
+#include "aggregation/camdoop.h"
+#include "aggregation/netagg.h"
 #include "aggregation/netreduce_switch.h"
 #include "aggregation/netreduce_worker.h"
+#include "aggregation/sharp.h"
+#include "aggregation/streaming.h"
 #include "aggregation/switchagg.h"
 #include "aggregation/switchml.h"
 
@@ -31,13 +35,30 @@ std::unique_ptr<Aggregator> make_server() {
   return std::make_unique<Server>();
 }
 
+std::unique_ptr<Aggregator> make_fpisa(int slots) {
+  return std::make_unique<SwitchMlSwitch>(slots, SwitchMlSwitch::Adder::fpisa);
+}
+
+// To a worker of SwitchML, floats that travel as they are are any words.
+std::unique_ptr<Worker> make_fpisa_worker(const Job& job, int index, Endpoint above) {
+  if (job.element != Element::float32) throw std::invalid_argument("expected float32 where the switch adds floats, found int32");
+  Job words = job;
+  words.element = Element::int32;
+  return std::make_unique<SwitchMlWorker>(words, index, above);
+}
+
 }  // namespace
 
 std::span<const Protocol> protocols() {
   // One line each, in alphabetical order.
   static const std::vector<Protocol> all = {
       {"atp", make_switch<AtpSwitch>, make_worker<AtpWorker>, make_server<AtpServer>},
+      {"camdoop", make_switch<CamdoopHop>, make_worker<CamdoopWorker>, nullptr, describe_frame},
+      {"fpisa", make_fpisa, make_fpisa_worker, nullptr, SwitchMlPacket::describe},
+      {"netagg", make_switch<NetAgg>, make_worker<NetAggWorker>},
       {"netreduce", make_switch<NetReduceSwitch>, make_worker<NetReduceWorker>},
+      {"sharp", make_switch<SharpSwitch>, make_worker<SharpWorker>, nullptr, describe_frame},
+      {"streaming", make_switch<StreamingSwitch>, make_worker<StreamingWorker>, nullptr, describe_frame},
       {"switchagg", make_switch<SwitchAgg>, make_worker<SwitchAggWorker>},
       {"switchml", make_switch<SwitchMlSwitch>, make_worker<SwitchMlWorker>, nullptr, SwitchMlPacket::describe},
   };

@@ -30,6 +30,7 @@ void check(const Job& job) {
   whole(job, "low_latency", 4096, 1 << 30, "expected 0 to 2^30 bytes of a message that is not streamed");
   const double first = job.setting("first", 0);
   require(first >= 0 && first < 0x1p32, "expected a first number of 0 to 2^32 - 1");
+  require(job.window <= job.slots, "expected a window of at most the job's slots");
   SharpValues{job};
 }
 
@@ -93,16 +94,15 @@ void SharpValues::combine(Word* sum, const Word* more) const {
 void SharpSwitch::open(const Job& job, std::span<const Endpoint> children, Endpoint parent) {
   check(job);
   require(groups_.count(job.id) == 0, "expected a job that is not open yet");
-  require(job.slots >= buffers(job), "expected slots for twice the window, rounded up to a power of two");
-  require(buffers(job) <= free_buffers_, "expected a group that needs no more buffers than are left: fall back");
+  require(job.window <= free_slots_, "expected a group whose window needs no more slots than are left: fall back");
   Group group;
   group.job = job;
   group.tree = static_cast<int>(job.setting("tree", 0));
   group.most_streams = static_cast<int>(job.setting("streams", 1));
   group.values = SharpValues(job);
-  group.children = Children(job, children, parent);
+  group.children = Children(children, parent);
   group.parent = parent;
-  const std::size_t count = static_cast<std::size_t>(buffers(job)), words = group.values.words();
+  const std::size_t count = std::bit_ceil(2 * static_cast<std::size_t>(job.window)), words = group.values.words();
   group.buffers.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
     // What would have been there a round before the first frames.
@@ -116,13 +116,13 @@ void SharpSwitch::open(const Job& job, std::span<const Endpoint> children, Endpo
   group.more.resize(group.values.values());
   group.frame = FrameBuffer(static_cast<int>(words));
   groups_.emplace(job.id, std::move(group));
-  free_buffers_ -= static_cast<int>(count);
+  free_slots_ -= job.window;
 }
 
 void SharpSwitch::close(std::uint32_t job) {
   const auto found = groups_.find(job);
   if (found == groups_.end()) return;
-  free_buffers_ += static_cast<int>(found->second.buffers.size());
+  free_slots_ += found->second.job.window;
   leave_tree(found->second);
   groups_.erase(found);
 }
@@ -133,6 +133,24 @@ std::int64_t SharpSwitch::slots_in_use() const {
     for (const Buffer& buffer : group.buffers) used += buffer.stage != unused && buffer.stage != summed;
   }
   return used;
+}
+
+// Who has not contributed to the oldest sum that is open.
+std::vector<int> SharpSwitch::waits_for(std::uint32_t job) const {
+  std::vector<int> missing;
+  const auto found = groups_.find(job);
+  if (found == groups_.end()) return missing;
+  const Group& group = found->second;
+  const Buffer* oldest = nullptr;
+  for (const Buffer& buffer : group.buffers) {
+    if (buffer.stage == open_ && (oldest == nullptr || after(buffer.number, oldest->number) < 0)) oldest = &buffer;
+  }
+  if (oldest == nullptr) return missing;
+  const std::size_t children = group.children.size(), place = group.place(oldest->number);
+  for (std::size_t child = 0; child < children; ++child) {
+    if (!group.seen[place * children + child]) missing.push_back(static_cast<int>(child));
+  }
+  return missing;
 }
 
 void SharpSwitch::receive(Endpoint from, Bytes packet, Time /*now*/, Outbox& out) {

@@ -4,9 +4,9 @@
 // of its second and third versions, by idea: the real protocol is closed and runs on lossless InfiniBand. The frames,
 // their numbers and their repetition where packets are lost are ours.
 //
-// *Groups.* A job is a group. Opening it reserves its buffers at every switch of its tree, for twice its window, and is
-// refused where a switch has too few left, so that the caller falls back to something else. No packet is ever turned
-// away for want of memory.
+// *Groups.* A job is a group. Opening it reserves slots for its window at every switch of its tree, of two buffers each,
+// and is refused where a switch has too few left, so that the caller falls back to something else. No packet is ever
+// turned away for want of memory.
 //
 // *Two ways.* A message of at most `low_latency` bytes goes at once. A larger one is streamed, for which the group takes
 // the tree first: its root lets `streams` groups of the same tree stream at a time (one in the second version, several in
@@ -16,8 +16,8 @@
 // *Order.* Contributions are kept by child and added in the order of the children once all are there, so a sum has the
 // same bits whatever the order of arrival.
 //
-// *Loss.* Frames are numbered on from message to message, and frame n uses the buffer n modulo their number, twice the
-// window or more. A buffer takes its own number and the one that follows it there, which opens it anew: a worker sends
+// *Loss.* Frames are numbered on from message to message, and frame n uses the buffer n modulo their number, which is
+// twice the window or more. A buffer takes its own number and the one that follows it there, which opens it anew: a worker sends
 // frame n only when it has the sum n - window, so all others have sent that frame, and none of them asks for a sum
 // before n - 2 window any more. A frame sent again is answered by the sum, or passed up again where it has not come back.
 //
@@ -60,7 +60,7 @@ class SharpValues {
 
 class SharpSwitch final : public Aggregator {
  public:
-  explicit SharpSwitch(int buffers) : free_buffers_(buffers) {}
+  explicit SharpSwitch(int slots) : free_slots_(slots) {}
 
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   void close(std::uint32_t job) override;
@@ -69,9 +69,9 @@ class SharpSwitch final : public Aggregator {
   std::unique_ptr<Node> clone() const override { return std::make_unique<SharpSwitch>(*this); }
   void save(Time now, std::vector<std::uint8_t>& state) const override;
 
-  // Buffers that a job reserves.
-  static int buffers(const Job& job) { return static_cast<int>(std::bit_ceil(2 * static_cast<unsigned>(job.window))); }
-  int free_buffers() const { return free_buffers_; }
+  std::vector<int> waits_for(std::uint32_t job) const override;
+
+  int free_slots() const { return free_slots_; }
   // Whether the job has its tree now.
   bool streams(std::uint32_t job) const { return groups_.at(job).streams; }
 
@@ -114,7 +114,7 @@ class SharpSwitch final : public Aggregator {
   void serve_tree(int number, Outbox& out);
   void send(Group& group, std::size_t place, bool down, std::span<const Endpoint> to, Outbox& out);
 
-  int free_buffers_;
+  int free_slots_;
   std::map<std::uint32_t, Group> groups_;
   struct Tree {
     int streaming = 0;

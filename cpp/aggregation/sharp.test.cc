@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "shared_memory/float16.h"
+#include "aggregation/exploration.h"
 #include "testing/lossy.h"
 #include "testing/testing.h"
 
@@ -19,8 +20,8 @@ std::unique_ptr<Worker> a_worker(const Job& job, int index, Endpoint above) {
 }
 
 Job job_of(int workers, int values, int window, Element element = Element::int32) {
-  return {.id = 7, .workers = workers, .slots = static_cast<int>(std::bit_ceil(2U * static_cast<unsigned>(window))),
-          .values = values, .window = window, .element = element, .timeout = 50'000, .patience = 1'000'000'000'000,
+  return {.id = 7, .workers = workers,
+          .slots = window, .values = values, .window = window, .element = element, .timeout = 50'000, .patience = 1'000'000'000'000,
           .settings = {}};
 }
 
@@ -150,31 +151,30 @@ TEST(sharp_halves_reach_the_workers) {
   }
 }
 
-TEST(sharp_refuses_groups_beyond_its_buffers) {
-  SharpSwitch node(20);
+TEST(sharp_refuses_groups_beyond_its_slots) {
+  SharpSwitch node(10);
   const std::vector<Endpoint> children{0, 1};
   Job job = job_of(2, 4, 4);
   node.open(job, children, kNobody);
-  CHECK_EQ(node.free_buffers(), 12);
+  CHECK_EQ(node.free_slots(), 6);
   job.id = 8;
   node.open(job, children, kNobody);
   job.id = 9;
   CHECK_THROWS(std::invalid_argument, node.open(job, children, kNobody));
-  CHECK_EQ(node.free_buffers(), 4);
+  CHECK_EQ(node.free_slots(), 2);
   node.close(7);
   node.open(job, children, kNobody);
-  Job few = job_of(2, 4, 4);
-  few.slots = 7;
-  few.id = 10;
-  CHECK_THROWS(std::invalid_argument, SharpSwitch(100).open(few, children, kNobody));
-  few.slots = 8;
-  few.settings["half"] = 1;
-  CHECK_THROWS(std::invalid_argument, SharpSwitch(100).open(few, children, kNobody));
+  Job wrong = job_of(2, 4, 4);
+  wrong.slots = 3;
+  CHECK_THROWS(std::invalid_argument, SharpSwitch(100).open(wrong, children, kNobody));
+  wrong = job_of(2, 4, 4);
+  wrong.settings["half"] = 1;  // of int32
+  CHECK_THROWS(std::invalid_argument, SharpSwitch(100).open(wrong, children, kNobody));
 }
 
 TEST(one_group_streams_in_a_tree_at_a_time_and_small_messages_pass) {
   for (int streams : {1, 2}) {
-    SharpSwitch node(64);
+    SharpSwitch node(8);
     const std::vector<Endpoint> children[3] = {{0, 1}, {2, 3}, {4, 5}};
     std::vector<std::unique_ptr<SharpWorker>> workers;
     std::int32_t numbers[6][8] = {};
@@ -233,7 +233,7 @@ TEST(one_group_streams_in_a_tree_at_a_time_and_small_messages_pass) {
 }
 
 TEST(a_closed_group_leaves_its_tree_to_those_who_ask_again) {
-  SharpSwitch node(64);
+  SharpSwitch node(8);
   const std::vector<Endpoint> a{0}, b{1};
   Job job = job_of(1, 4, 2);
   node.open(job, a, kNobody);
@@ -287,4 +287,15 @@ TEST(sharp_drops_what_is_not_its_own) {
   node.save(0, later);
   CHECK(before == later);
   CHECK(sent.all.empty());
+}
+
+TEST(sharp_is_right_in_the_first_interleavings) {
+  Search search;
+  search.job = job_of(2, 1, 2);
+  search.job.settings["low_latency"] = 4;  // the second tensor is streamed
+  search.groups = {2};
+  search.tensors = {1, 2};
+  search.most_states = 3000;
+  const Finding finding = explore(protocol("sharp"), search);
+  CHECK_EQ(finding.fault, "");
 }

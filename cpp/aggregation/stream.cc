@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "aggregation/bytes.h"
+#include "aggregation/state.h"
 
 namespace coppice::aggregation {
 
@@ -14,12 +14,6 @@ namespace {
 
 constexpr int kMostBackoff = 5;      // time-outs double up to 32 times the first
 constexpr int kLaterToHurry = 3;     // acknowledged later packets that make a missing one lost
-
-template <class T>
-void append(std::vector<std::uint8_t>& state, T value) {
-  state.resize(state.size() + sizeof value);
-  store(state.data() + state.size() - sizeof value, value);
-}
 
 std::uint64_t shifted(std::uint64_t bits, std::uint32_t by) { return by >= 64 ? 0 : bits >> by; }
 
@@ -52,7 +46,7 @@ void ReceiveWindow::save(std::vector<std::uint8_t>& state) const {
 SendWindow::SendWindow(std::vector<Endpoint> receivers, int window, std::size_t most_bytes, std::uint32_t first,
                        Time timeout, Time patience)
     : window_(window), mask_(std::bit_ceil(static_cast<std::uint32_t>(std::max(window, 1))) - 1), most_bytes_(most_bytes),
-      timeout_(timeout), patience_(std::min(patience, kNever / 4)), base_(first), next_(first), everyone_(std::move(receivers)) {
+      timeout_(timeout), patience_(patience > kNever / 4 ? kNever : patience), base_(first), next_(first), everyone_(std::move(receivers)) {
   if (window < 1 || window > kMostWindow) {
     throw std::invalid_argument("expected a window of 1 to 64 packets, found " + std::to_string(window));
   }
@@ -146,13 +140,13 @@ void SendWindow::wake(Time now, Outbox& out, Counters& counters) {
 void SendWindow::save(Time now, std::vector<std::uint8_t>& state) const {
   append(state, base_);
   append(state, next_);
-  append(state, static_cast<std::uint64_t>(due_ == kNever ? -1 : due_ - now));
+  append(state, static_cast<std::uint64_t>(due_ == kNever ? -1 : std::max<Time>(due_ - now, 0)));
   append(state, static_cast<std::uint32_t>(backoff_));
   for (const Receiver& each : receivers_) {
     append(state, each.next);
     append(state, each.beyond);
     append(state, each.hurried);
-    append(state, static_cast<std::uint64_t>(each.next == next_ ? 0 : each.since - now));
+    append(state, static_cast<std::uint64_t>(each.next == next_ || patience_ == kNever ? 0 : each.since - now));
   }
   for (std::uint32_t sequence = base_; sequence != next_; ++sequence) {
     const Bytes bytes = packet(sequence);

@@ -34,7 +34,7 @@ void StreamingSwitch::open(const Job& job, std::span<const Endpoint> children, E
   Service service;
   service.job = job;
   service.headroom = static_cast<int>(job.setting("headroom", 0));
-  service.children = Children(job, children, parent);
+  service.children = Children(children, parent);
   service.parent = parent;
   service.ports.resize(children.size());
   for (Port& port : service.ports) port.next = first_of(job);
@@ -61,6 +61,18 @@ std::int64_t StreamingSwitch::slots_in_use() const {
     used += std::count(service.kept.begin(), service.kept.end(), partial);
   }
   return used;
+}
+
+// Whose queues are empty while others' are not.
+std::vector<int> StreamingSwitch::waits_for(std::uint32_t job) const {
+  std::vector<int> empty;
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return empty;
+  const Service& service = found->second;
+  for (std::size_t port = 0; port < service.ports.size(); ++port) {
+    if (service.queued(port) == 0) empty.push_back(static_cast<int>(port));
+  }
+  return empty.size() == service.ports.size() ? std::vector<int>{} : empty;
 }
 
 std::int64_t StreamingSwitch::memory(std::uint32_t job) const {
@@ -107,7 +119,7 @@ void StreamingSwitch::from_child(Service& service, std::size_t child, const Fram
     port.told = true;
   } else if (service.queued(child) == service.job.slots) {
     ++counters_[Count::over_quota];
-    port.paused = true;
+    port.paused = port.told = port.overflowed = true;
     send(service, kPause, port.next, {&sender, 1}, out);
     add(service, now, out);
   } else {
@@ -146,7 +158,7 @@ void StreamingSwitch::from_parent(Service& service, const FrameHead& head, Bytes
   const std::int32_t behind = after(service.added, head.number);
   switch (head.type) {
     case kPause:
-      service.parent_paused_until = now + service.job.timeout;
+      service.parent_paused_until = later(now, service.job.timeout);
       return;
     case kResume:
       service.parent_paused_until = 0;
@@ -213,6 +225,8 @@ void StreamingSwitch::add(Service& service, Time now, Outbox& out) {
     service.ports[port].paused = false;
     const Endpoint sender = service.children[port];
     send(service, kResume, service.ports[port].next, {&sender, 1}, out);
+    if (service.ports[port].overflowed) send(service, kMissing, service.ports[port].next, {&sender, 1}, out);
+    service.ports[port].overflowed = false;
   }
 }
 
@@ -227,7 +241,7 @@ void StreamingSwitch::save(Time now, std::vector<std::uint8_t>& bytes) const {
   State state(bytes);
   for (const auto& [id, service] : jobs_) {
     state << id << service.added << std::max<Time>(service.parent_paused_until - now, 0);
-    for (const Port& port : service.ports) state << port.next << port.told << port.paused;
+    for (const Port& port : service.ports) state << port.next << port.told << port.paused << port.overflowed;
     state << service.kept;
     for (std::size_t port = 0; port < service.ports.size(); ++port) {
       for (std::uint32_t number = service.added; number != service.ports[port].next; ++number) {
@@ -268,7 +282,7 @@ void StreamingWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out
   if (!well_formed(head, job_.values) || head.type == kValues) {
     ++counters_[Count::malformed];
   } else if (head.type == kPause) {
-    if (!done()) paused_until_ = now + job_.timeout;
+    if (!done()) paused_until_ = later(now, job_.timeout);
   } else if (head.type == kResume) {
     paused_until_ = 0;
     proceed(out);

@@ -8,7 +8,9 @@
 // Frames of a port are taken in sequence only: number n is accepted once n - 1 was. Floats are added in the order of the
 // ports, so the sum does not depend on the order of arrival. A queue that has no more room than its headroom pauses its
 // sender, as priority flow control does; one that is half empty again resumes it. A pause ends by itself after the
-// job's time-out, so a lost packet holds up nobody for ever.
+// job's time-out, so a lost packet holds up nobody for ever. Frames that come when the queue is full are dropped, which
+// does not happen where the headroom holds what a paused sender still has on its way; the first of them is named missing
+// when the sender is resumed.
 //
 // Loss: a worker that misses a result sends its frame again; the switch keeps the results of a window to answer
 // from. A gap in the sequence is answered by the number that is missing, once. Nothing is added twice: frames before the
@@ -40,6 +42,8 @@ class StreamingSwitch final : public Aggregator {
   std::unique_ptr<Node> clone() const override { return std::make_unique<StreamingSwitch>(*this); }
   void save(Time now, std::vector<std::uint8_t>& state) const override;
 
+  std::vector<int> waits_for(std::uint32_t job) const override;
+
   // Bytes of values that the switch keeps for a job.
   std::int64_t memory(std::uint32_t job) const;
   // Frames in the fullest queue of a job since it was opened.
@@ -51,6 +55,7 @@ class StreamingSwitch final : public Aggregator {
     std::uint32_t next = 0;  // number in sequence
     bool told = false;       // that this number is missing
     bool paused = false;
+    bool overflowed = false;  // since it was paused
   };
   struct Service {
     Job job;

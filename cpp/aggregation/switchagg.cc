@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "aggregation/bytes.h"
+#include "aggregation/state.h"
 
 namespace coppice::aggregation {
 
@@ -40,6 +41,8 @@ Options::Options(const Job& job) {
   key_bytes = whole(job, "key_bytes", 4, 4, 64);
   engines = engine_of(static_cast<std::size_t>(key_bytes)) + 1;
   if (job.slots < 1) throw std::invalid_argument("expected at least 1 slot, found " + std::to_string(job.slots));
+  if (job.window < 1) throw std::invalid_argument("expected a window of at least 1, found " + std::to_string(job.window));
+  window = std::min(job.window, kMostWindow);
   front = job.slots;
   back = whole(job, "back", std::min(16.0 * job.slots, kMostEntries), 0, kMostEntries);
   most_pairs = std::min(job.values / lanes, 65'535);
@@ -104,10 +107,10 @@ AcknowledgementFields read_acknowledgement(const std::uint8_t* packet) {
 using namespace switchagg;
 
 SwitchAgg::Tree::Tree(const Job& job, const Options& with, std::span<const Endpoint> below, Endpoint above)
-    : options(with), id(job.id), parent(above), from_parent(with.first),
-      up(above == kNobody ? std::vector<Endpoint>{} : std::vector<Endpoint>{above}, job.window,
+    : options(with), id(job.id), parent(above), from_parent(with.first), answered(with.first),
+      up(above == kNobody ? std::vector<Endpoint>{} : std::vector<Endpoint>{above}, with.window,
          above == kNobody ? 0 : with.most_bytes, with.first, job.timeout, job.patience),
-      down({below.begin(), below.end()}, job.window, with.most_bytes, with.first, job.timeout, job.patience),
+      down({below.begin(), below.end()}, with.window, with.most_bytes, with.first, job.timeout, job.patience),
       filling(with.most_bytes) {
   for (Endpoint each : below) {
     index.emplace(each, children.size());
@@ -140,6 +143,19 @@ std::int64_t SwitchAgg::slots_in_use() const {
   std::int64_t found = 0;
   for (const auto& [id, tree] : trees_) {
     for (const PairTable& engine : tree.engines) found += engine.in_use();
+  }
+  return found;
+}
+
+std::vector<int> SwitchAgg::waits_for(std::uint32_t job) const {
+  std::vector<int> found;
+  const auto at = trees_.find(job);
+  if (at == trees_.end()) return found;
+  const std::vector<Child>& children = at->second.children;
+  bool under_way = at->second.complete != 0;
+  for (const PairTable& engine : at->second.engines) under_way = under_way || engine.in_use() != 0;
+  for (std::size_t child = 0; under_way && child < children.size(); ++child) {
+    if (!children[child].complete) found.push_back(static_cast<int>(child));
   }
   return found;
 }
@@ -217,16 +233,20 @@ void SwitchAgg::from_parent(Tree& tree, Bytes packet, Time now, Outbox& out) {
   }
   if (arrival == Arrival::repeated) {
     ++counters_[Count::repeated];
+    answer_parent(tree, out);
   } else if (!tree.down.fits(head.sequence)) {
     ++counters_[Count::over_quota];
-    tree.parent_refused = true;
-    return;
   } else {
     tree.from_parent.take(head.sequence);
     std::copy(packet.begin(), packet.end(), tree.down.place(head.sequence));
     tree.down.send(head.sequence, packet.size(), now, out, counters_);
   }
-  send_acknowledgement(tree.parent, {false, 0, tree.id, tree.from_parent.next(), tree.from_parent.beyond()}, out);
+}
+
+// What all children have: so the parent never sends more than the window that the children take.
+void SwitchAgg::answer_parent(Tree& tree, Outbox& out) {
+  tree.answered = tree.down.base();
+  send_acknowledgement(tree.parent, {false, 0, tree.id, tree.answered, 0}, out);
 }
 
 void SwitchAgg::acknowledged(Tree& tree, Endpoint from, Bytes packet, Time now, Outbox& out) {
@@ -272,7 +292,7 @@ void SwitchAgg::send_filled(Tree& tree, bool end, Time now, Outbox& out) {
   const bool root = tree.parent == kNobody;
   write_head(tree.filling.data(),
              {root ? kDown : kUp, static_cast<std::uint8_t>(tree.options.operation), static_cast<std::uint8_t>(end ? 1 : 0), 0,
-              tree.id, stream.next(), root ? 0 : tree.from_parent.next(), tree.round, static_cast<std::uint16_t>(tree.pairs)});
+              tree.id, stream.next(), root ? 0 : tree.down.base(), tree.round, static_cast<std::uint16_t>(tree.pairs)});
   std::copy_n(tree.filling.begin(), tree.filled, stream.place(stream.next()));
   stream.send(stream.next(), tree.filled, now, out, counters_);
   tree.filled = kHeadBytes;
@@ -297,17 +317,20 @@ void SwitchAgg::proceed(Tree& tree, Time now, Outbox& out) {
       each.ending = each.complete = each.early = false;
     }
   }
-  if (tree.complete < static_cast<int>(tree.children.size()) && tree.top().room()) {
-    for (Child& each : tree.children) {
-      if (!each.refused) continue;
-      each.refused = false;
-      answer_child(tree, each, true, out);
+  // Half of a window has to be free, and one child is asked at a time: all that it sends again may need a place.
+  const auto half = static_cast<std::uint32_t>(tree.options.window / 2);
+  if (tree.complete < static_cast<int>(tree.children.size()) && tree.top().fits(tree.top().next() + half)) {
+    for (std::size_t step = 1; step <= tree.children.size(); ++step) {
+      const std::size_t which = (tree.asked + step) % tree.children.size();
+      Child& child = tree.children[which];
+      if (!child.refused) continue;
+      child.refused = false;
+      tree.asked = which;
+      answer_child(tree, child, true, out);
+      break;
     }
   }
-  if (tree.parent_refused && tree.down.fits(tree.from_parent.next())) {
-    tree.parent_refused = false;
-    send_acknowledgement(tree.parent, {true, 0, tree.id, tree.from_parent.next(), tree.from_parent.beyond()}, out);
-  }
+  if (tree.parent != kNobody && tree.down.base() != tree.answered) answer_parent(tree, out);
 }
 
 Time SwitchAgg::deadline() const {
@@ -324,15 +347,13 @@ void SwitchAgg::wake(Time now, Outbox& out) {
 }
 
 void SwitchAgg::save(Time now, std::vector<std::uint8_t>& state) const {
-  const auto number = [&](std::uint64_t value) {
-    state.resize(state.size() + 8);
-    store(state.data() + state.size() - 8, value);
-  };
+  const auto number = [&](std::uint64_t value) { append(state, value); };
   for (const auto& [id, tree] : trees_) {
     number(id);
     number(tree.round);
     number(tree.draining);
-    number(tree.parent_refused ? 1 : 0);
+    number(tree.answered);
+    number(tree.asked);
     number(static_cast<std::uint64_t>(tree.pairs));
     state.insert(state.end(), tree.filling.begin() + kHeadBytes,
                  tree.filling.begin() + static_cast<std::ptrdiff_t>(tree.filled));

@@ -8,7 +8,7 @@
 //   * links may lose, double and reorder packets. Every link is a stream (stream.h) in each direction; a packet is taken
 //     at most once, so no pair is combined twice, and the end of a child counts once everything before it is there.
 //   * the root has no parent and multicasts to its children; switches pass results down under the same sequence
-//     numbers. Workers combine what they get in order of the sequence, so they hold the same bits.
+//     numbers, and acknowledge what all of their children have. Workers combine what they get in order of the sequence, so they hold the same bits.
 //   * a worker's input is a row of rounds, one after the other; each ends with a flush. So a tensor longer than the
 //     memories is added up in pieces that fit.
 //
@@ -48,6 +48,7 @@ struct Options {
   explicit Options(const Job& job);
   Operation operation;
   int lanes, key_bytes, engines, front, back, most_pairs, round;
+  int window;  // of streams, at most 64
   std::uint32_t first;
   std::size_t most_bytes;
 };
@@ -96,6 +97,7 @@ class SwitchAgg final : public Aggregator {
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   void close(std::uint32_t job) override { trees_.erase(job); }
   std::int64_t slots_in_use() const override;
+  std::vector<int> waits_for(std::uint32_t job) const override;
 
  private:
   struct Child {
@@ -116,6 +118,7 @@ class SwitchAgg final : public Aggregator {
     std::vector<Child> children;
     std::unordered_map<Endpoint, std::size_t> index;
     ReceiveWindow from_parent;
+    std::uint32_t answered;  // up to where the parent's packets were acknowledged
     SendWindow up, down;
     std::vector<PairTable> engines;
     std::vector<std::uint8_t> filling;  // the packet to the parent, or of the root to its children, that is being filled
@@ -124,12 +127,13 @@ class SwitchAgg final : public Aggregator {
     std::uint16_t round = 0;
     int complete = 0;        // children
     std::size_t draining = 0;  // engine whose memories are emptied, while all children are complete
-    bool parent_refused = false;
+    std::size_t asked = 0;  // child that was asked last to send again what had been refused
   };
   void from_child(Tree& tree, std::size_t child, Bytes packet, Time now, Outbox& out);
   void from_parent(Tree& tree, Bytes packet, Time now, Outbox& out);
   void acknowledged(Tree& tree, Endpoint from, Bytes packet, Time now, Outbox& out);
   void answer_child(Tree& tree, Child& child, bool again, Outbox& out);
+  void answer_parent(Tree& tree, Outbox& out);
   void emit(Tree& tree, const Pair& pair, Time now, Outbox& out);
   void send_filled(Tree& tree, bool end, Time now, Outbox& out);
   void proceed(Tree& tree, Time now, Outbox& out);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "aggregation/bytes.h"
+#include "aggregation/exploration.h"
 #include "aggregation/protocols.h"
 #include "testing/links.h"
 #include "testing/testing.h"
@@ -229,4 +230,16 @@ TEST(switchagg_minimum_and_maximum_do_not_depend_on_order) {
       }
     }
   }
+}
+
+TEST(switchagg_is_right_in_every_state_that_a_network_may_bring_it_into) {
+  Search search;
+  search.job = {.id = 1, .workers = 2, .slots = 2, .values = 1, .window = 1, .settings = {}};
+  search.groups = {2};
+  search.tensors = {1};
+  search.duplicates = 0;
+  const Finding found = explore(protocol("switchagg"), search);
+  CHECK_EQ(found.fault, "");
+  CHECK(found.whole);
+  CHECK(found.states > 100);
 }

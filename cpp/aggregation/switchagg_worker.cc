@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "aggregation/bytes.h"
+#include "aggregation/state.h"
 #include "aggregation/switchagg.h"
 
 namespace coppice::aggregation {
@@ -12,13 +13,13 @@ using namespace switchagg;
 
 SwitchAggWorker::SwitchAggWorker(const Job& job, int index, Endpoint above)
     : job_(job), options_(job), index_(index), above_(above),
-      up_({above}, job.window, options_.most_bytes, options_.first, job.timeout, job.patience), down_(options_.first),
+      up_({above}, options_.window, options_.most_bytes, options_.first, job.timeout, job.patience), down_(options_.first),
       delivered_(options_.first), waiting_(kMostWindow) {
   if (index < 0 || index >= job.workers) {
     throw std::invalid_argument("expected a worker from 0 to " + std::to_string(job.workers - 1) + ", found " +
                                 std::to_string(index));
   }
-  job_.patience = std::min(job_.patience, kNever / 4);
+  if (job_.patience > kNever / 4) job_.patience = kNever;  // endless
 }
 
 void SwitchAggWorker::begin(const void* input, void* output, std::size_t count, Time now, Outbox& out) {
@@ -233,13 +234,13 @@ void SwitchAggWorker::finish_round() {
 }
 
 Time SwitchAggWorker::deadline() const {
-  if (!active_) return up_.deadline();
+  if (!active_ || job_.patience == kNever) return up_.deadline();
   return std::min(up_.deadline(), progress_ + (probed_ ? job_.patience : job_.patience / 2));
 }
 
 void SwitchAggWorker::wake(Time now, Outbox& out) {
   up_.wake(now, out, counters_);
-  if (!active_) return;
+  if (!active_ || job_.patience == kNever) return;
   if (now - progress_ >= job_.patience) {
     active_ = false;
     failure_ = "worker " + std::to_string(index_) + " heard nothing new for " + std::to_string(job_.patience / 1'000'000) +
@@ -263,15 +264,12 @@ void SwitchAggWorker::wake(Time now, Outbox& out) {
 }
 
 void SwitchAggWorker::save(Time now, std::vector<std::uint8_t>& state) const {
-  const auto number = [&](std::uint64_t value) {
-    state.resize(state.size() + 8);
-    store(state.data() + state.size() - 8, value);
-  };
+  const auto number = [&](std::uint64_t value) { append(state, value); };
   number((active_ ? 1u : 0u) | (end_sent_ ? 2u : 0u) | (probed_ ? 4u : 0u) | (failure_.empty() ? 0u : 8u));
   for (std::size_t each : {begun_, until_, given_, total_}) number(each);
   number(round_);
   number(delivered_);
-  number(active_ ? static_cast<std::uint64_t>(now - progress_) : 0);
+  number(active_ && job_.patience != kNever ? static_cast<std::uint64_t>(now - progress_) : 0);
   up_.save(now, state);
   down_.save(state);
   for (std::uint32_t after = 0; after < kMostWindow; ++after) {

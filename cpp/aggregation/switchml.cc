@@ -21,7 +21,7 @@ void require(bool holds, const char* what, std::int64_t found) {
 }  // namespace
 
 void Packet::check(const Job& job) {
-  require(job.values >= 1 && job.values <= Packet::kMostValues, "1 to 360 values in a packet", job.values);
+  require(job.values >= 1 && job.values <= Packet::kMostValues, "1 to 2048 values in a packet", job.values);
   require(job.slots >= 1 && job.slots <= Packet::kMostSlots, "1 to 8192 slots", job.slots);
   require(job.window >= 1 && job.window <= job.slots, "a window of 1 to as many packets as there are slots", job.window);
   require(job.workers >= 1, "a worker or more", job.workers);
@@ -91,6 +91,8 @@ void SwitchMlSwitch::open(const Job& job, std::span<const Endpoint> children, En
   service.parent = parent;
   service.slots.resize(static_cast<std::size_t>(job.slots));
   service.sums.resize(2 * service.slots.size() * static_cast<std::size_t>(job.values));
+  service.form.full = job.setting("approximate", 0) == 0;
+  if (adder_ == Adder::fpisa) service.floats.resize(2 * service.sums.size());
   service.reply.resize(Packet::size_of(job.values));
   jobs_.emplace(job.id, std::move(service));
   parties_ = std::move(parties);
@@ -201,7 +203,9 @@ void SwitchMlSwitch::add(Service& service, int child, const Packet& head, Bytes 
   const std::uint8_t* from = packet.data() + Packet::kHead;
   std::int32_t* sum = service.at(head.slot, head.set);
   const auto n = static_cast<std::size_t>(service.values);
-  if (slot.seen[set] == 0) {
+  if (adder_ == Adder::fpisa) {
+    add_float(service, head, from, slot.seen[set] == 0, slot.missing[set] == 1);
+  } else if (slot.seen[set] == 0) {
     load_values(from, sum, n);
     slot.exponents[set] = head.exponents;
   } else {
@@ -217,6 +221,18 @@ void SwitchMlSwitch::add(Service& service, int child, const Packet& head, Bytes 
   slot.settled[set] = service.parent == kNobody;
   if (slot.settled[set]) return send(service, head.slot, head.set, service.children, out);
   send(service, head.slot, head.set, {&service.parent, 1}, out);
+}
+
+void SwitchMlSwitch::add_float(Service& service, const Packet& head, const std::uint8_t* from, bool first, bool last) {
+  const auto n = static_cast<std::size_t>(service.values);
+  std::int32_t* sum = service.at(head.slot, head.set);  // until the last one, room for the values of the packet
+  std::int32_t* exponents = service.floats.data() + 2 * (sum - service.sums.data());
+  if (first) numerics::fpisa_clear(exponents, exponents + n, n);
+  load_values(from, sum, n);
+  const numerics::FpisaCounts counts = numerics::fpisa_add(service.form, exponents, exponents + n, sum, n);
+  counters_[Count::saturated] += static_cast<std::uint64_t>(counts.overflowed);
+  counters_[Count::evicted] += static_cast<std::uint64_t>(counts.overwritten);
+  if (last) numerics::fpisa_read(service.form, exponents, exponents + n, sum, n, true);
 }
 
 void SwitchMlSwitch::settle(Service& service, const Packet& head, Bytes packet, Outbox& out) {
@@ -258,6 +274,8 @@ void SwitchMlSwitch::save(Time, std::vector<std::uint8_t>& state) const {
             service.sums.data() + (2 * static_cast<std::size_t>(&slot - service.slots.data()) + set) *
                                       static_cast<std::size_t>(service.values);
         append(state, sum, static_cast<std::size_t>(service.values));
+        if (service.floats.empty()) continue;
+        append(state, service.floats.data() + 2 * (sum - service.sums.data()), 2 * static_cast<std::size_t>(service.values));
       }
     }
   }

@@ -28,17 +28,23 @@
 // its time-out, at most `Job::timeout`, from the times its results take. `doubled_after` (100): time-outs without a
 // result between doublings of the time-out, 0 for never. `published_rule` (0): 1 makes the switch go by the order of
 // packets alone, as the published one does, so that what that costs can be seen.
+//
+// FPISA (Yuan et al., "Unlocking the power of inline floating-point operations on programmable switches", NSDI'22) is the
+// same switch with an adder of floats (numerics/fpisa.h): float32 travels as it is, without exponents and their window
+// ahead. Of its jobs: `approximate` (0): 1 for what today's pipelines can do. Sums that left their register count as
+// saturated, and those lost to a larger value as evicted; the last bits of a sum depend on the order of arrival.
 #pragma once
 
 #include <unordered_map>
 
 #include "aggregation/node.h"
+#include "numerics/fpisa.h"
 
 namespace coppice::aggregation {
 
 struct SwitchMlPacket {
   static constexpr std::size_t kHead = 10;
-  static constexpr int kMostValues = 360;  // of a packet that one Ethernet frame carries
+  static constexpr int kMostValues = 2048;  // of a packet, which a jumbo frame carries; 360 fit into an ordinary one
   static constexpr int kMostWorkers = 32;  // of one switch
   static constexpr int kMostSlots = 8192;  // of one job
 
@@ -72,7 +78,8 @@ class SwitchMlSwitch final : public Aggregator {
     bool busy() const { return latest >= 0 && !settled[static_cast<std::size_t>(latest)]; }
   };
 
-  explicit SwitchMlSwitch(int slots) : free_slots_(slots) {}
+  enum class Adder : std::uint8_t { integers, fpisa };
+  explicit SwitchMlSwitch(int slots, Adder adder = Adder::integers) : free_slots_(slots), adder_(adder) {}
 
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   void close(std::uint32_t job) override;
@@ -97,6 +104,8 @@ class SwitchMlSwitch final : public Aggregator {
     Endpoint parent = kNobody;
     std::vector<Slot> slots;
     std::vector<std::int32_t> sums;  // [slot][set][value]
+    numerics::FpisaForm form;
+    std::vector<std::int32_t> floats;  // [slot][set][exponents, mantissas][value], of FPISA
     std::vector<std::uint8_t> reply;
 
     std::int32_t* at(int slot, bool set) {
@@ -112,9 +121,11 @@ class SwitchMlSwitch final : public Aggregator {
   void settle(Service& service, const SwitchMlPacket& head, Bytes packet, Outbox& out);
   void contribute_as_published(Service& service, int child, const SwitchMlPacket& head, Bytes packet, Outbox& out);
   void add(Service& service, int child, const SwitchMlPacket& head, Bytes packet, Outbox& out);
+  void add_float(Service& service, const SwitchMlPacket& head, const std::uint8_t* from, bool first, bool last);
   void send(Service& service, int slot, bool set, std::span<const Endpoint> to, Outbox& out);
 
   int free_slots_;
+  Adder adder_;
   std::map<std::uint32_t, Service> jobs_;
   std::unordered_map<Endpoint, Party> parties_;
 };

@@ -255,7 +255,7 @@ TEST(switchml_jobs_are_apart_and_slots_come_back) {
 
 TEST(switchml_jobs_that_no_switch_can_serve_are_refused) {
   SwitchMlSwitch machine(100'000);
-  for (auto spoil : {+[](Job& job) { job.values = 0; }, +[](Job& job) { job.values = 361; }, +[](Job& job) { job.slots = 0; },
+  for (auto spoil : {+[](Job& job) { job.values = 0; }, +[](Job& job) { job.values = 2049; }, +[](Job& job) { job.slots = 0; },
                      +[](Job& job) { job.slots = 8193; }, +[](Job& job) { job.window = 5; }, +[](Job& job) { job.window = 0; },
                      +[](Job& job) { job.workers = 0; }, +[](Job& job) { job.settings["first_packet"] = 0.5; },
                      +[](Job& job) { job.settings["first_packet"] = 4294967296.0; }}) {

@@ -17,7 +17,7 @@ void WindowWorker::start(std::size_t frames, Time now, Outbox& out) {
   first_ = end_;
   end_ += static_cast<std::uint32_t>(frames);
   progress_ = now;
-  timer_ = now + job_.timeout;
+  timer_ = later(now, job_.timeout);
   proceed(out);
 }
 
@@ -66,19 +66,19 @@ void WindowWorker::take(std::uint32_t number, Time now, Outbox& out) {
   got_[number % got_.size()] = 1;
   for (; base_ != sent_ && got_[base_ % got_.size()]; ++base_) got_[base_ % got_.size()] = 0;
   progress_ = now;
-  timer_ = now + job_.timeout;
+  timer_ = later(now, job_.timeout);
   if (done()) paused_until_ = 0;
   proceed(out);
 }
 
 Time WindowWorker::deadline() const {
   if (done() || !failure_.empty()) return kNever;
-  return std::min(paused_until_ > 0 ? paused_until_ : timer_, progress_ + job_.patience);
+  return std::min(paused_until_ > 0 ? paused_until_ : timer_, later(progress_, job_.patience));
 }
 
 void WindowWorker::wake(Time now, Outbox& out) {
   if (now < deadline()) return;
-  if (now >= progress_ + job_.patience) {
+  if (now >= later(progress_, job_.patience)) {
     failure_ = "no sum of frame " + std::to_string(base_ - first_) + " of " + std::to_string(end_ - first_) +
                " came in the job's patience: some worker is silent, or the switch is";
     return;
@@ -86,7 +86,7 @@ void WindowWorker::wake(Time now, Outbox& out) {
   paused_until_ = 0;
   if (now >= timer_) {
     send_again(base_, out);
-    timer_ = now + job_.timeout;
+    timer_ = later(now, job_.timeout);
   }
   proceed(out);
 }
@@ -94,7 +94,8 @@ void WindowWorker::wake(Time now, Outbox& out) {
 void WindowWorker::save(Time now, std::vector<std::uint8_t>& bytes) const {
   State state(bytes);
   state << base_ << sent_ << end_ << first_ << got_ << std::max<Time>(paused_until_ - now, 0) << failure_.empty();
-  if (!done()) state << timer_ - now << progress_ - now;
+  if (!done()) state << timer_ - now;
+  if (!done() && job_.patience != kNever) state << progress_ - now;
 }
 
 }  // namespace coppice::aggregation

@@ -93,7 +93,7 @@ Client::Client(ClientSettings settings) : settings_(std::move(settings)) {
   }
 }
 
-Client::~Client() { close("it ended without a word"); }
+Client::~Client() { close(); }
 
 void Client::fail(const std::string& why) {
   failure_ = why;

@@ -121,7 +121,11 @@ void Gate::receive(Address from, Bytes packet, Time now, Wire& out) {
   const std::optional<Envelope> envelope = opened(packet);
   if (!envelope || envelope->protocol != protocol_) {
     ++counters_[Count::malformed];
-    return;
+    if (!envelope || envelope->kind != Kind::join || !may_ask(from, packet, now)) return;
+    const std::optional<Join> wanted = decoded(body_of(packet), envelope->job);
+    if (!wanted) return;
+    const std::string& spoken = settings_.spoken.empty() ? settings_.protocol : settings_.spoken;
+    return refuse(from, *envelope, wanted->nonce, "the switch speaks " + spoken + ", the worker " + wanted->protocol, out);
   }
   switch (envelope->kind) {
     case Kind::data:
@@ -130,23 +134,12 @@ void Gate::receive(Address from, Bytes packet, Time now, Wire& out) {
       return;
     case Kind::join:
     case Kind::probe:
-    case Kind::status: {
-      const std::uint8_t host[4] = {static_cast<std::uint8_t>(from.host >> 24), static_cast<std::uint8_t>(from.host >> 16),
-                                    static_cast<std::uint8_t>(from.host >> 8), static_cast<std::uint8_t>(from.host)};
-      Bucket& bucket = hosts_[siphash(cookies_, host) % hosts_.size()];
-      if (!bucket.spend(settings_.most_control_per_second, now)) {
-        ++counters_[Count::over_quota];
-      } else if (!sealed_with(packet, control_)) {
-        ++counters_[Count::bad_tag];
-      } else if (envelope->kind == Kind::join) {
-        join(from, *envelope, packet, now, out);
-      } else if (envelope->kind == Kind::probe) {
-        probe(from, *envelope, packet, now, out);
-      } else {
-        status(from, *envelope, packet, out);
-      }
+    case Kind::status:
+      if (!may_ask(from, packet, now)) return;
+      if (envelope->kind == Kind::join) join(from, *envelope, packet, now, out);
+      else if (envelope->kind == Kind::probe) probe(from, *envelope, packet, now, out);
+      else status(from, *envelope, packet, out);
       return;
-    }
     default:
       if (settings_.parent && from == settings_.parent->address) {
         from_above(packet, *envelope, now, out);
@@ -154,6 +147,19 @@ void Gate::receive(Address from, Bytes packet, Time now, Wire& out) {
         ++counters_[Count::malformed];
       }
   }
+}
+
+// Whether a question is answered: its host asks no more than it may, and knows the secret.
+bool Gate::may_ask(Address from, Bytes packet, Time now) {
+  const std::uint8_t host[4] = {static_cast<std::uint8_t>(from.host >> 24), static_cast<std::uint8_t>(from.host >> 16),
+                                static_cast<std::uint8_t>(from.host >> 8), static_cast<std::uint8_t>(from.host)};
+  if (!hosts_[siphash(cookies_, host) % hosts_.size()].spend(settings_.most_control_per_second, now)) {
+    ++counters_[Count::over_quota];
+    return false;
+  }
+  if (sealed_with(packet, control_)) return true;
+  ++counters_[Count::bad_tag];
+  return false;
 }
 
 void Gate::from_member(Address from, const Envelope& envelope, Bytes packet, Time now, Wire& out) {
@@ -191,7 +197,7 @@ void Gate::deliver(Time now, Wire& out) {
 void Gate::answer(Address to, Kind kind, const Envelope& about, Bytes body, Wire& out) {
   std::uint8_t* room = out.room(kHeader + body.size());
   std::copy(body.begin(), body.end(), room + kHeader);
-  seal(room, body.size(), {kind, about.job, about.epoch, about.worker, protocol_}, control_);
+  seal(room, body.size(), {kind, about.job, about.epoch, about.worker, about.protocol}, control_);
   out.send({&to, 1});
 }
 
@@ -221,9 +227,6 @@ std::string Gate::objection(Address from, const Envelope& envelope, const Join& 
     ++counters_[Count::over_quota];
     return words;
   };
-  if (wanted.protocol != settings_.protocol) {
-    return "the switch speaks " + settings_.protocol + ", the worker " + wanted.protocol;
-  }
   if (settings_.workers != 0 && wanted.seats() != settings_.workers) {
     return quota("the switch serves jobs of " + std::to_string(settings_.workers) + " workers, found " +
                  std::to_string(wanted.seats()));
@@ -477,7 +480,8 @@ void Gate::from_above(Bytes packet, const Envelope& envelope, Time now, Wire& ou
 }
 
 void Gate::close(Life& life, const std::string& why, Time now, Wire& out) {
-  if (life.uplink) life.uplink->leave(why, now, out);
+  const bool good = std::all_of(life.seats.begin(), life.seats.end(), [](const Seat& each) { return each.left; });
+  if (life.uplink) life.uplink->leave(good ? "" : why, now, out);
   if (life.open) {
     switch_->close(life.job());
     if (server_) server_->close(life.job());

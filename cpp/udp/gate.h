@@ -26,6 +26,7 @@ struct Parent {
 
 struct GateSettings {
   std::string protocol;
+  std::string spoken;  // all protocols of the switch, for words; empty: that one
   std::string secret;
   int slots = 256;   // of this lane
   int workers = 0;   // of a job; 0: any number
@@ -85,6 +86,7 @@ class Gate {
   };
   class Out;
 
+  bool may_ask(Address from, Bytes packet, Time now);
   void from_member(Address from, const Envelope& envelope, Bytes packet, Time now, Wire& out);
   void join(Address from, const Envelope& envelope, Bytes packet, Time now, Wire& out);
   std::string objection(Address from, const Envelope& envelope, const Join& wanted);

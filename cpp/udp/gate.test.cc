@@ -217,6 +217,7 @@ TEST(udp_what_does_not_fit_is_refused_with_the_reason) {
   CHECK_EQ(failure([](auto& each) { each.join.job.slots = 9; }), "a job may have 8 slots, found 9");
   CHECK_EQ(failure([](auto& each) { each.worker = 2; }), "expected a worker of 0 to 1, found 2");
   CHECK_EQ(failure([](auto& each) { each.join.lanes = 2; }), "the switch has 1 lanes and this is lane 0, found lane 0 of 2");
+  CHECK_EQ(failure([](auto& each) { each.join.protocol = "shout"; }), "the switch speaks echo, the worker shout");
   CHECK_EQ(room.gate->jobs(), 0);
   room.add(member_settings(0, 2));
   MemberSettings other = member_settings(1, 2);

@@ -1,5 +1,6 @@
 #include "udp/server.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -53,7 +54,35 @@ std::vector<std::unique_ptr<Socket>> sockets_of(Address first, int lanes) {
   }
 }
 
+std::vector<std::string> protocols_in(const std::string& text) {
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    names.push_back(text.substr(at, end - at));
+    if (std::count(names.begin(), names.end(), names.back()) > 1) {
+      throw std::invalid_argument("expected each protocol once, found " + text);
+    }
+    at = end + 1;
+  }
+  return names;
+}
+
+void add(aggregation::Counters& all, const aggregation::Counters& more) {
+  for (std::size_t at = 0; at < aggregation::kCounts; ++at) all.values[at] += more.values[at];
+}
+
 }  // namespace
+
+// The one that the packet is marked for; what no protocol is marked for is the first one's to count.
+Gate& Server::Lane::gate_of(Bytes packet) {
+  if (gates.size() > 1 && packet.size() >= kHeader) {
+    const auto marked = aggregation::load<std::uint16_t>(packet.data() + 22);
+    for (std::size_t at = 0; at < gates.size(); ++at) {
+      if (protocols[at] == marked) return *gates[at];
+    }
+  }
+  return *gates.front();
+}
 
 Server::Server(ServerSettings settings) : settings_(std::move(settings)) {
   const int lanes = settings_.lanes;
@@ -62,6 +91,7 @@ Server::Server(ServerSettings settings) : settings_(std::move(settings)) {
     throw std::invalid_argument("expected a slot for each of " + std::to_string(lanes) + " threads, found " +
                                 std::to_string(settings_.gate.slots));
   }
+  const std::vector<std::string> names = protocols_in(settings_.gate.protocol);
   const Address first = resolved(settings_.host, settings_.port);
   std::vector<std::unique_ptr<Socket>> sockets = sockets_of(first, lanes);
   for (int at = 0; at < lanes; ++at) {
@@ -73,11 +103,18 @@ Server::Server(ServerSettings settings) : settings_(std::move(settings)) {
     if (own.parent) own.parent->address.port = static_cast<std::uint16_t>(own.parent->address.port + at);
     auto lane = std::make_unique<Lane>();
     lane->socket = std::move(sockets[static_cast<std::size_t>(at)]);
-    lane->gate = std::make_unique<Gate>(own);
-    lane->gate->log = [this, at, lanes](const std::string& line) {
-      const std::lock_guard lock(events_mutex_);
-      events_.push_back(lanes == 1 ? line : line + " (lane " + std::to_string(at) + ")");
-    };
+    for (const std::string& name : names) {
+      own.protocol = name;
+      own.spoken = settings_.gate.protocol;
+      lane->protocols.push_back(hash_of(name));
+      lane->gates.push_back(std::make_unique<Gate>(own));
+      const std::string where = (names.size() == 1 ? "" : " (" + name + ")") +
+                                (lanes == 1 ? "" : " (lane " + std::to_string(at) + ")");
+      lane->gates.back()->log = [this, where](const std::string& line) {
+        const std::lock_guard lock(events_mutex_);
+        events_.push_back(line + where);
+      };
+    }
     lanes_.push_back(std::move(lane));
   }
   for (std::size_t at = 0; at < lanes_.size(); ++at) {
@@ -104,32 +141,40 @@ void Server::serve(Lane& lane, std::size_t number) {
   Batch batch(*lane.socket, false);
   Troubled trouble(batch, out);
   Wire& wire = troubled ? static_cast<Wire&>(trouble) : batch;
-  Gate& gate = *lane.gate;
   Time told = 0;
   bool nobody = false;
   const auto tell = [&] {
     const std::lock_guard lock(lane.mutex);
-    lane.report = {gate.counters(), gate.protocol_counters(), batch.packets(), batch.lost(), in.dropped + out.dropped,
-                   in.duplicated + out.duplicated, in.reordered + out.reordered, gate.jobs(), gate.slots_in_use()};
+    lane.report = {{}, {}, batch.packets(), batch.lost(), in.dropped + out.dropped, in.duplicated + out.duplicated,
+                   in.reordered + out.reordered, 0, 0};
+    for (const auto& gate : lane.gates) {
+      add(lane.report.gate, gate->counters());
+      add(lane.report.protocol, gate->protocol_counters());
+      lane.report.jobs += gate->jobs();
+      lane.report.slots_in_use += gate->slots_in_use();
+    }
   };
+  Time time = 0;
+  const auto take = [&](Address from, Bytes packet) { lane.gate_of(packet).receive(from, packet, time, wire); };
   while (!stopping_.load(std::memory_order_relaxed)) {
     const Time before = now();
-    Time wait = std::min(kLongestWait, std::max<Time>(gate.deadline() - before, kMillisecond / 10));
+    Time due = aggregation::kNever;
+    for (const auto& gate : lane.gates) due = std::min(due, gate->deadline());
+    Time wait = std::min(kLongestWait, std::max<Time>(due - before, kMillisecond / 10));
     if (in.holds() || out.holds()) wait = std::min(wait, 2 * kMillisecond);
     const std::vector<Received>& packets = intake.batch(wait, nobody);
-    const Time time = now();
+    time = now();
     if (packets.empty() && troubled) {
-      in.idle([&](Address from, Bytes packet) { gate.receive(from, packet, time, wire); });
+      in.idle(take);
       trouble.idle();
     }
     for (const Received& each : packets) {
-      if (troubled) {
-        in.give(each.from, each.packet, [&](Address from, Bytes packet) { gate.receive(from, packet, time, wire); });
-      } else {
-        gate.receive(each.from, each.packet, time, wire);
-      }
+      if (troubled) in.give(each.from, each.packet, take);
+      else take(each.from, each.packet);
     }
-    if (time >= gate.deadline()) gate.wake(time, wire);
+    for (const auto& gate : lane.gates) {
+      if (time >= gate->deadline()) gate->wake(time, wire);
+    }
     batch.flush(nobody);
     if (time - told >= kReportEvery) {
       told = time;
@@ -144,10 +189,8 @@ ServerReport Server::report() const {
   for (const auto& lane : lanes_) {
     const std::lock_guard lock(lane->mutex);
     const ServerReport& own = lane->report;
-    for (std::size_t at = 0; at < aggregation::kCounts; ++at) {
-      all.gate.values[at] += own.gate.values[at];
-      all.protocol.values[at] += own.protocol.values[at];
-    }
+    add(all.gate, own.gate);
+    add(all.protocol, own.protocol);
     all.sent += own.sent, all.lost += own.lost;
     all.dropped += own.dropped, all.duplicated += own.duplicated, all.reordered += own.reordered;
     all.jobs = std::max(all.jobs, own.jobs), all.slots_in_use += own.slots_in_use;

@@ -18,7 +18,9 @@
 namespace coppice::udp {
 
 struct ServerSettings {
-  GateSettings gate;  // its lane and lanes are set by the server; its slots are those of all lanes
+  // Its lane and lanes are set by the server; its slots are those of all lanes. Of several protocols, in one string with
+  // commas, each has as many.
+  GateSettings gate;
   std::string host = "127.0.0.1";
   int port = 0;
   int lanes = 1;
@@ -46,7 +48,9 @@ class Server {
  private:
   struct Lane {
     std::unique_ptr<Socket> socket;
-    std::unique_ptr<Gate> gate;
+    std::vector<std::unique_ptr<Gate>> gates;  // one for each protocol
+    std::vector<std::uint16_t> protocols;      // their marks in packets
+    Gate& gate_of(Bytes packet);
     std::thread thread;
     mutable std::mutex mutex;  // of the report
     ServerReport report;

@@ -67,6 +67,7 @@ COMMANDS = {
     "design cabling --output": "design cabling torus(2,2)",
     "design compare --csv": NETWORKS,
     "design compare --plot": NETWORKS,
+    "switch model --plot": "switch model switchml,ring --sweep slots",
     "tune fit --output": f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json",
     "tune report --output": f"tune report {RUNS}",
     "tune export --output": "tune export table.csv --to ompi-rules",
@@ -88,11 +89,22 @@ WITHOUT = {
 }
 """Outputs that no command above writes, and why."""
 
-INPUTS = {"--hosts", "--sketch", "--weights", "--jobs", "--log", "--prices", "--plugin", "--tests"}
+INPUTS = {
+    "--hosts",
+    "--secret",
+    "--sketch",
+    "--weights",
+    "--jobs",
+    "--log",
+    "--prices",
+    "--plugin",
+    "--tests",
+}
 SUFFIXES = {
     "report --output": ".html",
     "train report --output": ".html",
     "compare --plot": ".png",
+    "switch model --plot": ".svg",
     "train compare --plot": ".svg",
     "design compare --plot": ".pdf",
 }

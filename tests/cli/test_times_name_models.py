@@ -53,6 +53,7 @@ OTHERS = {
     "bench": "measured times",
     "probe": "measured times",
     "logs": "measured times",
+    "switch serve": "counters of packets",
     "design": "steps x alpha + T_B x M / bandwidth, as the printed line says",
     "design schedule": "steps",
     "design cabling": "cables",
@@ -80,8 +81,10 @@ OTHERS = {
     "train advise": "the same",
     "train policy": "times that the workload gives",
     "train import": "measured times, and their replay",
+    "switch place": "bytes over the rate of the busiest link",
     "synthesize": "rates",
     "compile": "rates",
+    "switch model": "closed forms, which each line names; on a topology the model of messages as well",
     "tune sweep": "measured times",
     "tune fit": "measured times beside exact limits",
     "tune export": "measured times",
@@ -90,6 +93,8 @@ OTHERS = {
     "tune report": "measured times",
     "tune plugin build": "no times",
     "switch export": "no times",
+    "switch xdp": "counts",
+    "switch check": "no times",
 }
 """Commands that simulate nothing, and what they print instead."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,14 @@ def test_the_command_prints_them_with_model_and_bound(tmp_path: Path) -> None:
     assert done.stdout.count("(simulated)") == 2
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert [row["parameters"] for row in rows if row["algorithm"] == "sharp@*"] == ["modelled"] * 2
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_the_picture_has_them(tmp_path: Path) -> None:
+    picture = tmp_path / "systems.svg"
+    done = coppice("compare", *SPINES, "--in-network", "sharp@*", "--plot", str(picture))
+    assert done.exit_code == 0, done.output
+    assert "<!-- sharp@* (modelled) -->" in picture.read_text()
 
 
 def test_systems_may_stand_where_a_value_would() -> None:

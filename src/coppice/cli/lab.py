@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated
 
@@ -138,20 +139,27 @@ def run(
             "--mpi-option", metavar="WORD", help="Further word for the MPI launcher; may be repeated."
         ),
     ] = None,
+    switch: Annotated[
+        str | None,
+        typer.Option(
+            "--switch", metavar="PROTOCOL", help="Let the switches of the lab add up by this protocol."
+        ),
+    ] = None,
     timeout: Annotated[
         float | None, typer.Option("--timeout", min=0.1, help="Stop everything after so many seconds.")
     ] = None,
 ) -> None:
     """Run a command once per rank, each in the namespace of its GPU.
 
-    The processes get the variables that torchrun sets, and COPPICE_TOPOLOGY. Output of ranks above 0 is marked
-    with the rank. However it ends, no process stays.
+    The processes get the variables that torchrun sets, COPPICE_TOPOLOGY, and COPPICE_SWITCH with --switch. Output
+    of ranks above 0 is marked with the rank. However it ends, no process stays.
 
     \b
     Examples:
       coppice lab run -- python train.py
       coppice lab run -- python -m coppice bench all_gather -b 1M -e 16M
       coppice lab run --mpi open-mpi -- python -m coppice bench all_reduce --engine mpi
+      coppice lab run --switch switchml -- python -m coppice bench all_reduce -a switchml,forest,native
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.run.lab.launch import launch_mpi, launch_ranks
     from coppice.run.lab.namespaces import find
@@ -163,9 +171,20 @@ def run(
                 "--launcher and --mpi-option go with --mpi open-mpi or --mpi mpich: add it or leave them out."
             )
             raise InputError(msg)
-        launch_ranks(lab, command, timeout_s=timeout)
+        with _switches(lab, switch) as addresses:
+            launch_ranks(lab, command, switches=addresses, timeout_s=timeout)
     else:
+        if switch is not None:
+            msg = "--switch is for ranks that Coppice starts: leave out --mpi."
+            raise InputError(msg)
         launch_mpi(lab, mpi, command, launcher=launcher, options=options or (), timeout_s=timeout)
+
+
+def _switches(lab: Lab, protocol: str | None) -> AbstractContextManager[list[str]]:
+    """The switches of a protocol while they stand; none without one."""
+    from coppice.run.lab.switches import standing_switches
+
+    return nullcontext([]) if protocol is None else standing_switches(lab, protocol)
 
 
 @app.command("bytes")

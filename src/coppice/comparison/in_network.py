@@ -39,7 +39,7 @@ class ModelledTime:
         return self.size_bytes / self.time_us / 1000 if self.time_us else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ModelledSystems:
     """What the systems reach that a cluster can hold.
 
@@ -55,6 +55,14 @@ class ModelledSystems:
     bounds: Mapping[str, Fraction]
     times: tuple[ModelledTime, ...]
     refused: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        reached = [
+            f"{name} {float(1 / each.inv_rate):.6g} of {float(1 / self.bounds[name]):.6g} GB/s"
+            for name, each in self.placed.items()
+        ]
+        missing = f"not {', '.join(self.refused)}" if self.refused else ""
+        return f"ModelledSystems({'; '.join(filter(None, (', '.join(reached), missing)))})"
 
     def fastest_first(self, size_bytes: int) -> list[ModelledTime]:
         """The systems at a size by time.

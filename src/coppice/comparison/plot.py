@@ -31,6 +31,7 @@ OTHERS = "#b9c0c8"
 
 FINE = 200
 LIMIT = "limit: nothing is faster"
+MODELLED = " (modelled)"
 
 
 def plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
@@ -104,6 +105,7 @@ def _figure(comparison: Comparison) -> Figure:
         sizes = list(by_size)
         time.plot(sizes, [row.time_us for row in by_size.values()], label=name, **styles[name])
         rate.plot(sizes, [row.algbw_gb_per_s for row in by_size.values()], **styles[name])
+    _modelled(comparison, time, rate)
     _limits(comparison, time, rate)
     _band(comparison, band, styles)
     _label(comparison, figure, time, rate, band)
@@ -123,6 +125,23 @@ def _styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
     return styles
 
 
+def _modelled(comparison: Comparison, time: Axes, rate: Axes) -> None:
+    """Systems in the network, dashed, with the exact bound of the best of them."""
+    found = comparison.modelled
+    if found is None:
+        return
+    for number, name in enumerate(found.placed):
+        rows = [row for row in found.times if row.system == name]
+        sizes = [row.size_bytes for row in rows]
+        style: dict[str, Any] = {
+            "color": COLOURS[-1 - number % len(COLOURS)],
+            "linewidth": 1.4,
+            "linestyle": "--",
+        }
+        time.plot(sizes, [row.time_us for row in rows], label=f"{name}{MODELLED}", **style)
+        rate.plot(sizes, [row.algbw_gb_per_s for row in rows], **style)
+
+
 def _limits(comparison: Comparison, time: Axes, rate: Axes) -> None:
     """What no schedule goes beyond."""
     first, last = comparison.sizes[0], comparison.sizes[-1]
@@ -131,6 +150,8 @@ def _limits(comparison: Comparison, time: Axes, rate: Axes) -> None:
     limit = [comparison.limit_us(size) for size in sizes]
     style: dict[str, Any] = {"color": "black", "linewidth": 1.4, "zorder": 4}
     optimum = float(comparison.optimum.algbw_gb_per_s)
+    bounds = {} if comparison.modelled is None else comparison.modelled.bounds
+    top = max([optimum, *(float(1 / each) for each in bounds.values())])
     time.plot(sizes, limit, label=LIMIT, **style)
     time.fill_between(sizes, limit, min(limit) * 0.4, color="black", alpha=0.07, linewidth=0)
     time.axhline(comparison.latency.time_us, color="black", linewidth=1, linestyle=":", zorder=1)
@@ -139,7 +160,9 @@ def _limits(comparison: Comparison, time: Axes, rate: Axes) -> None:
     rate.plot(sizes, reached, **style)
     rate.axhline(optimum, color="black", linewidth=1, linestyle="--", zorder=1)
     rate.fill_between(sizes, reached, optimum * 1.12, color="black", alpha=0.07, linewidth=0)
-    rate.set_ylim(0, optimum * 1.12)
+    rate.set_ylim(0, top * 1.12)
+    for each in dict.fromkeys(bounds.values()):
+        rate.axhline(float(1 / each), color="black", linewidth=1, linestyle="-.", zorder=1)
     rate.annotate(
         f"optimum {optimum:.4g} GB/s", (first, optimum), xytext=(2, 3), textcoords="offset points", fontsize=9
     )
@@ -194,6 +217,10 @@ def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band:
     if others:
         names.append(others[0])
         labels.append(plural(len(others), "other"))
+    for name in handles:
+        if name.endswith(MODELLED):
+            names.append(name)
+            labels.append(name)
     figure.legend(
         [handles[name] for name in names],
         labels,

@@ -29,7 +29,8 @@ SHAPES = (
 
 
 def hops_of(dims: tuple[int, ...]) -> list[list[int]]:
-    return torus_trees(tuple(size for size in dims if size > 1)).hops.tolist()
+    hops: list[list[int]] = torus_trees(tuple(size for size in dims if size > 1)).hops.tolist()
+    return hops
 
 
 @pytest.mark.parametrize("dims", sorted(set(SHAPES)), ids=str)

@@ -1,1 +1,1 @@
-"""Readable twins of what the core does for aggregation in the network."""
+"""Readable, slow twins of what the core does for aggregation in the network."""

@@ -54,7 +54,9 @@ class Receiver:
 class Sender:
     """One stream to every one of `receivers`."""
 
-    def __init__(self, receivers: Sequence[int], window: int, first: int, timeout: int, patience: int) -> None:
+    def __init__(
+        self, receivers: Sequence[int], window: int, first: int, timeout: int, patience: int
+    ) -> None:
         self.window, self.timeout, self.patience = window, timeout, patience
         self.base = self.next = first
         self.due: int | None = None
@@ -116,12 +118,14 @@ class Sender:
             lost = []
             for after in range(64):
                 place = (start + after) % CIRCLE
-                overtaken = sum(0 < distance(each, place) and distance(each, start) <= 63 for each in later)
+                overtaken = sum(distance(each, place) > 0 and distance(each, start) <= 63 for each in later)
                 if place not in later and overtaken >= 3 and place not in receiver.hurried:
                     lost.append(place)
             receiver.hurried |= set(lost)
             if not again:
-                self.resend(receiver, [each for each in lost if each in self.lacking(receiver)], out, counters)
+                self.resend(
+                    receiver, [each for each in lost if each in self.lacking(receiver)], out, counters
+                )
         if again and self.lacking(receiver):
             self.resend(receiver, self.lacking(receiver), out, counters)
             self.due = now + self.timeout

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.reference.innetwork.streams import CIRCLE, MOST_WINDOW, Received, Sender, Sent, combine, distance
+from reference.innetwork.streams import CIRCLE, MOST_WINDOW, Received, Sender, Sent, combine, distance
 
 HEAD = struct.Struct(">BBBBIIIHH")
 ACKNOWLEDGEMENT = struct.Struct(">BBHIIQ")
@@ -121,7 +121,7 @@ class Options:
         return self.values // self.lanes
 
     def stream(self, receivers: Sequence[int]) -> Sender:
-        return Sender(receivers, self.window, self.first, self.timeout, self.patience)
+        return Sender(receivers, min(self.window, 64), self.first, self.timeout, self.patience)
 
 
 def engine_of(length: int) -> int:
@@ -176,8 +176,8 @@ class Switch:
             Engine(options.slots, options.back, options.operation, options.element) for _ in range(last + 1)
         ]
         self.filling: list[bytes] = []
-        self.round = self.draining = 0
-        self.parent_refused = False
+        self.round = self.draining = self.asked = 0
+        self.answered = options.first
         self.counters: Counter[str] = Counter()
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
@@ -247,14 +247,12 @@ class Switch:
             return
         if arrival == "repeated":
             self.counters["repeated"] += 1
+            self.answer_parent(out)
         elif not self.down.fits(sequence):
             self.counters["over_quota"] += 1
-            self.parent_refused = True
-            return
         else:
             self.from_parent.take(sequence)
             self.down.send(sequence, packet, now, out, self.counters)
-        self.answer_parent(False, out)
 
     def acknowledged(self, index: int | None, above: bool, packet: bytes, now: int, out: Sent) -> None:
         if len(packet) != ACKNOWLEDGEMENT.size or packet[1] > 1:
@@ -274,9 +272,10 @@ class Switch:
         fields = (ACK, again, awaited, self.options.tree, child.window.next, child.window.beyond())
         out.append(([child.at], ACKNOWLEDGEMENT.pack(*fields)))
 
-    def answer_parent(self, again: bool, out: Sent) -> None:
-        fields = (ACK, again, 0, self.options.tree, self.from_parent.next, self.from_parent.beyond())
-        out.append(([self.parent], ACKNOWLEDGEMENT.pack(*fields)))
+    def answer_parent(self, out: Sent) -> None:
+        """What all children have."""
+        self.answered = self.down.base
+        out.append(([self.parent], ACKNOWLEDGEMENT.pack(ACK, 0, 0, self.options.tree, self.answered, 0)))
 
     def emit(self, pair: tuple[bytes, Values], now: int, out: Sent) -> None:
         self.filling.append(packed(*pair))
@@ -286,7 +285,7 @@ class Switch:
     def send_filled(self, end: bool, now: int, out: Sent) -> None:
         root = self.parent == -1
         operation = self.options.setting("operation", 0)
-        acknowledged = 0 if root else self.from_parent.next
+        acknowledged = 0 if root else self.down.base
         kind, tree, sequence = DOWN if root else UP, self.options.tree, self.top.next
         head = HEAD.pack(kind, operation, end, 0, tree, sequence, acknowledged, self.round, len(self.filling))
         self.top.send(sequence, head + b"".join(self.filling), now, out, self.counters)
@@ -308,14 +307,17 @@ class Switch:
             for each in self.children:
                 each.refused = each.refused or each.early
                 each.ending = each.complete = each.early = False
-        if not all(each.complete for each in self.children) and self.top.room():
-            for each in self.children:
-                if each.refused:
-                    each.refused = False
-                    self.answer(each, True, out)
-        if self.parent_refused and self.down.fits(self.from_parent.next):
-            self.parent_refused = False
-            self.answer_parent(True, out)
+        half = min(self.options.window, 64) // 2
+        if not all(each.complete for each in self.children) and self.top.fits(self.top.next + half):
+            for step in range(1, len(self.children) + 1):
+                which = (self.asked + step) % len(self.children)
+                child = self.children[which]
+                if child.refused:
+                    child.refused, self.asked = False, which
+                    self.answer(child, True, out)
+                    break
+        if self.parent != -1 and self.down.base != self.answered:
+            self.answer_parent(out)
 
     def deadline(self) -> int | None:
         return min((each for each in (self.up.due, self.down.due) if each is not None), default=None)
@@ -380,7 +382,9 @@ class Worker:
             self.given += len(pairs)
             self.end_sent = self.given == len(self.rounds[0])
             head = self.head(self.end_sent, self.up.next, len(pairs))
-            self.up.send(self.up.next, head + b"".join(packed(*each) for each in pairs), now, out, self.counters)
+            self.up.send(
+                self.up.next, head + b"".join(packed(*each) for each in pairs), now, out, self.counters
+            )
 
     def head(self, end: bool, sequence: int, count: int) -> bytes:
         operation, tree = self.options.setting("operation", 0), self.options.tree
@@ -460,7 +464,9 @@ class Worker:
                 continue
             self.counters["aggregated"] += 1
             known = self.combined[key]
-            self.combined[key] = tuple(combine(operation, element, a, b) for a, b in zip(known, values, strict=True))
+            self.combined[key] = tuple(
+                combine(operation, element, a, b) for a, b in zip(known, values, strict=True)
+            )
 
     def deadline(self) -> int | None:
         dues = [] if self.up.due is None else [self.up.due]

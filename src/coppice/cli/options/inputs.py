@@ -266,8 +266,12 @@ def settings_with_rates(
     return options
 
 
-def parse_ranks(text: str) -> list[int]:
+def parse_ranks(text: str, *, option: str = "--ranks") -> list[int]:
     """A list of ranks from text such as ``0,1,2`` or ``0-7,16``.
+
+    Args:
+        text: The text.
+        option: The option that it was given to, for messages.
 
     >>> parse_ranks("0-2,7")
     [0, 1, 2, 7]
@@ -280,7 +284,7 @@ def parse_ranks(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         numbers = (first, last) if dash else (first,)
         if any(not number.isdecimal() or len(number) > 7 for number in numbers):
-            msg = f"expected ranks such as 0,1,2 or 0-7,16, found {part.strip()!r} in --ranks {text}."
+            msg = f"expected ranks such as 0,1,2 or 0-7,16, found {part.strip()!r} in {option} {text}."
             raise InputError(msg)
         low, high = int(numbers[0]), int(numbers[-1])
         if high < low:

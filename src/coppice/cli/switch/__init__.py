@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from coppice.cli.switch.serve import serve
+from coppice.cli.switch.check import check
 from coppice.cli.switch.export import export
+from coppice.cli.switch.model import model
+from coppice.cli.switch.place import place
+from coppice.cli.switch.serve import serve
+from coppice.cli.switch.xdp import xdp
 
 __all__ = ["app"]
 
@@ -14,4 +18,8 @@ app = typer.Typer(
     help="Aggregation in the network: switches that add up what passes through them.",
 )
 app.command("serve")(serve)
+app.command("model")(model)
+app.command("place")(place)
+app.command("check")(check)
 app.command("export")(export)
+app.command("xdp")(xdp)

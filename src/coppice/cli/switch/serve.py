@@ -27,9 +27,7 @@ def serve(
     protocol: Annotated[
         str, typer.Option("--protocol", help="What it speaks: switchml and others.")
     ] = "switchml",
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="Workers of a job; 0: any number.")
-    ] = 0,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Workers of a job; 0: any number.")] = 0,
     slots: Annotated[int, typer.Option("--slots", min=1, help="Sums that can be under way.")] = 256,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="UDP port of the first thread; 0: any.")
@@ -38,7 +36,9 @@ def serve(
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads, each with a port.")] = 1,
     secret: Annotated[
         Path | None,
-        typer.Option("--secret", metavar="FILE", help="What workers must know; without: against accidents only."),
+        typer.Option(
+            "--secret", metavar="FILE", help="What workers must know; without: against accidents only."
+        ),
     ] = None,
     parent: Annotated[
         str | None, typer.Option("--parent", metavar="HOST:PORT", help="The switch above this one.")
@@ -53,6 +53,11 @@ def serve(
     silence: Annotated[
         float, typer.Option("--silence", help="Seconds without a worker that end its job.")
     ] = 10.0,
+    most_jobs: Annotated[int, typer.Option("--most-jobs", min=1, help="Jobs at a time.")] = 64,
+    most_slots: Annotated[int, typer.Option("--most-slots", min=0, help="Slots of one job; 0: all.")] = 0,
+    most_packets: Annotated[
+        float, typer.Option("--most-packets", min=0.0, help="Of one worker in a second; 0: any number.")
+    ] = 0.0,
     report: Annotated[
         float, typer.Option("--report", min=0.0, help="Print counters every so many seconds; 0: never.")
     ] = 0.0,
@@ -92,6 +97,9 @@ def serve(
         index=index,
         siblings=siblings,
         silence_s=silence,
+        most_jobs=most_jobs,
+        most_slots=most_slots,
+        most_per_second=most_packets,
     ) as switch:
         before = {which: signal.signal(which, handler) for which, handler in handlers.items()}
         try:

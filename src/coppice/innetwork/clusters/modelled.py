@@ -17,7 +17,7 @@ from math import cbrt, ceil, log2
 from coppice.arguments import checked
 from coppice.errors import InputError, UnreachableError
 from coppice.innetwork.clusters.places import ClusterPlaces, places_of
-from coppice.innetwork.clusters.trees import AggregationTree, SwitchTrees
+from coppice.innetwork.clusters.trees import SwitchTree, SwitchTrees
 from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
 from coppice.innetwork.models.systems import estimate, named_system
@@ -33,12 +33,6 @@ _PIPELINED = ("sharp", "sharp-v1", "sharp-v3", "nvls-tree")
 
 _MOST_SLOTS = 8192
 """Slots of a switch: SwitchML's, each in two versions."""
-
-_ATP_SLOTS = 40_000
-"""Slots of ATP's switch."""
-
-_SHARP_BUFFERS = 128
-"""Operations that a tree of SHARP's first version has under way: an assumption."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +59,7 @@ class ClusterSystem:
     busy: Fraction
     heads: int
     members: int
-    trees: tuple[AggregationTree, ...] = ()
+    trees: tuple[SwitchTree, ...] = ()
     box_messages: int = 0
     network_messages: int = 0
 
@@ -124,7 +118,7 @@ class ClusterSystem:
             workers=self.members,
             gb_per_s=rate,
             rtt_us=rtt_us,
-            slots={"atp": _ATP_SLOTS, "sharp-v1": _SHARP_BUFFERS}.get(self.system, slots),
+            slots=slots if self.system in ("switchml", "fpisa") else None,
             window=ceil(in_flight / 65536) + 2,
             radix=self.members,
             trees=1,

@@ -12,17 +12,18 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
 from coppice.errors import UnreachableError
 from coppice.topology.model import Topology
 
-__all__ = ["AggregationTree", "SwitchTrees"]
+__all__ = ["SwitchTree", "SwitchTrees"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AggregationTree:
+class SwitchTree:
     """A tree for one group of members.
 
     Attributes:
@@ -31,6 +32,7 @@ class AggregationTree:
         streams: Streams of the tensor on each link that has any, up and down together.
         latency_us: Latency of the links from the farthest member to the root and back.
         tiers: Adding switches on the longest way up.
+        above: For each node that streams pass on the way up, but the root, the next adding switch on its way.
         first_up: Links from the first member to the root.
         first_down: Links from the root to the first member.
     """
@@ -40,6 +42,7 @@ class AggregationTree:
     streams: Mapping[int, int]
     latency_us: float
     tiers: int
+    above: Mapping[int, int]
     first_up: tuple[int, ...]
     first_down: tuple[int, ...]
 
@@ -55,8 +58,8 @@ class SwitchTrees:
         >>> from coppice.topology.presets import preset
         >>> star = preset("star", gpus=4)
         >>> tree = SwitchTrees(star, [4]).tree(4, [0, 1, 2, 3])
-        >>> sorted(set(tree.streams.values())), tree.tiers
-        ([1], 1)
+        >>> sorted(set(tree.streams.values())), tree.tiers, tree.above
+        ([1], 1, {0: 4, 1: 4, 2: 4, 3: 4})
     """
 
     def __init__(self, topology: Topology, adding: Collection[int]) -> None:
@@ -73,7 +76,7 @@ class SwitchTrees:
             self._out[a].append((b, capacity, link))
         self._found: dict[int, tuple[list[int], list[int]]] = {}
 
-    def tree(self, root: int, members: Sequence[int]) -> AggregationTree:
+    def tree(self, root: int, members: Sequence[int]) -> SwitchTree:
         """The tree of some members around a root.
 
         Args:
@@ -98,19 +101,18 @@ class SwitchTrees:
             return max(sum(latency[link] for link in self._way(v, root, links, ends)) for v in members)
 
         sources, targets = self.topology.src.tolist(), self.topology.dst.tolist()
-        return AggregationTree(
+        return SwitchTree(
             root=root,
             members=tuple(members),
             streams=streams,
             latency_us=longest(to_root, targets) + longest(from_root, sources),
             tiers=tiers,
+            above=self._above(members, root, to_root, targets),
             first_up=tuple(self._way(members[0], root, to_root, targets)),
             first_down=tuple(self._way(members[0], root, from_root, sources)),
         )
 
-    def best(
-        self, members: Sequence[int], *, load: Sequence[Fraction], share: Fraction
-    ) -> AggregationTree | None:
+    def best(self, members: Sequence[int], *, load: Sequence[Fraction], share: Fraction) -> SwitchTree | None:
         """The tree whose busiest link, with what lies on it already, is busy for the shortest time; None without one.
 
         Of equal ones the tree with fewer streams, less latency, the first root.
@@ -120,7 +122,7 @@ class SwitchTrees:
             load: Bytes on each link for each byte of the tensor.
             share: Part of the tensor that the tree carries.
         """
-        best: tuple[tuple[Fraction, int, float, int], AggregationTree] | None = None
+        best: tuple[tuple[Fraction, int, float, int], SwitchTree] | None = None
         for root in sorted(self.adding):
             try:
                 tree = self.tree(root, members)
@@ -166,6 +168,19 @@ class SwitchTrees:
             way.append(number)
             here = int(ends[number])
         return way
+
+    def _above(
+        self, members: Sequence[int], root: int, link: list[int], ends: Sequence[int]
+    ) -> dict[int, int]:
+        """The next adding switch of every node on the ways of the members."""
+        found: dict[int, int] = {}
+        for member in members:
+            way = [member, *(int(ends[number]) for number in self._way(member, root, link, ends))]
+            following = root
+            for node, after in reversed(list(pairwise(way))):
+                following = after if after in self.adding else following
+                found[node] = following
+        return found
 
     def _streams(
         self, members: Sequence[int], root: int, link: list[int], ends: np.ndarray

@@ -10,10 +10,13 @@ from math import expm1, log1p
 from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.errors import fixed_point
 from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
-from coppice.innetwork.models.frames import ATP_BYTES, WireFrame
+from coppice.innetwork.models.frames import ATP_BYTES, ValueFrame
 from coppice.innetwork.models.switchml import slot_run
 
 __all__ = ["aggregated_share", "atp"]
+
+_SLOTS = 40_000
+"""Aggregators of its switch."""
 
 _WINDOW = 100
 """Packets up to which the window of a worker grows."""
@@ -40,21 +43,23 @@ def aggregated_share(packets: int, slots: int) -> float:
 def atp(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
     """A share q of the packets is added in the switch, the rest at the server, which also gets every sum.
 
+    A sum goes to the server, and its answer comes back through the switch: two round trips for a packet of the window.
     Each link carries the tensor once each way, the server's (q + (1 - q) n) times in: max(x/B, (q + (1-q) n) x/B_ps).
 
     Examples:
         >>> from fractions import Fraction
-        >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2), slots=40_000)
+        >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2))
         >>> [round(8 * atp(each, 10**9).gb_per_s) for each in (case, AggregationCase(
         ...     workers=8, gb_per_s=Fraction(25, 2), slots=100, jobs=10))]
-        [33, 10]
+        [16, 10]
     """
-    frame = WireFrame(values=case.values or 62, overhead_bytes=ATP_BYTES)
-    share = aggregated_share(_WINDOW * case.jobs, case.slots)
+    frame = ValueFrame(values=case.values or 62, overhead_bytes=ATP_BYTES)
+    slots = _SLOTS if case.slots is None else case.slots
+    share = aggregated_share(_WINDOW * case.jobs, slots)
     window = AggregationCase(
         workers=case.workers,
         gb_per_s=case.gb_per_s,
-        rtt_us=case.rtt_us,
+        rtt_us=2 * case.rtt_us,
         tiers=case.tiers,
         slots=_WINDOW,
         loss=case.loss,
@@ -68,11 +73,14 @@ def atp(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
     slower = max(1.0, run.gb_per_s / server)
     return AggregationEstimate(
         system="atp",
-        time_us=max(run.time_us, microseconds(size_bytes, server) * run.slowdown + case.rtt_us * case.tiers),
+        time_us=max(
+            run.time_us, microseconds(size_bytes, server) * run.slowdown + 2 * case.rtt_us * case.tiers
+        ),
         gb_per_s=run.gb_per_s / slower,
-        memory_bytes=case.slots * (frame.payload_bytes + 10),
+        memory_bytes=slots * (frame.payload_bytes + 10),
         error=fixed_point(case.workers),
-        model="max(x/B, (q+(1-q)n) x/B_ps), q = S(1-(1-1/S)^P)/P",
+        model="max(x/B, (q+(1-q)n) x/B_ps), q = S(1-(1-1/S)^P)/P; window 100, 2 RTT",
         source="ATP, NSDI 2021",
+        link_bytes=1 / frame.efficiency,
         details={"aggregated_share": share, "slowdown_by_loss": run.slowdown},
     )

@@ -67,5 +67,6 @@ def camdoop(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         error=float32_sum(case.workers),
         model="2 x/(6B) + 6(k-1) hops of RTT/2",
         source="Camdoop, NSDI 2012",
+        link_bytes=2 * reduce_share(case.workers),
         details={"reduce_gb_per_s": float(case.gb_per_s / reduce_share(case.workers))},
     )

@@ -10,6 +10,7 @@ from coppice.errors import InputError
 
 __all__ = ["AggregationCase"]
 
+_SLOTS = 128
 _COUNTS = (
     "workers",
     "slots",
@@ -23,9 +24,17 @@ _COUNTS = (
     "table_pairs",
     "radix",
     "trees",
+    "racks",
 )
 _TIMES = ("rtt_us", "timeout_us", "pass_us", "skew_us")
-_RATES = ("gb_per_s", "box_gb_per_s", "server_gb_per_s", "adding_gb_per_s", "recirculation_gb_per_s")
+_RATES = (
+    "gb_per_s",
+    "box_gb_per_s",
+    "server_gb_per_s",
+    "adding_gb_per_s",
+    "recirculation_gb_per_s",
+    "uplink_gb_per_s",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +48,7 @@ class AggregationCase:
         gb_per_s: Rate of a worker's link to the switch (of a NIC where boxes have several GPUs), each direction, GB/s.
         rtt_us: From the last bit of a packet leaving a worker to its answer being all there, with idle queues and no
             contribution of another worker missing, through one tier.
-        slots: Slots (aggregators) of the switch, shared evenly by the jobs that own them.
+        slots: Slots (aggregators) of the switch, shared evenly by the jobs that own them; None: 128, ATP's 40,000.
         values: Values of 4 bytes in a packet; None: what the system has (256, or 62 for ATP).
         loss: Probability that a packet is lost, in each direction and for each worker by itself.
         timeout_us: Time after which a worker sends a packet again.
@@ -58,6 +67,9 @@ class AggregationCase:
         table_pairs: Pairs of key and value that a switch holds (SwitchAgg); None: all keys.
         skew_us: Time by which workers are apart (streaming adders).
         radix: Children of a switch in a tree (SHARP).
+        racks: Racks of as many workers each, joined by a core (NetAgg).
+        racks_with_boxes: Racks with a box of their own; None: all.
+        uplink_gb_per_s: Rate of a rack's link to the core; None: that of all its workers.
         trees: Jobs that a switch can reduce for at a time (SHARP from version 3 on).
 
     Raises:
@@ -75,7 +87,7 @@ class AggregationCase:
     workers: int
     gb_per_s: Fraction
     rtt_us: float = 6.0
-    slots: int = 128
+    slots: int | None = None
     values: int | None = None
     loss: float = 0.0
     timeout_us: float = 10_000.0
@@ -93,6 +105,9 @@ class AggregationCase:
     table_pairs: int | None = None
     skew_us: float = 1.0
     radix: int = 32
+    racks: int = 1
+    racks_with_boxes: int | None = None
+    uplink_gb_per_s: Fraction | None = None
     trees: int = 1
 
     def __post_init__(self) -> None:
@@ -120,6 +135,12 @@ class AggregationCase:
         if self.radix < 2:
             msg = f"expected `radix` of 2 or more, found {self.radix}: a switch with one child adds nothing."
             raise InputError(msg)
+        if self.workers % self.racks or not 0 <= (self.racks_with_boxes or 0) <= self.racks:
+            msg = (
+                f"expected racks of as many workers each, and no more with boxes, found {self.workers} workers, "
+                f"{self.racks} racks, {self.racks_with_boxes} with boxes: change `racks`."
+            )
+            raise InputError(msg)
         if self.workers % self.gpus:
             msg = (
                 f"expected boxes of {self.gpus} GPUs to make up all {self.workers} workers, found a rest of "
@@ -138,13 +159,18 @@ class AggregationCase:
         return self.gb_per_s if self.server_gb_per_s is None else self.server_gb_per_s
 
     @property
+    def all_slots(self) -> int:
+        """Slots of the switch where jobs own theirs."""
+        return _SLOTS if self.slots is None else self.slots
+
+    @property
     def own_slots(self) -> int:
         """Slots of one job where jobs share them evenly.
 
         Raises:
             InputError: If there is none for each.
         """
-        if self.slots < self.jobs:
-            msg = f"expected a slot for each of {self.jobs} jobs, found {self.slots}: give more `slots`."
+        if self.all_slots < self.jobs:
+            msg = f"expected a slot for each of {self.jobs} jobs, found {self.all_slots}: give more `slots`."
             raise InputError(msg)
-        return self.slots // self.jobs
+        return self.all_slots // self.jobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 __all__ = ["AggregationEstimate", "microseconds"]
@@ -30,6 +31,7 @@ class AggregationEstimate:
         memory_bytes: Memory in the switch (of all jobs); None: the system has no switch that stores anything.
         error: Bound of a sum's error where no value is larger than 1; None: there is none.
         model: The formula.
+        link_bytes: Bytes on a worker's link each way for each byte of the tensor, with the heads of frames.
         source: Where it comes from.
         details: Further figures by name.
     """
@@ -41,6 +43,7 @@ class AggregationEstimate:
     error: float | None
     model: str
     source: str
+    link_bytes: Fraction = Fraction(1)
     details: Mapping[str, float] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
@@ -53,5 +56,6 @@ class AggregationEstimate:
             "error": self.error,
             "model": self.model,
             "source": self.source,
+            "link_bytes": float(self.link_bytes),
             "details": dict(self.details),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__ = ["ATP_BYTES", "ROCE_BYTES", "UDP_BYTES", "WireFrame"]
+__all__ = ["ATP_BYTES", "ROCE_BYTES", "UDP_BYTES", "ValueFrame"]
 
 _WIRE = 14 + 4 + 20  # Ethernet head, check sequence, preamble and gap
 
@@ -20,7 +20,7 @@ ATP_BYTES = _WIRE + 20 + 26
 
 
 @dataclass(frozen=True, kw_only=True)
-class WireFrame:
+class ValueFrame:
     """A packet on the wire.
 
     Attributes:
@@ -28,7 +28,7 @@ class WireFrame:
         overhead_bytes: All other bytes that it takes on the link.
 
     Examples:
-        >>> [f"{float(WireFrame(values=k).efficiency):.1%}" for k in (256, 64)]
+        >>> [f"{float(ValueFrame(values=k).efficiency):.1%}" for k in (256, 64)]
         ['92.6%', '75.7%']
         >>> ROCE_BYTES, UDP_BYTES, ATP_BYTES
         (82, 76, 84)
@@ -55,7 +55,7 @@ class WireFrame:
     def wire_us(self, gb_per_s: float | Fraction) -> float:
         """Time on a link.
 
-        >>> round(WireFrame(values=256).wire_us(12.5), 5)
+        >>> round(ValueFrame(values=256).wire_us(12.5), 5)
         0.08848
         """
         return self.size_bytes / (float(gb_per_s) * 1000)

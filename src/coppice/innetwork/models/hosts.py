@@ -56,7 +56,9 @@ def ring(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         7.142857142857143
     """
     share, hops = ring_share(case.workers), 2 * (case.workers - 1)
-    return _by_hosts(case, size_bytes, "ring", case.gb_per_s / share, hops, "2(n-1)/n x/B + 2(n-1) RTT")
+    return _by_hosts(
+        case, size_bytes, "ring", case.gb_per_s / share, hops, "2(n-1)/n x/B + 2(n-1) RTT", share
+    )
 
 
 def host_tree(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
@@ -68,7 +70,9 @@ def host_tree(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         6.25
     """
     hops = 2 * ceil(log2(case.workers))
-    return _by_hosts(case, size_bytes, "tree", case.gb_per_s / 2, hops, "2 x/B + 2 ceil(log2 n) RTT")
+    return _by_hosts(
+        case, size_bytes, "tree", case.gb_per_s / 2, hops, "2 x/B + 2 ceil(log2 n) RTT", Fraction(2)
+    )
 
 
 def parameter_server(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
@@ -80,7 +84,7 @@ def parameter_server(case: AggregationCase, size_bytes: int) -> AggregationEstim
         1.0
     """
     rate = min(case.gb_per_s / 2, case.server / parameter_server_share(case.workers))
-    return _by_hosts(case, size_bytes, "ps", rate, 2, "2n x/B_ps + 2 RTT")
+    return _by_hosts(case, size_bytes, "ps", rate, 2, "2n x/B_ps + 2 RTT", Fraction(1))
 
 
 def sharded_parameter_server(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
@@ -91,13 +95,18 @@ def sharded_parameter_server(case: AggregationCase, size_bytes: int) -> Aggregat
         >>> sharded_parameter_server(AggregationCase(workers=4, gb_per_s=Fraction(3)), 10**9).gb_per_s
         2.0
     """
-    return _by_hosts(
-        case, size_bytes, "sharded-ps", case.gb_per_s / ring_share(case.workers), 2, "2(n-1)/n x/B + 2 RTT"
-    )
+    share = ring_share(case.workers)
+    return _by_hosts(case, size_bytes, "sharded-ps", case.gb_per_s / share, 2, "2(n-1)/n x/B + 2 RTT", share)
 
 
 def _by_hosts(
-    case: AggregationCase, size_bytes: int, system: str, rate: Fraction, hops: int, model: str
+    case: AggregationCase,
+    size_bytes: int,
+    system: str,
+    rate: Fraction,
+    hops: int,
+    model: str,
+    share: Fraction,
 ) -> AggregationEstimate:
     return AggregationEstimate(
         system=system,
@@ -107,6 +116,7 @@ def _by_hosts(
         error=float32_sum(case.workers),
         model=model,
         source=_SOURCE,
+        link_bytes=share,
     )
 
 

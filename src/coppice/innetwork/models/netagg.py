@@ -5,7 +5,6 @@ NetAgg (CoNEXT 2014).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 
 from coppice.innetwork.models.case import AggregationCase
@@ -26,56 +25,74 @@ def box_knee_gb_per_s(children: int, gb_per_s: Fraction) -> Fraction:
 
 
 def racks_share(
-    racks: Sequence[int],
-    boxes: Sequence[bool],
+    racks: int,
+    workers: int,
+    with_boxes: int,
     *,
     gb_per_s: Fraction,
     uplink_gb_per_s: Fraction,
-    core: bool = True,
+    box_gb_per_s: Fraction | None = None,
 ) -> Fraction:
-    """Time for each byte of the tensor over racks of which only some have a box: 1 / (GB/s).
+    """Time for each byte of the tensor over racks of which only some have a box, one at the core: 1 / (GB/s).
 
-    A rack with a box sends one stream up, one without as many as it has workers; a box at the core, or else the link of
-    the one that collects, takes what comes.
+    A rack with a box sends one stream up, one without as many as it has workers; the box at the core takes what comes.
 
     Args:
-        racks: Workers of each rack.
-        boxes: Whether the rack has a box.
+        racks: Racks.
+        workers: Workers of each rack.
+        with_boxes: Racks with a box.
         gb_per_s: Rate of a worker's link.
         uplink_gb_per_s: Rate of a rack's link to the core.
-        core: A box at the core adds up, at the rate of all uplinks.
+        box_gb_per_s: What a box takes in; None: any rate.
 
     Examples:
         >>> rates = {"gb_per_s": Fraction(1), "uplink_gb_per_s": Fraction(2)}
-        >>> [str(racks_share([8, 8], boxes, **rates)) for boxes in ([True, True], [True, False], [False, False])]
+        >>> [str(racks_share(2, 8, boxes, **rates)) for boxes in (2, 1, 0)]
         ['1', '4', '4']
-        >>> str(racks_share([8, 8], [True, True], **rates, core=False))
-        '2'
+        >>> [str(racks_share(2, 8, boxes, **rates, box_gb_per_s=Fraction(2))) for boxes in (2, 1, 0)]
+        ['4', '9/2', '8']
     """
-    streams = [1 if box else workers for workers, box in zip(racks, boxes, strict=True)]
-    slowest = max([1 / gb_per_s, *(count / uplink_gb_per_s for count in streams)])
-    return slowest if core else max(slowest, sum(streams) / gb_per_s)
+    streams = with_boxes + (racks - with_boxes) * workers
+    widest = 1 if with_boxes == racks else workers
+    times = [1 / gb_per_s, widest / uplink_gb_per_s]
+    if box_gb_per_s is not None:
+        times += [streams / box_gb_per_s, (workers if with_boxes else 0) / box_gb_per_s]
+    return max(times)
 
 
 def netagg(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """A box takes n streams and hands out n: max(x / B, n x / R); every tier has boxes.
+    """A box takes n streams and hands out n: max(x / B, n x / R); of several racks some may have none.
 
     Examples:
         >>> case = {"workers": 8, "gb_per_s": Fraction(5, 4)}
         >>> [netagg(AggregationCase(**case, adding_gb_per_s=Fraction(r)), 10**9).gb_per_s for r in (5, 10, 20)]
         [0.625, 1.25, 1.25]
+        >>> case = {"workers": 16, "racks": 2, "gb_per_s": Fraction(1), "uplink_gb_per_s": Fraction(2)}
+        >>> [netagg(AggregationCase(**case, racks_with_boxes=boxes), 10**9).gb_per_s for boxes in (2, 1)]
+        [1.0, 0.25]
     """
     refuse_loss(case, "NetAgg", "TCP")
     rate = case.gb_per_s
-    if case.adding_gb_per_s is not None:
-        rate = min(rate, case.adding_gb_per_s / (case.workers * case.jobs))
+    box = None if case.adding_gb_per_s is None else case.adding_gb_per_s / case.jobs
+    if case.racks > 1:
+        each = case.workers // case.racks
+        rate = 1 / racks_share(
+            case.racks,
+            each,
+            case.racks if case.racks_with_boxes is None else case.racks_with_boxes,
+            gb_per_s=rate,
+            uplink_gb_per_s=each * rate if case.uplink_gb_per_s is None else case.uplink_gb_per_s,
+            box_gb_per_s=box,
+        )
+    elif box is not None:
+        rate = min(rate, box / case.workers)
     return AggregationEstimate(
         system="netagg",
-        time_us=microseconds(size_bytes, float(rate)) + case.rtt_us * case.tiers,
+        time_us=microseconds(size_bytes, float(rate)) + case.rtt_us * max(case.tiers, min(case.racks, 2)),
         gb_per_s=float(rate),
         memory_bytes=None,
         error=float32_sum(case.workers),
-        model="max(x/B, n x/R) + RTT",
+        model="max(x/B, n x/R) + RTT" if case.racks == 1 else "max(x/B, m x/U, m x/R) + 2 RTT",
         source="NetAgg, CoNEXT 2014",
         details={"box_knee_gb_per_s": float(box_knee_gb_per_s(case.workers, case.gb_per_s))},
     )

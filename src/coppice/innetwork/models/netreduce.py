@@ -12,7 +12,7 @@ from coppice.errors import InputError
 from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.errors import float32_sum
 from coppice.innetwork.models.estimate import AggregationEstimate
-from coppice.innetwork.models.frames import WireFrame
+from coppice.innetwork.models.frames import ValueFrame
 from coppice.innetwork.models.hosts import ring_share
 from coppice.innetwork.models.windows import tensor_us, turn_us
 
@@ -69,7 +69,7 @@ def netreduce(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         >>> round(netreduce(inside, 10**9).gb_per_s, 2)
         10.84
     """
-    frame = WireFrame(values=case.values or 256)
+    frame = ValueFrame(values=case.values or 256)
     rate = case.gb_per_s * min(case.nics, case.gpus)
     inside = 0.0
     if case.gpus > 1:
@@ -96,5 +96,6 @@ def netreduce(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         if case.gpus > 1
         else "x/B, window W m",
         source="NetReduce, arXiv 2009.09736",
+        link_bytes=1 / frame.efficiency,
         details={"slowdown_by_loss": slower},
     )

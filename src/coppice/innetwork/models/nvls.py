@@ -56,6 +56,7 @@ def nvls(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         error=float32_sum(case.workers),
         model="(1+1/n) x/B + 2 RTT",
         source="NCCL 2.30",
+        link_bytes=nvls_share(case.workers),
     )
 
 

@@ -53,7 +53,7 @@ def sharp_v1(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         "sharp-v1",
         tensor_us(operations, window, wire_us=wire, rtt_us=latency),
         endless,
-        memory=case.slots * SMALL_BYTES,
+        memory=case.all_slots * SMALL_BYTES,
         model="window of operations of 1 KiB; ceil(log_r n) RTT",
     )
 

@@ -12,7 +12,7 @@ from math import ceil, log2
 from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.errors import float32_sum
 from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
-from coppice.innetwork.models.frames import WireFrame
+from coppice.innetwork.models.frames import ValueFrame
 from coppice.innetwork.models.unanswered import refuse_loss
 
 __all__ = ["fifo_bytes", "streaming"]
@@ -41,7 +41,7 @@ def streaming(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         0.463
     """
     refuse_loss(case, "a switch of streaming adders", "pauses")
-    frame = WireFrame(values=case.values or 256)
+    frame = ValueFrame(values=case.values or 256)
     rate = case.gb_per_s
     if case.adding_gb_per_s is not None:
         rate = min(rate, case.adding_gb_per_s / case.workers)
@@ -54,4 +54,5 @@ def streaming(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         error=float32_sum(case.workers, depth=ceil(log2(case.workers))),
         model="x/min(B, A/n) 4k/(4k+82) + RTT + skew; queues n skew B",
         source="Liu et al., IEEE TCAS-I 2021",
+        link_bytes=1 / frame.efficiency,
     )

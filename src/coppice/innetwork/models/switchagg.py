@@ -5,6 +5,8 @@ SwitchAgg (FPGA 2019, arXiv 1904.04024); the analysis is derived.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.errors import float32_sum
 from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
@@ -47,7 +49,6 @@ def switchagg(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
     max(2x, 8 pairs) / B for the reduction, then x / B for a pipelined broadcast by hosts.
 
     Examples:
-        >>> from fractions import Fraction
         >>> case = AggregationCase(workers=8, gb_per_s=Fraction(12))
         >>> round(switchagg(case, 10**9).gb_per_s, 3)
         4.0
@@ -67,5 +68,6 @@ def switchagg(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         error=float32_sum(case.workers),
         model="max(2x, 8(N(1-C/U)+C))/B + x/B + n RTT",
         source="SwitchAgg, arXiv 1904.04024",
+        link_bytes=Fraction(3),
         details={"reduction": reduction(case.workers * keys, keys, capacity)},
     )

@@ -11,8 +11,8 @@ from math import ceil
 from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.errors import block_float
 from coppice.innetwork.models.estimate import AggregationEstimate
-from coppice.innetwork.models.frames import WireFrame
-from coppice.innetwork.models.retransmission import expected_waits, mean_waits
+from coppice.innetwork.models.frames import ValueFrame
+from coppice.innetwork.models.retransmission import lossy_tensor_us, mean_waits
 from coppice.innetwork.models.windows import slots_for_line_rate, tensor_us, turn_us
 
 __all__ = ["VALUES_PER_PASS", "SlotRun", "slot_run", "switchml"]
@@ -39,7 +39,7 @@ class SlotRun:
 
 
 def slot_run(
-    case: AggregationCase, size_bytes: int, frame: WireFrame, *, passes: int, ahead: bool = False
+    case: AggregationCase, size_bytes: int, frame: ValueFrame, *, passes: int, ahead: bool = False
 ) -> SlotRun:
     """A tensor through slots with time-outs.
 
@@ -53,7 +53,7 @@ def slot_run(
     Examples:
         >>> from fractions import Fraction
         >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2), slots=64)
-        >>> run = slot_run(case, 2**20, WireFrame(values=256), passes=1)
+        >>> run = slot_run(case, 2**20, ValueFrame(values=256), passes=1)
         >>> round(run.time_us, 2), round(8 * run.gb_per_s), run.line_rate_slots
         (102.99, 86, 69)
     """
@@ -65,17 +65,25 @@ def slot_run(
     window = min(case.own_slots, packets)
     packets += window if ahead else 0
     plain = tensor_us(packets, window, wire_us=wire, rtt_us=rtt)
-    waited = case.timeout_us * expected_waits(packets, window, loss=case.loss, workers=case.workers)
+    time_us = lossy_tensor_us(
+        packets,
+        window,
+        wire_us=wire,
+        rtt_us=rtt,
+        timeout_us=case.timeout_us,
+        loss=case.loss,
+        workers=case.workers,
+    )
     turn_waits = mean_waits(case.loss, case.workers)
     slots = case.own_slots
     endless = max(
         turn_us(slots, wire_us=wire * (1 + turn_waits), rtt_us=0.0), rtt + wire + case.timeout_us * turn_waits
     )
     return SlotRun(
-        time_us=plain + waited,
+        time_us=time_us,
         gb_per_s=slots * frame.payload_bytes / endless / 1000,
         line_rate_slots=slots_for_line_rate(wire_us=wire, rtt_us=rtt),
-        slowdown=(plain + waited) / plain,
+        slowdown=time_us / plain,
     )
 
 
@@ -97,15 +105,16 @@ def switchml(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         >>> round(8 * switchml(case, 10**9).gb_per_s)
         43
     """
-    frame = WireFrame(values=case.values or 256)
+    frame = ValueFrame(values=case.values or 256)
     run = slot_run(case, size_bytes, frame, passes=ceil(frame.values / VALUES_PER_PASS), ahead=True)
     return AggregationEstimate(
         system="switchml",
         time_us=run.time_us,
         gb_per_s=run.gb_per_s,
-        memory_bytes=2 * case.slots * slot_bytes(case.workers, frame.values),
+        memory_bytes=2 * case.all_slots * slot_bytes(case.workers, frame.values),
         error=block_float(case.workers),
         model="min(B 4k/(4k+82), s 4k/(RTT+t)); one window ahead for exponents",
         source="SwitchML, NSDI 2021",
+        link_bytes=1 / frame.efficiency,
         details={"slots_for_line_rate": run.line_rate_slots, "slowdown_by_loss": run.slowdown},
     )

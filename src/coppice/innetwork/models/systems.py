@@ -21,7 +21,7 @@ from coppice.innetwork.models.switchagg import switchagg
 from coppice.innetwork.models.switchml import switchml
 from coppice.text import suggestion
 
-__all__ = ["SYSTEMS", "estimate", "estimates", "named_system"]
+__all__ = ["MODELLED", "SYSTEMS", "estimate", "estimates", "named_system"]
 
 SYSTEMS: dict[str, Callable[[AggregationCase, int], AggregationEstimate]] = {
     "switchml": switchml,
@@ -39,6 +39,9 @@ SYSTEMS: dict[str, Callable[[AggregationCase, int], AggregationEstimate]] = {
     "nvls-tree": nvls_tree,
 }
 """Systems that aggregate in the network; `sharp` is its second version."""
+
+MODELLED = {**SYSTEMS, **YARDSTICKS}
+"""The same and the hosts by themselves."""
 
 
 def named_system(name: str, known: Iterable[str] = SYSTEMS) -> str:
@@ -83,8 +86,7 @@ def estimate(system: str, case: AggregationCase, size_bytes: int) -> Aggregation
     if size_bytes < 1:
         msg = f"expected a size of 1 byte or more, found {size_bytes}."
         raise InputError(msg)
-    known = {**SYSTEMS, **YARDSTICKS}
-    return known[named_system(system, known)](case, size_bytes)
+    return MODELLED[named_system(system, MODELLED)](case, size_bytes)
 
 
 @checked
@@ -110,9 +112,8 @@ def estimates(
         >>> [each.system for each in found], refused["camdoop"]
         (['ring'], 'expected the workers of a 3D torus, 27, 64, 125, ..., found 8: Camdoop needs one.')
     """
-    known = {**SYSTEMS, **YARDSTICKS}
     found, refused = [], {}
-    for name in [named_system(each, known) for each in systems]:
+    for name in [named_system(each, MODELLED) for each in systems]:
         try:
             found.append(estimate(name, case, size_bytes))
         except InputError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from coppice.innetwork.models.frames import WireFrame
+from coppice.innetwork.models.frames import ValueFrame
 
 __all__ = ["slots_for_line_rate", "tensor_us", "turn_us", "window_gb_per_s"]
 
@@ -25,7 +25,7 @@ def turn_us(window: int, *, wire_us: float, rtt_us: float) -> float:
     return max(window * wire_us, rtt_us + wire_us)
 
 
-def window_gb_per_s(frame: WireFrame, window: int, *, gb_per_s: float, rtt_us: float) -> float:
+def window_gb_per_s(frame: ValueFrame, window: int, *, gb_per_s: float, rtt_us: float) -> float:
     """Bytes of values over time: min(B x efficiency, window x payload / (RTT + packet's time)).
 
     Args:
@@ -37,7 +37,7 @@ def window_gb_per_s(frame: WireFrame, window: int, *, gb_per_s: float, rtt_us: f
     Examples:
         At 100 Gb/s (12.5 GB/s), in Gb/s:
 
-        >>> [round(8 * window_gb_per_s(WireFrame(values=256), s, gb_per_s=12.5, rtt_us=6), 1) for s in (32, 64, 128)]
+        >>> [round(8 * window_gb_per_s(ValueFrame(values=256), s, gb_per_s=12.5, rtt_us=6), 1) for s in (32, 64, 128)]
         [43.1, 86.1, 92.6]
     """
     wire = frame.wire_us(gb_per_s)
@@ -47,7 +47,7 @@ def window_gb_per_s(frame: WireFrame, window: int, *, gb_per_s: float, rtt_us: f
 def slots_for_line_rate(*, wire_us: float, rtt_us: float) -> int:
     """The fewest slots with which the link never waits.
 
-    >>> slots_for_line_rate(wire_us=WireFrame(values=256).wire_us(12.5), rtt_us=6)
+    >>> slots_for_line_rate(wire_us=ValueFrame(values=256).wire_us(12.5), rtt_us=6)
     69
     """
     return ceil((rtt_us + wire_us) / wire_us)

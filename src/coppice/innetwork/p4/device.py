@@ -13,9 +13,9 @@ from coppice.innetwork.p4.language.blocks import Exited
 from coppice.innetwork.p4.language.calls import (
     DROPPED,
     ActionSymbol,
+    FrameCursor,
     ParsingError,
     TableSymbol,
-    WireFrame,
 )
 from coppice.innetwork.p4.language.programs import P4Program
 from coppice.innetwork.p4.language.types import DEVICE, PACKET, BitType, Cells, LeafPlace
@@ -218,7 +218,7 @@ class P4Switch:
             raise InputError(msg)
         parser, verify, ingress, *_ = self.program.blocks
         cells = list(self.program.initial)
-        cells[DEVICE], cells[PACKET] = self, WireFrame(frame)
+        cells[DEVICE], cells[PACKET] = self, FrameCursor(frame)
         cells[self._cells["ingress_port"]] = port
         cells[self._cells["packet_length"]] = len(frame)
         try:
@@ -243,8 +243,8 @@ class P4Switch:
     def _leave(self, cells: Cells, copy: Replica, *, replicated: bool) -> bytes | None:
         """Egress of one copy; None where it is dropped."""
         *_, egress, checksums, deparser = self.program.blocks
-        came: WireFrame = cells[PACKET]
-        cells[PACKET] = WireFrame(came.data, came.place)
+        came: FrameCursor = cells[PACKET]
+        cells[PACKET] = FrameCursor(came.data, came.place)
         cells[self._cells["egress_port"]] = copy.port
         cells[self._cells["egress_rid"]] = copy.rid
         cells[self._cells["instance_type"]] = _REPLICATED if replicated else 0

@@ -12,7 +12,7 @@ __all__ = ["SECRET_VARIABLE", "SWITCH_VARIABLE", "parse_address", "read_secret"]
 SWITCH_VARIABLE = "COPPICE_SWITCH"
 """Where the switch is, as HOST:PORT."""
 
-SECRET_VARIABLE = "COPPICE_SWITCH_SECRET"  # noqa: S105  (the name of the variable, whose value is a file)
+SECRET_VARIABLE = "COPPICE_SWITCH_SECRET"
 """File with the secret of the switch."""
 
 

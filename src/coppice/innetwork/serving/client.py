@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from coppice import _core
 from coppice.arguments import checked
 from coppice.errors import CoppiceError, InputError
+from coppice.innetwork.protocols.registry import PROTOCOLS
 from coppice.innetwork.serving.address import parse_address
 
 __all__ = ["SwitchClient", "SwitchError"]
@@ -37,9 +38,9 @@ class SwitchClient:
             one; None where this switch has all of them.
         job: Number of the job, the same at all workers.
         epoch: Life of the job: a job that is started again needs a higher one.
-        protocol: What the switch speaks.
+        protocol: What the switch speaks, see :mod:`coppice.innetwork.protocols`.
         element: Type of the elements at the switch: ``float32`` or ``int32``.
-        values: Of one packet.
+        values: Of one packet; None for as many as the protocol usually has.
         slots: Sums of the job that can be under way, over all threads.
         window: Packets that may be under way, over all threads; None for as many as there are slots.
         threads: Threads of the switch to use, with as many threads here.
@@ -65,7 +66,7 @@ class SwitchClient:
         epoch: int = 1,
         protocol: str = "switchml",
         element: str = "float32",
-        values: int = 256,
+        values: int | None = None,
         slots: int = 64,
         window: int | None = None,
         threads: int = 1,
@@ -79,6 +80,8 @@ class SwitchClient:
         if element not in ELEMENTS:
             msg = f"expected elements of {' or '.join(ELEMENTS)} at the switch, found {element}."
             raise InputError(msg)
+        if values is None:
+            values = PROTOCOLS[protocol].values if protocol in PROTOCOLS else 256
         outstanding = slots if window is None else window
         positive = {
             "workers": workers,
@@ -152,7 +155,12 @@ class SwitchClient:
             raise SwitchError(msg) from None
 
     def all_reduce(
-        self, buffer: NDArray[Any], output: NDArray[Any] | None = None, *, op: str = "sum", timeout_s: float = 300.0
+        self,
+        buffer: NDArray[Any],
+        output: NDArray[Any] | None = None,
+        *,
+        op: str = "sum",
+        timeout_s: float = 300.0,
     ) -> NDArray[Any]:
         """Sum the buffers of all workers, and give the result to all.
 

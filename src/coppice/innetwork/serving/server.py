@@ -51,7 +51,7 @@ class SwitchServer:
     """A switch that runs until it is closed.
 
     Args:
-        protocol: What it speaks, see ``coppice.innetwork``.
+        protocol: What it speaks, see :mod:`coppice.innetwork.protocols`.
         workers: Of a job; jobs of another size are refused. 0 for any.
         slots: Sums that can be under way, over all jobs and threads.
         host: IPv4 address to listen at, or a name that has one.
@@ -107,7 +107,9 @@ class SwitchServer:
             msg = f"expected `index` of 0 to {siblings - 1} for {siblings} switches below one, found {index}."
             raise InputError(msg)
         troubles = faults or PacketFaults()
-        above = None if parent is None else (*parse_address(parent, option="the switch above"), index, siblings)
+        above = (
+            None if parent is None else (*parse_address(parent, option="the switch above"), index, siblings)
+        )
         try:
             self._server = _core.switch_server(
                 protocol=protocol,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from coppice import _core
 from coppice.arguments import checked
@@ -50,6 +51,10 @@ class ProtocolSearch:
             )
             raise CheckError(msg)
 
+    def record(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {"ok": self.ok, **asdict(self)}
+
     def numbered(self) -> list[str]:
         """The trace as lines to print."""
         width = len(str(len(self.trace)))
@@ -76,7 +81,7 @@ def search_interleavings(
 ) -> ProtocolSearch:
     """Drives the machines of a protocol through every interleaving of arrivals, losses, copies and time-outs.
 
-    Each packet under way may arrive next, be lost, or arrive and stay under way as a copy; each node may be woken early.
+    Each packet under way may arrive next, be lost, or arrive and stay under way as a copy; nodes may be woken early.
     In every state that is reached a worker that is done has the exact sum, and if nothing fails from then on everyone
     ends and the switches are empty. The machines are those that sockets drive. States are told apart by hashes of 128
     bits.
@@ -155,5 +160,6 @@ def search_interleavings(
             most_states=most_states,
         )
     except ValueError as error:
-        raise InputError(f"{error}.") from None
+        msg = f"{error}."
+        raise InputError(msg) from None
     return ProtocolSearch(protocol=protocol, **{**found, "trace": tuple(found["trace"])})

@@ -1,8 +1,8 @@
 """All-reduces that switches add up: what a communicator does where its algorithm is a protocol of these.
 
-The switch is a process (``coppice switch serve``) whose place ``COPPICE_SWITCH`` names. Where it cannot be reached, or a
-sum does not complete, all ranks learn of it before any of them uses a result, and the hosts do it themselves from then
-on; or all ranks raise.
+The switch is a process (``coppice switch serve``) whose place ``COPPICE_SWITCH`` names. Where it cannot be reached, or
+a sum does not complete, all ranks learn of it before any of them uses a result, and the hosts do it themselves from
+then on; or all ranks raise.
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ class InNetwork:
             msg = f"expected sum or avg for the algorithm {self.protocol}, found {op}: take an algorithm of the hosts."
             raise InputError(msg)
 
-    def all_reduce(self, program: RankProgram, given: Any, wanted: Any, *, dtype: DataType, op: ReduceOp) -> bool:
+    def all_reduce(
+        self, program: RankProgram, given: Any, wanted: Any, *, dtype: DataType, op: ReduceOp
+    ) -> bool:
         """Reduce in the network; every rank calls this.
 
         Returns:

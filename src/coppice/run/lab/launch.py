@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from coppice.errors import CheckError, InputError
+from coppice.innetwork.serving.address import SWITCH_VARIABLE
 from coppice.run.lab.namespaces import IDENTITY, Lab
 from coppice.run.processes import end_with_parent, stop
 
@@ -34,6 +35,7 @@ def launch_ranks(
     command: Sequence[str],
     *,
     environment: Mapping[str, str] | None = None,
+    switches: Sequence[str] = (),
     timeout_s: float | None = None,
     out: IO[str] | None = None,
     err: IO[str] | None = None,
@@ -47,6 +49,8 @@ def launch_ranks(
         lab: The lab.
         command: Program and arguments.
         environment: Further variables.
+        switches: Address of the aggregating switch of each rank, as :func:`~coppice.run.lab.switches.standing_switches`
+            gives them.
         timeout_s: After so many seconds all are stopped.
         out: Where standard output goes (default: this process's).
         err: Where standard error goes.
@@ -56,6 +60,7 @@ def launch_ranks(
     """
     ranks = range(lab.blueprint.topology.num_ranks)
     nodes = lab.blueprint.rank_nodes
+    own = [{SWITCH_VARIABLE: address} for address in switches] or [{} for _ in ranks]
     processes: list[subprocess.Popen[str]] = []
     readers: list[threading.Thread] = []
     lock = threading.Lock()
@@ -63,7 +68,7 @@ def launch_ranks(
         for rank in ranks:
             process = subprocess.Popen(
                 ["ip", "netns", "exec", lab.namespace(nodes[rank]), *command],
-                env={**os.environ, **_variables(lab, rank), **(environment or {})},
+                env={**os.environ, **_variables(lab, rank), **own[rank], **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from coppice.innetwork.p4.language import syntax as node
-from coppice.innetwork.p4.language.expressions import NameScope, boolean, typed
+from coppice.innetwork.p4.language.expressions import NameScope, boolean, is_member, typed
 from coppice.innetwork.p4.language.tokens import At, refuse
 from coppice.innetwork.p4.language.types import (
     BOOL,
@@ -27,11 +27,11 @@ from coppice.innetwork.p4.language.types import (
 __all__ = [
     "ActionSymbol",
     "CounterSymbol",
+    "FrameCursor",
     "ParsingError",
     "RegisterSymbol",
     "TableSymbol",
     "Task",
-    "WireFrame",
     "call_of",
     "internet_checksum",
     "writable",
@@ -47,7 +47,7 @@ _VOID = ScalarType("void")
 
 
 @dataclass
-class WireFrame:
+class FrameCursor:
     """A frame that is taken apart, and put together again.
 
     Attributes:
@@ -217,7 +217,7 @@ def _method(expression: node.CallOf, target: node.MemberOf, scope: NameScope) ->
             return _done(at, _extract(_header(expression, scope)))
         case "packet_out", "emit":
             _only_in(scope, at, "emit", "deparser")
-            return _done(at, _emit(_header(expression, scope)))
+            return _done(at, _emit(_header(expression, scope), at))
     return refuse(at, f"there is no {target.name} to call here")
 
 
@@ -315,7 +315,7 @@ def _extract(header: GroupPlace) -> Task:
     fields, width, valid = _fields(header), _width(header) // 8, header.valid
 
     def extract(cells: Cells) -> None:
-        frame: WireFrame = cells[PACKET]
+        frame: FrameCursor = cells[PACKET]
         data = frame.data[frame.place : frame.place + width]
         if len(data) < width:
             name = "PacketTooShort"
@@ -330,23 +330,18 @@ def _extract(header: GroupPlace) -> Task:
     return extract
 
 
-def _defined(at: At, path: str) -> NoReturn:
-    refuse(at, f"a field of {path} leaves the switch, and nothing was written to it")
-
-
 def _joined(header: GroupPlace, cells: Cells, fields: list[tuple[int, BitType, int]], at: At) -> int:
     number = 0
     for cell, of, left in fields:
         value = cells[cell]
         if value is None:
-            _defined(at, header.path)
+            refuse(at, f"a field of {header.path} leaves the switch, and nothing was written to it")
         number |= (value & (1 << of.width) - 1) << left
     return number
 
 
-def _emit(header: GroupPlace) -> Task:
+def _emit(header: GroupPlace, at: At) -> Task:
     fields, width, valid = _fields(header), _width(header) // 8, header.valid
-    at = At(header.path, 0, 0)
 
     def emit(cells: Cells) -> None:
         if cells[valid]:
@@ -377,7 +372,7 @@ def _checksum(expression: node.CallOf, scope: NameScope) -> tuple[Typed, Callabl
     if len(given) != 4 or not isinstance(given[1], node.ListOf):
         refuse(expression.at, "expected a condition, a list of values, where the checksum is, and its kind")
     kind = given[3]
-    if not isinstance(kind, node.MemberOf) or kind.name != "csum16":
+    if not is_member(kind, "HashAlgorithm", "csum16"):
         refuse(kind.at, "expected HashAlgorithm.csum16")
     parts: list[tuple[Callable[[Cells], int], BitType]] = []
     for each in given[1].parts:

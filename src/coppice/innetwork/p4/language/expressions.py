@@ -27,7 +27,7 @@ from coppice.innetwork.p4.language.types import (
 )
 from coppice.text import nearest
 
-__all__ = ["NameScope", "boolean", "resolve_type", "typed", "whole_number"]
+__all__ = ["NameScope", "boolean", "is_member", "resolve_type", "typed", "whole_number"]
 
 _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
     "+": operator.add,
@@ -118,6 +118,14 @@ def resolve_type(written: node.TypeName, scope: NameScope) -> P4Type:
     if not isinstance(found, (ScalarType, BitType, RecordType)):
         refuse(written.at, f"expected a type, found {written.name}, which is none")
     return found
+
+
+def is_member(expression: node.Expression | None, of: str, name: str) -> bool:
+    """Whether an expression is ``of.name``, as the values of v1model's enumerations are written."""
+    match expression:
+        case node.MemberOf(base=node.NameOf(name=base), name=member):
+            return (base, member) == (of, name)
+    return False
 
 
 def whole_number(value: Typed) -> int:

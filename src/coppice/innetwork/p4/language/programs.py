@@ -17,7 +17,7 @@ from coppice.innetwork.p4.language.calls import (
     Task,
     call_of,
 )
-from coppice.innetwork.p4.language.expressions import NameScope, resolve_type, typed, whole_number
+from coppice.innetwork.p4.language.expressions import NameScope, is_member, resolve_type, typed, whole_number
 from coppice.innetwork.p4.language.grammar import parsed
 from coppice.innetwork.p4.language.states import parser_task
 from coppice.innetwork.p4.language.tokens import At, refuse
@@ -37,6 +37,21 @@ __all__ = ["P4Program", "read_program"]
 
 _MATCHES = ("exact", "ternary", "lpm")
 _MOST_CELLS = 1 << 24
+
+# Names of core.p4 and v1model.p4 that no declaration of a program may have (within its blocks they may be hidden).
+_DECLARED = (
+    "packet_in",
+    "packet_out",
+    "register",
+    "counter",
+    "CounterType",
+    "HashAlgorithm",
+    "mark_to_drop",
+    "verify_checksum",
+    "update_checksum",
+    "V1Switch",
+    *_MATCHES,
+)
 
 # Roles of V1Switch in their order: what they are, where they stand for checks of calls, their parameters.
 _ROLES = (
@@ -97,6 +112,7 @@ class _Compiler:
         self.file = file
         self.memory = CellMemory()
         self.scope = NameScope(self.memory, call=call_of)
+        self.scope.names.update(dict.fromkeys(_DECLARED, "declared by core.p4 or v1model.p4"))
         self.scope.names.update(standard_metadata_t=STANDARD_METADATA)
         self.scope.names["NoAction"] = ActionSymbol("NoAction", (), lambda _: None)
         self.tables: dict[str, TableSymbol] = {}
@@ -313,7 +329,7 @@ class _Compiler:
             self.registers[name] = register
             return register
         kind = given[1] if len(given) == 2 else None
-        if not isinstance(kind, node.MemberOf) or kind.name != "packets":
+        if not is_member(kind, "CounterType", "packets"):
             refuse(declaration.at, "expected the number of cells and CounterType.packets")
         counter = CounterSymbol(name, self.cells(given[0], scope))
         self.counters[name] = counter

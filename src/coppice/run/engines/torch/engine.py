@@ -26,7 +26,14 @@ from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import BaseEngine, check_rank
 from coppice.run.engines.interpreter import RankMemory
 from coppice.run.engines.progress import ExecutionOrder, carry_out
-from coppice.run.engines.torch.messages import LARGEST_TAG, GlooTransport, first_line, wait_for, wait_steps
+from coppice.run.engines.torch.messages import (
+    LARGEST_TAG,
+    GlooTransport,
+    first_line,
+    lost,
+    wait_for,
+    wait_steps,
+)
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.programs.rank_program import RankProgram
 
@@ -223,10 +230,16 @@ class TorchEngine(BaseEngine):
             arrival = np.empty(sum(sizes), dtype=np.uint8)
             leaving = np.frombuffer(b"".join(have[:number]), dtype=np.uint8).copy()
             works = []
-            if len(arrival):
-                works.append((source, self._gloo.recv([torch.from_numpy(arrival)], source, tag)))
-            if len(leaving):
-                works.append((target, self._gloo.send([torch.from_numpy(leaving)], target, tag)))
+            for start, memory, peer in (
+                (self._gloo.recv, arrival, source),
+                (self._gloo.send, leaving, target),
+            ):
+                if not len(memory):
+                    continue
+                try:
+                    works.append((peer, start([torch.from_numpy(memory)], peer, tag)))
+                except RuntimeError as error:  # the connection is known to be gone already
+                    raise lost(self.rank, peer, "an exchange", error) from None
             for peer, work in works:
                 wait_for(work, patience, self.rank, peer, "an exchange")
             ends = offsets(np.array(sizes, dtype=np.int64)).tolist()

@@ -23,7 +23,7 @@ from coppice.run.engines.progress import ExecutionOrder
 from coppice.run.errors import PeerLost, TimedOut
 from coppice.run.programs.rank_program import RowKind
 
-__all__ = ["LARGEST_TAG", "GlooTransport", "first_line", "run_native", "wait_for", "wait_steps"]
+__all__ = ["LARGEST_TAG", "GlooTransport", "first_line", "lost", "run_native", "wait_for", "wait_steps"]
 
 
 LARGEST_TAG = 2**31 - 1
@@ -94,7 +94,7 @@ class GlooTransport:
         try:
             work = (self._gloo.send if sends else self._gloo.recv)([part], peer, tag)
         except RuntimeError as error:
-            raise _lost(self._program.rank, peer, str(self._program.collective), error) from None
+            raise lost(self._program.rank, peer, str(self._program.collective), error) from None
         heapq.heappush(self._waiting, (self._wait_step[row], row, work))
 
     def completed(self) -> list[int]:
@@ -124,7 +124,7 @@ def wait_for(work: Any, patience: timedelta, rank: int, peer: int, what: str) ->
                 "does, or allow more time."
             )
             raise TimedOut(msg) from None
-        raise _lost(rank, peer, what, error) from None
+        raise lost(rank, peer, what, error) from None
 
 
 def first_line(error: Exception) -> str:
@@ -133,7 +133,8 @@ def first_line(error: Exception) -> str:
     return line.partition("] ")[2].partition(". This is")[0].strip() or line
 
 
-def _lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
+def lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
+    """What gloo says of a connection that is gone, as the error to raise."""
     msg = (
         f"rank {rank} lost the connection to rank {peer} in {what} ({first_line(error)}): see the output of the "
         "other ranks."

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from coppice.errors import InputError
 
-if TYPE_CHECKING:
-    from coppice.training.torch.overlap.schedule import Schedule
+__all__ = ["LateSteps", "PendingGradient", "ScheduledOptimizer", "update_only"]
 
-__all__ = ["PendingGradient", "ScheduledOptimizer", "update_only"]
+
+class LateSteps(Protocol):
+    """What sends gradients and says when a parameter is updated, as the optimizer sees it."""
+
+    accumulates: bool
+
+    def step(self) -> None:
+        """See :meth:`ScheduledOptimizer.step`."""
+
+    def flush(self) -> None:
+        """See :meth:`ScheduledOptimizer.flush`."""
+
+    def synchronize(self) -> None:
+        """See :meth:`ScheduledOptimizer.synchronize`."""
+
+    def close(self) -> None:
+        """See :meth:`ScheduledOptimizer.close`."""
 
 
 class PendingGradient(torch.Tensor):
@@ -65,10 +80,10 @@ def update_only(
 class ScheduledOptimizer(torch.optim.Optimizer):
     """What an optimizer becomes: the same object, state and settings, with steps that may come late."""
 
-    schedule: Schedule
+    schedule: Any  # the OverlapSchedule, which knows this class
     """The policy at work: its plan, times and prediction."""
 
-    def adopt(self, schedule: Schedule) -> None:
+    def adopt(self, schedule: LateSteps) -> None:
         """Belong to a schedule. A scheduler of rates that was made before has put its own `step` on the object."""
         self.schedule = schedule
         self._step_before = vars(self).get("step")

@@ -28,7 +28,7 @@ from coppice.training.torch.overlap.pending import PendingGradient, ScheduledOpt
 from coppice.training.torch.overlap.planning import LaunchPlan, data_parallel_policy, launch_plan
 from coppice.training.torch.overlap.recording import IterationTimes, Readers
 
-__all__ = ["Schedule", "schedule"]
+__all__ = ["OverlapSchedule", "schedule"]
 
 
 def schedule(
@@ -81,7 +81,7 @@ def schedule(
     if isinstance(optimizer, ScheduledOptimizer):
         msg = "expected an optimizer that is not scheduled yet, found one that is: call optimizer.close() first."
         raise InputError(msg)
-    made = Schedule(
+    made = OverlapSchedule(
         model,
         optimizer,
         data_parallel_policy(policy, settings),
@@ -94,7 +94,7 @@ def schedule(
     return model, made.optimizer
 
 
-class Schedule:
+class OverlapSchedule:
     """A policy at work on a model; made by :func:`schedule`.
 
     Attributes:

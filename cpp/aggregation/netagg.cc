@@ -1,0 +1,452 @@
+#include "aggregation/netagg.h"
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+
+#include "aggregation/bytes.h"
+#include "aggregation/state.h"
+
+namespace coppice::aggregation {
+
+using namespace netagg;
+
+namespace {
+
+constexpr std::size_t kMostOutgoing = 64;
+
+}  // namespace
+
+NetAgg::Application::Application(const Job& job, const Options& with, std::span<const Endpoint> below, Endpoint above)
+    : options(with), id(job.id), up(job, with, above, with.fallbacks), slots(with.places) {
+  for (Endpoint each : below) {
+    index.emplace(each, children.size());
+    children.push_back({.at = each,
+                        .window = ReceiveWindow(with.first),
+                        .down = SendWindow({each}, with.window, with.most_bytes, with.first, job.timeout, job.patience)});
+    children.back().standby = children.size() + static_cast<std::size_t>(with.standby) > below.size();
+    children.back().listens = !children.back().standby;
+  }
+  for (Slot& each : slots) each.values.reserve(2 * with.merge.most);
+  share.weight = with.weight;
+}
+
+std::uint32_t NetAgg::Application::members() const {
+  std::uint32_t all = options.members;
+  if (all != 0) return all;
+  for (const Child& each : children) {
+    if (!each.standby && each.members == 0) return 0;
+    if (!each.standby) all |= each.members;
+  }
+  return all;
+}
+
+// What to say beside these contributors: the workers below, where that is true of them.
+std::uint32_t NetAgg::Application::members_of(std::uint32_t contributors) const {
+  const std::uint32_t all = members();
+  return (contributors & ~all) == 0 ? all : 0;
+}
+
+void NetAgg::open(const Job& job, std::span<const Endpoint> children, Endpoint parent) {
+  if (applications_.contains(job.id)) throw std::invalid_argument("job " + std::to_string(job.id) + " is open already");
+  const Options options(job);
+  if (children.size() <= static_cast<std::size_t>(options.standby)) {
+    throw std::invalid_argument("expected at least 1 child that is not on standby, found none");
+  }
+  std::int64_t taken = options.places;
+  for (const auto& [id, app] : applications_) taken += app.options.places;
+  if (taken > slots_) {
+    throw std::invalid_argument("expected all jobs to have at most the " + std::to_string(slots_) +
+                                " slots of the box, found " + std::to_string(taken));
+  }
+  Application app(job, options, children, parent);
+  if (app.index.size() != children.size() || app.index.contains(parent)) {
+    throw std::invalid_argument("expected children and parent to be different parties");
+  }
+  applications_.emplace(job.id, std::move(app));
+}
+
+void NetAgg::close(std::uint32_t job) {
+  applications_.erase(job);  // a task of it that runs takes its time
+}
+
+std::int64_t NetAgg::slots_in_use() const {
+  std::int64_t found = 0;
+  for (const auto& [id, app] : applications_) found += app.open;
+  return found;
+}
+
+std::vector<int> NetAgg::waits_for(std::uint32_t job) const {
+  std::vector<int> found;
+  const auto at = applications_.find(job);
+  if (at == applications_.end()) return found;
+  const std::vector<Child>& children = at->second.children;
+  for (std::size_t child = 0; child < children.size(); ++child) {
+    const Child& each = children[child];
+    const bool late = std::any_of(at->second.slots.begin(), at->second.slots.end(), [&](const Slot& slot) {
+      return slot.state == Slot::State::open && (each.members == 0 || (each.members & ~slot.merged) != 0);
+    });
+    if (late && !each.standby) found.push_back(static_cast<int>(child));
+  }
+  return found;
+}
+
+void NetAgg::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
+  ++counters_[Count::received];
+  if (packet.size() < kHeartbeatBytes || packet[0] < kPartial || packet[0] > kHeartbeat) {
+    ++counters_[Count::malformed];
+    return;
+  }
+  const auto found = applications_.find(load<std::uint32_t>(packet.data() + 4));
+  if (found == applications_.end()) {
+    ++counters_[Count::out_of_range];
+    return;
+  }
+  Application& app = found->second;
+  const auto child = app.index.find(from);
+  ReceiveWindow* const above = app.up.window_of(from);
+  if (child == app.index.end() && above == nullptr) {
+    ++counters_[Count::stranger];
+    return;
+  }
+  if (above != nullptr) app.up.heard(from, now);
+  if (packet[0] == kAcknowledgement) return acknowledged(app, from, packet, now, out);
+  if (packet[0] == kHeartbeat) {
+    if (packet.size() != kHeartbeatBytes || load<std::uint32_t>(packet.data()) != std::uint32_t{kHeartbeat} << 24) {
+      ++counters_[Count::malformed];
+    }
+    return;
+  }
+  if (packet.size() < kHeadBytes || !valid(read_head(packet.data()), packet, app.options)) {
+    ++counters_[Count::malformed];
+    return;
+  }
+  if (packet[0] == kPartial && child != app.index.end()) return from_child(app, child->second, packet, now, out);
+  if (packet[0] == kResult && above != nullptr) return from_above(app, *above, from, packet, now, out);
+  ++counters_[Count::stranger];
+}
+
+void NetAgg::from_child(Application& app, std::size_t index, Bytes packet, Time now, Outbox& out) {
+  Child& child = app.children[index];
+  const Head head = read_head(packet.data());
+  const Arrival arrival = child.window.look(head.sequence);
+  const Slot& slot = app.slot(head.request);
+  if (arrival == Arrival::ahead) {
+    ++counters_[Count::ahead];
+    return;
+  }
+  if (arrival == Arrival::repeated) {
+    ++counters_[Count::repeated];
+  } else if (slot.state == Slot::State::open && slot.request == head.request &&
+             !app.options.merge.fits(slot.values.size(), head.count)) {
+    ++counters_[Count::out_of_range];
+    return;
+  } else if (app.outgoing.size() >= kMostOutgoing || app.tasks.size() >= 2 * app.slots.size() * app.children.size()) {
+    ++counters_[Count::over_quota];
+    child.refused = true;
+    return;
+  } else {
+    child.window.take(head.sequence);
+    child.listens = true;
+    if (app.options.rate == 0) {
+      merge(app, index, packet, now, out);
+    } else {
+      if (app.tasks.empty()) app.share.wait(clock_);
+      app.tasks.emplace_back(index, std::vector<std::uint8_t>(packet.begin(), packet.end()));
+      start_task(now);
+    }
+    if (app.beat == kNever && app.options.heartbeat != 0) app.beat = now + app.options.heartbeat;
+  }
+  send_acknowledgement(child.at, app.id, child.window, false, out);
+}
+
+// One message into its request.
+void NetAgg::merge(Application& app, std::size_t index, Bytes packet, Time now, Outbox& out) {
+  const Head head = read_head(packet.data());
+  const bool root = !app.up.exists();
+  Child& child = app.children[index];
+  Slot& slot = app.slot(head.request);
+  if (!head.alone() && head.members != 0) child.members = head.members;
+  const std::int32_t after = slot.state == Slot::State::empty ? 1 : distance(head.request, slot.request);
+  if (after < 0) {
+    ++counters_[Count::stale];
+    return;
+  }
+  if (after == 0 && slot.state == Slot::State::done) {
+    ++counters_[Count::answered];
+    send_result(app, child, slot, now, out);
+    return;
+  }
+  if (head.alone() && !root) {
+    ++counters_[Count::forwarded];
+    send_up(app, packet, now, out);
+    return;
+  }
+  if (after > 0) {
+    if (slot.state == Slot::State::open) {
+      ++counters_[Count::evicted];  // its sum came to be without this box, or it would not be the turn of this one
+      app.asked -= slot.sent != 0 ? 1 : 0;
+    } else {
+      ++app.open;
+    }
+    slot.state = Slot::State::open;
+    slot.request = head.request;
+    slot.sent = 0;
+    slot.values.resize(head.count);
+    keep(slot.values.data(), packet.data() + kHeadBytes, head.count);
+    if (app.options.straggler != 0 && !root) app.stragglers.emplace_back(now + app.options.straggler, head.request);
+    slot.merged = head.contributors;
+  } else if ((head.contributors & slot.merged) != 0) {
+    const bool known = (head.contributors & ~slot.merged) == 0;
+    ++counters_[known ? Count::repeated : Count::collided];
+  } else if (!app.options.merge.fits(slot.values.size(), head.count)) {
+    ++counters_[Count::out_of_range];
+  } else {
+    ++counters_[Count::aggregated];
+    app.options.merge(slot.values, packet.data() + kHeadBytes, head.count);
+    slot.merged |= head.contributors;
+    if (slot.sent != 0) {
+      // The rest was not waited for.
+      ++counters_[Count::forwarded];
+      slot.sent |= head.contributors;
+      message_.assign(packet.begin(), packet.end());
+      store(message_.data() + 20, app.members_of(head.contributors));
+      send_up(app, message_, now, out);
+    }
+  }
+  const std::uint32_t members = app.members();
+  if (slot.sent == 0 && members != 0 && (members & ~slot.merged) == 0) complete(app, slot, now, out);
+}
+
+void NetAgg::complete(Application& app, Slot& slot, Time now, Outbox& out) {
+  ++counters_[Count::completed];
+  if (app.up.exists()) return pass_on(app, slot, now, out);
+  slot.state = Slot::State::done;
+  --app.open;
+  for (Child& each : app.children) {
+    if (each.listens) send_result(app, each, slot, now, out);
+  }
+}
+
+// What is merged so far goes up.
+void NetAgg::pass_on(Application& app, Slot& slot, Time now, Outbox& out) {
+  if (slot.sent == 0 && app.asked++ == 0) app.up.watch(now);
+  slot.sent = slot.merged;
+  message_.resize(kHeadBytes + 4 * slot.values.size());
+  write_head(message_.data(),
+             {kPartial, static_cast<std::uint8_t>(app.options.merge.kind), 0, 0, app.id, 0, slot.request, slot.merged,
+              app.members_of(slot.merged), static_cast<std::uint16_t>(slot.values.size()), 0});
+  put(message_.data() + kHeadBytes, slot.values.data(), slot.values.size());
+  send_up(app, message_, now, out);
+}
+
+void NetAgg::send_up(Application& app, Bytes message, Time now, Outbox& out) {
+  if (app.up.stream().room() && app.outgoing.empty()) return put_up(app, message, now, out);
+  app.outgoing.emplace_back(message.begin(), message.end());
+}
+
+void NetAgg::put_up(Application& app, Bytes message, Time now, Outbox& out) {
+  SendWindow& stream = app.up.stream();
+  std::uint8_t* place = stream.place(stream.next());
+  std::copy(message.begin(), message.end(), place);
+  store(place + 8, stream.next());
+  stream.send(stream.next(), message.size(), now, out, counters_);
+}
+
+// To one child, if its stream has room; else it asks again, as it does after any other loss of an answer.
+void NetAgg::send_result(Application& app, Child& child, const Slot& slot, Time now, Outbox& out) {
+  SendWindow& stream = child.down;
+  if (!stream.room()) {
+    ++counters_[Count::over_quota];
+    return;
+  }
+  std::uint8_t* place = stream.place(stream.next());
+  write_head(place, {kResult, static_cast<std::uint8_t>(app.options.merge.kind), 0, 0, app.id, stream.next(), slot.request,
+                     slot.merged, 0, static_cast<std::uint16_t>(slot.values.size()), 0});
+  put(place + kHeadBytes, slot.values.data(), slot.values.size());
+  stream.send(stream.next(), kHeadBytes + 4 * slot.values.size(), now, out, counters_);
+}
+
+void NetAgg::from_above(Application& app, ReceiveWindow& window, Endpoint from, Bytes packet, Time now, Outbox& out) {
+  const Head head = read_head(packet.data());
+  const Arrival arrival = window.look(head.sequence);
+  if (arrival == Arrival::ahead) {
+    ++counters_[Count::ahead];
+    return;
+  }
+  Slot& slot = app.slot(head.request);
+  const std::int32_t after = slot.state == Slot::State::empty ? 1 : distance(head.request, slot.request);
+  if (arrival == Arrival::fresh) window.take(head.sequence);
+  if (arrival == Arrival::repeated || (after == 0 && slot.state == Slot::State::done)) {
+    ++counters_[Count::repeated];
+  } else if (after < 0) {
+    ++counters_[Count::stale];
+  } else {
+    if (slot.state == Slot::State::open) {
+      --app.open;
+      app.asked -= slot.sent != 0 ? 1 : 0;
+    }
+    slot.state = Slot::State::done;
+    slot.request = head.request;
+    slot.merged = slot.sent = head.contributors;
+    slot.values.resize(head.count);
+    keep(slot.values.data(), packet.data() + kHeadBytes, head.count);
+    for (Child& each : app.children) {
+      if (each.listens) send_result(app, each, slot, now, out);
+    }
+  }
+  send_acknowledgement(from, app.id, window, false, out);
+}
+
+void NetAgg::acknowledged(Application& app, Endpoint from, Bytes packet, Time now, Outbox& out) {
+  if (packet.size() != kAcknowledgementBytes || packet[1] > 1 || packet[2] != 0 || packet[3] != 0) {
+    ++counters_[Count::malformed];
+    return;
+  }
+  const auto child = app.index.find(from);
+  if (child == app.index.end() && from != app.up.now_at()) {
+    ++counters_[Count::stale];  // of a parent that was given up
+    return;
+  }
+  SendWindow& stream = child != app.index.end() ? app.children[child->second].down : app.up.stream();
+  if (stream.acknowledge(0, load<std::uint32_t>(packet.data() + 8), load<std::uint64_t>(packet.data() + 12), packet[1] != 0,
+                         now, out, counters_) == Acknowledged::impossible) {
+    ++counters_[Count::out_of_range];
+  }
+  proceed(app, now, out);
+}
+
+// Sends up what had no room, and asks again for what was refused.
+void NetAgg::proceed(Application& app, Time now, Outbox& out) {
+  while (!app.outgoing.empty() && app.up.stream().room()) {
+    put_up(app, app.outgoing.front(), now, out);
+    app.outgoing.pop_front();
+  }
+  // Half of the room has to be free, and one child is asked at a time.
+  if (app.outgoing.size() >= kMostOutgoing / 2 || app.tasks.size() >= app.slots.size() * app.children.size()) return;
+  for (std::size_t step = 1; step <= app.children.size(); ++step) {
+    const std::size_t which = (app.asked_child + step) % app.children.size();
+    Child& child = app.children[which];
+    if (!child.refused) continue;
+    child.refused = false;
+    app.asked_child = which;
+    send_acknowledgement(child.at, app.id, child.window, true, out);
+    break;
+  }
+}
+
+void NetAgg::start_task(Time now) {
+  if (task_end_ != kNever) return;
+  Application* chosen = nullptr;
+  for (auto& [id, app] : applications_) {
+    if (app.tasks.empty()) continue;
+    if (chosen == nullptr || app.share.after_next() < chosen->share.after_next()) chosen = &app;
+  }
+  if (chosen == nullptr) return;
+  served_ = chosen->id;
+  clock_ = chosen->share.used;
+  task_start_ = now;
+  const auto bytes = static_cast<std::int64_t>(chosen->tasks.front().second.size());
+  task_end_ = now + chosen->options.latency + bytes * 1'000'000'000 / chosen->options.rate;
+}
+
+void NetAgg::finish_task(Time now, Outbox& out) {
+  task_end_ = kNever;
+  const auto found = applications_.find(served_);
+  if (found == applications_.end() || found->second.tasks.empty()) return start_task(now);  // closed meanwhile
+  Application& app = found->second;
+  const auto [child, packet] = std::move(app.tasks.front());
+  app.tasks.pop_front();
+  app.share.charge(now - task_start_);
+  merge(app, child, packet, now, out);
+  proceed(app, now, out);
+  start_task(now);
+}
+
+// The parent is dead: all that is open goes to the next one.
+void NetAgg::turn(Application& app, Time now, Outbox& out) {
+  app.up.turn(now);
+  app.outgoing.clear();
+  std::vector<Slot*> open;
+  for (Slot& each : app.slots) {
+    if (each.state == Slot::State::open && each.sent != 0) open.push_back(&each);
+  }
+  std::sort(open.begin(), open.end(), [](const Slot* a, const Slot* b) { return distance(a->request, b->request) < 0; });
+  for (Slot* each : open) pass_on(app, *each, now, out);
+}
+
+Time NetAgg::deadline() const {
+  Time first = task_end_;
+  for (const auto& [id, app] : applications_) {
+    first = std::min({first, app.up.stream().deadline(), app.up.suspicion(app.asked != 0), app.beat});
+    if (!app.stragglers.empty()) first = std::min(first, app.stragglers.front().first);
+    for (const Child& each : app.children) first = std::min(first, each.down.deadline());
+  }
+  return first;
+}
+
+void NetAgg::wake(Time now, Outbox& out) {
+  if (now >= task_end_) finish_task(now, out);
+  for (auto& [id, app] : applications_) {
+    app.up.stream().wake(now, out, counters_);
+    for (Child& each : app.children) each.down.wake(now, out, counters_);
+    for (; !app.stragglers.empty() && now >= app.stragglers.front().first; app.stragglers.pop_front()) {
+      Slot& slot = app.slot(app.stragglers.front().second);
+      const bool waits = slot.state == Slot::State::open && slot.request == app.stragglers.front().second && slot.sent == 0;
+      if (waits) pass_on(app, slot, now, out);
+    }
+    if (now >= app.up.suspicion(app.asked != 0)) turn(app, now, out);
+    if (now < app.beat) continue;
+    bool awaited = app.open != 0 || !app.tasks.empty();
+    for (const Child& each : app.children) awaited = awaited || each.down.deadline() != kNever;
+    app.beat = awaited ? now + app.options.heartbeat : kNever;
+    std::uint8_t packet[kHeartbeatBytes] = {kHeartbeat};
+    store(packet + 4, app.id);
+    for (const Child& each : app.children) {
+      if (each.listens) out.send(each.at, packet);
+    }
+  }
+}
+
+void NetAgg::save(Time now, std::vector<std::uint8_t>& state) const {
+  const auto number = [&](auto value) { append(state, static_cast<std::uint64_t>(value)); };
+  const auto bytes = [&](Bytes packet) {
+    number(packet.size());
+    state.insert(state.end(), packet.begin(), packet.end());
+  };
+  number(task_end_ == kNever ? -1 : task_end_ - now);
+  number(task_end_ == kNever ? 0 : task_start_ - now);
+  number(served_);
+  for (const auto& [id, app] : applications_) {
+    number(id);
+    number(app.share.used - clock_);
+    number(app.share.mean);
+    number(app.asked_child);
+    number(app.beat == kNever ? -1 : app.beat - now);
+    for (const Child& each : app.children) {
+      number(each.members);
+      number((each.refused ? 1 : 0) | (each.listens ? 2 : 0));
+      each.window.save(state);
+      each.down.save(now, state);
+    }
+    app.up.save(now, state);
+    for (const Slot& each : app.slots) {
+      number(static_cast<int>(each.state));
+      if (each.state == Slot::State::empty) continue;
+      number(each.request);
+      number(std::uint64_t{each.merged} << 32 | each.sent);
+      for (std::uint32_t value : each.values) number(value);
+    }
+    for (const auto& [time, request] : app.stragglers) {
+      number(time - now);
+      number(request);
+    }
+    for (const auto& each : app.outgoing) bytes(each);
+    for (const auto& [child, packet] : app.tasks) {
+      number(child);
+      bytes(packet);
+    }
+  }
+}
+
+}  // namespace coppice::aggregation

@@ -1,0 +1,95 @@
+"""Part of an all-reduce in the network and the rest by an optimal plan of hosts, on the links that both share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from coppice.arguments import checked
+from coppice.bounds.attainable import in_network_bound
+from coppice.bounds.problem import Problem, problem_of
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.innetwork.clusters.modelled import cluster_system
+from coppice.innetwork.models.splitting import BestSplit, best_split
+from coppice.planners.planning import plan
+from coppice.schedule.loads import body_loads
+
+__all__ = ["ClusterSplit", "split_on_cluster"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSplit:
+    """The best share in the network on a cluster.
+
+    Attributes:
+        system: What adds in the network.
+        algorithm: What hosts do with the rest.
+        best: The share, the times, the links that limit it.
+        bound: No schedule of trees takes less time for each byte, with the switches that add.
+    """
+
+    system: str
+    algorithm: str
+    best: BestSplit
+    bound: Fraction
+
+    @property
+    def words(self) -> str:
+        """The result in a sentence."""
+        rate, most = float(1 / self.best.inv_rate), float(1 / self.bound)
+        return f"{self.system} with {self.algorithm}: {rate:.6g} GB/s of {most:.6g}; {self.best.words}"
+
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {
+            "system": self.system,
+            "algorithm": self.algorithm,
+            "bound_gb_per_s": float(1 / self.bound),
+            **self.best.record(),
+        }
+
+
+@checked
+def split_on_cluster(problem: Any, system: str, *, algorithm: str = "forest") -> ClusterSplit:
+    """The best share of an endless all-reduce in the network of a cluster.
+
+    Loads of links add up: those of the system's trees, of its phases inside boxes, and of the hosts' plan, all at once.
+
+    Args:
+        problem: An all-reduce, what has one, or a topology (also by name).
+        system: Name of a system that the cluster can hold.
+        algorithm: What hosts do, ``forest`` for the optimal plan.
+
+    Raises:
+        InputError: If the cluster cannot hold the system, or the collective is another one.
+        UnreachableError: If the algorithm finds no way.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> found = split_on_cluster(preset("dgx-h100"), "nvls")
+        >>> str(found.best.share), str(1 / found.best.inv_rate), str(1 / found.bound)
+        ('1', '400', '450')
+    """
+    asked = problem_of(problem, None if isinstance(problem, Problem) else Collective.ALL_REDUCE)
+    if asked.collective is not Collective.ALL_REDUCE:
+        msg = f"expected an all_reduce to split, found {asked.collective}."
+        raise InputError(msg)
+    placed = cluster_system(system, asked.topology)
+    result = plan(asked, algorithm=None if algorithm == "forest" else algorithm)
+    loads = body_loads(result.plan.body, asked)
+    topology = asked.topology
+    names = [topology.link_name(link) for link in range(topology.num_links)]
+    return ClusterSplit(
+        system=placed.system,
+        algorithm=algorithm,
+        best=best_split(
+            {
+                name: each / topology.gb_per_s(link)
+                for link, (name, each) in enumerate(zip(names, placed.load, strict=True))
+            },
+            {name: loads.time_per_shard(link) / asked.shards for link, name in enumerate(names)},
+        ),
+        bound=in_network_bound(asked).inv_rate / asked.shards,
+    )

@@ -1,0 +1,120 @@
+"""What systems reach over a range of workers, slots or loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coppice.arguments import checked
+from coppice.errors import InputError
+from coppice.innetwork.models.case import AggregationCase
+from coppice.innetwork.models.estimate import AggregationEstimate
+from coppice.innetwork.models.systems import MODELLED, estimates, named_system
+from coppice.text import suggestion
+
+__all__ = ["SWEEPS", "AggregationSweep", "sweep"]
+
+SWEEPS: Mapping[str, tuple[float, ...]] = {
+    "workers": (2, 4, 8, 16, 32, 64, 128),
+    "slots": (16, 32, 64, 128, 256, 512, 1024),
+    "loss": (0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
+}
+"""What is swept, and over which values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregationSweep:
+    """Estimates over a range.
+
+    Attributes:
+        over: What changes: workers, slots or loss.
+        values: Its values.
+        size_bytes: Bytes of the tensor.
+        found: By system, the estimate at each value, None where it does not suit.
+        refused: Why a system suits at no value.
+    """
+
+    over: str
+    values: tuple[float, ...]
+    size_bytes: int
+    found: Mapping[str, tuple[AggregationEstimate | None, ...]]
+    refused: Mapping[str, str]
+
+    def goodput(self, system: str) -> list[float | None]:
+        """Bytes of the tensor over its time at each value, in GB/s.
+
+        Args:
+            system: Name of a system that suits somewhere.
+        """
+        return [
+            None if each is None else self.size_bytes / each.time_us / 1000 for each in self.found[system]
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "over": self.over,
+            "values": list(self.values),
+            "size_bytes": self.size_bytes,
+            "systems": {
+                name: [None if each is None else each.record() for each in row]
+                for name, row in self.found.items()
+            },
+            "refusals": dict(self.refused),
+        }
+
+
+@checked
+def sweep(
+    systems: Iterable[str],
+    case: AggregationCase,
+    size_bytes: int,
+    *,
+    over: str,
+    values: Sequence[float] | None = None,
+) -> AggregationSweep:
+    """Estimates of several systems over a range.
+
+    Args:
+        systems: Names, of yardsticks as well.
+        case: All that does not change.
+        size_bytes: Bytes of the tensor.
+        over: ``workers``, ``slots`` or ``loss``.
+        values: Values to take; None: those of :data:`SWEEPS`.
+
+    Raises:
+        InputError: If there is no such range or system.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2))
+        >>> found = sweep(["switchml"], case, 10**9, over="slots", values=[32, 64, 128])
+        >>> [round(8 * rate) for rate in found.goodput("switchml")]
+        [43, 86, 93]
+    """
+    if over not in SWEEPS:
+        msg = f"expected a sweep over workers, slots or loss, found {over!r}: {suggestion(over, SWEEPS)}"
+        raise InputError(msg)
+    points = tuple(SWEEPS[over] if values is None else values)
+    names = [named_system(each, MODELLED) for each in systems]
+    rows: dict[str, list[AggregationEstimate | None]] = {}
+    why: dict[str, str] = {}
+    for value in points:
+        changed = replace(case, **{over: value if over == "loss" else int(value)})  # type: ignore[arg-type]
+        found, refused = estimates(names, changed, size_bytes)
+        here = {each.system: each for each in found}
+        for name in [*here, *refused]:
+            rows.setdefault(name, [])
+        for name, row in rows.items():
+            row.append(here.get(name))
+        for name, words in refused.items():
+            why.setdefault(name, words)
+    order = [each for each in dict.fromkeys(names) if any(rows.get(each, ()))]
+    return AggregationSweep(
+        over=over,
+        values=points,
+        size_bytes=size_bytes,
+        found={name: tuple(rows[name]) for name in order},
+        refused={name: words for name, words in why.items() if name not in order},
+    )

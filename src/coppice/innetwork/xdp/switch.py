@@ -1,0 +1,293 @@
+"""A switch in the kernel: SwitchML's sums where frames come in, by XDP (`switchml.bpf.c`)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import struct
+import subprocess
+from functools import cache
+from ipaddress import AddressValueError, IPv4Address
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from coppice.arguments import checked
+from coppice.errors import InputError
+from coppice.files import file_name, read_bytes
+from coppice.innetwork.p4.control_plane import number_of_mac
+from coppice.innetwork.xdp.libbpf import BpfObject, link_xdp, look_up, processors, update
+
+__all__ = ["COUNTS", "XdpHosts", "XdpPass", "XdpSwitch", "XdpWorker", "read_xdp_hosts", "serve_xdp"]
+
+COUNTS = (
+    "received",
+    "aggregated",
+    "completed",
+    "repeated",
+    "answered",
+    "malformed",
+    "stranger",
+    "out_of_range",
+    "stale",
+    "ahead",
+)
+"""What the program counts, named as the native switch counts."""
+
+_SOURCE = Path(__file__).parent / "switchml.bpf.c"
+_PROGRAMS = ("aggregate", "address_copy", "pass")
+_MOST_WORKERS, _MOST_SLOTS = 32, 8192
+_SETTINGS = struct.Struct("=IIII4s16s")
+_HARDWARE_ADDRESS = 0x8927  # SIOCGIFHWADDR
+
+
+class XdpWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker of a switch in the kernel.
+
+    Attributes:
+        mac: Its address.
+        ipv4: Its address.
+        interface: Of the switch, by which the worker is reached.
+    """
+
+    mac: str
+    ipv4: str
+    interface: str
+
+
+class XdpHosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The address that workers send to, and the workers in the order of their numbers."""
+
+    ipv4: str
+    workers: tuple[XdpWorker, ...]
+
+
+def read_xdp_hosts(path: str | os.PathLike[str]) -> XdpHosts:
+    """Workers of a switch in the kernel, from a JSON file with the fields of :class:`XdpHosts`.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InputError: If it cannot be read, or has other fields.
+    """
+    data = read_bytes(path, what="the hosts", hint="name a JSON file with ipv4 and workers")
+    try:
+        return msgspec.json.decode(data, type=XdpHosts)
+    except msgspec.MsgspecError as error:
+        msg = (
+            f"{file_name(path)}: {error}: write an object with ipv4 and workers, as docs/in-network.md shows."
+        )
+        raise InputError(msg) from None
+
+
+class XdpSwitch:
+    """A switch in the kernel that serves one job, until it is closed; also a context.
+
+    Made by :func:`serve_xdp`.
+
+    Attributes:
+        programs: Descriptors of the program for frames, and of the one for copies to each worker.
+    """
+
+    def __init__(self, hosts: XdpHosts, settings: bytes, *, slots: int, code: bytes) -> None:
+        self._links: list[int] = []
+        self._main = BpfObject(
+            code, settings, programs=("aggregate",), without=_PROGRAMS[1:], sizes={"slot_array": slots}
+        )
+        self.programs = [self._main.programs["aggregate"]]
+        self._copies = []
+        senders, copies = self._main.map("senders"), self._main.map("copies")
+        for index, worker in enumerate(hosts.workers):
+            address, mac = IPv4Address(worker.ipv4).packed, _mac(worker.mac)
+            update(senders, address + mac + bytes(2), struct.pack("=I", index))
+            receiver = address + mac + _mac_of(worker.interface)
+            own = settings[: -len(receiver)] + receiver
+            copy = BpfObject(code, own, programs=("address_copy",), without=("aggregate", "pass"))
+            self._copies.append(copy)
+            self.programs.append(copy.programs["address_copy"])
+            number = _index_of(worker.interface)
+            update(copies, struct.pack("=I", index), struct.pack("=Ii", number, self.programs[-1]))
+
+    def attach(self, interfaces: tuple[str, ...]) -> None:
+        """Begin to serve at these interfaces.
+
+        Raises:
+            InputError: If one cannot take a program in its driver.
+        """
+        for each in interfaces:
+            self._links.append(link_xdp(self.programs[0], _index_of(each)))
+
+    def counters(self) -> dict[str, int]:
+        """What happened to packets so far."""
+        counts, number = self._main.map("counts"), processors()
+        found = {}
+        for index, name in enumerate(COUNTS):
+            each = look_up(counts, struct.pack("=I", index), 8 * number)
+            found[name] = sum(struct.unpack(f"={number}Q", each))
+        return found
+
+    def close(self) -> None:
+        """Take the programs off the interfaces; what was summed is lost."""
+        while self._links:
+            os.close(self._links.pop())
+        for each in (*self._copies, self._main):
+            each.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@checked
+def serve_xdp(
+    hosts: XdpHosts,
+    *,
+    slots: int = 256,
+    values: int = 64,
+    job: int = 0,
+    first_packet: int = 0,
+    attach: bool = True,
+) -> XdpSwitch:
+    """Add up int32 of SwitchML's packets in the kernel, in the drivers of the interfaces that workers are reached by.
+
+    Decides as the native switch does, packet ids included. Frames that are none of SwitchML to the switch go on to the
+    kernel. Of a virtual cable (veth) the other end needs an XDP program too, or frames vanish there.
+
+    Args:
+        hosts: The address that workers send to, and the workers.
+        slots: Slots, 1 to 8192, each with two sets.
+        values: Values of a packet: 64 or 256.
+        job: Low eight bits of the job's id.
+        first_packet: Packet id of the first packet of slot 0.
+        attach: Serve at once; otherwise :meth:`XdpSwitch.attach` does.
+
+    Returns:
+        The switch, which serves until it is closed.
+
+    Raises:
+        InputError: If a number is beyond its range, an address or interface is none, clang or libbpf is missing, or the
+            kernel refuses the program.
+    """
+    for name, found, least, most in (
+        ("slots", slots, 1, _MOST_SLOTS),
+        ("job", job, 0, 255),
+        ("first_packet", first_packet, 0, 2**32 - 1),
+    ):
+        if not least <= found <= most:
+            msg = f"expected `{name}` of {least} .. {most:,}, found {found:,}: choose a number in between."
+            raise InputError(msg)
+    if values not in (64, 256):
+        msg = f"expected `values` of 64 or 256, found {values}: the packets of SwitchML have one of these sizes."
+        raise InputError(msg)
+    number = len(hosts.workers)
+    if not 1 <= number <= _MOST_WORKERS:
+        msg = f"expected 1 to {_MOST_WORKERS} workers, found {number}: a bitmap has a bit for each."
+        raise InputError(msg)
+    try:
+        addresses = [
+            IPv4Address(each).packed for each in (hosts.ipv4, *(each.ipv4 for each in hosts.workers))
+        ]
+    except AddressValueError as error:
+        msg = f"{error}: write IPv4 addresses such as 10.0.0.1."
+        raise InputError(msg) from None
+    if len(set(addresses)) != len(addresses):
+        msg = "expected addresses of one party each, found one twice: give each its own."
+        raise InputError(msg)
+    settings = _SETTINGS.pack(number, slots, first_packet, job, addresses[0], bytes(16))
+    switch = XdpSwitch(hosts, settings, slots=slots, code=_compiled(values))
+    if attach:
+        try:
+            switch.attach(tuple(dict.fromkeys(each.interface for each in hosts.workers)))
+        except InputError:
+            switch.close()
+            raise
+    return switch
+
+
+class XdpPass:
+    """A program that lets all frames pass, at the other ends of virtual cables; also a context.
+
+    Without one there, what a switch in the kernel sends into the cable vanishes.
+
+    Args:
+        interfaces: Names of interfaces in the namespace that we are in.
+
+    Raises:
+        InputError: If one cannot take a program in its driver, or clang or libbpf is missing.
+    """
+
+    @checked
+    def __init__(self, *interfaces: str) -> None:
+        self._links: list[int] = []
+        self._object = BpfObject(
+            _compiled(64), bytes(_SETTINGS.size), programs=("pass",), without=_PROGRAMS[:2]
+        )
+        try:
+            for each in interfaces:
+                self._links.append(link_xdp(self._object.programs["pass"], _index_of(each)))
+        except InputError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Take the program off."""
+        while self._links:
+            os.close(self._links.pop())
+        self._object.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@cache
+def _compiled(values: int) -> bytes:
+    """The object file, built once."""
+    compiler = shutil.which("clang")
+    if compiler is None:
+        msg = "a switch in the kernel needs clang: install it, with the headers of libbpf (Debian: clang libbpf-dev)."
+        raise InputError(msg)
+    own = Path("/usr/include") / f"{os.uname().machine}-linux-gnu"
+    command = [compiler, "-O2", "-g", "-target", "bpf", f"-DVALUES={values}", f"-I{own}"]
+    with TemporaryDirectory(prefix="coppice-") as folder:
+        path = Path(folder) / "switchml.o"
+        done = subprocess.run([*command, "-c", str(_SOURCE), "-o", str(path)], capture_output=True, text=True)
+        if done.returncode == 0:
+            return path.read_bytes()
+    first = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
+    msg = f"clang could not build {_SOURCE.name} ({first.strip()}): install libbpf-dev and the kernel's headers."
+    raise InputError(msg)
+
+
+def _mac(text: str) -> bytes:
+    return number_of_mac(text).to_bytes(6, "big")
+
+
+def _index_of(interface: str) -> int:
+    try:
+        return socket.if_nametoindex(interface)
+    except OSError:
+        msg = f"there is no interface {interface!r} here: see `ip link`."
+        raise InputError(msg) from None
+
+
+def _mac_of(interface: str) -> bytes:
+    """The address of an interface in the namespace that we are in."""
+    _index_of(interface)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        found = fcntl.ioctl(probe, _HARDWARE_ADDRESS, struct.pack("16s24x", interface.encode()[:15]))
+    return found[18:24]

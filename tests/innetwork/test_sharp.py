@@ -1,0 +1,206 @@
+"""SHARP: the native machines and their twin, byte for byte; whole jobs; groups, streams and the order of sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from coppice import _core
+from coppice.innetwork.simulated import simulate_all_reduce
+from reference.innetwork.driving import Both, RandomNetwork, in_tree, inputs_of, native_job
+from reference.innetwork.frames import TwinJob
+from reference.innetwork.sharp import SharpSwitchTwin, SharpWorkerTwin
+
+
+def play(seed: int) -> None:
+    """One to three groups on one tree of switches, whose streams take turns."""
+    random = Random(seed)
+    hostile = seed % 3 == 0
+    network = RandomNetwork(
+        seed,
+        loss=random.choice([0, 0.05, 0.2]),
+        doubled=random.choice([0, 0.1]),
+        spoilt=0.2 if hostile else 0,
+        in_order=random.choice([0, 0.5, 1]),
+    )
+    count, groups = random.randint(1, 6), random.randint(1, 3)
+    element = random.choice(["int32", "float32"])
+    shape = in_tree(count, random.choice([2, 3, 8]))
+    switches = [Both(_core.aggregation_switch("sharp", 64), SharpSwitchTwin()) for _ in shape]
+    # Endpoints: switches from 1000 on; worker w of group g is 100 g + w.
+    for at, switch in enumerate(switches):
+        network.nodes[1000 + at] = switch
+    workers: list[list[Both]] = []
+    for group in range(groups):
+        job = TwinJob(
+            id=group,
+            workers=count,
+            slots=8,
+            values=random.randint(1, 5),
+            window=random.randint(1, 8),
+            element=element,
+            timeout=20_000,
+            patience=2**61,
+            settings={
+                "first": random.choice([0, 2**32 - 3]),
+                "low_latency": random.choice([0, 30, 1000]),
+                "streams": random.choice([1, 2]),
+                "operation": 0,
+                "half": random.randrange(3) if element == "float32" else 0,
+            },
+        )
+        above = {}
+        for at, (children, parent) in enumerate(shape):
+            real = [100 * group + c if c < count else 1000 + c - count for c in children]
+            above.update(dict.fromkeys(real, 1000 + at))
+            upper = -1 if parent == -1 else 1000 + parent - count
+            switches[at].native.open(native_job(job), real, upper)
+            switches[at].twin.open(job, real, upper)
+        workers.append([])
+        for index in range(count):
+            at = 100 * group + index
+            native = _core.aggregation_worker("sharp", native_job(job), index, above[at])
+            workers[group].append(Both(native, SharpWorkerTwin(job, above[at])))
+            network.nodes[at] = workers[group][index]
+    for _ in range(2):
+        totals = []
+        for group in range(groups):
+            words, total = inputs_of(random, element, count, random.randrange(25))
+            if element == "float32":  # few enough bits for halves
+                words = [np.sign(each.view(np.float32)).view(np.uint32) for each in words]
+                total = np.sum([each.view(np.float32) for each in words], axis=0).view(np.uint32)
+            totals.append(total)
+            for index, worker in enumerate(workers[group]):
+                network.post(100 * group + index, worker.begin(words[index], network.now))
+        ended = network.run(
+            lambda: all(worker.done for members in workers for worker in members),
+            most=2000 if hostile else 200_000,
+        )
+        if hostile:
+            return
+        assert ended
+        for members, total in zip(workers, totals, strict=True):
+            for worker in members:
+                assert np.array_equal(
+                    worker.output.view(np.float32), total.view(np.float32)
+                ) or np.array_equal(worker.output, total)
+    for switch in switches:
+        assert switch.native.slots_in_use() == 0
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_native_and_twin_answer_alike(part: int) -> None:
+    for seed in range(30 * part, 30 * (part + 1)):
+        play(seed)
+
+
+@pytest.mark.slow
+def test_native_and_twin_answer_alike_at_length() -> None:
+    for seed in range(1000, 1500):
+        play(seed)
+
+
+@pytest.mark.parametrize("operation", [0, 1, 2])
+@pytest.mark.parametrize(("element", "half"), [("int32", 0), ("float32", 0), ("float32", 1), ("float32", 2)])
+def test_operations_and_types(operation: int, element: str, half: int) -> None:
+    """Any floats: native and twin round alike, and the sum is that of the order of the children."""
+    random = np.random.default_rng(operation)
+    job = TwinJob(
+        id=3,
+        workers=5,
+        slots=4,
+        values=33,
+        window=4,
+        element=element,
+        settings={"operation": operation, "half": half},
+    )
+    node = _core.aggregation_switch("sharp", 4)
+    node.open(native_job(job), [0, 1, 2, 3, 4])
+    twin = SharpSwitchTwin()
+    twin.open(job, [0, 1, 2, 3, 4])
+    both = Both(node, twin)
+    for number in range(4):
+        packets = []
+        for w in range(5):
+            worker = SharpWorkerTwin(job, 9)
+            values = random.standard_normal(33) * 10.0 ** random.integers(-6, 5, 33)
+            words = values.astype(np.float32) if element == "float32" else (values * 1000).astype(np.int32)
+            worker.begin(words.view(np.uint32), 0)
+            packets.append((w, _numbered(worker, number)))
+        for w, packet in sorted(packets, key=lambda _: random.random()):
+            both.receive(w, packet, 0)
+
+
+def _numbered(worker: SharpWorkerTwin, number: int) -> bytes:
+    return replace(worker.frame(worker.first), number=number).packed()
+
+
+def simulated(seed: int) -> None:
+    random = Random(seed)
+    groups = [random.randint(1, 8) for _ in range(random.randint(1, 4))]
+    slots = random.randint(1, 16)
+    run = simulate_all_reduce(
+        protocol="sharp",
+        workers=sum(groups),
+        tree=groups,
+        elements=[random.randrange(200) for _ in range(3)],
+        element=random.choice(["int32", "float32"]),
+        slots=slots,
+        window=random.randint(1, slots),
+        values=random.randint(1, 8),
+        drop=random.choice([0, 0.01, 0.1, 0.2]),
+        duplicate=random.choice([0, 0.05]),
+        reorder=random.choice([0, 0.1]),
+        timeout_ms=0.05,
+        patience_ms=1e6,
+        settings={"low_latency": random.choice([0, 100, 4096]), "first": random.choice([0, 2**32 - 9])},
+        seed=seed,
+    )
+    assert run.complete
+    assert run.wrong == 0
+    assert run.worst_error < 1e-4
+
+
+def test_whole_jobs() -> None:
+    for seed in range(200):
+        simulated(seed)
+
+
+@pytest.mark.slow
+def test_whole_jobs_at_length() -> None:
+    for seed in range(200, 10_200):
+        simulated(seed)
+
+
+def test_latency_of_small_messages_is_the_depth_of_the_tree() -> None:
+    """Two links for each level of switches, whatever the number of workers: flat where a ring's is linear."""
+    for workers, tree, levels in ((2, None, 1), (32, None, 1), (32, [8] * 4, 2), (8, [2] * 4, 2)):
+        run = simulate_all_reduce(
+            protocol="sharp", workers=workers, tree=tree, elements=8, values=8, slots=4, latency_us=1.0
+        )
+        wire_us = (16 + 32 + 66) / 12.5e3
+        assert run.time_us == pytest.approx(2 * levels * (1 + wire_us), abs=2e-3 * levels)
+
+
+def test_a_stream_costs_a_round_trip_for_the_tree() -> None:
+    def time_us(low_latency: int) -> float:
+        return simulate_all_reduce(
+            protocol="sharp", workers=8, elements=256 * 1000, slots=64, settings={"low_latency": low_latency}
+        ).time_us
+
+    request_us = 2 * (1 + (16 + 66) / 12.5e3)
+    assert time_us(0) - time_us(2**30) == pytest.approx(request_us, abs=0.01)
+
+
+def test_a_group_without_slots_is_refused() -> None:
+    node = _core.aggregation_switch("sharp", 10)
+    job = TwinJob(id=1, workers=2, slots=8, values=4, window=8)
+    node.open(native_job(job), [0, 1])
+    job.id = 2
+    with pytest.raises(ValueError, match="fall back"):
+        node.open(native_job(job), [2, 3])
+    node.close(1)
+    node.open(native_job(job), [2, 3])

@@ -1,0 +1,164 @@
+"""Streaming aggregation: the native machines and their twin, byte for byte; whole jobs; the laws of the hardware."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from coppice import _core
+from coppice.innetwork.simulated import simulate_all_reduce
+from reference.innetwork.driving import Both, RandomNetwork, in_tree, inputs_of, native_job
+from reference.innetwork.frames import TwinJob
+from reference.innetwork.streaming import StreamingSwitchTwin, StreamingWorkerTwin
+
+
+def play(seed: int) -> None:
+    random = Random(seed)
+    slots = random.randint(1, 5)
+    job = TwinJob(
+        id=random.choice([0, 7, 2**32 - 1]),
+        workers=random.randint(1, 6),
+        slots=slots,
+        values=random.randint(1, 4),
+        window=random.randint(1, 7),
+        element=random.choice(["int32", "float32"]),
+        timeout=20_000,
+        patience=2**61,
+        settings={"first": random.choice([0, 2**32 - 3]), "headroom": random.randrange(slots)},
+    )
+    hostile = seed % 3 == 0
+    network = RandomNetwork(
+        seed,
+        loss=random.choice([0, 0.05, 0.2]),
+        doubled=random.choice([0, 0.1]),
+        spoilt=0.2 if hostile else 0,
+        in_order=random.choice([0.5, 0.9, 1]),
+    )
+    switches = in_tree(job.workers, random.choice([2, 3, 8]))
+    for at, (children, parent) in enumerate(switches):
+        native = _core.aggregation_switch("streaming", slots)
+        native.open(native_job(job), children, parent)
+        network.nodes[job.workers + at] = Both(native, StreamingSwitchTwin(job, children, parent))
+    above = {child: job.workers + at for at, (children, _) in enumerate(switches) for child in children}
+    workers = []
+    for index in range(job.workers):
+        native_worker = _core.aggregation_worker("streaming", native_job(job), index, above[index])
+        workers.append(Both(native_worker, StreamingWorkerTwin(job, above[index])))
+        network.nodes[index] = workers[-1]
+    for _ in range(2):
+        words, total = inputs_of(random, job.element, job.workers, random.randrange(25))
+        for index, worker in enumerate(workers):
+            network.post(index, worker.begin(words[index], network.now))
+        ended = network.run(lambda: all(worker.done for worker in workers), most=2000 if hostile else 200_000)
+        if hostile:
+            return
+        assert ended
+        for worker in workers:
+            assert np.array_equal(worker.output, total)
+            assert np.array_equal(worker.twin.output[: len(total)], total)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_native_and_twin_answer_alike(part: int) -> None:
+    for seed in range(40 * part, 40 * (part + 1)):
+        play(seed)
+
+
+@pytest.mark.slow
+def test_native_and_twin_answer_alike_at_length() -> None:
+    for seed in range(1000, 1500):
+        play(seed)
+
+
+def simulated(seed: int) -> None:
+    random = Random(seed)
+    groups = [random.randint(1, 8) for _ in range(random.randint(1, 4))]
+    slots = random.randint(1, 16)
+    run = simulate_all_reduce(
+        protocol="streaming",
+        workers=sum(groups),
+        tree=groups,
+        elements=[random.randrange(200) for _ in range(3)],
+        element=random.choice(["int32", "float32"]),
+        slots=slots,
+        window=random.randint(1, 16),
+        values=random.randint(1, 8),
+        drop=random.choice([0, 0.01, 0.1, 0.2]),
+        duplicate=random.choice([0, 0.05]),
+        reorder=random.choice([0, 0.1]),
+        timeout_ms=0.05,
+        patience_ms=1e6,
+        settings={"headroom": random.randrange(slots), "first": random.choice([0, 2**32 - 9])},
+        seed=seed,
+    )
+    assert run.complete
+    assert run.wrong == 0
+    assert run.worst_error < 1e-4
+
+
+def test_whole_jobs() -> None:
+    for seed in range(200):
+        simulated(seed)
+
+
+@pytest.mark.slow
+def test_whole_jobs_at_length() -> None:
+    for seed in range(200, 10_200):
+        simulated(seed)
+
+
+def test_the_rate_of_the_link_whatever_the_number_of_workers() -> None:
+    """x/B and a round trip, where a ring takes 2 (n - 1)/n x/B: up to 1.75 times as fast with 8 workers."""
+    frame, overhead, packets = 16 + 4 * 256, 66, 4000
+    for workers in (2, 8, 32):
+        run = simulate_all_reduce(
+            protocol="streaming", workers=workers, elements=256 * packets, slots=64, overhead_bytes=overhead
+        )
+        assert run.complete
+        wire_us = (frame + overhead) / 12.5e3
+        assert run.time_us == pytest.approx(packets * wire_us + 2 * (1 + wire_us), rel=0.01)
+    efficiency = 4 * 256 / (frame + overhead)
+    ring = 2 * (8 - 1) / 8
+    assert run.algbw_gb_per_s / 12.5 * ring == pytest.approx(1.75 * efficiency, rel=0.01)
+
+
+@pytest.mark.parametrize("skew_us", [0.5, 5.0, 50.0])
+def test_full_queues_pause_their_senders_and_lose_nothing(skew_us: float) -> None:
+    """Where the headroom holds what a worker may still have on its way: its window less what is queued then."""
+    wire_us = (16 + 4 * 256 + 66) / 12.5e3
+    run = simulate_all_reduce(
+        protocol="streaming",
+        workers=4,
+        elements=256 * 2000,
+        slots=64,
+        window=64,
+        starts_us=[0, 0, 0, skew_us],
+        settings={"headroom": 32},
+    )
+    assert run.complete
+    assert run.wrong == 0
+    assert run.switch_counts["over_quota"] == run.worker_counts["resent"] == 0
+    assert run.time_us == pytest.approx(2000 * wire_us + skew_us + 2 * (1 + wire_us), rel=0.02)
+
+
+def test_queues_without_headroom_drop_and_recover_without_a_timeout() -> None:
+    run = simulate_all_reduce(
+        protocol="streaming", workers=4, elements=256 * 2000, slots=16, window=64, starts_us=[0, 0, 0, 50.0]
+    )
+    assert run.complete
+    assert run.wrong == 0
+    assert run.switch_counts["over_quota"] > 0
+    assert run.time_us < 1000
+
+
+def test_refusals() -> None:
+    job = TwinJob(id=1, workers=2, slots=4, values=4, window=4)
+    node = _core.aggregation_switch("streaming", 4)
+    for wrong in ([], [3, 3], [-1, 2]):
+        with pytest.raises(ValueError, match="expected"):
+            node.open(native_job(job), wrong)
+    job.settings["headroom"] = 4
+    with pytest.raises(ValueError, match="headroom"):
+        node.open(native_job(job), [0, 1])
