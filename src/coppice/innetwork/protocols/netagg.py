@@ -13,7 +13,6 @@ NETAGG = SwitchProtocol(
     key="request",
     numbers="int32 that wraps around, float32; sum, minimum, maximum, the k largest",
     reliability="streams with selective acknowledgements; bits of the workers in a sum; past dead boxes to the next",
-    reliability="streams with selective acknowledgements; a bit for each worker in a sum; past dead boxes to the next",
     result_path="from the master down the tree of boxes",
     sizing="min(rate of the link, rate of the box / children)",
     values=256,

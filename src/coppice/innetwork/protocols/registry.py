@@ -20,8 +20,6 @@ __all__ = ["PROTOCOLS", "find_protocol"]
 # One line each, in alphabetical order.
 PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
-    for each in (ATP, CAMDOOP, FPISA, NETAGG, NETREDUCE, SHARP, STREAMING, SWITCHAGG, SWITCHML)
-}
     for each in (
         ATP,
         CAMDOOP,

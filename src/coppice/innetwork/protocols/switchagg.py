@@ -13,7 +13,6 @@ SWITCHAGG = SwitchProtocol(
     key="key of the pair: the place of a block in the tensor",
     numbers="int32 that wraps around, float32; sum, minimum, maximum",
     reliability="a stream with selective acknowledgements on each link; ends of streams count once all before is there",
-    result_path="both memories are emptied upwards at the end of each round; multicast from the root switch down",
     result_path="both memories are emptied upwards at the end of a round; multicast from the root down",
     sizing="pairs up: all U keys once where the memories hold them, else N (1 - C / U) + C of N pairs",
     values=256,
