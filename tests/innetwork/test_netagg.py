@@ -16,8 +16,6 @@ from coppice._core import AggregationJob, Element, aggregation_switch, aggregati
 from reference.innetwork import netagg as twin
 from support.twins import Both, Exchange
 
-from coppice._core import AggregationJob, Element, aggregation_switch, aggregation_worker
-
 MASTER, BOX = 100, 101
 
 

@@ -44,7 +44,7 @@ def test_which_switches_add_up() -> None:
         "leaf1": "spine",
     }
     assert [ids[node] for node in of_rank] == ["leaf0", "leaf0", "leaf1", "leaf1"]
-    with pytest.raises(InputError, match="expected a switch that all ranks of .* reach"):
+    with pytest.raises(InputError, match=r"expected a switch that all ranks of .* reach"):
         switch_parents(preset("ring", gpus=4))
 
 
