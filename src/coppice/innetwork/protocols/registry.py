@@ -21,13 +21,13 @@ __all__ = ["PROTOCOLS", "find_protocol"]
 PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
     for each in (
+        ATP,
         CAMDOOP,
-        NETAGG,
         FPISA,
+        NETAGG,
+        NETREDUCE,
         SHARP,
         STREAMING,
-        ATP,
-        NETREDUCE,
         SWITCHAGG,
         SWITCHML,
     )
