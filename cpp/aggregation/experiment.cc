@@ -148,11 +148,23 @@ Outcome run_experiment(const Experiment& experiment, const StopFlag& stop) {
     });
   }
 
-  // Until all workers are done or have given up, and then until no packet is on its way.
-  for (std::uint32_t steps = 0; left > 0 || network.under_way() > 0; ++steps) {
+  // Switches that hold sums when all workers are done may give them back at a time-out, if what should have told them so
+  // was lost; they get as long as a worker has patience.
+  Time settled_by = kNever;
+  const auto unsettled = [&] {
+    if (settled_by == kNever) settled_by = network.now() + std::min(experiment.job.patience, kNever / 4);
+    bool held = false, timed = false;
+    for (Endpoint each = workers; each < assembly.size(); ++each) {
+      held = held || static_cast<const Aggregator&>(network.node(each)).slots_in_use() > 0;
+      timed = timed || network.node(each).deadline() < settled_by;
+    }
+    return held && timed;
+  };
+  // Until all workers are done or have given up, no packet is on its way, and the switches are empty if they can be.
+  for (std::uint32_t steps = 0; left > 0 || network.under_way() > 0 || unsettled(); ++steps) {
     if (steps % 4'096 == 0) poll(stop);
     const Endpoint driven = network.step();
-    if (driven == Network::kOver || network.now() > experiment.limit) break;
+    if (driven == Network::kOver || network.now() > experiment.limit || network.now() > settled_by) break;
     if (driven >= 0 && driven < workers) look(driven);
   }
 

@@ -234,6 +234,21 @@ class Explorer {
     return key;
   }
 
+  // When a node wants to be woken; never where it is so late that it could only be to give up.
+  static Time due(const State& state, std::size_t each) {
+    const Time at = state.parties[each].node->deadline();
+    return at - state.now > kNever / 16 ? kNever : at;
+  }
+
+  // Whether a time-out at `at` would come before its turn: a packet is under way, or another one is due before.
+  static bool is_early(const State& state, Time at) {
+    if (!state.mail.empty()) return true;
+    for (std::size_t each = 0; each < state.parties.size(); ++each) {
+      if (due(state, each) < at) return true;
+    }
+    return false;
+  }
+
   // What may happen; first what does where nothing fails any more.
   std::vector<Action> actions(const State& state) const {
     std::vector<Action> all, faults;
@@ -248,15 +263,14 @@ class Explorer {
       if (state.losses > 0) faults.push_back({Kind::lose, i});
       if (state.duplicates > 0) faults.push_back({Kind::repeat, i});
     }
-    std::vector<std::pair<Time, std::uint32_t>> sleepers;
     for (std::uint32_t each = 0; each < state.parties.size(); ++each) {
-      const Time due = state.parties[each].node->deadline();
-      if (due != kNever) sleepers.emplace_back(due, each);
+      const Time at = due(state, each);
+      if (at != kNever && (state.early_timeouts > 0 || !is_early(state, at))) all.push_back({Kind::wake, each});
     }
-    std::ranges::sort(sleepers);
-    if (state.mail.empty() || state.early_timeouts > 0) {
-      for (const auto& [due, each] : sleepers) all.push_back({Kind::wake, each});
-    }
+    // Those whose turn it is come first.
+    std::ranges::stable_partition(all, [&](const Action& action) {
+      return action.kind != Kind::wake || !is_early(state, due(state, action.what));
+    });
     all.insert(all.end(), faults.begin(), faults.end());
     return all;
   }
@@ -270,23 +284,25 @@ class Explorer {
         late += (late.empty() ? "worker " : ", ") + std::to_string(w);
       }
     }
-    for (const Party& one : state.parties) {
-      if (!late.empty() && one.node->deadline() != kNever) return {};
+    std::string held;
+    for (std::size_t each = static_cast<std::size_t>(assembly_.workers()); each < state.parties.size(); ++each) {
+      const auto slots = static_cast<const Aggregator&>(*state.parties[each].node).slots_in_use();
+      if (slots != 0) held = name(static_cast<Endpoint>(each)) + " holds slots: " + std::to_string(slots);
+    }
+    if (late.empty() && held.empty()) return std::string(kComplete);
+    for (std::size_t each = 0; each < state.parties.size(); ++each) {
+      if (due(state, each) != kNever) return {};
     }
     if (!late.empty()) return "nothing is under way and nobody wants to be woken, but " + late + " has no sum";
-    for (std::size_t each = static_cast<std::size_t>(assembly_.workers()); each < state.parties.size(); ++each) {
-      const auto held = static_cast<const Aggregator&>(*state.parties[each].node).slots_in_use();
-      if (held != 0) return "every worker is done, but " + name(static_cast<Endpoint>(each)) + " holds " + std::to_string(held) + " slots";
-    }
-    return std::string(kComplete);
+    return "every worker is done, nothing is under way and nobody wants to be woken, but the " + held;
   }
 
   State after(const State& state, const Action& action) {
     State next = state;
     if (action.kind == Kind::wake) {
       const auto at = static_cast<Endpoint>(action.what);
-      if (!next.mail.empty()) --next.early_timeouts;
-      next.now = std::max(next.now, party(next, at).node->deadline());
+      if (is_early(next, due(next, action.what))) --next.early_timeouts;
+      next.now = std::max(next.now, due(next, action.what));
       drive(next, at, [&](Node& node, Outbox& out) { node.wake(next.now, out); });
       settle(next, true);
       return next;
@@ -397,7 +413,7 @@ class Explorer {
 
   std::string described(const State& state, const Action& action) const {
     if (action.kind == Kind::wake) {
-      return name(static_cast<Endpoint>(action.what)) + ": time-out" + (state.mail.empty() ? "" : ", too early");
+      return name(static_cast<Endpoint>(action.what)) + ": time-out" + (is_early(state, due(state, action.what)) ? ", too early" : "");
     }
     const Letter& letter = *state.mail[action.what];
     std::string text = name(letter.from) + " -> " + name(letter.to) + ": ";

@@ -7,7 +7,8 @@
 //   * a worker that is done has the sum of all workers, exactly;
 //   * a continuation without further faults ends: all packets arrive and all time-outs are waited for until every worker
 //     is done, nothing is under way and no switch holds a sum.
-// Time-outs while nothing is under way cost no budget; earlier ones (a time-out that was too short) do.
+// Time-outs cost no budget while nothing is under way, in the order in which they are due; earlier ones (a time-out that was
+// too short, a clock that is too fast) do.
 //
 // States are compared by 128-bit hashes of their bytes: two different ones are taken for one with a probability below
 // 10^-24 for a million states.

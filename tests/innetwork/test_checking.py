@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from coppice.cli import app
 from coppice.errors import CheckError, InputError
+from coppice.innetwork.protocols import PROTOCOLS
 from coppice.innetwork.simulated import search_interleavings
 
 PUBLISHED = {"published_rule": 1.0}
@@ -38,6 +39,18 @@ def test_no_interleaving_is_wrong(job: dict[str, Any]) -> None:
     assert found.ok
     assert found.whole
     assert found.states > 10
+
+
+@pytest.mark.parametrize("protocol", sorted(set(PROTOCOLS) - {"fpisa"}))  # integers are searched
+@pytest.mark.parametrize("budget", ["losses", "duplicates"])
+def test_no_interleaving_is_wrong_in_other_protocols(protocol: str, budget: str) -> None:
+    budgets = {"losses": 0, "duplicates": 0, "early_timeouts": 0, budget: 1}
+    slots = 64 if protocol == "netreduce" else 2
+    found = search_interleavings(
+        protocol=protocol, slots=slots, window=1, elements=2, most_states=20_000, **budgets
+    )
+    found.require_ok()
+    assert found.whole or protocol in ("camdoop", "netreduce")  # which do more than fits
 
 
 @pytest.mark.slow

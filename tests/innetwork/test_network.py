@@ -23,11 +23,34 @@ def law_us(
     return packets * max(wire, trip / slots) + trip
 
 
-def test_records_are_those_of_native_protocols() -> None:
-    assert set(PROTOCOLS) <= set(_core.aggregation_protocols())
+def test_each_native_protocol_has_its_record() -> None:
+    assert set(PROTOCOLS) == set(_core.aggregation_protocols())
     assert list(PROTOCOLS) == sorted(PROTOCOLS)
     with pytest.raises(InputError, match="did you mean 'switchml'"):
         find_protocol("switchm")
+
+
+@pytest.mark.parametrize("tree", [None, [2, 2]])
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+def test_every_protocol_is_exact_and_leaves_nothing(protocol: str, tree: list[int] | None) -> None:
+    floats = protocol == "fpisa"
+    for seed in range(3):
+        run = simulate_all_reduce(
+            workers=4,
+            tree=tree,
+            protocol=protocol,
+            elements=(2000, 0, 300),
+            element="float32" if floats else "int32",
+            slots=512 if protocol == "netreduce" else 16,
+            window=8,
+            drop=0.02,
+            duplicate=0.02,
+            reorder=0.05,
+            timeout_ms=0.2,
+            seed=seed,
+        )
+        assert (run.complete, run.wrong) == (True, 0), run
+        assert run.worst_error < (1e-5 if floats else 1e-300)
 
 
 @pytest.mark.parametrize("values", [64, 256])
