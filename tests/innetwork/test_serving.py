@@ -165,6 +165,19 @@ def test_every_protocol_sums_over_sockets(protocol: str, loss: float) -> None:
                 np.testing.assert_allclose(each, 3 * (np.arange(len(each)) % 100) + 3, rtol=1e-5, atol=1e-5)
 
 
+def test_one_switch_speaks_several_protocols() -> None:
+    with SwitchServer("switchml,atp,sharp") as switch:
+        for protocol in ("sharp", "switchml", "atp"):
+            sums(switch, 2, [3000], protocol=protocol, window=8)
+        end = SwitchClient(switch.address, worker=0, workers=1, protocol="netagg")
+        with pytest.raises(SwitchError, match="the switch speaks switchml,atp,sharp, the worker netagg"):
+            end.join()
+    with pytest.raises(InputError, match="each protocol once"):
+        SwitchServer("switchml,switchml")
+    with pytest.raises(InputError, match="expected one of the protocols"):
+        SwitchServer("switchml,")
+
+
 def test_several_threads() -> None:
     with SwitchServer(slots=64, threads=3) as switch:
         sums(switch, 2, [1, 10_000, 200], values=64, slots=24, threads=3)
