@@ -27,9 +27,9 @@ RANKS = 3
 
 @pytest.fixture
 def switch(monkeypatch: pytest.MonkeyPatch) -> Iterator[SwitchServer]:
-    with SwitchServer(workers=RANKS, slots=256) as running:
+    with SwitchServer("switchml,atp", workers=RANKS, slots=256) as running:
         monkeypatch.setenv("COPPICE_SWITCH", running.address)
-        monkeypatch.setenv("COPPICE_SWITCH_SETTINGS", "values=64,slots=32,timeout_ms=5")
+        monkeypatch.setenv("COPPICE_SWITCH_SETTINGS", "values=62,slots=32,timeout_ms=5")
         yield running
 
 
@@ -89,7 +89,7 @@ def test_rows_of_the_benchmark(switch: SwitchServer, tmp_path: Path) -> None:
             engine,
             preset("star", gpus=RANKS),
             Collective.ALL_REDUCE,
-            algorithms=["switchml", "ring"],
+            algorithms=["switchml", "atp", "ring"],
             sizes=[4, 70_000],
             rounds=2,
             warmup=1,
@@ -98,11 +98,11 @@ def test_rows_of_the_benchmark(switch: SwitchServer, tmp_path: Path) -> None:
         )
         return [(row.algorithm, row.wrong, row.refusal, row.pieces > 0) for row in rows]
 
-    wanted = [("switchml", 0, "", False), ("ring", 0, "", True)] * 2
+    wanted = [("switchml", 0, "", False), ("atp", 0, "", False), ("ring", 0, "", True)] * 2
     assert run_ranks(RANKS, work) == [wanted] * RANKS
     # The jobs are left when the benchmark ends.
     lines = switch.events()
-    assert sum("begins" in line for line in lines) == sum("all workers left" in line for line in lines) == 1
+    assert sum("begins" in line for line in lines) == sum("all workers left" in line for line in lines) == 2
 
 
 @pytest.mark.usefixtures("switch")

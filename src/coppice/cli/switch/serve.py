@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 0.05
 def serve(
     *,
     protocol: Annotated[
-        str, typer.Option("--protocol", help="What it speaks: switchml and others.")
+        str, typer.Option("--protocol", help="What it speaks: switchml, atp, ..., or several: a,b.")
     ] = "switchml",
     workers: Annotated[int, typer.Option("--workers", min=0, help="Workers of a job; 0: any number.")] = 0,
     slots: Annotated[int, typer.Option("--slots", min=1, help="Sums that can be under way.")] = 256,
@@ -71,6 +71,7 @@ def serve(
     \b
     Examples:
       coppice switch serve --protocol switchml --workers 4 --slots 256 --port 9000
+      coppice switch serve --protocol switchml,atp,sharp --workers 2
       coppice switch serve --workers 2 --drop 0.01 --reorder 0.01 --seed 7 --json --report 1
       coppice switch serve --workers 2 --parent 10.0.0.1:9000 --index 0 --siblings 2
     """  # noqa: D301 (\b is for the help formatter)

@@ -52,6 +52,15 @@ class SwitchClient:
 
     Raises:
         InputError: If an option is out of range.
+
+    Examples:
+        >>> from coppice.innetwork.serving.server import SwitchServer
+        >>> with (
+        ...     SwitchServer() as switch,
+        ...     SwitchClient(switch.address, worker=0, workers=1, element="int32") as worker,
+        ... ):
+        ...     worker.all_reduce(np.arange(3, dtype=np.int32)).tolist()
+        [0, 1, 2]
     """
 
     @checked

@@ -51,9 +51,9 @@ class SwitchServer:
     """A switch that runs until it is closed.
 
     Args:
-        protocol: What it speaks, see :mod:`coppice.innetwork.protocols`.
+        protocol: What it speaks, see :mod:`coppice.innetwork.protocols`; several with commas between them.
         workers: Of a job; jobs of another size are refused. 0 for any.
-        slots: Sums that can be under way, over all jobs and threads.
+        slots: Sums that can be under way, over all jobs and threads, of each protocol.
         host: IPv4 address to listen at, or a name that has one.
         port: UDP port of the first thread, the next ones follow; 0 for any free one.
         threads: Threads with a port each.
@@ -71,6 +71,8 @@ class SwitchServer:
         InputError: If an option is out of range, or the port cannot be used.
 
     Examples:
+        >>> import numpy as np
+        >>> from coppice.innetwork.serving.client import SwitchClient
         >>> with SwitchServer(workers=1) as switch:
         ...     with SwitchClient(switch.address, worker=0, workers=1) as worker:
         ...         worker.all_reduce(np.ones(3, dtype=np.float32)).tolist()
