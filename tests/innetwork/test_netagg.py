@@ -9,8 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.reference.innetwork import netagg as twin
-from tests.support.twins import Both, Exchange
 
 from coppice._core import AggregationJob, Element, aggregation_switch, aggregation_worker
 from reference.innetwork import netagg as twin
