@@ -25,7 +25,7 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.frames import WireFrame
+from coppice.innetwork.models.frames import ValueFrame
 from coppice.innetwork.models.switchml import slot_run
 from coppice.run.bench.measuring import busy_share, core_times
 from coppice.run.lab.launch import launch_ranks
@@ -115,7 +115,7 @@ def law_us(name: str, workers: int, size: int, trip: float) -> float:
     """What the model of a contender says, where it has one."""
     rate = Fraction(MBIT, 8000)
     if name == "SwitchML":
-        frame = WireFrame(values=VALUES, overhead_bytes=OVERHEAD_BYTES)
+        frame = ValueFrame(values=VALUES, overhead_bytes=OVERHEAD_BYTES)
         wire = frame.wire_us(rate)
         case = AggregationCase(workers=workers, gb_per_s=rate, rtt_us=max(0.0, trip - 2 * wire), slots=SLOTS)
         return slot_run(case, size, frame, passes=1, ahead=True).time_us
@@ -128,7 +128,7 @@ def table(
     """One table, and SwitchML's time."""
     times = {name: statistics.median(float(row["time_us"]) for row in runs) for name, runs in found.items()}
     best = min(time for name, time in times.items() if name != "SwitchML")
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, time in times.items():
         law = law_us(name, workers, size, trip) if name != "MPICH" and name != "Open MPI" else None
         wrong = sum(int(row["wrong"]) for row in found[name])
