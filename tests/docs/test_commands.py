@@ -53,7 +53,7 @@ REASONS = {
     r"(COPPICE|NCCL)_\S+=": "stands for the user's own program",
     r"export NCCL_TUNER_PLUGIN": "sets variables of the shell",
     r"for rank in": "starts a program of the page, which test_shared_memory_page.py does",
-    r"coppice lab up": "needs root and network namespaces",
+    r"coppice lab (up|run|down)": "needs root and network namespaces; tests/run/lab does it",
     r"coppice switch serve": "runs until it is stopped; tests/innetwork/test_serving.py starts it",
     r"coppice switch xdp": "needs root and runs until it is stopped; test_xdp_network.py starts it",
     r"coppice tune (sweep|check)": "measures a library on a cluster",
