@@ -206,8 +206,12 @@ struct Batch::Memory {
   }
 };
 
-Batch::Batch(Socket& socket, bool connected)
-    : socket_(socket), connected_(connected), memory_(std::make_unique<Memory>()), bytes_(kArena) {}
+Batch::Batch(Socket& socket, bool connected, bool segments)
+    : socket_(socket),
+      connected_(connected),
+      segments_(segments),
+      memory_(std::make_unique<Memory>()),
+      bytes_(kArena) {}
 Batch::~Batch() = default;
 
 std::uint8_t* Batch::room(std::size_t bytes) {
@@ -241,7 +245,8 @@ void Batch::flush(bool& unreachable) {
       const std::size_t length = target.packets[first].iov_len;
       std::size_t last = first + 1, bytes = length;
       while (segments_ && last < target.packets.size() && last - first < kMostSegments &&
-             bytes + target.packets[last].iov_len <= kMostTogether && target.packets[last].iov_len <= length) {
+             bytes + target.packets[last].iov_len <= kMostTogether && target.packets[last].iov_len <= length &&
+             target.packets[last].iov_len > 0) {
         bytes += target.packets[last].iov_len;
         if (target.packets[last++].iov_len < length) break;
       }

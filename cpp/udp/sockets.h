@@ -60,7 +60,7 @@ class Intake {
 // Collects packets, and sends them together.
 class Batch final : public Wire {
  public:
-  explicit Batch(Socket& socket, bool connected);
+  Batch(Socket& socket, bool connected, bool segments = true);
   ~Batch() override;
   std::uint8_t* room(std::size_t bytes) override;
   void send(std::span<const Address> to) override;
@@ -72,7 +72,7 @@ class Batch final : public Wire {
   struct Memory;
   Socket& socket_;
   const bool connected_;
-  bool segments_ = true;  // the kernel cuts messages
+  bool segments_;  // the kernel cuts messages
   std::unique_ptr<Memory> memory_;
   std::vector<std::uint8_t> bytes_;
   std::size_t used_ = 0, room_ = 0;
