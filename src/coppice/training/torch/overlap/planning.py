@@ -57,9 +57,6 @@ def data_parallel_policy(name: str, settings: Mapping[str, object]) -> DataParal
             "pace, priority, tictac, gradientflow, jia, mg-wfbp, wfbp or serial."
         )
         raise InputError(msg)
-    if getattr(found.settings, "ratio", 1.0) < 1:
-        msg = f"expected {name} with ratio=1, found {found.settings.ratio:g}: parts of gradients are simulated only."
-        raise InputError(msg)
     return found
 
 

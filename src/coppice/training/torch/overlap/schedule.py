@@ -9,7 +9,7 @@ reads a parameter next waits for its sum and updates it first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -27,6 +27,8 @@ from coppice.training.torch.overlap.network import measure_network
 from coppice.training.torch.overlap.pending import PendingGradient, ScheduledOptimizer, update_only
 from coppice.training.torch.overlap.planning import LaunchPlan, data_parallel_policy, launch_plan
 from coppice.training.torch.overlap.recording import IterationTimes, Readers
+from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, SparseSums
+from coppice.training.torch.overlap.trained import require_alike, trained_parameters
 
 __all__ = ["OverlapSchedule", "schedule"]
 
@@ -122,12 +124,13 @@ class OverlapSchedule:
         self._model = model
         self._streams = streams
         self._tune, self._recorded, self._timeout_s = tune, recorded, timeout_s
-        self._names, self._trained = _trained(model, optimizer)
-        self._check_alike()
+        self._names, self._trained = trained_parameters(model, optimizer)
+        require_alike(self._names, self._trained, streams.group("network"))
         self._places = {id(parameter): place for place, parameter in enumerate(self._trained)}
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
                 dist.broadcast(tensor.detach(), src=streams.ranks[0], group=streams.group("network"))
+        self._sparse = self._sparse_sums(optimizer)
         self._device = self._trained[0].device
         self._network = network or measure_network(streams.group("network"), self._device)
         self._times = IterationTimes(len(self._trained), self._synchronizer())
@@ -171,6 +174,8 @@ class OverlapSchedule:
         """See :meth:`ScheduledOptimizer.step`."""
         groups = [dict(group) for group in self.optimizer.param_groups]
         if self._barrier:
+            if self._sparse is not None:
+                groups = [{**group, **UNDERLYING} for group in groups]
             update_only(self.optimizer, groups, self._trained)
             return
         self._asked = groups if self._pending else None
@@ -206,6 +211,21 @@ class OverlapSchedule:
             hook.remove()
         self.optimizer.release()
 
+    def state(self) -> dict[str, Any]:
+        """See :meth:`LateSteps.state`."""
+        return {} if self._sparse is None else {STATE_KEY: self._sparse.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See :meth:`LateSteps.load`."""
+        if self._sparse is not None:
+            self._sparse.load(state.get(STATE_KEY))
+        elif STATE_KEY in state:
+            msg = (
+                f"expected a state of a training that sends whole gradients, found {STATE_KEY!r}: take gradientflow "
+                "with its `ratio`, or remove the key, and with it what was held back."
+            )
+            raise InputError(msg)
+
     @property
     def _barrier(self) -> bool:
         return self.plan.scope is UpdateScope.BARRIER
@@ -215,34 +235,29 @@ class OverlapSchedule:
             return lambda: torch.cuda.synchronize(self._device)
         return lambda: None
 
-    def _check_alike(self) -> None:
-        """Ranks train the same tensors; else messages would not meet."""
-        own = [
-            (name, list(p.shape), str(p.dtype)) for name, p in zip(self._names, self._trained, strict=True)
-        ]
-        everyone: list[Any] = [None] * len(self._streams.ranks)
-        dist.all_gather_object(everyone, own, group=self._streams.group("network"))
-        for rank, other in enumerate(everyone):
-            if other != own:
-                differing = next(
-                    (mine[0] for mine, theirs in zip(own, other, strict=False) if mine != theirs),
-                    "their number",
-                )
-                msg = (
-                    f"expected the same trained parameters on all ranks, found others on rank {rank} ({differing}): "
-                    "build the model alike on all."
-                )
-                raise InputError(msg)
+    def _sparse_sums(self, optimizer: torch.optim.Optimizer) -> SparseSums | None:
+        settings = self.policy.settings
+        if getattr(settings, "ratio", 1.0) == 1:
+            return None
+        ranks, rank = len(self._streams.ranks), self._streams.rank
+        return SparseSums(
+            optimizer,
+            self._trained,
+            ranks=ranks,
+            rank=rank,
+            ratio=settings.ratio,
+            chunk_elements=settings.chunk_elements,
+        )
 
     def _adopt(self, plan: LaunchPlan) -> None:
         """Carry out a plan from now on."""
         self.plan = plan
         self._layer_of = {place: layer for layer, place in enumerate(plan.tensors)}
         tensors = [self._trained[place] for place in plan.tensors]
-        self._carrier = Carrier(plan, tensors, self._streams, self._timeout_s)
+        self._carrier = Carrier(plan, tensors, self._streams, self._timeout_s, sparse=self._sparse)
 
     def _first_plan(self) -> LaunchPlan:
-        """Everything at once when the backward pass is over; DDP's first buckets where the policy is DDP."""
+        """All messages when the backward pass is over: one; DDP's first buckets, and chunks where they are chosen."""
         count = len(self._trained)
         sizes = tuple(float(p.numel() * p.element_size()) for p in self._trained)
         work = LayerWorkload(
@@ -259,7 +274,7 @@ class OverlapSchedule:
         every = tuple(range(count))
         messages = tuple(
             replace(message, seconds=0.0, layers=every, carries=message.gradients)
-            for message in whole.messages(work)
+            for message in (self.policy if self._sparse is not None else whole).messages(work)
         )
         order = {"network": tuple(range(len(messages)))}
         return LaunchPlan(messages=messages, tensors=every, order=order, scope=UpdateScope.BARRIER)
@@ -341,8 +356,11 @@ class OverlapSchedule:
         if gradient is None or gradient.is_sparse:
             msg = f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
             raise InputError(msg)
-        for view in self._carrier.views[self._layer_of[place]]:
-            torch.mul(gradient, 1 / len(self._streams.ranks), out=view)
+        if self._sparse is not None:
+            self._sparse.accumulate(place, gradient)
+        else:
+            for view in self._carrier.views[self._layer_of[place]]:
+                torch.mul(gradient, 1 / len(self._streams.ranks), out=view)
         if self.workload is None:
             self._times.arrive(place)
             self._arrival.append(place)
@@ -378,6 +396,8 @@ class OverlapSchedule:
             raise InputError(msg)
         if self._barrier:
             self._carrier.wait(range(len(self.plan.messages)))
+            if self._sparse is not None:
+                self._sparse.finish()
             for place, parameter in enumerate(self._trained):
                 parameter.grad = self._view(place)
         if self.workload is None:
@@ -420,24 +440,3 @@ class OverlapSchedule:
             self.workload = workload
         for parameter, view in zip(self._trained, views, strict=True):
             parameter.grad = view  # of the old pools, until the next step has used them
-
-
-def _trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[list[str], list[nn.Parameter]]:
-    """Names and tensors of what the optimizer trains, in the order of the model.
-
-    Raises:
-        InputError: If it trains nothing, or something that is not the model's.
-    """
-    if isinstance(optimizer, torch.optim.LBFGS):
-        msg = "expected an optimizer that updates each parameter by itself, found LBFGS: take another."
-        raise InputError(msg)
-    given = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    wanted = {id(p) for p in given}
-    found = [(name, p) for name, p in model.named_parameters() if id(p) in wanted]
-    if not found or len(found) != len(wanted):
-        msg = (
-            f"expected an optimizer of the model's parameters, found {len(wanted) - len(found)} of {len(wanted)} that "
-            "are not the model's: hand both over together."
-        )
-        raise InputError(msg)
-    return [name for name, _ in found], [p for _, p in found]
