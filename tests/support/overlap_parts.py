@@ -140,5 +140,80 @@ def sparse(rank: int, size: int, folder: Path) -> dict[str, Any]:
     return found
 
 
+class Mixed(nn.Module):
+    """Layers that go by factors, one that is too narrow, one that runs twice, and one with other rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(16, 64)
+        self.twice = nn.Linear(64, 64)
+        self.pooled = nn.Linear(64, 48, bias=False)
+        self.deep = nn.Linear(48, 64)
+        self.narrow = nn.Linear(64, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.twice(torch.relu(self.twice(torch.relu_(self.wide(x))))))
+        y = self.pooled(y.view(len(y) // 2, 2, -1).sum(1)).repeat_interleave(2, dim=0)
+        return self.narrow(torch.relu(self.deep(y)))
+
+
+def mixed(seed: int = 0) -> nn.Module:
+    """See :class:`Mixed`."""
+    torch.manual_seed(seed)
+    return Mixed()
+
+
+def factors(rank: int, size: int, folder: Path) -> dict[str, Any]:
+    """Gradients of matrices by factors beside plain training; the last batches are shorter."""
+    del folder
+    found: dict[str, Any] = {}
+    for kind in ("sgd", "adam"):
+        plain, model = mixed(), mixed(rank)
+        reference, optimizer = (OPTIMIZERS[kind](each.parameters()) for each in (plain, model))
+        schedule(model, optimizer, "poseidon", network=NETWORK, recorded=3)
+        for step in range(STEPS):
+            rows = ROWS if step < STEPS - 3 else ROWS - 2
+            x, y = (each[: size * rows] for each in batch(step, size))
+            mine = slice(rank * rows, (rank + 1) * rows)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x[mine]), y[mine]).backward()
+            optimizer.step()
+            reference.zero_grad()
+            nn.functional.mse_loss(plain(x), y).backward()
+            reference.step()
+        plan = optimizer.schedule.plan
+        names = [name for name, _ in model.named_parameters()]
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        everyone = [torch.zeros_like(flat) for _ in range(size)]
+        dist.all_gather(everyone, flat)
+        found[kind] = {
+            "distance": distance(model, plain),
+            "alike": all(torch.equal(flat, other) for other in everyone),
+            "samples": optimizer.schedule.workload.samples,
+            "factors": sorted(
+                names[plan.tensors[layer]]
+                for message in plan.messages
+                if message.collective == "factors"
+                for layer in message.gradients
+            ),
+            "messages": len(plan.messages),
+        }
+        if kind == "sgd":
+            optimizer.close()
+    found["refused"] = []
+    x, y = batch(0, 2 * size)
+    try:
+        with optimizer.no_sync():
+            nn.functional.mse_loss(model(x[:ROWS]), y[:ROWS]).backward()
+    except InputError as error:
+        found["refused"].append(str(error))
+    try:
+        nn.functional.mse_loss(model(x[: 2 * ROWS]), y[: 2 * ROWS]).backward()
+    except InputError as error:
+        found["refused"].append(str(error))
+    optimizer.close()
+    return found
+
+
 if __name__ == "__main__":
-    main({"sparse": sparse})
+    main({"sparse": sparse, "factors": factors})

@@ -132,3 +132,17 @@ def test_chunks_of_the_greatest_norms_train_as_the_algorithm_says(tmp_path: Path
         assert "expected a state of a training that sends whole gradients" in said[1]
         assert "found AdamW: parts of gradients add up with the momentum of SGD" in said[2]
         assert "found SGD with nesterov" in said[3]
+
+
+def test_gradients_of_matrices_are_rebuilt_from_factors(tmp_path: Path) -> None:
+    for found in run("factors", 2, tmp_path, program="overlap_parts.py").values():
+        said = found.pop("refused")
+        for kind, outcome in found.items():
+            assert outcome["distance"] < LIKE, kind
+            assert outcome["alike"]
+            # not: `twice` (the sum of two products), `pooled` (other rows), `narrow` (whole is less), biases
+            assert outcome["factors"] == ["deep.weight", "wide.weight"]
+            assert outcome["messages"] == 9
+            assert outcome["samples"] == 4
+        assert "expected no optimizer.no_sync() where gradients are sent as factors" in said[0]
+        assert "expected one forward pass of" in said[1]

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from coppice.errors import CheckError
 from coppice.iteration.policies.messages import Message
+from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.planning import LaunchPlan
 from coppice.training.torch.overlap.pools import pools_of
 from coppice.training.torch.overlap.sparse import SparseSums
@@ -79,6 +80,7 @@ class Carrier:
         streams: Where collectives run.
         timeout_s: Longest wait for a message.
         sparse: What takes the place of pools where only parts are sent.
+        factors: What sends factors instead of gradients.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Carrier:
         timeout_s: float,
         *,
         sparse: SparseSums | None = None,
+        factors: LinearFactors | None = None,
     ) -> None:
         self.plan = plan
         self._timeout_s = timeout_s
@@ -120,6 +123,7 @@ class Carrier:
             "all_gather": self._all_gather,
             "push": self._push,
             "pull": self._pull,
+            **({} if factors is None else {"factors": factors.start}),
         }
         self._changed = threading.Condition()
         self._sent: list[_Sending] = []

@@ -22,12 +22,19 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.ddp import Bucketed
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
+from coppice.iteration.policies.data_parallel.poseidon import Poseidon
 from coppice.training.torch.overlap.carrier import Carrier, Streams
+from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.network import measure_network
 from coppice.training.torch.overlap.pending import PendingGradient, ScheduledOptimizer, update_only
-from coppice.training.torch.overlap.planning import LaunchPlan, data_parallel_policy, launch_plan
+from coppice.training.torch.overlap.planning import (
+    LaunchPlan,
+    data_parallel_policy,
+    launch_plan,
+    recorded_workload,
+)
 from coppice.training.torch.overlap.recording import IterationTimes, Readers
-from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, SparseSums
+from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, require_whole, sparse_sums
 from coppice.training.torch.overlap.trained import require_alike, trained_parameters
 
 __all__ = ["OverlapSchedule", "schedule"]
@@ -54,7 +61,7 @@ def schedule(
         model: The model; its parameters become those of rank 0, as with DistributedDataParallel.
         optimizer: Its optimizer, of ``torch.optim`` (but ``LBFGS``) or another that updates each parameter by itself.
         policy: A policy that decides about gradients: ``ddp``, ``bytescheduler``, ``dear``, ``p3``, ``pace``,
-            ``priority``, ``tictac``, ``gradientflow``, ``jia``, ``mg-wfbp``, ``wfbp``, ``serial``.
+            ``priority``, ``tictac``, ``gradientflow``, ``poseidon``, ``jia``, ``mg-wfbp``, ``wfbp``, ``serial``.
         group: The ranks; None: all.
         tune: Take the settings that simulations of the recorded workload find best.
         network: Bytes per second and seconds per message of an all-reduce; None: measured now.
@@ -130,7 +137,12 @@ class OverlapSchedule:
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
                 dist.broadcast(tensor.detach(), src=streams.ranks[0], group=streams.group("network"))
-        self._sparse = self._sparse_sums(optimizer)
+        self._sparse = sparse_sums(self.policy, optimizer, self._trained, len(streams.ranks), streams.rank)
+        self._factors = (
+            LinearFactors(model, self._names, self._trained, len(streams.ranks))
+            if isinstance(self.policy, Poseidon)
+            else None
+        )
         self._device = self._trained[0].device
         self._network = network or measure_network(streams.group("network"), self._device)
         self._times = IterationTimes(len(self._trained), self._synchronizer())
@@ -207,6 +219,8 @@ class OverlapSchedule:
         """See :meth:`ScheduledOptimizer.close`."""
         self.flush()
         self._carrier.close()
+        if self._factors is not None:
+            self._factors.close()
         for hook in self._hooks:
             hook.remove()
         self.optimizer.release()
@@ -219,12 +233,8 @@ class OverlapSchedule:
         """See :meth:`LateSteps.load`."""
         if self._sparse is not None:
             self._sparse.load(state.get(STATE_KEY))
-        elif STATE_KEY in state:
-            msg = (
-                f"expected a state of a training that sends whole gradients, found {STATE_KEY!r}: take gradientflow "
-                "with its `ratio`, or remove the key, and with it what was held back."
-            )
-            raise InputError(msg)
+        else:
+            require_whole(state)
 
     @property
     def _barrier(self) -> bool:
@@ -235,26 +245,14 @@ class OverlapSchedule:
             return lambda: torch.cuda.synchronize(self._device)
         return lambda: None
 
-    def _sparse_sums(self, optimizer: torch.optim.Optimizer) -> SparseSums | None:
-        settings = self.policy.settings
-        if getattr(settings, "ratio", 1.0) == 1:
-            return None
-        ranks, rank = len(self._streams.ranks), self._streams.rank
-        return SparseSums(
-            optimizer,
-            self._trained,
-            ranks=ranks,
-            rank=rank,
-            ratio=settings.ratio,
-            chunk_elements=settings.chunk_elements,
-        )
-
     def _adopt(self, plan: LaunchPlan) -> None:
         """Carry out a plan from now on."""
         self.plan = plan
         self._layer_of = {place: layer for layer, place in enumerate(plan.tensors)}
         tensors = [self._trained[place] for place in plan.tensors]
-        self._carrier = Carrier(plan, tensors, self._streams, self._timeout_s, sparse=self._sparse)
+        self._carrier = Carrier(
+            plan, tensors, self._streams, self._timeout_s, sparse=self._sparse, factors=self._factors
+        )
 
     def _first_plan(self) -> LaunchPlan:
         """All messages when the backward pass is over: one; DDP's first buckets, and chunks where they are chosen."""
@@ -347,17 +345,24 @@ class OverlapSchedule:
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         """Autograd has made a gradient."""
-        if self.accumulates:
-            return
         place = self._places[id(parameter)]
+        factors = self._factors if self._factors is not None and place in self._factors.places else None
+        if self.accumulates:
+            if factors is not None:
+                factors.refuse_accumulation()
+            return
         if not self._in_backward:
             self._begin_backward()
         gradient = parameter.grad
         if gradient is None or gradient.is_sparse:
             msg = f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
             raise InputError(msg)
+        if self._factors is not None and self.workload is None:
+            self._factors.record(place, gradient)
         if self._sparse is not None:
             self._sparse.accumulate(place, gradient)
+        elif factors is not None:
+            factors.take(place)
         else:
             for view in self._carrier.views[self._layer_of[place]]:
                 torch.mul(gradient, 1 / len(self._streams.ranks), out=view)
@@ -398,6 +403,8 @@ class OverlapSchedule:
             self._carrier.wait(range(len(self.plan.messages)))
             if self._sparse is not None:
                 self._sparse.finish()
+            if self._factors is not None:
+                self._factors.finish(self._view)
             for place, parameter in enumerate(self._trained):
                 parameter.grad = self._view(place)
         if self.workload is None:
@@ -419,23 +426,23 @@ class OverlapSchedule:
         forward, backward, ready, read = told[0]
         barrier = self.policy.update_scope is UpdateScope.BARRIER
         numbered = tuple(reversed(ready)) if barrier else tuple(read)
-        rate, message = self._network
-        tensors = [self._trained[place] for place in numbered]
-        workload = LayerWorkload(
-            forward=tuple(forward[place] for place in numbered),
-            backward=tuple(backward[place] for place in numbered),
-            bytes=tuple(float(each.numel() * each.element_size()) for each in tensors),
-            bytes_per_second=rate,
-            message_seconds=message,
+        rows = {} if self._factors is None else self._factors.agreed_rows(self._streams.group("network"))
+        workload = recorded_workload(
+            [self._trained[place] for place in numbered],
+            forward=[forward[place] for place in numbered],
+            backward=[backward[place] for place in numbered],
+            network=self._network,
             workers=len(self._streams.ranks),
-            element_bytes=float(tensors[0].element_size()),
-            dtypes=tuple(str(each.dtype) for each in tensors),
+            rows=[rows.get(place) for place in numbered],
         )
         if self._tune and whole:
             self.policy = type(self.policy).of(**self.policy.tune(workload))
         views = [parameter.grad for parameter in self._trained]
         self._carrier.close()
-        self._adopt(launch_plan(self.policy, workload, numbered))
+        plan = launch_plan(self.policy, workload, numbered)
+        if self._factors is not None:
+            self._factors.adopt(plan.messages, plan.tensors, workload.samples)
+        self._adopt(plan)
         if whole:
             self.workload = workload
         for parameter, view in zip(self._trained, views, strict=True):

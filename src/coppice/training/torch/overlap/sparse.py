@@ -24,9 +24,10 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 from coppice.iteration.policies.data_parallel.gradientflow import NORMS
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.messages import Message
 
-__all__ = ["STATE_KEY", "SparseSums", "require_plain_sgd"]
+__all__ = ["STATE_KEY", "UNDERLYING", "SparseSums", "require_whole", "sparse_sums"]
 
 STATE_KEY = "sparse_sums"
 """Where an optimizer's state has that of :class:`SparseSums`."""
@@ -35,7 +36,7 @@ UNDERLYING = {"momentum": 0.0, "weight_decay": 0.0}
 """Settings of the step on what was sent, which has both already."""
 
 
-def require_plain_sgd(optimizer: torch.optim.Optimizer) -> None:
+def _require_plain_sgd(optimizer: torch.optim.Optimizer) -> None:
     """That momentum can be taken over.
 
     Raises:
@@ -112,7 +113,7 @@ class SparseSums:
         ratio: float,
         chunk_elements: int,
     ) -> None:
-        require_plain_sgd(optimizer)
+        _require_plain_sgd(optimizer)
         self._optimizer, self._parameters = optimizer, parameters
         self._ranks, self._rank, self._chunk_elements = ranks, rank, chunk_elements
         groups = {
@@ -268,6 +269,45 @@ class SparseSums:
             row.momentum.copy_(state["momentum"][number])
             row.residual.copy_(state["residual"][number])
         self.chosen, self._held = list(state["chosen"]), set(state["held"])
+
+
+def sparse_sums(
+    policy: DataParallelPolicy,
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[torch.Tensor],
+    ranks: int,
+    rank: int,
+) -> SparseSums | None:
+    """What a policy needs that sends a share of the chunks; None: it sends whole gradients.
+
+    Raises:
+        InputError: If it does not go with the optimizer.
+    """
+    settings = policy.settings
+    if getattr(settings, "ratio", 1.0) == 1:
+        return None
+    return SparseSums(
+        optimizer,
+        parameters,
+        ranks=ranks,
+        rank=rank,
+        ratio=settings.ratio,
+        chunk_elements=settings.chunk_elements,
+    )
+
+
+def require_whole(state: Mapping[str, Any]) -> None:
+    """That the state of an optimizer is of a training without anything held back.
+
+    Raises:
+        InputError: If it is not.
+    """
+    if STATE_KEY in state:
+        msg = (
+            f"expected a state of a training that sends whole gradients, found {STATE_KEY!r}: take gradientflow "
+            "with its `ratio`, or remove the key, and with it what was held back."
+        )
+        raise InputError(msg)
 
 
 def _shapes(state: Mapping[str, Any]) -> list[tuple[int, ...]]:
