@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +298,8 @@ def killed(rank: int, size: int, folder: Path) -> dict[str, Any]:
 MODES = {"policies": policies, "same_as_ddp": same_as_ddp, "features": features, "killed": killed}
 
 
-def main() -> None:
+def main(modes: Mapping[str, Callable[[int, int, Path], dict[str, Any]]]) -> None:
+    """Join the others, and run a mode."""
     mode, rank, size, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), size)
@@ -305,7 +307,7 @@ def main() -> None:
     if backend == "coppice":
         import coppice.torch  # noqa: F401 (registers the backend)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-    outcome = MODES[mode](rank, size, folder)
+    outcome = modes[mode](rank, size, folder)
     (folder / f"outcome-{rank}.json").write_text(json.dumps(outcome))
     if mode == "killed":
         os._exit(0)  # the group cannot be taken down in order any more
@@ -313,4 +315,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(MODES)

@@ -12,19 +12,33 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-PROGRAM = Path(__file__).resolve().parents[1] / "support" / "overlap_ranks.py"
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 LIKE = 2e-6
 """Sums of the same numbers in another order, and 20 steps with momentum on them."""
 
 
 def run(
-    mode: str, size: int, folder: Path, *, dies: int | None = None, backend: str = "gloo"
+    mode: str,
+    size: int,
+    folder: Path,
+    *,
+    dies: int | None = None,
+    backend: str = "gloo",
+    program: str = "overlap_ranks.py",
 ) -> dict[int, dict[str, Any]]:
     """The outcome of each rank that was not killed."""
     processes = []
     for rank in range(size):
         with (folder / f"errors-{rank}").open("w") as errors:
-            command = [sys.executable, str(PROGRAM), mode, str(rank), str(size), str(folder), backend]
+            command = [
+                sys.executable,
+                str(SUPPORT / program),
+                mode,
+                str(rank),
+                str(size),
+                str(folder),
+                backend,
+            ]
             processes.append(subprocess.Popen(command, stderr=errors, stdout=errors))
     try:
         codes = [process.wait(timeout=500) for process in processes]
@@ -96,3 +110,39 @@ def test_a_killed_rank_ends_the_others_with_an_error(tmp_path: Path) -> None:
     for outcome in found.values():
         assert "expected all ranks to sum gradients, found one that does not answer" in outcome["said"]
         assert 7 <= outcome["step"] <= 10
+
+
+def test_chunks_of_the_greatest_norms_train_as_the_algorithm_says(tmp_path: Path) -> None:
+    outcomes = run("sparse", 2, tmp_path, program="overlap_parts.py")
+    assert outcomes[0]["sent"] == outcomes[1]["sent"]
+    for rank, found in outcomes.items():
+        assert found["dense"] < LIKE
+        assert found["reference"] < LIKE
+        assert found["resumed"] == 0.0
+        assert found["alike"]
+        assert found["sent"] == found["chosen"]
+        every = set(range(found["chunks"]))
+        assert set(found["sent"][0]) == every  # dense until there are norms
+        assert {len(sent) for sent in found["sent"][1:]} == {-(-found["chunks"] // 4)}
+        assert set().union(*found["sent"][1:]) == every
+        assert len(found["messages"]) > 2
+        assert found["messages"][-1] == "norms"
+        said = found["refused"]
+        assert f"(rank={rank}), found rank={rank + 1}: each rank loads" in said[0]
+        assert "expected a state of a training that sends whole gradients" in said[1]
+        assert "found AdamW: parts of gradients add up with the momentum of SGD" in said[2]
+        assert "found SGD with nesterov" in said[3]
+
+
+def test_gradients_of_matrices_are_rebuilt_from_factors(tmp_path: Path) -> None:
+    for found in run("factors", 2, tmp_path, program="overlap_parts.py").values():
+        said = found.pop("refused")
+        for kind, outcome in found.items():
+            assert outcome["distance"] < LIKE, kind
+            assert outcome["alike"]
+            # not: `twice` (the sum of two products), `pooled` (other rows), `narrow` (whole is less), biases
+            assert outcome["factors"] == ["deep.weight", "wide.weight"]
+            assert outcome["messages"] == 9
+            assert outcome["samples"] == 4
+        assert "expected no optimizer.no_sync() where gradients are sent as factors" in said[0]
+        assert "expected one forward pass of" in said[1]

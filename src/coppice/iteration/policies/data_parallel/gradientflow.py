@@ -29,7 +29,11 @@ from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Bytes, Count
 
-__all__ = ["GradientFlow", "norm_bytes", "optimal_theta_bytes", "sparse_traffic"]
+__all__ = ["NORMS", "GradientFlow", "norm_bytes", "optimal_theta_bytes", "sparse_traffic"]
+
+
+NORMS = "norms"
+"""Name of the message with the norms of all chunks."""
 
 
 def optimal_theta_bytes(workload: LayerWorkload) -> float:
@@ -109,7 +113,7 @@ class GradientFlow(DataParallelPolicy):
         if settings.ratio < 1 and found:
             size = norm_bytes(workload, settings.chunk_elements)
             norms = Message(
-                name="norms",
+                name=NORMS,
                 seconds=workload.message(size),
                 size_bytes=size,
                 layers=tuple(range(workload.layers)),

@@ -19,8 +19,10 @@ import torch.distributed as dist
 
 from coppice.errors import CheckError
 from coppice.iteration.policies.messages import Message
+from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.planning import LaunchPlan
 from coppice.training.torch.overlap.pools import pools_of
+from coppice.training.torch.overlap.sparse import SparseSums
 
 __all__ = ["Carrier", "Streams"]
 
@@ -77,16 +79,25 @@ class Carrier:
         tensors: The tensor of each of its layers.
         streams: Where collectives run.
         timeout_s: Longest wait for a message.
+        sparse: What takes the place of pools where only parts are sent.
+        factors: What sends factors instead of gradients.
     """
 
     def __init__(
-        self, plan: LaunchPlan, tensors: Sequence[torch.Tensor], streams: Streams, timeout_s: float
+        self,
+        plan: LaunchPlan,
+        tensors: Sequence[torch.Tensor],
+        streams: Streams,
+        timeout_s: float,
+        *,
+        sparse: SparseSums | None = None,
+        factors: LinearFactors | None = None,
     ) -> None:
         self.plan = plan
         self._timeout_s = timeout_s
         self._streams = streams
         self._groups = {stream: streams.group(stream) for stream in plan.order}
-        self._pools = pools_of(plan.messages, tensors, len(streams.ranks))
+        self._pools = pools_of(() if sparse else plan.messages, tensors, len(streams.ranks))
         self._shards: dict[tuple[int, ...], list[torch.Tensor]] = {}
         pushed = [each for each in plan.messages if each.collective == "push"]
         self._servers = {
@@ -98,17 +109,21 @@ class Carrier:
         for layers, pool in self._pools.items():
             for layer, view in zip(layers, pool.views, strict=True):
                 self.views[layer].append(view)
+        if sparse is not None:
+            sparse.assign(plan.messages, plan.tensors)
+            self.views = [sparse.views(place) for place in plan.tensors]
         self.carriers: list[list[int]] = [[] for _ in tensors]
         """Messages after which the sum of each layer's gradients is complete."""
         for number, message in enumerate(plan.messages):
             for layer in message.gradients:
                 self.carriers[layer].append(number)
         self._starts: Mapping[str, Callable[[Message, dist.ProcessGroup], list[Any]]] = {
-            "all_reduce": self._all_reduce,
+            "all_reduce": sparse.start if sparse is not None else self._all_reduce,
             "reduce_scatter": self._reduce_scatter,
             "all_gather": self._all_gather,
             "push": self._push,
             "pull": self._pull,
+            **({} if factors is None else {"factors": factors.start}),
         }
         self._changed = threading.Condition()
         self._sent: list[_Sending] = []

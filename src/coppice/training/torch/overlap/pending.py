@@ -27,6 +27,12 @@ class LateSteps(Protocol):
     def synchronize(self) -> None:
         """See :meth:`ScheduledOptimizer.synchronize`."""
 
+    def state(self) -> dict[str, Any]:
+        """What an optimizer's state has beside that of torch."""
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over what an optimizer's state has beside that of torch."""
+
     def close(self) -> None:
         """See :meth:`ScheduledOptimizer.close`."""
 
@@ -128,15 +134,15 @@ class ScheduledOptimizer(torch.optim.Optimizer):
                     parameter.grad.detach_().zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after all updates, with the keys of the optimizer that was given."""
+        """The state after all updates, with the keys of the optimizer that was given, and what a rank has held back."""
         self.flush()
-        state: dict[str, Any] = super().state_dict()
-        return state
+        return {**super().state_dict(), **self.schedule.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a state over."""
         self.flush()
         super().load_state_dict(state_dict)
+        self.schedule.load(state_dict)
 
     def flush(self) -> None:
         """Complete every message and update that is outstanding; call it before others than the model read parameters.

@@ -9,8 +9,11 @@ rank that launches in its order cannot wait for itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
@@ -20,7 +23,7 @@ from coppice.iteration.policies.messages import Message
 from coppice.iteration.running import run_tasks
 from coppice.iteration.steady import steady_iteration
 
-__all__ = ["LaunchPlan", "data_parallel_policy", "launch_plan"]
+__all__ = ["LaunchPlan", "data_parallel_policy", "launch_plan", "recorded_workload"]
 
 _ITERATIONS = 4  # simulated; what is launched in the last but one is the order
 
@@ -54,13 +57,55 @@ def data_parallel_policy(name: str, settings: Mapping[str, object]) -> DataParal
     if not isinstance(found, DataParallelPolicy) or "weights" in found.decides:
         msg = (
             f"expected a policy that decides about gradients alone, found {name!r}: take ddp, bytescheduler, dear, p3, "
-            "pace, priority, tictac, gradientflow, jia, mg-wfbp, wfbp or serial."
+            "pace, priority, tictac, gradientflow, poseidon, jia, mg-wfbp, wfbp or serial."
         )
         raise InputError(msg)
-    if getattr(found.settings, "ratio", 1.0) < 1:
-        msg = f"expected {name} with ratio=1, found {found.settings.ratio:g}: parts of gradients are simulated only."
-        raise InputError(msg)
     return found
+
+
+def recorded_workload(
+    tensors: Sequence[torch.Tensor],
+    *,
+    forward: Sequence[float],
+    backward: Sequence[float],
+    network: tuple[float, float],
+    workers: int,
+    rows: Sequence[int | None],
+) -> LayerWorkload:
+    """The workload of a recorded model, whose layers are tensors.
+
+    Args:
+        tensors: Tensor of each layer.
+        forward: Seconds of each forward pass.
+        backward: Seconds of each backward pass.
+        network: Bytes per second and seconds per message.
+        workers: Number of ranks.
+        rows: Rows of the factors of each layer that may go by them. A workload has one number of rows: that of most
+            elements; layers with another are no matrices in it.
+    """
+    elements: Counter[int] = Counter()
+    kind = tensors[0].element_size()
+    for tensor, own in zip(tensors, rows, strict=True):
+        if own is not None and tensor.element_size() == kind:
+            elements[own] += tensor.numel()
+    samples = max(elements, key=lambda each: (elements[each], each)) if elements else 1
+    matrices = tuple(
+        (tensor.shape[0], tensor.shape[1]) if own == samples and tensor.element_size() == kind else None
+        for tensor, own in zip(tensors, rows, strict=True)
+    )
+    rate, message = network
+    return LayerWorkload(
+        forward=tuple(forward),
+        backward=tuple(backward),
+        bytes=tuple(float(each.numel() * each.element_size()) for each in tensors),
+        bytes_per_second=rate,
+        message_seconds=message,
+        workers=workers,
+        matrices=matrices if elements else (),
+        samples=samples,
+        element_bytes=float(kind),
+        dtypes=tuple(str(each.dtype) for each in tensors),
+    )
 
 
 def launch_plan(policy: DataParallelPolicy, workload: LayerWorkload, tensors: Sequence[int]) -> LaunchPlan:

@@ -9,7 +9,7 @@ reads a parameter next waits for its sum and updates it first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,11 +22,20 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.ddp import Bucketed
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
+from coppice.iteration.policies.data_parallel.poseidon import Poseidon
 from coppice.training.torch.overlap.carrier import Carrier, Streams
+from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.network import measure_network
 from coppice.training.torch.overlap.pending import PendingGradient, ScheduledOptimizer, update_only
-from coppice.training.torch.overlap.planning import LaunchPlan, data_parallel_policy, launch_plan
+from coppice.training.torch.overlap.planning import (
+    LaunchPlan,
+    data_parallel_policy,
+    launch_plan,
+    recorded_workload,
+)
 from coppice.training.torch.overlap.recording import IterationTimes, Readers
+from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, require_whole, sparse_sums
+from coppice.training.torch.overlap.trained import require_alike, trained_parameters
 
 __all__ = ["OverlapSchedule", "schedule"]
 
@@ -52,7 +61,7 @@ def schedule(
         model: The model; its parameters become those of rank 0, as with DistributedDataParallel.
         optimizer: Its optimizer, of ``torch.optim`` (but ``LBFGS``) or another that updates each parameter by itself.
         policy: A policy that decides about gradients: ``ddp``, ``bytescheduler``, ``dear``, ``p3``, ``pace``,
-            ``priority``, ``tictac``, ``gradientflow``, ``jia``, ``mg-wfbp``, ``wfbp``, ``serial``.
+            ``priority``, ``tictac``, ``gradientflow``, ``poseidon``, ``jia``, ``mg-wfbp``, ``wfbp``, ``serial``.
         group: The ranks; None: all.
         tune: Take the settings that simulations of the recorded workload find best.
         network: Bytes per second and seconds per message of an all-reduce; None: measured now.
@@ -122,12 +131,18 @@ class OverlapSchedule:
         self._model = model
         self._streams = streams
         self._tune, self._recorded, self._timeout_s = tune, recorded, timeout_s
-        self._names, self._trained = _trained(model, optimizer)
-        self._check_alike()
+        self._names, self._trained = trained_parameters(model, optimizer)
+        require_alike(self._names, self._trained, streams.group("network"))
         self._places = {id(parameter): place for place, parameter in enumerate(self._trained)}
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
                 dist.broadcast(tensor.detach(), src=streams.ranks[0], group=streams.group("network"))
+        self._sparse = sparse_sums(self.policy, optimizer, self._trained, len(streams.ranks), streams.rank)
+        self._factors = (
+            LinearFactors(model, self._names, self._trained, len(streams.ranks))
+            if isinstance(self.policy, Poseidon)
+            else None
+        )
         self._device = self._trained[0].device
         self._network = network or measure_network(streams.group("network"), self._device)
         self._times = IterationTimes(len(self._trained), self._synchronizer())
@@ -171,6 +186,8 @@ class OverlapSchedule:
         """See :meth:`ScheduledOptimizer.step`."""
         groups = [dict(group) for group in self.optimizer.param_groups]
         if self._barrier:
+            if self._sparse is not None:
+                groups = [{**group, **UNDERLYING} for group in groups]
             update_only(self.optimizer, groups, self._trained)
             return
         self._asked = groups if self._pending else None
@@ -202,9 +219,22 @@ class OverlapSchedule:
         """See :meth:`ScheduledOptimizer.close`."""
         self.flush()
         self._carrier.close()
+        if self._factors is not None:
+            self._factors.close()
         for hook in self._hooks:
             hook.remove()
         self.optimizer.release()
+
+    def state(self) -> dict[str, Any]:
+        """See :meth:`LateSteps.state`."""
+        return {} if self._sparse is None else {STATE_KEY: self._sparse.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See :meth:`LateSteps.load`."""
+        if self._sparse is not None:
+            self._sparse.load(state.get(STATE_KEY))
+        else:
+            require_whole(state)
 
     @property
     def _barrier(self) -> bool:
@@ -215,34 +245,17 @@ class OverlapSchedule:
             return lambda: torch.cuda.synchronize(self._device)
         return lambda: None
 
-    def _check_alike(self) -> None:
-        """Ranks train the same tensors; else messages would not meet."""
-        own = [
-            (name, list(p.shape), str(p.dtype)) for name, p in zip(self._names, self._trained, strict=True)
-        ]
-        everyone: list[Any] = [None] * len(self._streams.ranks)
-        dist.all_gather_object(everyone, own, group=self._streams.group("network"))
-        for rank, other in enumerate(everyone):
-            if other != own:
-                differing = next(
-                    (mine[0] for mine, theirs in zip(own, other, strict=False) if mine != theirs),
-                    "their number",
-                )
-                msg = (
-                    f"expected the same trained parameters on all ranks, found others on rank {rank} ({differing}): "
-                    "build the model alike on all."
-                )
-                raise InputError(msg)
-
     def _adopt(self, plan: LaunchPlan) -> None:
         """Carry out a plan from now on."""
         self.plan = plan
         self._layer_of = {place: layer for layer, place in enumerate(plan.tensors)}
         tensors = [self._trained[place] for place in plan.tensors]
-        self._carrier = Carrier(plan, tensors, self._streams, self._timeout_s)
+        self._carrier = Carrier(
+            plan, tensors, self._streams, self._timeout_s, sparse=self._sparse, factors=self._factors
+        )
 
     def _first_plan(self) -> LaunchPlan:
-        """Everything at once when the backward pass is over; DDP's first buckets where the policy is DDP."""
+        """All messages when the backward pass is over: one; DDP's first buckets, and chunks where they are chosen."""
         count = len(self._trained)
         sizes = tuple(float(p.numel() * p.element_size()) for p in self._trained)
         work = LayerWorkload(
@@ -259,7 +272,7 @@ class OverlapSchedule:
         every = tuple(range(count))
         messages = tuple(
             replace(message, seconds=0.0, layers=every, carries=message.gradients)
-            for message in whole.messages(work)
+            for message in (self.policy if self._sparse is not None else whole).messages(work)
         )
         order = {"network": tuple(range(len(messages)))}
         return LaunchPlan(messages=messages, tensors=every, order=order, scope=UpdateScope.BARRIER)
@@ -332,17 +345,27 @@ class OverlapSchedule:
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         """Autograd has made a gradient."""
-        if self.accumulates:
-            return
         place = self._places[id(parameter)]
+        factors = self._factors if self._factors is not None and place in self._factors.places else None
+        if self.accumulates:
+            if factors is not None:
+                factors.refuse_accumulation()
+            return
         if not self._in_backward:
             self._begin_backward()
         gradient = parameter.grad
         if gradient is None or gradient.is_sparse:
             msg = f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
             raise InputError(msg)
-        for view in self._carrier.views[self._layer_of[place]]:
-            torch.mul(gradient, 1 / len(self._streams.ranks), out=view)
+        if self._factors is not None and self.workload is None:
+            self._factors.record(place, gradient)
+        if self._sparse is not None:
+            self._sparse.accumulate(place, gradient)
+        elif factors is not None:
+            factors.take(place)
+        else:
+            for view in self._carrier.views[self._layer_of[place]]:
+                torch.mul(gradient, 1 / len(self._streams.ranks), out=view)
         if self.workload is None:
             self._times.arrive(place)
             self._arrival.append(place)
@@ -378,6 +401,10 @@ class OverlapSchedule:
             raise InputError(msg)
         if self._barrier:
             self._carrier.wait(range(len(self.plan.messages)))
+            if self._sparse is not None:
+                self._sparse.finish()
+            if self._factors is not None:
+                self._factors.finish(self._view)
             for place, parameter in enumerate(self._trained):
                 parameter.grad = self._view(place)
         if self.workload is None:
@@ -399,45 +426,24 @@ class OverlapSchedule:
         forward, backward, ready, read = told[0]
         barrier = self.policy.update_scope is UpdateScope.BARRIER
         numbered = tuple(reversed(ready)) if barrier else tuple(read)
-        rate, message = self._network
-        tensors = [self._trained[place] for place in numbered]
-        workload = LayerWorkload(
-            forward=tuple(forward[place] for place in numbered),
-            backward=tuple(backward[place] for place in numbered),
-            bytes=tuple(float(each.numel() * each.element_size()) for each in tensors),
-            bytes_per_second=rate,
-            message_seconds=message,
+        rows = {} if self._factors is None else self._factors.agreed_rows(self._streams.group("network"))
+        workload = recorded_workload(
+            [self._trained[place] for place in numbered],
+            forward=[forward[place] for place in numbered],
+            backward=[backward[place] for place in numbered],
+            network=self._network,
             workers=len(self._streams.ranks),
-            element_bytes=float(tensors[0].element_size()),
-            dtypes=tuple(str(each.dtype) for each in tensors),
+            rows=[rows.get(place) for place in numbered],
         )
         if self._tune and whole:
             self.policy = type(self.policy).of(**self.policy.tune(workload))
         views = [parameter.grad for parameter in self._trained]
         self._carrier.close()
-        self._adopt(launch_plan(self.policy, workload, numbered))
+        plan = launch_plan(self.policy, workload, numbered)
+        if self._factors is not None:
+            self._factors.adopt(plan.messages, plan.tensors, workload.samples)
+        self._adopt(plan)
         if whole:
             self.workload = workload
         for parameter, view in zip(self._trained, views, strict=True):
             parameter.grad = view  # of the old pools, until the next step has used them
-
-
-def _trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[list[str], list[nn.Parameter]]:
-    """Names and tensors of what the optimizer trains, in the order of the model.
-
-    Raises:
-        InputError: If it trains nothing, or something that is not the model's.
-    """
-    if isinstance(optimizer, torch.optim.LBFGS):
-        msg = "expected an optimizer that updates each parameter by itself, found LBFGS: take another."
-        raise InputError(msg)
-    given = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    wanted = {id(p) for p in given}
-    found = [(name, p) for name, p in model.named_parameters() if id(p) in wanted]
-    if not found or len(found) != len(wanted):
-        msg = (
-            f"expected an optimizer of the model's parameters, found {len(wanted) - len(found)} of {len(wanted)} that "
-            "are not the model's: hand both over together."
-        )
-        raise InputError(msg)
-    return [name for name, _ in found], [p for _, p in found]

@@ -1,0 +1,174 @@
+"""Poseidon's sufficient factors: the gradient of a fully connected layer sent as what it is the product of.
+
+The gradient of the weights of ``nn.Linear`` is that of its output, transposed, times its input: one outer product for
+each row of them. Ranks gather the rows of all, and each rebuilds the sum by one matrix product. Whether that is so of
+a layer is not guessed from the model: in recorded iterations the product must have been the gradient that autograd
+made. Tied weights, layers that run twice, hooks on gradients and mixed precision fail that and go whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from coppice.errors import InputError
+from coppice.iteration.policies.messages import Message
+
+__all__ = ["LinearFactors"]
+
+_NEAR = 1e-3  # of the greatest element: what two orders of a sum may differ by, and no other gradient does
+
+# torch 2.13 has new names and warns of the old ones.
+_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class LinearFactors:
+    """Rows of the layers of a model, as its backward pass makes them.
+
+    Args:
+        model: The model.
+        names: Names of its trained tensors.
+        trained: The trained tensors.
+        ranks: Number of ranks.
+    """
+
+    def __init__(
+        self, model: nn.Module, names: Sequence[str], trained: Sequence[torch.Tensor], ranks: int
+    ) -> None:
+        self._names, self._trained, self._ranks = names, trained, ranks
+        self._pairs: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._rows: dict[int, int] = {}
+        self._whole: set[int] = set()
+        self._samples = 0
+        self._own: dict[int, torch.Tensor] = {}
+        self._gathered: dict[int, torch.Tensor] = {}
+        self._tensors: Sequence[int] = ()
+        self.places: frozenset[int] = frozenset()
+        """Tensors whose gradients are sent as factors."""
+        places = {id(tensor): place for place, tensor in enumerate(trained)}
+        self._hooks: dict[int, RemovableHandle] = {}
+        for module in model.modules():
+            place = places.get(id(module.weight)) if type(module) is nn.Linear else None
+            if place is not None and place not in self._hooks:
+                self._hooks[place] = module.register_forward_hook(self._watcher(place))
+
+    def _watcher(self, place: int) -> Callable[[nn.Module, Any, Any], None]:
+        """A hook that keeps the input of a layer until the gradient of its output is there."""
+
+        def watch(_: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+            if not inputs or not output.requires_grad:
+                return
+            given = inputs[0].detach()
+
+            def keep(gradient: torch.Tensor) -> None:
+                factors = (
+                    gradient.detach().reshape(-1, gradient.shape[-1]),
+                    given.reshape(-1, given.shape[-1]),
+                )
+                self._pairs.setdefault(place, []).append(factors)
+
+            output.register_hook(keep)  # type: ignore[no-untyped-call]
+
+        return watch
+
+    def record(self, place: int, gradient: torch.Tensor) -> None:
+        """A gradient of a recorded iteration: whether it was the product of one pair of factors."""
+        pairs = self._pairs.pop(place, [])
+        if place not in self._hooks:
+            return
+        if len(pairs) != 1 or any(factor.dtype != gradient.dtype for factor in pairs[0]):
+            self._whole.add(place)
+            return
+        made, given = pairs[0]
+        apart = (made.T @ given - gradient).abs().max()
+        if not bool(apart <= _NEAR * gradient.abs().max()):
+            self._whole.add(place)
+        self._rows[place] = max(len(made), self._rows.get(place, 0))
+
+    def agreed_rows(self, group: dist.ProcessGroup) -> dict[int, int]:
+        """Rows of each layer that may go by factors on all ranks, where they are as many on all."""
+        own = {place: rows for place, rows in self._rows.items() if place not in self._whole}
+        everyone: list[Any] = [None] * self._ranks
+        dist.all_gather_object(everyone, own, group=group)
+        return {
+            place: rows for place, rows in own.items() if all(other.get(place) == rows for other in everyone)
+        }
+
+    def adopt(self, messages: Iterable[Message], tensors: Sequence[int], samples: int) -> None:
+        """Carry out a plan that was made of what was recorded; layers that go whole are watched no longer.
+
+        Args:
+            messages: Its messages.
+            tensors: Place of each layer's tensor.
+            samples: Rows of a rank.
+        """
+        self._tensors, self._samples = tensors, samples
+        self.places = frozenset(
+            tensors[layer] for each in messages if each.collective == "factors" for layer in each.gradients
+        )
+        for place in set(self._hooks).difference(self.places):
+            self._hooks.pop(place).remove()
+        self._pairs.clear()
+
+    def take(self, place: int) -> None:
+        """The gradient of a layer is there, and so are its factors.
+
+        Raises:
+            InputError: If they are more rows than were recorded, or of another number of passes.
+        """
+        pairs = self._pairs.pop(place, [])
+        rows = sum(len(made) for made, _ in pairs)
+        if len(pairs) != 1 or rows > self._samples:
+            msg = (
+                f"expected one forward pass of {self._names[place]} with {self._samples} rows at most, as was "
+                f"recorded, found {len(pairs)} with {rows}: begin with the largest batch, or take wfbp, which sends "
+                "whole gradients."
+            )
+            raise InputError(msg)
+        made, given = pairs[0]
+        own = made.new_zeros(
+            self._samples, made.shape[1] + given.shape[1]
+        )  # fewer rows: the others add nothing
+        torch.cat((made, given), dim=1, out=own[:rows])
+        self._own[place] = own
+
+    @staticmethod
+    def refuse_accumulation() -> None:
+        """Factors of several passes are more rows than the plan has room for.
+
+        Raises:
+            InputError: Always.
+        """
+        msg = (
+            "expected no optimizer.no_sync() where gradients are sent as factors, found it after iterations that were "
+            "recorded without: take wfbp, which sends whole gradients."
+        )
+        raise InputError(msg)
+
+    def start(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
+        """Gather the factors of a message; its collectives."""
+        works = []
+        for layer in message.gradients:
+            place = self._tensors[layer]
+            own = self._own.pop(place)
+            gathered = own.new_empty(self._ranks * len(own), own.shape[1])
+            self._gathered[place] = gathered
+            works.append(_all_gather_single(gathered, own, group=group, async_op=True))
+        return works
+
+    def finish(self, view: Callable[[int], torch.Tensor]) -> None:
+        """All messages have ended: rebuild averaged gradients where they belong."""
+        for place, gathered in self._gathered.items():
+            wide = self._trained[place].shape[0]
+            torch.mm(gathered[:, :wide].T, gathered[:, wide:], out=view(place)).mul_(1 / self._ranks)
+        self._gathered = {}
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        for hook in self._hooks.values():
+            hook.remove()

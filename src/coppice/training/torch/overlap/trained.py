@@ -1,0 +1,59 @@
+"""What is trained, and that all ranks train the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from coppice.errors import InputError
+
+__all__ = ["require_alike", "trained_parameters"]
+
+
+def trained_parameters(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[list[str], list[nn.Parameter]]:
+    """Names and tensors of what the optimizer trains, in the order of the model.
+
+    Raises:
+        InputError: If it trains nothing, or something that is not the model's.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        msg = "expected an optimizer that updates each parameter by itself, found LBFGS: take another."
+        raise InputError(msg)
+    given = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    wanted = {id(p) for p in given}
+    found = [(name, p) for name, p in model.named_parameters() if id(p) in wanted]
+    if not found or len(found) != len(wanted):
+        msg = (
+            f"expected an optimizer of the model's parameters, found {len(wanted) - len(found)} of {len(wanted)} that "
+            "are not the model's: hand both over together."
+        )
+        raise InputError(msg)
+    return [name for name, _ in found], [p for _, p in found]
+
+
+def require_alike(names: Sequence[str], trained: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
+    """That ranks train the same tensors; else messages would not meet.
+
+    Raises:
+        InputError: If they do not.
+    """
+    own = [(name, list(p.shape), str(p.dtype)) for name, p in zip(names, trained, strict=True)]
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, own, group=group)
+    for rank, other in enumerate(everyone):
+        if other != own:
+            differing = next(
+                (mine[0] for mine, theirs in zip(own, other, strict=False) if mine != theirs),
+                "their number",
+            )
+            msg = (
+                f"expected the same trained parameters on all ranks, found others on rank {rank} ({differing}): "
+                "build the model alike on all."
+            )
+            raise InputError(msg)
