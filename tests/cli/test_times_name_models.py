@@ -80,6 +80,7 @@ OTHERS = {
     "train tune": "the same",
     "train advise": "the same",
     "train policy": "times that the workload gives",
+    "train pipeline": "as `train estimate`, and names what its collectives cost by",
     "train import": "measured times, and their replay",
     "switch place": "bytes over the rate of the busiest link",
     "synthesize": "rates",

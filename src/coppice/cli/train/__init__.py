@@ -12,6 +12,7 @@ from coppice.cli.train.jobs import job
 from coppice.cli.train.lr_report import lr_report
 from coppice.cli.train.measure import measure
 from coppice.cli.train.models import models
+from coppice.cli.train.pipeline import pipeline
 from coppice.cli.train.policy import policy
 from coppice.cli.train.report import report
 from coppice.cli.train.search import search
@@ -40,6 +41,7 @@ app.command("report")(report)
 app.command("job")(job)
 app.command("models")(models)
 app.command("policy")(policy)
+app.command("pipeline")(pipeline)
 app.command("measure")(measure)
 app.command("import")(import_trace)
 app.command("lr-report")(lr_report)
