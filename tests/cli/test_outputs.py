@@ -54,6 +54,9 @@ COMMANDS = {
     "train pipeline --output": (
         "train pipeline gpt-7.5b --cluster dgx-a100 --parallel tp=2,pp=4 --global-batch 8"
     ),
+    "train torch-profile --output": (
+        "train torch-profile gpt-7.5b --cluster dgx-a100 --parallel tp=2,dp=4 --global-batch 8"
+    ),
     "compare --csv": COMPARE,
     "compare --plot": COMPARE,
     "compare --results": COMPARE,

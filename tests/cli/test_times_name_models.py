@@ -81,6 +81,7 @@ OTHERS = {
     "train advise": "the same",
     "train policy": "times that the workload gives",
     "train pipeline": "as `train estimate`, and names what its collectives cost by",
+    "train torch-profile": "counts; names what its times are by",
     "train import": "measured times, and their replay",
     "switch place": "bytes over the rate of the busiest link",
     "synthesize": "rates",

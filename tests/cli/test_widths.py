@@ -70,6 +70,9 @@ PRINTING = {
     "train pipeline": (
         "train pipeline gpt-7.5b --cluster dgx-a100 --parallel pp=4,tp=2 --global-batch 8 --order 1f1b -o order.csv",
     ),
+    "train torch-profile": (
+        "train torch-profile gpt-7.5b --cluster dgx-a100 --parallel dp=4,tp=2 --global-batch 8 -o estimates.json",
+    ),
     "train job": (f"train job {EXAMPLES}/iteration/mixture.toml",),
     "train models": ("train models",),
     "train search": ("train search gpt-7.5b --cluster dgx-a100 --gpus 16 --global-batch 32",),

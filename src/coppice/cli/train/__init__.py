@@ -16,6 +16,7 @@ from coppice.cli.train.pipeline import pipeline
 from coppice.cli.train.policy import policy
 from coppice.cli.train.report import report
 from coppice.cli.train.search import search
+from coppice.cli.train.torch_profile import torch_profile
 from coppice.cli.train.tune import tune
 
 __all__ = ["app"]
@@ -42,6 +43,7 @@ app.command("job")(job)
 app.command("models")(models)
 app.command("policy")(policy)
 app.command("pipeline")(pipeline)
+app.command("torch-profile")(torch_profile)
 app.command("measure")(measure)
 app.command("import")(import_trace)
 app.command("lr-report")(lr_report)
