@@ -51,6 +51,12 @@ COMMANDS = {
     "train report --trace": "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4 -o page.html",
     "train compare --plot": f"train compare {EXAMPLES}/iteration/three-layers.json --policies ddp,pace",
     "train estimate --trace": "train estimate gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4",
+    "train pipeline --output": (
+        "train pipeline gpt-7.5b --cluster dgx-a100 --parallel tp=2,pp=4 --global-batch 8"
+    ),
+    "train torch-profile --output": (
+        "train torch-profile gpt-7.5b --cluster dgx-a100 --parallel tp=2,dp=4 --global-batch 8"
+    ),
     "compare --csv": COMPARE,
     "compare --plot": COMPARE,
     "compare --results": COMPARE,

@@ -80,6 +80,8 @@ OTHERS = {
     "train tune": "the same",
     "train advise": "the same",
     "train policy": "times that the workload gives",
+    "train pipeline": "as `train estimate`, and names what its collectives cost by",
+    "train torch-profile": "counts; names what its times are by",
     "train import": "measured times, and their replay",
     "switch place": "bytes over the rate of the busiest link",
     "synthesize": "rates",

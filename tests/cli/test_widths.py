@@ -67,6 +67,12 @@ PRINTING = {
     "train report": (
         "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4 -o page.html",
     ),
+    "train pipeline": (
+        "train pipeline gpt-7.5b --cluster dgx-a100 --parallel pp=4,tp=2 --global-batch 8 --order 1f1b -o order.csv",
+    ),
+    "train torch-profile": (
+        "train torch-profile gpt-7.5b --cluster dgx-a100 --parallel dp=4,tp=2 --global-batch 8 -o estimates.json",
+    ),
     "train job": (f"train job {EXAMPLES}/iteration/mixture.toml",),
     "train models": ("train models",),
     "train search": ("train search gpt-7.5b --cluster dgx-a100 --gpus 16 --global-batch 32",),

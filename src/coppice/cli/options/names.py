@@ -20,6 +20,7 @@ __all__ = [
     "SELECTING",
     "SWITCH_TARGETS",
     "SYNTHESIS_METHODS",
+    "TORCH_ORDERS",
     "TUNED",
     "TUNING_FILES",
     "TUNING_FORMS",
@@ -144,6 +145,9 @@ PIPELINE_ORDERS = (
     "fast-forward",
 )
 """Orders of pipelines."""
+
+TORCH_ORDERS = (*PIPELINE_ORDERS, "fold3d", "modulo")
+"""Those that the runtime of PyTorch's pipelines can be given: also policies that come to an order of passes."""
 
 P4_VARIANTS = ("guarded", "published")
 """Variants of the P4 program of a switch."""

@@ -12,9 +12,11 @@ from coppice.cli.train.jobs import job
 from coppice.cli.train.lr_report import lr_report
 from coppice.cli.train.measure import measure
 from coppice.cli.train.models import models
+from coppice.cli.train.pipeline import pipeline
 from coppice.cli.train.policy import policy
 from coppice.cli.train.report import report
 from coppice.cli.train.search import search
+from coppice.cli.train.torch_profile import torch_profile
 from coppice.cli.train.tune import tune
 
 __all__ = ["app"]
@@ -40,6 +42,8 @@ app.command("report")(report)
 app.command("job")(job)
 app.command("models")(models)
 app.command("policy")(policy)
+app.command("pipeline")(pipeline)
+app.command("torch-profile")(torch_profile)
 app.command("measure")(measure)
 app.command("import")(import_trace)
 app.command("lr-report")(lr_report)

@@ -2,7 +2,8 @@
 
 The format is that of ``torch.distributed.pipelining`` (``_load_csv`` and ``_dump_csv`` of its schedules, compute only):
 stage, type (F, I, W, or B for both parts), micro-batch. An empty cell is a wait. ``(0F7;7B3)OVERLAP_F_B`` holds two
-passes that run at once.
+passes that run at once. What is written is checked for what the runtime does not: see
+:func:`coppice.iteration.pipeline.runnable.check_runnable`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 
 from coppice.errors import InputError
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.iteration.pipeline.runnable import check_runnable, turns
 
 __all__ = ["order_csv", "read_order_csv"]
 
@@ -23,6 +25,9 @@ _BOTH = re.compile(r"\((.*)\)OVERLAP_F_B")
 
 def order_csv(order: PipelineOrder) -> str:
     """The order as text.
+
+    Raises:
+        InputError: If the runtime would not end, or would train something else.
 
     Examples:
         >>> from coppice.iteration.pipeline.orders import gpipe
@@ -36,16 +41,12 @@ def order_csv(order: PipelineOrder) -> str:
         >>> print(order_csv(dual_pipe_v(1, 2)), end="")
         0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,0I1,0W1
     """
+    check_runnable(order)
     text = io.StringIO()
-    rows = []
-    for program in order.devices:
-        row: list[str] = []
-        for before, each in zip((None, *program), program, strict=False):
-            if before is not None and (before, each) in order.at_once:
-                row[-1] = f"({before};{each})OVERLAP_F_B"
-            else:
-                row.append(str(each))
-        rows.append(row)
+    rows = [
+        [f"({';'.join(map(str, turn))})OVERLAP_F_B" if len(turn) > 1 else str(turn[0]) for turn in program]
+        for program in turns(order)
+    ]
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 

@@ -11,7 +11,8 @@ if find_spec(PACKAGE) is None:
     raise MissingExtraError.of(PACKAGE, extra="autolrs")
 
 from coppice.training.torch.autolrs import AutoLRS  # noqa: E402 (a missing torch is named first)
+from coppice.training.torch.estimation import runtime_estimation  # noqa: E402
 from coppice.training.torch.lightning import lightning_callback  # noqa: E402
 from coppice.training.torch.overlap.schedule import schedule  # noqa: E402
 
-__all__ = ["AutoLRS", "lightning_callback", "schedule"]
+__all__ = ["AutoLRS", "lightning_callback", "runtime_estimation", "schedule"]

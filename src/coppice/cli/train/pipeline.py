@@ -1,0 +1,146 @@
+"""`coppice train pipeline`: the order of a job's pipeline, as the runtime of PyTorch's pipelines loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coppice.cli.options.names import CALIBRATED, PIPELINE_ORDERS, TORCH_ORDERS
+from coppice.cli.output.render import print_fields, print_json, write_text
+from coppice.cli.train.signature import job_of_options, own_option, with_job_options
+from coppice.errors import InputError
+from coppice.text import plural, seconds_text
+
+if TYPE_CHECKING:
+    from coppice.iteration.job.job import TrainingJob
+    from coppice.iteration.step.simulated import SimulatedStep
+
+__all__ = ["pipeline"]
+
+_NOT = ("order", "contention", "trace", "what_if", "degrade")
+"""Options of the estimate that an order to write does not take."""
+
+
+def pipeline(job: str, **options: Any) -> None:
+    """Write the order of a pipeline for PyTorch: a row a rank, cells such as 2F0, 2B0, 2I0 and 2W0.
+
+    `_PipelineScheduleRuntime._load_csv(FILE, format="compute_only")` of torch.distributed.pipelining loads it. Passes
+    are counted, and all ranks run against each other, before it is written; its bubble is simulated.
+
+    \b
+    Examples:
+      coppice train pipeline gpt-7.5b --cluster dgx-a100 --parallel pp=8 --global-batch 32 --order zero-bubble -o order.csv
+      coppice train pipeline gpt-7.5b --cluster dgx-a100 --parallel pp=4,tp=2,vp=3 --global-batch 16 \
+        --order breadth-first -o order.csv
+    """  # noqa: D301, E501 (\b is for the help formatter)
+    import sys
+
+    from coppice.iteration.composing.composed import composed_job
+    from coppice.iteration.job.paced import simulated_job
+    from coppice.iteration.pipeline.runnable import placement
+    from coppice.iteration.pipeline.torch_csv import order_csv
+
+    output, as_json = options.pop("output"), options.pop("as_json")
+    asked = job_of_options(job, _with_order(options))
+    if asked.layout.pipeline == 1:
+        msg = "expected a pipeline, found one stage: raise pp."
+        raise InputError(msg)
+    if asked.run.policy is not None:
+        found = composed_job(asked).step
+        if found is None:
+            msg = f"expected policies that simulate a step, found {asked.run.policy}: leave it out."
+            raise InputError(msg)
+    else:
+        found = simulated_job(asked)
+    order = found.given[1]
+    write_text(order_csv(order), output)
+    to_stdout = str(output) == "-"
+    ranks, where = len(order.devices), placement(order)
+    bubble = found.parts["bubble"]
+    if as_json and not to_stdout:
+        print_json(
+            {
+                "order": found.order,
+                "ranks": ranks,
+                "stages": order.stages,
+                "micro_batches": order.micro_batches,
+                "placement": where,
+                "iteration_seconds": found.seconds,
+                "bubble_seconds": bubble,
+                "model": _model(asked),
+                "device": asked.cluster.device.name,
+                "output": str(output),
+            }
+        )
+        return
+    own = [stage for stage, device in sorted(order.device_of().items()) if device == 0]
+    size = f"{plural(ranks, 'rank')}, {plural(order.stages, 'stage')}, {plural(order.micro_batches, 'micro-batch')}"
+    fields = [
+        ("order", f"{found.order}, {size}"),
+        ("rank 0 has", f"{'stages' if len(own) > 1 else 'stage'} {', '.join(map(str, own))}{_WHERE[where]}"),
+        ("bubble", _bubble(found, asked)),
+    ]
+    if not to_stdout:
+        fields.append(("wrote", str(output)))
+    print_fields(f"{asked.name} on {asked.machines.name}", fields, file=sys.stderr if to_stdout else None)
+
+
+_WHERE = {"loop": "", "v": " (V placement)", None: " (a placement of its own)"}
+
+
+def _with_order(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with an order that is a policy among the policies.
+
+    Raises:
+        InputError: If there is no such order.
+    """
+    name = options.pop("order")
+    if name is None or name in PIPELINE_ORDERS:
+        return options | {"order": name}
+    if name not in TORCH_ORDERS:
+        msg = f"expected an order of a pipeline ({', '.join(TORCH_ORDERS)}), found {name!r}."
+        raise InputError(msg)
+    given = options["policy"]
+    return options | {"order": None, "policy": name if given is None else f"{given}+{name}"}
+
+
+def _model(asked: TrainingJob) -> str:
+    """By what collectives are told."""
+    from coppice.simulation.models import model_of
+
+    costs = asked.run.collectives or CALIBRATED
+    return CALIBRATED if costs == CALIBRATED else model_of(asked.run.model).name
+
+
+def _bubble(found: SimulatedStep, asked: TrainingJob) -> str:
+    """The share of an iteration in which the busiest rank waits."""
+    bubble = found.parts["bubble"]
+    share = f"{100 * bubble / found.seconds:.3g}% of {seconds_text(found.seconds)}"
+    return f"{share}, simulated with model {_model(asked)} ({asked.cluster.device.name})"
+
+
+with_job_options(
+    pipeline,
+    [
+        own_option(
+            "output",
+            ...,
+            Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="CSV file to write.")],
+        ),
+        own_option(
+            "order",
+            None,
+            Annotated[
+                str | None,
+                typer.Option(
+                    "--order",
+                    metavar="NAME",
+                    help=f"One of {', '.join(TORCH_ORDERS)} [default: 1f1b, of chunks interleaved].",
+                ),
+            ],
+        ),
+    ],
+    without=_NOT,
+)

@@ -1,0 +1,81 @@
+"""`coppice train torch-profile`: what collectives of a job cost, as torch's scheduler of overlap reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coppice.cli.options.names import CALIBRATED
+from coppice.cli.output.render import print_fields, print_json, write_text
+from coppice.cli.train.signature import job_of_options, own_option, with_job_options
+from coppice.errors import InputError
+from coppice.text import plural
+
+__all__ = ["torch_profile"]
+
+_NOT = ("order", "overlap", "policy", "contention", "trace", "what_if", "degrade")
+"""Options of the estimate that times of collectives do not take."""
+
+
+def torch_profile(job: str, **options: Any) -> None:
+    """Write times of collectives over the groups of a job as a profile that torch.compile takes estimates from.
+
+    Name the file in `torch._inductor.config.aten_distributed_optimizations.profile_guided_estimations_profile_path`
+    (torch 2.13): its scheduler of overlap then places collectives by what they take on this cluster.
+
+    \b
+    Example:
+      coppice train torch-profile llama3-8b --cluster dgx-h100 --boxes 2 --parallel tp=8,dp=2 -o estimates.json
+    """  # noqa: D301 (\b is for the help formatter)
+    import json
+
+    from coppice.iteration.costs.calibrated import costs_of
+    from coppice.iteration.costs.profile import groups_of
+    from coppice.iteration.costs.profile import torch_profile as profile_of
+    from coppice.simulation.models import model_of
+
+    output, as_json = options.pop("output"), options.pop("as_json")
+    asked = job_of_options(job, options)
+    groups = groups_of(asked.layout)
+    if not groups:
+        msg = "expected groups that exchange something, found a rank in each: raise tp or dp."
+        raise InputError(msg)
+    made = profile_of(costs_of(asked.cluster), asked.layout)
+    write_text(json.dumps(made) + "\n", output)
+    if str(output) == "-":
+        return
+    costs = asked.run.collectives or CALIBRATED
+    model = CALIBRATED if costs == CALIBRATED else model_of(asked.run.model).name
+    if as_json:
+        shown = [{"ranks": group.ranks, "stride": group.stride} for group in groups]
+        print_json(
+            {
+                "groups": shown,
+                "times": len(made["traceEvents"]),
+                "collectives": costs,
+                "model": model,
+                "output": str(output),
+            }
+        )
+        return
+    fields = [
+        ("groups", ", ".join(f"{group.ranks} ranks {group.stride} apart" for group in groups)),
+        ("times", f"{plural(len(made['traceEvents']), 'time')}, collectives {costs}, model {model}"),
+        ("wrote", str(output)),
+    ]
+    print_fields(f"{asked.name} on {asked.machines.name}", fields)
+
+
+with_job_options(
+    torch_profile,
+    [
+        own_option(
+            "output",
+            ...,
+            Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="JSON file to write.")],
+        )
+    ],
+    without=_NOT,
+)
