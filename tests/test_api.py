@@ -356,6 +356,7 @@ class TestShown:
             "bench": "run",
             "probe": "run",
             "lab": "run",
+            "switch": "innetwork",
             "train": "training",
             "tune": "tuning",
         }

@@ -120,7 +120,7 @@ def launch_plan(policy: DataParallelPolicy, workload: LayerWorkload, tensors: Se
         >>> from coppice.iteration.policies.data_parallel.priority import Priority
         >>> work = LayerWorkload(forward=(1, 1, 1), backward=(2, 2, 2), bytes=(2, 2, 8), bytes_per_second=1.0)
         >>> launch_plan(Priority.of(partition_bytes=4), work, (0, 1, 2)).order
-        {'network': (0, 1, 2, 3)}
+        {'network': (0, 3, 2, 1)}
     """
     messages = tuple(policy.messages(workload))
     made = policy.iterations(workload, _ITERATIONS)
