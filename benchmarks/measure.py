@@ -7,12 +7,10 @@ what counts; the bound alone is printed before a plan is made, in case the plan 
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, TypeVar
 
 from cases import CASES, Case, Work, topology_of
@@ -20,6 +18,7 @@ from coppice.bounds import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.forest.planner import plan_forest
+from coppice.planners.planning import peak_rss_bytes
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.verify import verify
@@ -46,17 +45,8 @@ def timed(work: Callable[[], _T]) -> tuple[_T, float]:
 
 
 def peak_gib() -> float:
-    """Most memory that this process has held, in GiB.
-
-    Linux counts the parent's memory at the fork into ``ru_maxrss``: its own high-water mark is read there.
-    """
-    status = Path("/proc/self/status")
-    if status.is_file():
-        marks = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
-        if marks:
-            return int(marks[0]) / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**30 if sys.platform == "darwin" else 2**20)
+    """Most memory that this process has held, in GiB."""
+    return peak_rss_bytes() / 2**30
 
 
 def measure(case: Case) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from coppice.arguments import checked
@@ -320,7 +321,15 @@ def verified(
 
 
 def peak_rss_bytes() -> int:
-    """Most memory that this process ever held, in bytes."""
+    """Most memory that this process ever held, in bytes.
+
+    Linux counts the parent's memory at the start into ``ru_maxrss``: the process's own high-water mark is read there.
+    """
+    try:
+        status = Path("/proc/self/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        pass
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
