@@ -309,3 +309,25 @@ def test_the_command_serves_reports_and_ends() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("slots", [1, 16])
+def test_a_switch_with_fewer_slots_than_workers_ask_for_by_default(slots: int) -> None:
+    """Who does not say how many slots it wants takes what a job may have; who does is refused."""
+    given = np.arange(10_000, dtype=np.int32)
+    sums = {}
+    with SwitchServer(workers=2, slots=slots) as switch:
+
+        def work(worker: int) -> None:
+            with SwitchClient(switch.address, worker=worker, workers=2, element="int32") as end:
+                sums[worker] = end.all_reduce(given + worker)
+
+        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        with pytest.raises(SwitchError, match=f"a job may have {slots} slots, found 17"):
+            SwitchClient(switch.address, worker=0, workers=2, slots=17, job=2).join()
+    assert np.array_equal(sums[0], 2 * given + 1)
+    assert np.array_equal(sums[1], 2 * given + 1)

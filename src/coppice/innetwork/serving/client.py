@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,9 @@ from coppice.innetwork.serving.address import parse_address
 __all__ = ["SwitchClient", "SwitchError"]
 
 ELEMENTS = ("float32", "int32")
+_SLOTS = 64
+_FEWER_SLOTS = re.compile(r"a job may have (\d+) slots, found")
+"""How a switch refuses a job that asks for more slots than it may have."""
 
 
 class SwitchError(CoppiceError):
@@ -41,7 +45,8 @@ class SwitchClient:
         protocol: What the switch speaks, see :mod:`coppice.innetwork.protocols`.
         element: Type of the elements at the switch: ``float32`` or ``int32``.
         values: Of one packet; None for as many as the protocol usually has.
-        slots: Sums of the job that can be under way, over all threads.
+        slots: Sums of the job that can be under way, over all threads; None for 64, or as many as the switch lets a
+            job have if that is less.
         window: Packets that may be under way, over all threads; None for as many as there are slots.
         threads: Threads of the switch to use, with as many threads here.
         timeout_ms: After which a packet is sent again.
@@ -76,7 +81,7 @@ class SwitchClient:
         protocol: str = "switchml",
         element: str = "float32",
         values: int | None = None,
-        slots: int = 64,
+        slots: int | None = None,
         window: int | None = None,
         threads: int = 1,
         timeout_ms: float = 10.0,
@@ -91,12 +96,13 @@ class SwitchClient:
             raise InputError(msg)
         if values is None:
             values = PROTOCOLS[protocol].values if protocol in PROTOCOLS else 256
-        outstanding = slots if window is None else window
+        wanted = _SLOTS if slots is None else slots
+        outstanding = wanted if window is None else window
         positive = {
             "workers": workers,
             "values": values,
             "threads": threads,
-            "slots": slots // max(1, threads),
+            "slots": wanted // max(1, threads),
             "window": outstanding // max(1, threads),
             "timeout_ms": timeout_ms,
             "silence_s": silence_s,
@@ -113,19 +119,22 @@ class SwitchClient:
         own_seat, seats = (worker, workers) if seat is None else (seat[0], seat[1])
         self.worker, self.workers, self.element = worker, workers, element
         self._join_timeout_s = float(join_timeout_s)
-        try:
+        self._may_have_fewer = slots is None
+
+        def core(slots: int, window: int) -> _core.SwitchClient:
+            """The native end, with so many slots and packets under way on each thread."""
             described = _core.AggregationJob(
                 id=job,
                 workers=workers,
-                slots=slots // threads,
+                slots=slots,
                 values=values,
-                window=outstanding // threads,
+                window=window,
                 element=getattr(_core.Element, element),
                 timeout_ns=int(timeout_ms * 1e6),
                 patience_ns=10**16,  # the client knows better than the machine when to give up
                 settings={name: float(value) for name, value in (settings or {}).items()},
             )
-            self._client = _core.switch_client(
+            return _core.switch_client(
                 host=host,
                 port=port,
                 lanes=threads,
@@ -138,6 +147,11 @@ class SwitchClient:
                 epoch=epoch,
                 silence_s=float(silence_s),
             )
+
+        self._window = outstanding // max(1, threads)
+        self._core_client = core
+        try:
+            self._client = core(wanted // threads, self._window)
         except (RuntimeError, ValueError, OverflowError) as error:
             msg = f"{error}."
             raise InputError(msg) from None
@@ -158,8 +172,17 @@ class SwitchClient:
             SwitchError: If the switch is not there or refuses the job, or workers are missing after the time.
         """
         try:
-            self._client.join(timeout_s=self._join_timeout_s)
-        except RuntimeError as error:
+            try:
+                self._client.join(timeout_s=self._join_timeout_s)
+            except RuntimeError as error:
+                fewer = _FEWER_SLOTS.search(str(error)) if self._may_have_fewer else None
+                if fewer is None:
+                    raise
+                self._client.close("")
+                slots = int(fewer[1])
+                self._client = self._core_client(slots, min(self._window, slots))
+                self._client.join(timeout_s=self._join_timeout_s)
+        except (RuntimeError, ValueError) as error:
             msg = f"{error}."
             raise SwitchError(msg) from None
 
