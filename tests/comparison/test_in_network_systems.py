@@ -52,7 +52,7 @@ def test_systems_stand_beside_algorithms_and_below_their_bound() -> None:
 def test_only_all_reduces_are_modelled() -> None:
     with pytest.raises(InputError, match=r"expected an all_reduce with systems .*, found broadcast"):
         compare(preset("star"), "broadcast", sizes=[1024], systems=["sharp"], jobs=1)
-    with pytest.raises(InputError, match="expected a system of switchml, "):
+    with pytest.raises(InputError, match="expected a system that aggregates, "):
         compare(preset("star"), "all_reduce", sizes=[1024], systems=["sherp"], jobs=1)
 
 

@@ -255,7 +255,7 @@ def test_systems_that_do_not_suit_say_so() -> None:
     assert {each.system for each in found} == {"switchml", "fpisa", "atp", "netreduce"}
     assert set(refused) == set(SYSTEMS) - {each.system for each in found}
     assert "relies on" in refused["nvls"]
-    with pytest.raises(InputError, match=r"expected a system of switchml, .* did you mean 'sharp'"):
+    with pytest.raises(InputError, match=r"expected a system that aggregates, .* did you mean 'sharp'"):
         estimate("sharpp", case(), 1)
     with pytest.raises(InputError, match="expected a size of 1 byte or more, found 0"):
         estimate("ring", case(), 0)

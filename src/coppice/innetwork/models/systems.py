@@ -61,7 +61,7 @@ def named_system(name: str, known: Iterable[str] = SYSTEMS) -> str:
     plain = name.strip().lower().replace("_", "-")
     if plain in known:
         return plain
-    msg = f"expected a system of {', '.join(known)}, found {name!r}: {suggestion(plain, known)}"
+    msg = f"expected a system that aggregates, found {name!r}: {suggestion(plain, known)}"
     raise InputError(msg)
 
 
