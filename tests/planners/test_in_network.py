@@ -32,6 +32,9 @@ from support.shared_data import needs_shared
 
 TREE_COLLECTIVES = [collective for collective in Collective if collective.made_of_trees]
 SWITCHED = [name for name in NAMES if ENTRIES[name]["switches"]]
+SOME_SWITCHED = [
+    pytest.param(name, marks=[pytest.mark.slow] if at % 3 else []) for at, name in enumerate(SWITCHED)
+]
 
 
 def able(
@@ -149,7 +152,7 @@ class TestForestOracle:
                 assert all(able_oracle(name).rank[v] >= 0 for v in vertices(flagged, phase))
 
     @pytest.mark.parametrize("ability", ["copy", "add"])
-    @pytest.mark.parametrize("name", SWITCHED)
+    @pytest.mark.parametrize("name", SOME_SWITCHED)
     def test_half_of_the_ability(self, name: str, ability: str) -> None:
         topology = able(oracle_topology(name), copy=ability == "copy", add=ability == "add")
         problem = Problem(topology=topology, collective=Collective.ALL_REDUCE)
@@ -157,7 +160,7 @@ class TestForestOracle:
         both = Problem(topology=able_oracle(name), collective=Collective.ALL_REDUCE)
         assert reached >= in_network_bound(both).inv_rate
 
-    @pytest.mark.parametrize("name", SWITCHED)
+    @pytest.mark.parametrize("name", SOME_SWITCHED)
     def test_some_switches_only(self, name: str) -> None:
         switches = np.flatnonzero(oracle_topology(name).rank < 0).tolist()
         for seed in range(3):

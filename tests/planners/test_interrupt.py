@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from coppice.bounds import Problem
-from coppice.bounds.lp.program import run_interruptibly
+from coppice.bounds.lp.solver import run_interruptibly
 from coppice.collectives import Collective
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.files.plan_file import read_plan, write_plan
@@ -27,6 +27,8 @@ from coppice.topology.readers.document import write_topology
 
 PROMPT_S = 3.0
 """The promise is one second; the rest is for busy machines."""
+LATER = [pytest.param(after, marks=pytest.mark.slow) for after in (0.1, 0.4, 1.2)]
+"""More moments, in seconds after a stage has begun."""
 
 STAGES = {
     "bound": b"computing the bound",
@@ -114,12 +116,15 @@ def one_slow_nic(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestForest:
-    @pytest.mark.parametrize("after", [0.0, 0.2, 0.6, 1.2])
+    @pytest.mark.parametrize("after", [0.0, *LATER])
     def test_native_packing(self, one_slow_nic: Path, tmp_path: Path, after: float) -> None:
         arguments = ["plan", str(one_slow_nic), "-c", "all_gather", "--no-ring"]
         check_stopped(arguments, tmp_path, stage="plan", after=after)
 
-    @pytest.mark.parametrize(("stage", "after"), [("verify", 0.0), ("write", 0.0), ("write", 0.3)])
+    @pytest.mark.parametrize(
+        ("stage", "after"),
+        [("verify", 0.0), ("write", 0.0), pytest.param("write", 0.3, marks=pytest.mark.slow)],
+    )
     def test_python_stages_of_a_million_edges(self, tmp_path: Path, stage: str, after: float) -> None:
         arguments = ["plan", "dgx-a100", "--boxes", "128", "-c", "all_gather", "--no-ring"]
         check_stopped(arguments, tmp_path, stage=stage, after=after)
@@ -130,23 +135,25 @@ class TestForest:
         check_stopped(arguments, tmp_path, stage="plan", after=0.3)
         assert (tmp_path / "plan.json").read_text() == "older"
 
-    @pytest.mark.parametrize("after", [0.0, 0.2, 0.4])
+    @pytest.mark.parametrize("after", [0.2, *LATER])
     def test_templates_of_16384_gpus(self, tmp_path: Path, after: float) -> None:
         arguments = ["plan", "torus", "--set", "dims=128x128", "-c", "all_gather", "--no-ring"]
         check_stopped(arguments, tmp_path, stage="plan", after=after)
 
 
 class TestOtherPlanners:
-    @pytest.mark.parametrize("after", [0.1, 0.3, 0.4, 0.5])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("after", [0.1, 0.3])
     def test_linear_program_of_all_to_all(self, tmp_path: Path, after: float) -> None:
         arguments = ["plan", "random-balanced", "--set", "gpus=48", "-c", "all_to_all"]
         check_stopped(arguments, tmp_path, stage="bound", after=after)
 
-    @pytest.mark.parametrize("after", [0.1, 0.5])
+    @pytest.mark.parametrize("after", [0.5, *LATER])
     def test_linear_program_of_all_reduce(self, tmp_path: Path, after: float) -> None:
         arguments = ["plan", "random-balanced", "--set", "gpus=60", "-c", "all_reduce"]
         check_stopped(arguments, tmp_path, stage="bound", after=after)
 
+    @pytest.mark.slow
     def test_search_for_the_best_ring(self, tmp_path: Path) -> None:
         arguments = ["plan", "dgx-a100", "--boxes", "128", "-c", "all_gather", "--ring"]
         check_stopped(arguments, tmp_path, stage="ring", after=0.2)

@@ -307,7 +307,13 @@ class TestToleranceInTrees:
             problem = all_gather(boxes(name, 2))
             assert per_root(problem, plan_forest(problem, tolerance=Fraction(10))) == 1
 
-    @pytest.mark.parametrize("text", ["auto:1%", "auto:0%", "auto:12.5%", "auto:400%"])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "auto:1%",
+            *(pytest.param(f"auto:{each}%", marks=pytest.mark.slow) for each in ("0", "12.5", "400")),
+        ],
+    )
     def test_on_the_command_line(self, text: str, tmp_path: Path) -> None:
         from coppice.schedule.files.plan_file import read_plan
 

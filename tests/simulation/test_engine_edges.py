@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +23,7 @@ from planners.template_cases import plan_templates
 from schedule.builders import make_forest, reversed_tree, star_topology
 from simulation.bodies import line, network, rows
 from support.ideal import simulate
+from support.interrupts import LOST, CtrlC, pressed
 
 COPY = Op.COPY
 BOTH = [Model(sharing=sharing) for sharing in Sharing]
@@ -203,20 +202,16 @@ class TestBestPieces:
         assert fastest(body, 2**20, model=IDEAL, most=1).pieces == 1
 
 
+@pytest.mark.filterwarnings(LOST)
 def test_the_simulator_can_be_interrupted() -> None:
     topology = preset("star", gpus=64)
     case = AlgorithmCase(topology=topology, collective=Collective.ALL_REDUCE)
     messages = messages_of(make(find("ring", Collective.ALL_REDUCE), case), 2**20, pieces=40)
-    timer = threading.Timer(0.06, signal.raise_signal, [signal.SIGINT])
 
-    def forever() -> None:
+    def forever(key: CtrlC) -> None:
+        key.start()
         while True:
             run(messages, model=Model(), collective=Collective.ALL_REDUCE, size_bytes=2**20, keep_hops=False)
 
-    def begin() -> None:  # however late the first run begins
-        timer.start()
-        forever()
-
-    with pytest.raises(KeyboardInterrupt):
-        begin()
-    timer.join()
+    with pressed(0.06) as key, pytest.raises(KeyboardInterrupt):
+        forever(key)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
@@ -30,6 +27,7 @@ from coppice.planners.synthesis.sccl.routes import find_routes
 from coppice.planners.synthesis.synthesizing import SynthesizedResult
 from coppice.topology import preset, remove_links
 from coppice.topology.model import Link, Node, NodeKind, Topology
+from support.interrupts import LOST, CtrlC, pressed
 
 DGX_1 = "dgx-1v"
 HARD = {"steps": 3, "rounds": 15, "chunks": 13}
@@ -364,35 +362,38 @@ def test_little_effort_leaves_instances_undecided() -> None:
     assert record["proved"] is False
 
 
-def interrupting(words: str, *, time: int) -> Callable[[str], None]:
-    """A listener that sends Ctrl-C a little after a stage has begun for the so-manieth time."""
+def interrupting(words: str, key: CtrlC, *, time: int) -> Callable[[str], None]:
+    """A listener that starts Ctrl-C when a stage has begun for the so-manieth time."""
     heard: list[str] = []
 
     def listen(stage: str) -> None:
         heard.extend([stage] * (words in stage))
         if len(heard) == time:
-            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            key.start()
             heard.append("sent")
 
     return listen
 
 
+@pytest.mark.filterwarnings(LOST)
 def test_ctrl_c_ends_the_search() -> None:
-    with pytest.raises(KeyboardInterrupt):
+    with pressed(0.3) as key, pytest.raises(KeyboardInterrupt):
         coppice.synthesize(
-            hard(), "all_gather", method="sccl", options=HARD, on_stage=interrupting("R=15", time=1)
+            hard(), "all_gather", method="sccl", options=HARD, on_stage=interrupting("R=15", key, time=1)
         )
 
 
+@pytest.mark.filterwarnings(LOST)
 def test_ctrl_c_leaves_the_best_so_far() -> None:
     """A first schedule is looked for with little effort; then (3, 15, 13), without end."""
-    result = coppice.synthesize(
-        hard(),
-        "all_gather",
-        method="sccl",
-        options={"chunks": 13, "steps": 3, "conflicts": 0},
-        on_stage=interrupting("R=15", time=2),
-    )
+    with pressed(0.3) as key:
+        result = coppice.synthesize(
+            hard(),
+            "all_gather",
+            method="sccl",
+            options={"chunks": 13, "steps": 3, "conflicts": 0},
+            on_stage=interrupting("R=15", key, time=2),
+        )
     assert result.status is Status.SAT
     assert result.synthesis.interrupted
     assert result.record()["proved"] is False

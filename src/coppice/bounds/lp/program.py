@@ -8,7 +8,6 @@ objectives equal.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.lp.refinement import SquareSystem, solve_exactly
+from coppice.bounds.lp.solver import new_solver, run_interruptibly
 from coppice.display import Brief
 from coppice.rows import first_rows
 
@@ -27,7 +27,6 @@ __all__ = [
     "FloatVertex",
     "LinearProgram",
     "certified_multipliers",
-    "run_interruptibly",
 ]
 
 _GRID = 2**40
@@ -240,15 +239,10 @@ class LinearProgram:
 
     def _load(self) -> Any:
         """The HiGHS model with all rows; right-hand sides scaled to at most 1."""
-        import highspy
-
         if self._solver is None:
             finite = [u for u in self._upper if u] + [abs(row.bound) for row in self._rows if row.bound]
             self._scale = float(max(finite, default=1))
-            solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-            solver.setOptionValue("output_flag", False)  # noqa: FBT003
-            solver.HandleUserInterrupt = True  # lets cancelSolve work
-            solver.setOptionValue("threads", 1)
+            solver = new_solver()
             solver.setOptionValue("primal_feasibility_tolerance", 1e-9)
             solver.setOptionValue("dual_feasibility_tolerance", 1e-9)
             count = self.num_columns
@@ -320,29 +314,6 @@ class LinearProgram:
             return result[at_row if transpose else at_column]
 
         return solve
-
-
-def run_interruptibly(solver: Any) -> None:
-    """Run HiGHS in a thread, so that Ctrl-C stops it at once."""
-    done = threading.Event()
-
-    def work() -> None:
-        try:
-            solver.run()
-        finally:
-            done.set()
-
-    worker = threading.Thread(target=work, daemon=True)
-    try:
-        worker.start()
-        # An interrupted `join` would take the thread for finished, and leaving with HiGHS at work aborts.
-        while not done.wait(0.1):
-            pass
-    except KeyboardInterrupt:
-        solver.cancelSolve()
-        done.wait(10.0)  # on a busy machine HiGHS takes more than a second to notice
-        raise
-    worker.join()
 
 
 def _dot(row: Constraint, values: Sequence[Fraction]) -> Fraction:

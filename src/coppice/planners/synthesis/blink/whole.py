@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from coppice.bounds.lp.program import Constraint, run_interruptibly
+from coppice.bounds.lp.program import Constraint
+from coppice.bounds.lp.solver import new_solver, run_interruptibly
 from coppice.planners.synthesis.blink.packings import Packed, TreeLoads
 
 __all__ = ["WholePacking", "whole_packing"]
@@ -160,10 +160,7 @@ def _solved(
     """Whole numbers of least cost, as good as was found within the limit of work; None where nothing was."""
     import highspy
 
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)  # noqa: FBT003
-    solver.HandleUserInterrupt = True
-    solver.setOptionValue("threads", 1)
+    solver = new_solver()
     solver.setOptionValue("random_seed", 0)
     solver.setOptionValue("mip_max_nodes", _MOST_NODES)
     if deadline is not None:

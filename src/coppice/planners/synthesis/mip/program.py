@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.lp.program import run_interruptibly
+from coppice.bounds.lp.solver import new_solver, run_interruptibly
 from coppice.display import Brief
 
 __all__ = ["MixedProgram", "MixedSolution", "SearchLimits"]
@@ -131,13 +131,15 @@ class MixedProgram:
         import highspy
 
         solver = self._loaded(limits)
+        cost = np.array(self._cost, dtype=np.float64)
         best: list[tuple[float, NDArray[np.float64]]] = []
         whole = any(self._whole)
         if whole:
 
             def keep(event: Any) -> None:
-                value = float(event.data_out.objective_function_value)
-                best[:] = [(value, np.array(event.data_out.mip_solution, dtype=np.float64))]
+                values = np.array(event.data_out.mip_solution, dtype=np.float64)
+                value = float(cost @ values)
+                best[:] = [(value, values)]
                 if on_solution is not None:
                     on_solution(value)
 
@@ -163,10 +165,18 @@ class MixedProgram:
         status, info = solver.getModelStatus(), solver.getInfo()
         feasible = info.primal_solution_status == highspy.kSolutionStatusFeasible
         optimal = status == highspy.HighsModelStatus.kOptimal
-        objective = float(info.objective_function_value) if feasible else math.inf
+        values = np.asarray(solver.getSolution().col_value) if feasible else None
+        objective = math.inf if values is None else float(cost @ values)
+        if (
+            start
+            and values is not None
+            and not math.isclose(objective, info.objective_function_value, rel_tol=1e-6, abs_tol=1e-6)
+        ):
+            # HiGHS 1.16 takes the objective of what its presolve makes of the start for that of the start itself.
+            return self.solve(limits, on_solution=on_solution)
         bound = float(info.mip_dual_bound) if whole else (objective if optimal else -math.inf)
         return MixedSolution(
-            values=np.asarray(solver.getSolution().col_value) if feasible else None,
+            values=values,
             objective=objective,
             bound=bound,
             infeasible=status == highspy.HighsModelStatus.kInfeasible,
@@ -178,10 +188,7 @@ class MixedProgram:
         """A solver with the program."""
         import highspy
 
-        solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-        solver.setOptionValue("output_flag", False)  # noqa: FBT003
-        solver.HandleUserInterrupt = True
-        solver.setOptionValue("threads", 1)
+        solver = new_solver()
         solver.setOptionValue("random_seed", limits.seed % _SEEDS)
         solver.setOptionValue("mip_rel_gap", limits.gap)
         if limits.seconds is not None:

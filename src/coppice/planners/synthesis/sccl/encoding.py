@@ -30,6 +30,9 @@ from coppice.planners.synthesis.sccl.model import SendWindow, StepModel, Symmetr
 
 __all__ = ["ChunkSend", "SendSolution", "StepFormula", "StepInstance", "require_z3"]
 
+_PATIENCE_S = 10.0
+"""For Z3 to notice that it shall end; leaving Python with Z3 at work may crash."""
+
 MOST_LITERALS = 4_000_000
 
 
@@ -134,29 +137,40 @@ class StepFormula:
             KeyboardInterrupt: On Ctrl-C, at once.
         """
         z3 = self._z3
-        context = z3.Context()
-        solver = z3.SimpleSolver(ctx=context)
+        running: list[Any] = []
 
-        def check() -> Any:
-            solver.from_string(self._formula)
-            if rounds is not None:
-                for (step, i), number in self._longer.items():
-                    literal = z3.Bool(f"b{number}", ctx=context)
-                    solver.add(literal if rounds[step - 1] >= i else z3.Not(literal))
-            solver.set("ctrl_c", False)  # noqa: FBT003 (Z3's way to set a value); Python hears of it instead
-            solver.set("random_seed", seed % 2**31)
-            solver.set("max_conflicts", min(conflicts, 2**32 - 1))
-            if deadline is not None:
-                solver.set("timeout", max(1, int(1000 * (deadline - time.monotonic()))))
-            return solver.check()
+        def check() -> tuple[Status, set[int]]:
+            """The answer, and what is true in a schedule; what Z3 made is gone at the end, in this thread."""
+            context = z3.Context()
+            running.append(context)
+            try:
+                solver = z3.SimpleSolver(ctx=context)
+                solver.from_string(self._formula)
+                if rounds is not None:
+                    for (step, i), number in self._longer.items():
+                        literal = z3.Bool(f"b{number}", ctx=context)
+                        solver.add(literal if rounds[step - 1] >= i else z3.Not(literal))
+                solver.set("ctrl_c", False)  # noqa: FBT003 (Z3's way to set a value); Python hears of it instead
+                solver.set("random_seed", seed % 2**31)
+                solver.set("max_conflicts", min(conflicts, 2**32 - 1))
+                if deadline is not None:
+                    solver.set("timeout", max(1, int(1000 * (deadline - time.monotonic()))))
+                answer = solver.check()
+                if answer == z3.unsat:
+                    return Status.UNSAT, set()
+                if answer != z3.sat:
+                    return Status.UNKNOWN, set()
+                found = solver.model()
+                return Status.SAT, {int(each.name()[1:]) for each in found.decls() if z3.is_true(found[each])}
+            finally:
+                running.clear()
 
-        answer = _interruptible(check, context.interrupt)
-        if answer == z3.unsat:
-            return SendSolution(status=Status.UNSAT)
-        if answer != z3.sat:
-            return SendSolution(status=Status.UNKNOWN)
-        found = solver.model()
-        return self._solution({int(each.name()[1:]) for each in found.decls() if z3.is_true(found[each])})
+        def interrupt() -> None:
+            for context in tuple(running):
+                context.interrupt()
+
+        status, true = _interruptible(check, interrupt)
+        return self._solution(true) if status is Status.SAT else SendSolution(status=status)
 
     def _solution(self, true: set[int]) -> SendSolution:
         """What the solver found, with the images of what was left out."""
@@ -317,7 +331,10 @@ def _tree(model: StepModel, block: Commodity, sends: list[tuple[int, int]]) -> l
 
 
 def _interruptible(work: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
-    """What some work returns, done in a thread, as Python hears of Ctrl-C between steps of its own only."""
+    """What some work returns, done in a thread, as Python hears of Ctrl-C between steps of its own only.
+
+    The work should free what it made: Python loses a Ctrl-C that comes while it frees an object of Z3.
+    """
     answers: list[Any] = []
     failures: list[BaseException] = []
     done = threading.Event()
@@ -330,14 +347,16 @@ def _interruptible(work: Callable[[], Any], interrupt: Callable[[], None]) -> An
         finally:
             done.set()
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=run, name="z3", daemon=True)
     thread.start()
     try:
         while not done.wait(0.1):  # an interrupted `join` would take the thread for finished
             pass
     except KeyboardInterrupt:
-        interrupt()
-        thread.join(0.5)
+        patience = time.monotonic() + _PATIENCE_S
+        while not done.is_set() and time.monotonic() < patience:
+            interrupt()  # again, as it is lost before Z3 has begun
+            done.wait(0.1)
         raise
     thread.join()
     if failures:
