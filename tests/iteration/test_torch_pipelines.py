@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from coppice.iteration.pipeline.orders import ORDERS, breadth_first
 from coppice.iteration.pipeline.runnable import check_runnable, placement
 from coppice.iteration.pipeline.torch_csv import order_csv, read_order_csv
 from support.pages import coppice
+from support.rank_processes import rank_codes
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "pipeline_ranks.py"
 CHUNKS = {"interleaved": 2, "breadth-first": 4, "dualpipe-v": 2, "fast-forward": 2, "fold3d": 2}
@@ -36,18 +35,11 @@ def written(name: str, folder: Path, *, ranks: int = 4, chunks: int | None = Non
 
 def ranks_of(mode: str, size: int, folder: Path, ranks: range) -> list[dict[str, Any]]:
     """The outcome of each rank."""
-    processes, errors = [], []
-    for rank in ranks:
-        errors.append((folder / f"errors-{rank}").open("w+"))
-        command = [sys.executable, str(PROGRAM), mode, str(rank), str(size), str(folder)]
-        processes.append(subprocess.Popen(command, stdout=errors[-1], stderr=errors[-1]))
-    try:
-        codes = [process.wait(timeout=400) for process in processes]
-    finally:
-        for process, file in zip(processes, errors, strict=True):
-            process.kill()
-            process.wait()
-            file.close()
+    codes = rank_codes(
+        PROGRAM,
+        [(mode, rank, size, folder) for rank in ranks],
+        [folder / f"errors-{rank}" for rank in ranks],
+    )
     assert codes == [0] * len(ranks), [(folder / f"errors-{rank}").read_text()[-3000:] for rank in ranks]
     return [json.loads((folder / f"outcome-{rank}.json").read_text()) for rank in ranks]
 

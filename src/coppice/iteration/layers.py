@@ -32,6 +32,7 @@ class LayerWorkload:
         workers: Number of workers.
         inputs: Layers that each layer takes its input from, all before it; empty: each from the one before it.
         weight_backward: Seconds of each backward pass that the gradients of weights take; empty: half of it.
+        separable: Whether the gradients of its weights can be made apart from that of its input; empty: of each layer.
         matrices: Rows and columns of each layer that is a fully connected matrix, None for others; empty: none is.
         samples: Rows of the input of fully connected layers on a worker.
         element_bytes: Bytes of an element of gradients.
@@ -55,6 +56,7 @@ class LayerWorkload:
     workers: int = 2
     inputs: tuple[tuple[int, ...], ...] = ()
     weight_backward: tuple[float, ...] = ()
+    separable: tuple[bool, ...] = ()
     matrices: tuple[tuple[int, int] | None, ...] = ()
     samples: int = 1
     element_bytes: float = 4
@@ -94,7 +96,7 @@ class LayerWorkload:
 
     def _check_columns(self) -> None:
         """Columns that may be left out."""
-        for name in ("inputs", "weight_backward", "matrices", "dtypes"):
+        for name in ("inputs", "weight_backward", "separable", "matrices", "dtypes"):
             column = getattr(self, name)
             if column and len(column) != self.layers:
                 msg = (
@@ -160,6 +162,10 @@ class LayerWorkload:
         """Layers that take their input from no other."""
         return tuple(layer for layer in range(self.layers) if not self.inputs_of(layer))
 
+    def is_separable(self, layer: int) -> bool:
+        """Whether the gradients of a layer's weights can be made apart from that of its input."""
+        return not self.separable or self.separable[layer]
+
     def weight_seconds(self, layer: int) -> float:
         """Seconds of a backward pass that the gradients of weights take."""
         return self.weight_backward[layer] if self.weight_backward else self.backward[layer] / 2
@@ -215,6 +221,7 @@ class _LayerFile(msgspec.Struct, forbid_unknown_fields=True):
     workers: int = 2
     inputs: tuple[tuple[int, ...], ...] = ()
     weight_backward: tuple[float, ...] = ()
+    separable: tuple[bool, ...] = ()
     matrices: tuple[tuple[int, int] | None, ...] = ()
     samples: int = 1
     element_bytes: float = 4

@@ -161,6 +161,7 @@ def test_priorities_of_slices_follow_the_layers() -> None:
         ({"samples": 0}, r"found 0 at \$\.samples"),
         ({"element_bytes": 0}, r"found 0 at \$\.element_bytes"),
         ({"round_trip_seconds": -1}, r"found -1 at \$\.round_trip_seconds"),
+        ({"separable": (True, False)}, r"found 2 at \$\.separable"),
         ({"dtypes": ("half",)}, r"found 1 at \$\.dtypes"),
     ],
 )
@@ -173,13 +174,15 @@ def test_a_file_may_have_every_key(tmp_path: Any) -> None:
     path = tmp_path / "work.json"
     path.write_text(
         '{"forward": [1, 1], "backward": [2, 2], "bytes": [4, 96], "bytes_per_second": 1, "workers": 4, '
-        '"inputs": [[], [0]], "weight_backward": [1, 0.5], "matrices": [null, [4, 6]], "samples": 2, '
+        '"inputs": [[], [0]], "weight_backward": [1, 0.5], "separable": [true, false], '
+        '"matrices": [null, [4, 6]], "samples": 2, '
         '"element_bytes": 4, "dtypes": ["half", "half"], "round_trip_seconds": 0.5}'
     )
     work = read_workload(path)
     assert work.matrices == (None, (4, 6))
     assert work.inputs == ((), (0,))
     assert work.weight_seconds(1) == 0.5
+    assert [work.is_separable(layer) for layer in (0, 1)] == [True, False]
     path.write_text('{"forward": [1], "backward": [1], "bytes": [1], "bytes_per_second": 1, "speed": 4}')
     with pytest.raises(InputError, match=r"unknown field `speed`"):
         read_workload(path)

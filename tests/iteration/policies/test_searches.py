@@ -292,6 +292,19 @@ def test_the_best_k_is_the_best_of_all() -> None:
         seconds(THREE, "ooo", k=4)
 
 
+def test_a_layer_whose_halves_cannot_be_told_apart_is_not_delayed() -> None:
+    work = replace(THREE, separable=(True, False, True))
+    passes = policy_named("ooo").of(k=2).backward(work)
+    assert [(each.kind[0], each.layer) for each in passes] == [
+        ("i", 2),
+        ("w", 2),
+        ("b", 1),
+        ("i", 0),
+        ("w", 0),
+    ]
+    assert sum(each.seconds for each in passes) == sum(work.backward)
+
+
 @pytest.mark.parametrize("policy", ["ddp", "gradientflow", "jia"])
 def test_tuned_sizes_are_close_to_the_best_of_all_cuts(policy: str) -> None:
     draw = random.Random(17)

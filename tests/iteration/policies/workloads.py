@@ -57,6 +57,7 @@ def random_workload(
         weight_backward=tuple(draw.choice([0, 0.25, 0.5, 1]) * own for own in backward)
         if draw.random() < 0.5
         else (),
+        separable=tuple(draw.random() < 0.6 for _ in range(layers)) if draw.random() < 0.3 else (),
         round_trip_seconds=draw.choice([0, 0.1, 1]),
         dtypes=tuple(draw.choice(["half", "float"]) for _ in range(layers)) if draw.random() < 0.3 else (),
     )

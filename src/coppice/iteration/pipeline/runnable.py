@@ -10,7 +10,7 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.graph import source_of
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 
-__all__ = ["check_runnable", "placement", "turns"]
+__all__ = ["check_ends", "check_runnable", "placement", "turns"]
 
 
 def placement(order: PipelineOrder) -> str | None:
@@ -75,11 +75,15 @@ def check_runnable(order: PipelineOrder) -> None:
                 f"as they come, found {last}F{micro_batch} where {last}F{number} would be."
             )
             raise InputError(msg)
-    _run(order)
+    check_ends(order)
 
 
-def _run(order: PipelineOrder) -> None:
-    """Run all programs until they end, or nobody can go on."""
+def check_ends(order: PipelineOrder) -> None:
+    """Run all programs until they end, or nobody can go on.
+
+    Raises:
+        InputError: If devices wait for each other in a circle.
+    """
     programs = turns(order)
     done: set[StagePass] = set()
     place = [0] * len(programs)

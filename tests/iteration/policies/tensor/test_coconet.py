@@ -14,6 +14,7 @@ from coppice.iteration.policies.tensor.coconet.costs import Machine, volumes
 from coppice.iteration.policies.tensor.coconet.examples import (
     adam,
     lamb,
+    momentum,
     pipeline_handoff,
     tensor_parallel_layer,
 )
@@ -32,6 +33,7 @@ from coppice.iteration.running import lower_bound_seconds, run_tasks
 MACHINE = Machine()
 EXAMPLES = {
     "adam": adam(ranks=4, elements=24),
+    "momentum": momentum(ranks=4, elements=24),
     "lamb": lamb(ranks=2, elements=10),
     "layer": tensor_parallel_layer(ranks=2, rows=4, inner=6, columns=8),
     "layer of three": tensor_parallel_layer(ranks=3, rows=6, inner=6, columns=4),

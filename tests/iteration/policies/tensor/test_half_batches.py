@@ -14,6 +14,7 @@ from coppice.iteration.models import model_named
 from coppice.iteration.policies.tensor.degree_tables import degree_problem
 from coppice.iteration.policies.tensor.degrees import DegreeProblem, TransformerBytes
 from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock
+from coppice.iteration.policies.tensor.regrouped_halves import RegroupedHalves
 from coppice.iteration.running import lower_bound_seconds, run_tasks
 from coppice.iteration.transformer import Layout, Recompute
 from coppice.topology.presets import preset
@@ -195,6 +196,16 @@ def test_costs_are_those_of_the_schedule() -> None:
         assert run_tasks(HalfBatches(blocks=blocks).graph()).seconds == problem.solve().seconds
 
 
+def test_costs_of_several_degrees_are_those_of_the_schedule() -> None:
+    draw = random.Random(21)
+    for _ in range(300):
+        problem = drawn_problem(draw)
+        choice = [draw.randrange(len(problem.degrees)) for _ in problem.forward]
+        passes = RegroupedHalves.planned(problem, [problem.degrees[place] for place in choice])
+        assert run_tasks(passes.graph()).seconds == pytest.approx(problem.cost(choice), rel=1e-9, abs=1e-9)
+        assert passes.seconds == pytest.approx(problem.cost(choice), rel=1e-9, abs=1e-9)
+
+
 def test_a_long_chain_with_little_memory() -> None:
     """More room is never slower, and one cut never quicker than a degree for each block."""
     bytes_of = TransformerBytes(batch=4, seq=2048, hidden=1024, parameter_bytes=10**8)
@@ -224,6 +235,15 @@ def test_refusals() -> None:
         HalvedBlock(forward=-1)
     with pytest.raises(InputError, match="`sums`"):
         DegreeProblem(degrees=(1,), forward=[[1]], backward=[[1]], sums=[], memory=[[1]], device_bytes=1)
+    problem = DegreeProblem(
+        degrees=(1,), forward=[[1]], backward=[[1]], sums=[[1]], memory=[[1]], device_bytes=2
+    )
+    with pytest.raises(InputError, match=r"one of \[1\] for each of 1 blocks, found \[2\]"):
+        RegroupedHalves.planned(problem, [2])
+    with pytest.raises(InputError, match="a degree for each of 1 blocks, found 2"):
+        RegroupedHalves.of([HalvedBlock(forward=1)], [1, 2], [])
+    with pytest.raises(InputError, match="a change between two, found 1 and 1"):
+        RegroupedHalves.of([HalvedBlock(forward=1)], [1], [(0.0, 0.0)])
 
 
 def test_degrees_of_a_model() -> None:

@@ -17,7 +17,7 @@ The partition and the credit are tuned by Bayesian optimization (section 5).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Any, ClassVar
@@ -66,6 +66,7 @@ class ByteScheduler(Priority):
     about = "partitions by priority within a window of credit (ByteScheduler, SOSP'19)"
     assumes = "an optimizer that updates layer by layer, and one order for all ranks"
     options: ClassVar[type[msgspec.Struct]] = CreditOptions
+    tuning_trials: ClassVar[tuple[int, int]] = (10, 30)
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
         """Partitions, which wait for credit."""
@@ -78,14 +79,17 @@ class ByteScheduler(Priority):
             for message in super().messages(workload)
         ]
 
-    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """Partition and credit, of 30 tried by Bayesian optimization on a grid of 12 by 6."""
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """Partition and credit, a grid of 12 by 6."""
         largest = max(workload.bytes)
         if not largest:
-            return super().tune(workload)
-        choices = [
+            return []
+        return [
             {"partition_bytes": float(size), "credit_bytes": float(size * room)}
             for size in np.geomspace(largest / 64, largest, 12)
             for room in (1, 2, 3, 4, 8, 16)
         ]
-        return tuned_settings(self, workload, choices, initial=10, trials=30)
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """Partition and credit, of 30 tried by Bayesian optimization on a grid of 12 by 6."""
+        return tuned_settings(self, workload, self.choices(workload), *self.tuning_trials)

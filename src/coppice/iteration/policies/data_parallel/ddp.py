@@ -16,7 +16,7 @@ Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parall
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, ClassVar
 
@@ -24,7 +24,6 @@ import msgspec
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.policy import Bytes
 
 __all__ = ["Bucketed", "assign_buckets"]
@@ -110,9 +109,8 @@ class Bucketed(DataParallelPolicy):
         """Buckets; gradients can be views of them (`gradient_as_bucket_view`), which spares that."""
         return sum(workload.bytes)
 
-    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """Equal caps: as many buckets as are best, of those that equal shares of the gradients give."""
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """Equal caps: so many buckets as equal shares of the gradients give."""
         whole = sum(workload.bytes)
         caps = sorted({whole / count * (1 - 1e-9) for count in range(1, workload.layers + 1)})
-        choices = [{"bucket_bytes": cap, "first_bytes": cap} for cap in caps]
-        return best_settings(self, workload, choices)
+        return [{"bucket_bytes": cap, "first_bytes": cap} for cap in caps]

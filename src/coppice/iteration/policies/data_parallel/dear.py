@@ -13,7 +13,7 @@ closed at a threshold of 25 MB, which is tuned by Bayesian optimization.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -49,7 +49,7 @@ class DecoupledAllReduce(DataParallelPolicy):
     assumes = "an optimizer that updates group by group; no clipping by a global norm"
     stock = "Megatron-LM --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
     options: ClassVar[type[msgspec.Struct]] = ThresholdOptions
-    update_scope: ClassVar[UpdateScope] = UpdateScope.GROUP
+    update_scope: UpdateScope = UpdateScope.GROUP
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
         """Layers in a row from the first one on; the last group is ready first."""
@@ -97,10 +97,13 @@ class DecoupledAllReduce(DataParallelPolicy):
         buffers = sum(workload.bytes[layer] for group in fused for layer in group)
         return buffers + sum(workload.bytes) / workload.workers
 
-    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """The threshold, of 10 tried by Bayesian optimization on a grid of 64."""
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """64 thresholds up to all gradients."""
         whole = sum(workload.bytes)
         if not whole:
-            return super().tune(workload)
-        choices = [{"threshold_bytes": float(size)} for size in np.geomspace(whole / 256, whole, 64)]
-        return tuned_settings(self, workload, choices, initial=4, trials=10)
+            return []
+        return [{"threshold_bytes": float(size)} for size in np.geomspace(whole / 256, whole, 64)]
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """The threshold, of 10 tried by Bayesian optimization on a grid of 64."""
+        return tuned_settings(self, workload, self.choices(workload), *self.tuning_trials)

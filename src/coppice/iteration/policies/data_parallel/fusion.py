@@ -11,14 +11,13 @@ computed anew after every merge. Layers of fewer than `small_elements` are alway
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.policy import Bytes
 
 __all__ = ["MergedGradients", "TensorFusion", "communication_end", "gradient_times"]
@@ -93,11 +92,11 @@ class TensorFusion(DataParallelPolicy):
                 pool = []
         return [*found, pool] if pool else found
 
-    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """The best of equal shares of the gradients as thetas, and none."""
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """Equal shares of the gradients as thetas, and none."""
         whole = sum(workload.bytes)
         thetas = [0.0, *(whole / count for count in range(1, workload.layers + 1))]
-        return best_settings(self, workload, [{"theta_bytes": theta} for theta in thetas])
+        return [{"theta_bytes": theta} for theta in thetas]
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
         """Pools of the tensors that are fused."""

@@ -15,7 +15,7 @@ depends on the gradients; here every layer sends its share. With a ratio below 1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, sqrt
 from typing import Annotated, Any, ClassVar
@@ -25,7 +25,6 @@ import msgspec
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.ddp import assign_buckets
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Bytes, Count
 
@@ -134,8 +133,8 @@ class GradientFlow(DataParallelPolicy):
             workload, bytes=tuple(size * share for size in workload.bytes), matrices=()
         ).lower_bound_seconds()
 
-    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """The best theta of those of equal messages, and of the closed form."""
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """Thetas of equal messages, and of the closed form."""
         whole = sum(workload.bytes) * self.settings.ratio
         thetas = [optimal_theta_bytes(workload), *(whole / count for count in range(1, workload.layers + 1))]
-        return best_settings(self, workload, [{"theta_bytes": theta} for theta in thetas])
+        return [{"theta_bytes": theta} for theta in thetas]

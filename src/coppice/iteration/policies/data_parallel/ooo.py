@@ -12,7 +12,7 @@ gradient of its output in memory. The best k depends on the workload and is sear
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -20,7 +20,6 @@ import msgspec
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.priority import Priority
-from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import LayerPass
 from coppice.iteration.policies.policy import PositiveBytes
 
@@ -49,13 +48,19 @@ class OutOfOrder(Priority):
     options: ClassVar[type[msgspec.Struct]] = DelayOptions
 
     def backward(self, workload: LayerWorkload) -> Sequence[LayerPass]:
-        """Both halves from the last layer on, but the gradients of the first k weights at the end."""
+        """Both halves from the last layer on, but the gradients of the first k weights at the end.
+
+        A layer whose halves cannot be told apart has a whole backward pass in its turn.
+        """
         delayed = self.settings.k
         if delayed > workload.layers:
             msg = f"expected `k` at most {workload.layers}, the number of layers, found {delayed}."
             raise InputError(msg)
         found = []
         for layer in reversed(range(workload.layers)):
+            if not workload.is_separable(layer):
+                found.append(LayerPass(kind="backward", layer=layer, seconds=workload.backward[layer]))
+                continue
             weights = workload.weight_seconds(layer)
             rest = workload.backward[layer] - weights
             found.append(LayerPass(kind="input_gradient", layer=layer, seconds=rest))
@@ -66,6 +71,7 @@ class OutOfOrder(Priority):
             *(
                 LayerPass(kind="weight_gradient", layer=layer, seconds=workload.weight_seconds(layer))
                 for layer in range(delayed)
+                if workload.is_separable(layer)
             ),
         ]
 
@@ -75,8 +81,10 @@ class OutOfOrder(Priority):
         From the time at which the first gradient of layer i or of what it needs is there, the network carries all of
         these until the next forward pass of layer i; before it come the gradients of inputs above it.
         """
-        weights = [workload.weight_seconds(layer) for layer in range(workload.layers)]
-        rest = [whole - own for whole, own in zip(workload.backward, weights, strict=True)]
+        weights, rest = list(workload.backward), list(workload.backward)
+        for layer in filter(workload.is_separable, range(workload.layers)):
+            weights[layer] = workload.weight_seconds(layer)
+            rest[layer] -= weights[layer]
         every = sum(workload.bytes)
         found = max(workload.compute_seconds, workload.message(every) if every else 0.0)
         following, preceding = workload.following(workload.forward), workload.preceding(workload.bytes)
@@ -86,6 +94,6 @@ class OutOfOrder(Priority):
                 found = max(found, following[layer] + soonest + workload.message(preceding[layer]))
         return found
 
-    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """The best k of all."""
-        return best_settings(self, workload, [{"k": k} for k in range(workload.layers + 1)])
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """Every k."""
+        return [{"k": k} for k in range(workload.layers + 1)]

@@ -12,7 +12,7 @@ Source: section 4 of the paper; slices of 50,000 elements there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +21,6 @@ import msgspec
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import UpdateScope
 from coppice.iteration.policies.data_parallel.priority import Priority, cut
-from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Count
 
@@ -47,7 +46,7 @@ class PriorityPropagation(Priority):
     about = "slices pushed and pulled, what is needed first goes first (P3, MLSys'19)"
     assumes = "servers that update slice by slice on duplex links; no clipping by a global norm"
     options: ClassVar[type[msgspec.Struct]] = SliceOptions
-    update_scope: ClassVar[UpdateScope] = UpdateScope.GROUP
+    update_scope: UpdateScope = UpdateScope.GROUP
 
     def parts(self, workload: LayerWorkload, size_bytes: float) -> Sequence[float]:
         """Slices."""
@@ -71,8 +70,8 @@ class PriorityPropagation(Priority):
         """Values that servers keep, each node a share, as much as one copy in all."""
         return sum(workload.bytes) / workload.workers if self.settings.transport == "server" else 0.0
 
-    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """The best of some parts of the largest tensor."""
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """Some parts of the largest tensor."""
         largest = max(workload.bytes) / workload.element_bytes
         sizes = sorted({max(1, round(largest / share)) for share in (1, 2, 4, 8, 16, 32, 64)})
-        return best_settings(self, workload, [{"slice_elements": size} for size in sizes])
+        return [{"slice_elements": size} for size in sizes]

@@ -14,7 +14,7 @@ judge, of a beam of partial cuts. The abstract of the paper says what both parts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +26,6 @@ from coppice.iteration.policies.data_parallel.due_dates import due_dates
 from coppice.iteration.policies.data_parallel.fusion import gradient_times
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.priority import cut
-from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import LayerPass, Message, message_graph
 from coppice.iteration.policies.policy import PositiveBytes
 from coppice.iteration.steady import steady_iteration
@@ -156,6 +155,10 @@ class Preemptive(DataParallelPolicy):
     assumes = "known times of passes and messages, and the graph of layers"
     options: ClassVar[type[msgspec.Struct]] = DueDateOptions
 
+    def __init__(self, settings: DueDateOptions) -> None:
+        super().__init__(settings)
+        self.update_scope = settings.update_scope
+
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
         """Layers by themselves, or fused."""
         if self.settings.fusion == "end":
@@ -176,15 +179,11 @@ class Preemptive(DataParallelPolicy):
         given = self.settings.quantum_bytes
         return given or optimal_partition_bytes(workload) or max(workload.bytes) / 100 or 1.0
 
-    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """The best of a few quanta around the one of the bound, each fused or not."""
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """A few quanta around the one of the bound, each fused or not."""
         quantum = self.quantum_bytes(workload)
-        return best_settings(
-            self,
-            workload,
-            [
-                {"quantum_bytes": quantum * share, "fusion": fusion}
-                for share in (0.25, 0.5, 1.0, 2.0, 4.0)
-                for fusion in ("none", "end")
-            ],
-        )
+        return [
+            {"quantum_bytes": quantum * share, "fusion": fusion}
+            for share in (0.25, 0.5, 1.0, 2.0, 4.0)
+            for fusion in ("none", "end")
+        ]

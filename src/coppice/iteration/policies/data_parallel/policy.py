@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import LayerPass, Message, message_graph
 from coppice.iteration.policies.policy import IterationGraph, Policy, PolicyCosts
 
@@ -34,13 +35,15 @@ class DataParallelPolicy(Policy):
         update_scope: What must be summed before a layer runs again.
         overlaps: Communication runs beside the backward pass; otherwise it begins when that is over.
         in_order: Groups are launched in their order only.
+        tuning_trials: Choices that a search tries at random, and in all, where not all are tried.
     """
 
     decides: ClassVar[frozenset[str]] = frozenset({"gradients"})
     assumes: ClassVar[str] = "an all-reduce that runs beside computation"
-    update_scope: ClassVar[UpdateScope] = UpdateScope.BARRIER
+    update_scope: UpdateScope = UpdateScope.BARRIER
     overlaps: ClassVar[bool] = True
     in_order: ClassVar[bool] = False
+    tuning_trials: ClassVar[tuple[int, int]] = (4, 10)
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
         """Layers whose gradients are sent as one, in the order in which they are submitted.
@@ -65,6 +68,15 @@ class DataParallelPolicy(Policy):
             LayerPass(kind="backward", layer=layer, seconds=workload.backward[layer])
             for layer in reversed(range(workload.layers))
         ]
+
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """Settings that are worth a try on a workload, where there is something to choose: none."""
+        del workload
+        return []
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """The best of the choices and of the settings that it has, all simulated."""
+        return best_settings(self, workload, self.choices(workload))
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
         """What is sent about the gradients of an iteration, as the policy answers the questions above.

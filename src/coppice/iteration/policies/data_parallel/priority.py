@@ -11,7 +11,7 @@ This is the common ground of P3 (MLSys'19) and ByteScheduler (SOSP'19); both hav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -19,7 +19,6 @@ import msgspec
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
-from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.policy import PositiveBytes
 
 __all__ = ["Priority", "cut"]
@@ -70,7 +69,7 @@ class Priority(DataParallelPolicy):
     about = "the layer that is needed first goes first, cut or whole; no barrier"
     assumes = "an optimizer that updates layer by layer, and no clipping by a global norm"
     options: ClassVar[type[msgspec.Struct]] = PriorityOptions
-    update_scope: ClassVar[UpdateScope] = UpdateScope.GROUP
+    update_scope: UpdateScope = UpdateScope.GROUP
 
     def parts(self, workload: LayerWorkload, size_bytes: float) -> Sequence[float]:
         """Parts of at most `partition_bytes`."""
@@ -82,10 +81,8 @@ class Priority(DataParallelPolicy):
         del workload
         return min(group)
 
-    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """The best of some parts of the largest message, and whole ones."""
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """Some parts of the largest message, and whole ones."""
         largest = max(workload.bytes)
-        if not largest:
-            return super().tune(workload)
-        sizes = [largest / share for share in (2, 4, 8, 16, 32, 64)]
-        return best_settings(self, workload, [{"partition_bytes": size} for size in (None, *sizes)])
+        sizes = [largest / share for share in (2, 4, 8, 16, 32, 64)] if largest else []
+        return [{"partition_bytes": size} for size in (None, *sizes)]

@@ -7,16 +7,15 @@ the graph of operations, once before training. On a chain TAC is the order of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.fusion import communication_end
-from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.transfer_order import TransferGraph, tac_order, tic_priorities
-from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import Message
 
 __all__ = ["TicTac", "forward_graph"]
@@ -50,6 +49,7 @@ class TicTac(DataParallelPolicy):
     about = "parameters fetched in an order chosen from the graph (TicTac, MLSys'19)"
     assumes = "parameter servers on duplex links that step once; known times for TAC"
     options: ClassVar[type[msgspec.Struct]] = OrderOptions
+    update_scope: UpdateScope = UpdateScope.GROUP  # servers have stepped before the first pull
 
     def priorities(self, workload: LayerWorkload) -> list[int]:
         """Priority of the parameters of each layer."""
@@ -112,6 +112,7 @@ class TicTac(DataParallelPolicy):
         """Values that servers keep, each node a share, as much as one copy in all."""
         return sum(workload.bytes) / workload.workers
 
-    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """The better of both orders."""
-        return best_settings(self, workload, [{"order": "tac"}, {"order": "tic"}])
+    def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
+        """Both orders."""
+        del workload
+        return [{"order": "tac"}, {"order": "tic"}]

@@ -20,7 +20,14 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.policy import Policy
 from coppice.iteration.steady import steady_iteration
 
-__all__ = ["best_settings", "minimize_by_expected_improvement", "policy_seconds", "tuned_settings"]
+__all__ = [
+    "ImprovementSearch",
+    "best_settings",
+    "minimize_by_expected_improvement",
+    "places_of",
+    "policy_seconds",
+    "tuned_settings",
+]
 
 _MARGIN = 0.1
 _NOISE = 1e-6
@@ -37,23 +44,25 @@ def best_settings(
     policy: Policy, workload: LayerWorkload, choices: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The best of some choices and of the settings that the policy has, all simulated; of equal ones the first."""
-    found = min([{}, *choices], key=lambda choice: policy_seconds(policy, workload, choice))
+    found = (
+        min([{}, *choices], key=lambda choice: policy_seconds(policy, workload, choice)) if choices else {}
+    )
     return {**msgspec.structs.asdict(policy.settings), **found}
 
 
 def tuned_settings(
     policy: Policy,
     workload: LayerWorkload,
-    choices: Sequence[Mapping[str, float]],
-    *,
+    choices: Sequence[Mapping[str, Any]],
     initial: int,
     trials: int,
 ) -> dict[str, Any]:
-    """As :func:`best_settings`, of which a few are simulated; choices are numbers above 0 and compared by ratios."""
-    places = np.log([[*choice.values()] for choice in choices])
+    """As :func:`best_settings`, of which a few are simulated, the first ones at random."""
+    if not choices:
+        return best_settings(policy, workload, choices)
     tried = minimize_by_expected_improvement(
         lambda number: policy_seconds(policy, workload, choices[number]),
-        places,
+        places_of(choices),
         initial=initial,
         trials=trials,
     )
@@ -86,45 +95,132 @@ def minimize_by_expected_improvement(
         >>> abs(min(tried, key=tried.__getitem__) - 30) <= 2
         True
     """
-    spread = np.ptp(places, axis=0)
-    at = (places - places.min(axis=0)) / np.where(spread > 0, spread, 1.0)
-    order = np.random.default_rng(seed).permutation(len(at))
-    tried: dict[int, float] = {int(number): objective(int(number)) for number in order[: max(1, initial)]}
-    while len(tried) < min(trials, len(at)):
-        rest = np.asarray([number for number in range(len(at)) if number not in tried])
-        known = np.asarray(sorted(tried))
-        values = np.asarray([tried[int(number)] for number in known])
-        gain = _expected_improvement(at[known], values, at[rest])
-        number = int(rest[int(gain.argmax())])
-        tried[number] = objective(number)
-    return tried
+    search = ImprovementSearch(places, initial=initial, trials=trials, seed=seed)
+    while (number := search.propose()) is not None:
+        search.tell(number, objective(number))
+    return search.tried
 
 
-def _expected_improvement(
-    known: NDArray[np.float64], values: NDArray[np.float64], rest: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Expected improvement of choices, by a Gaussian process with the squared exponential covariance.
+def places_of(choices: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    """Where choices are to each other, (choices, options): numbers above 0 by ratios, anything else by its rank.
 
-    The length is the one of greatest evidence of a few.
+    0 and texts are ranked as they come in order, None behind all.
+
+    Examples:
+        >>> places_of([{"a": 1.0, "b": None}, {"a": np.e, "b": 2}, {"a": 1.0, "b": 0}]).tolist()
+        [[0.0, 2.0], [1.0, 1.0], [0.0, 0.0]]
     """
-    level, deviation = float(values.mean()), float(values.std()) or 1.0
-    z = (values - level) / deviation
+    columns = []
+    for name in choices[0]:
+        values = [choice[name] for choice in choices]
+        if all(isinstance(value, int | float) and value > 0 for value in values):
+            columns.append(np.log(np.asarray(values, dtype=np.float64)))
+        else:
+            ranks = sorted({value for value in values if value is not None})
+            columns.append(
+                np.asarray([float(ranks.index(v)) if v is not None else len(ranks) for v in values])
+            )
+    return np.stack(columns, axis=1) if columns else np.zeros((len(choices), 1))
 
-    def factor(length: float) -> NDArray[np.float64]:
-        noise = _NOISE * np.eye(len(known))
-        return np.asarray(np.linalg.cholesky(_covariance(known, known, length) + noise), dtype=np.float64)
 
-    def evidence(length: float) -> float:
+class ImprovementSearch:
+    """The least of a function on a finite set, looked for by Bayesian optimization: it proposes, and is told values.
+
+    Args:
+        places: Where the choices are, (choices, dimensions).
+        initial: Choices tried before values are looked at: those of ``first``, then others at random.
+        trials: Choices tried in all, no more than there are.
+        seed: Seed of the random part.
+        first: Choices to begin with.
+        expected: What is expected of each choice, up to a constant; None: nothing is.
+        least_spread: Spread of values that is assumed where those seen have less.
+
+    Attributes:
+        tried: Value of each choice that was tried.
+        noise: Variance of the values told.
+    """
+
+    def __init__(
+        self,
+        places: NDArray[np.float64],
+        *,
+        initial: int,
+        trials: int,
+        seed: int = 0,
+        first: Sequence[int] = (),
+        expected: Sequence[float] | None = None,
+        least_spread: float = 0.0,
+    ) -> None:
+        spread = np.ptp(places, axis=0)
+        self._at = (places - places.min(axis=0)) / np.where(spread > 0, spread, 1.0)
+        random = [int(each) for each in np.random.default_rng(seed).permutation(len(places))]
+        self._opening = list(dict.fromkeys([*first, *random]))[: max(1, initial)]
+        self._trials = min(max(trials, len(self._opening)), len(places))
+        self._expected = np.asarray(expected) if expected is not None else np.zeros(len(places))
+        self._least_spread = least_spread
+        self.tried: dict[int, float] = {}
+        self.noise = 0.0
+
+    def tell(self, number: int, value: float) -> None:
+        """The value of a choice."""
+        self.tried[number] = value
+
+    def propose(self) -> int | None:
+        """The choice to try next; None: that was the last one."""
+        following = next((each for each in self._opening if each not in self.tried), None)
+        if following is not None or len(self.tried) >= self._trials:
+            return following
+        known = np.asarray(sorted(self.tried))
+        rest = np.asarray([number for number in range(len(self._at)) if number not in self.tried])
+        mean, sigma, spread = self._posterior(known, rest)
+        least = self._posterior(known, known)[0].min() if self.noise else min(self.tried.values())
+        gain = _expected_improvement((least - mean) / spread - _MARGIN, sigma / spread)
+        return int(rest[int(gain.argmax())])
+
+    def best(self) -> int:
+        """The choice that is best of those tried, by what their neighbours say too where there is noise."""
+        known = np.asarray(sorted(self.tried))
+        values = np.asarray([self.tried[int(number)] for number in known])
+        if self.noise and len(known) > 1:
+            values = self._posterior(known, known)[0]
+        return int(known[int(values.argmin())])
+
+    def _posterior(
+        self, known: NDArray[np.int64], asked: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """Mean and deviation of some choices, and the spread of what is not expected.
+
+        By a Gaussian process with the squared exponential covariance, its length that of greatest evidence of a few.
+        """
+        apart = np.asarray([self.tried[int(number)] for number in known]) - self._expected[known]
+        level, spread = float(apart.mean()), max(float(apart.std()), self._least_spread) or 1.0
+        z = (apart - level) / spread
+        noise = max(_NOISE, self.noise / spread**2)
+
+        def factor(length: float) -> NDArray[np.float64]:
+            own = _covariance(self._at[known], self._at[known], length)
+            return np.asarray(np.linalg.cholesky(own + noise * np.eye(len(known))), dtype=np.float64)
+
+        def evidence(length: float) -> float:
+            lower = factor(length)
+            half = np.linalg.solve(lower, z)
+            return float(-half @ half / 2 - np.log(np.diag(lower)).sum())
+
+        length = max(_LENGTHS, key=evidence)
         lower = factor(length)
-        half = np.linalg.solve(lower, z)
-        return float(-half @ half / 2 - np.log(np.diag(lower)).sum())
+        across = np.linalg.solve(lower, _covariance(self._at[known], self._at[asked], length))
+        mean = across.T @ np.linalg.solve(lower, z)
+        sigma = np.sqrt(np.clip(1 + _NOISE - (across * across).sum(axis=0), 1e-12, None))
+        return self._expected[asked] + level + spread * mean, spread * sigma, spread
 
-    length = max(_LENGTHS, key=evidence)
-    lower = factor(length)
-    across = np.linalg.solve(lower, _covariance(known, rest, length))
-    mean = across.T @ np.linalg.solve(lower, z)
-    sigma = np.sqrt(np.clip(1 + _NOISE - (across * across).sum(axis=0), 1e-12, None))
-    better = z.min() - mean - _MARGIN
+
+def _expected_improvement(better: NDArray[np.float64], sigma: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Expected improvement of choices whose values are normal.
+
+    Args:
+        better: By how much each is expected to improve.
+        sigma: Its deviation.
+    """
     ratio = better / sigma
     below = np.asarray([(1 + erf(each / sqrt(2))) / 2 for each in ratio])
     density = np.asarray([exp(-each * each / 2) / sqrt(2 * pi) for each in ratio])

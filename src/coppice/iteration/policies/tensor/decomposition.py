@@ -52,22 +52,40 @@ class Decomposition(ProductPolicy):
 
     def exposed(self, each: GroupExchange, product: float) -> float:
         """What a decomposed product takes longer than the product, if that is worth it."""
-        if each.collective not in ("all_gather", "reduce_scatter"):
-            return each.seconds
-        ring = self.ring(each, product)
-        extra: float = self.settings.extra_seconds
-        pays = ring.pays(whole=product, collective=each.seconds, extra=extra)
-        return max(0.0, ring.seconds - product) if pays else each.seconds
+        ring = self.decomposed(each, product)
+        return each.seconds if ring is None else max(0.0, ring.seconds - product)
 
-    def ring(self, each: GroupExchange, product: float) -> RingProduct:
-        """The decomposed product of an exchange."""
+    def decomposed(
+        self, each: GroupExchange, product: float, *, hop: float | None = None
+    ) -> RingProduct | None:
+        """The decomposed product of an exchange, if that is worth it: what simulation and real training go by.
+
+        Args:
+            each: The exchange.
+            product: Seconds of the product as a whole.
+            hop: As :meth:`ring` takes it.
+        """
+        if each.collective not in ("all_gather", "reduce_scatter"):
+            return None
+        ring = self.ring(each, product, hop=hop)
+        extra: float = self.settings.extra_seconds
+        return ring if ring.pays(whole=product, collective=each.seconds, extra=extra) else None
+
+    def ring(self, each: GroupExchange, product: float, *, hop: float | None = None) -> RingProduct:
+        """The decomposed product of an exchange.
+
+        Args:
+            each: The exchange.
+            product: Seconds of the product as a whole.
+            hop: Seconds in which a shard goes to the neighbour; None: as in a ring that takes the exchange's time.
+        """
         settings: DecompositionOptions = self.settings
         ranks = settings.ranks
         shard = (settings.rows / ranks + settings.half_rows) / (settings.rows + settings.half_rows)
         return RingProduct(
             ranks=ranks,
             product=product * shard,
-            hop=each.seconds / (ranks - 1),
+            hop=each.seconds / (ranks - 1) if hop is None else hop,
             scatter=each.collective == "reduce_scatter",
             both_ways=settings.both_ways,
             copy=settings.copy_seconds,

@@ -12,7 +12,7 @@ both; the first half of the first block and the last sum are alone. (The publish
 computed again of one half: then ``backward`` includes it and ``again`` is 0.) Where degrees d and e of neighbours
 differ, activations are gathered anew, e / d times what the sum takes, and nothing overlaps there:
 + comm(i) e / d + min(comp(i + 1), comm(i)). Blocks take bytes each, at most 95 % of a device by default. The cost of a
-plan of one degree is what simulation says.
+plan is what simulation says (:mod:`~coppice.iteration.policies.tensor.regrouped_halves`).
 
 The cost is a sum over neighbours, so that the best plan is found block by block: for every degree of the last block
 all pairs of (seconds, bytes) are kept that no other beats in both. That is exact, in whole numbers of 2^-34 s. The

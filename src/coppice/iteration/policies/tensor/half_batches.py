@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from coppice.errors import InputError
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
-__all__ = ["HalfBatches", "HalvedBlock"]
+__all__ = ["PASS_IS_OVER", "HalfBatches", "HalfPass", "HalfSegment", "HalvedBlock", "add_pass"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +64,64 @@ class HalvedBlock:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HalfPass:
+    """What is computed of half a block without a pause.
+
+    Attributes:
+        kind: ``F`` (forward), ``R`` (computed again) or ``B`` (gradients).
+        block: Number of the block.
+        half: 1 or 2.
+        seconds: Time that it takes.
+        first: Number of the first block in a longer row.
+    """
+
+    kind: str
+    block: int
+    half: int
+    seconds: float
+    first: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its name in graphs and records."""
+        return f"{self.kind}{self.first + self.block} of {self.half}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfSegment:
+    """What is computed between two waits for sums, and the sum that starts behind it.
+
+    Attributes:
+        passes: What is computed, in this order; the last of it is summed.
+        seconds: Time of the sum.
+    """
+
+    passes: tuple[HalfPass, ...]
+    seconds: float
+
+    @property
+    def summed(self) -> str:
+        """The name of the sum."""
+        return f"sum of {self.passes[-1].name}"
+
+    @property
+    def waited(self) -> str:
+        """The name of the wait before it."""
+        return f"before {self.summed}"
+
+
+PASS_IS_OVER = "pass is over"
+"""The name of the wait for the last sum of a pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class HalfBatches:
     """Blocks that run in two halves.
 
     Attributes:
         blocks: The blocks in the order of the forward pass.
         silent: Nothing is summed again where blocks are computed again.
+        first: Number of the first block, for names.
 
     Examples:
         The published example of 48 blocks, 192 seconds without overlap:
@@ -85,6 +137,7 @@ class HalfBatches:
 
     blocks: Sequence[HalvedBlock]
     silent: bool = True
+    first: int = 0
 
     @property
     def serial_seconds(self) -> float:
@@ -102,58 +155,67 @@ class HalfBatches:
     @property
     def forward_seconds(self) -> float:
         """The closed form of the forward pass, which simulation equals."""
-        return _in_a_row(self._forward())
+        return _in_a_row(self.forward_segments())
 
     @property
     def backward_seconds(self) -> float:
         """The closed form of the backward pass, which simulation equals."""
-        return _in_a_row(self._backward())
+        return _in_a_row(self.backward_segments())
 
     def graph(self, *, forward: bool = True, backward: bool = True) -> TaskGraph:
         """The tasks of one rank, as all do the same at the same time; the backward pass follows the forward pass."""
         graph = TaskGraphBuilder()
-        compute, network = graph.stream("compute"), graph.stream("network")
         before: list[int] = []
-        for segments in ([self._forward()] if forward else []) + ([self._backward()] if backward else []):
-            outstanding: list[int] = []
-            for parts, summed in segments:
-                for name, seconds in parts:
-                    before = [graph.add(name, _KINDS[name[0]], compute, seconds, after=before)]
-                name = f"sum of {parts[-1][0]}"
-                before = [graph.barrier(f"before {name}", [*before, *outstanding])]
-                outstanding = [graph.add(name, "all_reduce", network, summed, after=before)]
-            before = [graph.barrier("pass is over", [*before, *outstanding])]
+        for segments in ([self.forward_segments()] if forward else []) + (
+            [self.backward_segments()] if backward else []
+        ):
+            before = add_pass(graph, segments, before)
         return graph.build()
 
-    def _forward(self) -> list[_Segment]:
-        """What is computed between sums, and the sum of the last of it."""
+    def forward_segments(self) -> list[HalfSegment]:
+        """What is computed between sums of the forward pass, and the sum of the last of it."""
         return [
-            ([(f"F{number} of {half}", block.forward)], block.forward_sum)
+            HalfSegment(passes=(self._passed("F", number, half, block.forward),), seconds=block.forward_sum)
             for number, block in enumerate(self.blocks)
             for half in (1, 2)
         ]
 
-    def _backward(self) -> list[_Segment]:
+    def backward_segments(self) -> list[HalfSegment]:
         """The same of the backward pass, the other half first."""
-        segments: list[_Segment] = []
+        segments: list[HalfSegment] = []
         for number, block in reversed(list(enumerate(self.blocks))):
-            again = [(f"R{number} of {half}", block.again) for half in (2, 1) if block.again]
+            again = [self._passed("R", number, half, block.again) for half in (2, 1) if block.again]
             if not self.silent:
-                segments += [([each], block.forward_sum) for each in again]
+                segments += [HalfSegment(passes=(each,), seconds=block.forward_sum) for each in again]
                 again = []
-            segments.append(([*again, (f"B{number} of 2", block.gradients)], block.backward_sum))
-            segments.append(([(f"B{number} of 1", block.gradients)], block.backward_sum))
+            first, other = (self._passed("B", number, half, block.gradients) for half in (2, 1))
+            segments.append(HalfSegment(passes=(*again, first), seconds=block.backward_sum))
+            segments.append(HalfSegment(passes=(other,), seconds=block.backward_sum))
         return segments
 
+    def _passed(self, kind: str, block: int, half: int, seconds: float) -> HalfPass:
+        return HalfPass(kind=kind, block=block, half=half, seconds=seconds, first=self.first)
 
-_Segment = tuple[list[tuple[str, float]], float]
+
+def add_pass(graph: TaskGraphBuilder, segments: Sequence[HalfSegment], before: Sequence[int]) -> list[int]:
+    """Add the tasks of a pass behind others; what comes next waits for the tasks that are returned."""
+    compute, network = graph.stream("compute"), graph.stream("network")
+    outstanding: list[int] = []
+    for segment in segments:
+        for each in segment.passes:
+            before = [graph.add(each.name, _KINDS[each.kind], compute, each.seconds, after=before)]
+        before = [graph.barrier(segment.waited, [*before, *outstanding])]
+        outstanding = [graph.add(segment.summed, "all_reduce", network, segment.seconds, after=before)]
+    return [graph.barrier(PASS_IS_OVER, [*before, *outstanding])]
+
+
 _KINDS = {"F": "forward", "R": "recompute", "B": "backward"}
 
 
-def _in_a_row(segments: Sequence[_Segment]) -> float:
+def _in_a_row(segments: Sequence[HalfSegment]) -> float:
     """Seconds of segments, each beside the sum of the one before."""
     total = summed = 0.0
-    for parts, following in segments:
-        total += max(summed, sum(seconds for _, seconds in parts))
-        summed = following
+    for segment in segments:
+        total += max(summed, sum(each.seconds for each in segment.passes))
+        summed = segment.seconds
     return total + summed

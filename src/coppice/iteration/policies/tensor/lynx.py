@@ -84,7 +84,14 @@ class WindowedRecompute(TensorPolicy):
                 kinds.setdefault((block.recompute, windows.backward, windows.forward), []).append(number)
         made = list(blocks)
         for numbers in kinds.values():
-            places, windows = self._planned(blocks[numbers[0]], len(numbers), in_flight)
+            windows = self.layer(blocks[numbers[0]])
+            limited = self.settings.layer_bytes and self.settings.limit_bytes
+            places = self.planned(
+                windows,
+                layers=len(numbers),
+                in_flight=in_flight,
+                limit_bytes=int(self.settings.limit_bytes) if limited else None,
+            )
             added = layers_added(windows, places)
             same: dict[tuple[int, int, int], LayerBlock] = {}
             for number, place, left in zip(numbers, places, added, strict=True):
@@ -119,17 +126,26 @@ class WindowedRecompute(TensorPolicy):
             forward=(*forward, *[0.0] * (count - len(forward))),
         )
 
-    def _planned(
-        self, block: LayerBlock, layers: int, in_flight: int
-    ) -> tuple[tuple[tuple[int, ...], ...], LayerWindows]:
-        """What each of so many layers alike keeps, and what they are."""
-        settings, windows = self.settings, self.layer(block)
-        keeps = bool(settings.layer_bytes and settings.limit_bytes)
-        flying = in_flight if keeps else _NEVER
-        limit = int(settings.limit_bytes) if keeps else 2 * sum(op.size_bytes for op in windows.ops)
+    def planned(
+        self, windows: LayerWindows, *, layers: int, in_flight: int, limit_bytes: int | None
+    ) -> tuple[tuple[int, ...], ...]:
+        """What each layer of a stage keeps, and where it computes the rest again, as of ``plan_stage``.
+
+        Args:
+            windows: What its layers are like.
+            layers: How many there are.
+            in_flight: Micro-batches whose activations the stage holds.
+            limit_bytes: Bytes for activations; None: only what takes no bytes is kept.
+
+        Raises:
+            InputError: If there is not memory for one layer.
+        """
+        settings = self.settings
+        flying = _NEVER if limit_bytes is None else in_flight
+        limit = 2 * sum(op.size_bytes for op in windows.ops) if limit_bytes is None else limit_bytes
         if settings.search == "stage":
             limits = SearchLimits(gap=0.0, nodes=settings.nodes)
             found = plan_stage(windows, layers=layers, in_flight=flying, limit_bytes=limit, limits=limits)
-            return found.places, windows
+            return found.places
         plan = plan_layer(windows, layers=layers, in_flight=flying, limit_bytes=limit, whole=settings.whole)
-        return shared_places(windows, plan.place, layers), windows
+        return shared_places(windows, plan.place, layers)

@@ -23,6 +23,10 @@ Both ways around the ring, half of the shards each, hops go side by side: with m
 
     max(N c, (N - 1) c + h, m h + c (N even) or m h + 2 c (N odd)).
 
+A rank with one thread carries the tasks out in their order (:func:`carried_out`): it waits for a hop only before what
+needs it, and starts whatever hops may start before it computes. So c and h of a round run side by side there as well,
+and it takes what the formulas say.
+
 Shards that differ (N does not divide the shape) are simulated rank by rank; padded to the largest they take what the
 formula says, and no less than unpadded.
 """
@@ -30,12 +34,12 @@ formula says, and no less than unpadded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from coppice.errors import InputError
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
-__all__ = ["RingProduct", "shard_sizes"]
+__all__ = ["RingProduct", "RingStep", "carried_out", "shard_sizes"]
 
 
 def shard_sizes(rows: int, ranks: int) -> list[int]:
@@ -53,6 +57,60 @@ def shard_sizes(rows: int, ranks: int) -> list[int]:
         raise InputError(msg)
     most = -(-rows // ranks)
     return [min(most, max(0, rows - rank * most)) for rank in range(ranks)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingStep:
+    """A task of a rank, all ranks alike.
+
+    Attributes:
+        kind: ``product``, ``hop``, ``copy`` of what goes, or ``sum`` of what came last.
+        step: Its number among those of its kind and way.
+        offset: The shard that it is about is that of the rank so many further on.
+        way: -1: to the rank before, from the next one; 1: the other way; 0: it stays.
+        after: Numbers of the tasks that it comes after; of a hop among them, what arrives by it.
+    """
+
+    kind: str
+    step: int
+    offset: int
+    way: int = 0
+    after: tuple[int, ...] = ()
+
+
+def carried_out(steps: Sequence[RingStep]) -> list[tuple[str, int]]:
+    """How a rank with one thread carries tasks out: ``start`` and ``wait`` of hops, ``run`` of all others.
+
+    Args:
+        steps: The tasks, in an order in which each comes behind those that it comes after.
+
+    Examples:
+        >>> ring = RingProduct(ranks=2, product=1.0, hop=1.0)
+        >>> carried_out(ring.steps())
+        [('start', 0), ('run', 1), ('wait', 0), ('run', 2)]
+    """
+    done: set[int] = set()
+    started: set[int] = set()
+    made: list[tuple[str, int]] = []
+
+    def start_ready() -> None:
+        for number, step in enumerate(steps):
+            if step.kind == "hop" and number not in started and done.issuperset(step.after):
+                started.add(number)
+                made.append(("start", number))
+
+    for number, step in enumerate(steps):
+        if number in started:
+            continue
+        for before in step.after:
+            if before not in done:
+                done.add(before)
+                made.append(("wait", before))
+        start_ready()
+        if step.kind != "hop":
+            done.add(number)
+            made.append(("run", number))
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +199,19 @@ class RingProduct:
             if each is not None and (folded or len(each) != self.ranks):
                 msg = f"expected {self.ranks} shards that differ, and `folded=False`, found {len(each)} and {folded}."
                 raise InputError(msg)
-        ranks = 1 if folded else self.ranks
+        return self._built(1 if folded else self.ranks, products, hops).graph.build()
+
+    def steps(self) -> tuple[RingStep, ...]:
+        """The tasks of a rank, all of which do the same: what :meth:`graph` simulates and real ranks carry out."""
+        build = self._built(1, None, None)
+        graph = build.graph.build()
+        before = [tuple(int(each) for each in graph.predecessors(task)) for task in range(len(graph))]
+        return tuple(
+            replace(step, after=tuple(each for each in after if build.feeds(each, task)))
+            for task, (step, after) in enumerate(zip(build.steps, before, strict=True))
+        )
+
+    def _built(self, ranks: int, products: Sequence[float] | None, hops: Sequence[float] | None) -> _Build:
         build = _Build(
             ring=self,
             graph=TaskGraphBuilder(),
@@ -155,7 +225,7 @@ class RingProduct:
             (build.scatter_both_ways if self.scatter else build.gather_both_ways)()
         else:
             (build.scatter if self.scatter else build.gather)()
-        return build.graph.build()
+        return build
 
 
 @dataclass
@@ -169,6 +239,16 @@ class _Build:
     hops: Sequence[float]
     even: bool
     last: list[list[int]]
+    steps: list[RingStep] = field(default_factory=list)
+
+    def feeds(self, before: int, task: int) -> bool:
+        """Whether a task takes what one before it gives, or only comes behind it on the same device."""
+        computed = ("product", "copy")
+        return self.steps[task].kind not in computed or self.steps[before].kind not in computed
+
+    def noted(self, rank: int, kind: str, step: int, shard: int, way: int = 0) -> None:
+        """Keep what a task is about."""
+        self.steps.append(RingStep(kind=kind, step=step, offset=(shard - rank) % self.ring.ranks, way=way))
 
     def at(self, rank: int) -> int:
         """The rank that is simulated for a rank."""
@@ -187,19 +267,27 @@ class _Build:
         alone = 0 if self.ring.scatter else self.ring.ranks - 1  # no hop goes beside this one
         if self.even and step != alone and self.ring.later is not None:
             seconds = self.ring.later
+        self.noted(rank, "product", step, shard)
         return self.compute(rank, f"product {step}", "product", seconds, after)
 
     def hop(self, rank: int, shard: int, step: int, after: Sequence[int], way: str = "") -> int:
         """A shard goes from a rank to its neighbour."""
         link = self.graph.stream(f"link of {rank}{way}")
         seconds = self.hops[shard % self.ring.ranks]
+        self.noted(rank, "hop", step, shard, 1 if way == " down" else -1)
         return self.graph.add(f"hop {step} from {rank}{way}", "hop", link, seconds, after=after)
 
-    def copied(self, rank: int, step: int, after: list[int]) -> list[int]:
+    def copied(self, rank: int, shard: int, step: int, after: list[int]) -> list[int]:
         """What a hop comes after: the copy of its buffer, where there are any."""
         if not self.ring.copy:
             return after
+        self.noted(rank, "copy", step, shard)
         return [self.compute(rank, f"copy {step}", "copy", self.ring.copy, after)]
+
+    def summed(self, rank: int, parts: Sequence[int]) -> None:
+        """The sum is complete."""
+        self.noted(rank, "sum", 0, rank)
+        self.graph.barrier(f"sum of {rank}", parts)
 
     def gather(self) -> None:
         """Rank r has shard r + i in step i and passes it to rank r - 1."""
@@ -210,7 +298,7 @@ class _Build:
             for rank in range(self.ranks):
                 ready = came[rank]
                 if step < count - 1:
-                    ready = self.copied(rank, step, ready)
+                    ready = self.copied(rank, rank + step, step, ready)
                     sent.append(self.hop(rank, rank + step, step, ready))
                 self.product(rank, rank + step, step, ready)
             if sent:
@@ -226,9 +314,10 @@ class _Build:
                 part = self.product(rank, rank + 1 + step, step, [])
                 summed = [part, *came[rank]]
                 if step < count - 1:
-                    sent.append(self.hop(rank, rank + 1 + step, step, self.copied(rank, step, summed)))
+                    summed = self.copied(rank, rank + 1 + step, step, summed)
+                    sent.append(self.hop(rank, rank + 1 + step, step, summed))
                 else:
-                    self.graph.barrier(f"sum of {rank}", summed)
+                    self.summed(rank, summed)
             if sent:
                 came = [[sent[self.at(rank + 1)]] for rank in range(self.ranks)]
 
@@ -274,4 +363,4 @@ class _Build:
                     down[rank] = [downs[self.at(rank - 1)]]
         for rank in range(self.ranks):
             own = self.product(rank, rank, 0, [])
-            self.graph.barrier(f"sum of {rank}", [own, *up[rank], *down[rank]])
+            self.summed(rank, [own, *up[rank], *down[rank]])

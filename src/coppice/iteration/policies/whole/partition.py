@@ -22,17 +22,28 @@ from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.operations import Motif
 
-__all__ = ["AXES", "AXES_OF_LABEL", "best_pieces", "collective_ways", "pieces_seconds"]
+__all__ = [
+    "AXES",
+    "AXES_OF_LABEL",
+    "GROUPED",
+    "GROUPED_AND_SUBSTITUTED",
+    "PLAIN",
+    "SUBSTITUTED",
+    "best_pieces",
+    "collective_ways",
+    "pieces_seconds",
+]
 
 AXES = ("substitution", "group", "workload")
 """The three."""
-_PLAIN, _SUBSTITUTED, _GROUPED, _BOTH = "plain", "substituted", "grouped", "substituted and grouped"
+PLAIN, SUBSTITUTED, GROUPED = "plain", "substituted", "grouped"
+GROUPED_AND_SUBSTITUTED = "substituted and grouped"
 AXES_OF_LABEL: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        _PLAIN: frozenset(),
-        _SUBSTITUTED: frozenset({"substitution"}),
-        _GROUPED: frozenset({"group"}),
-        _BOTH: frozenset({"substitution", "group"}),
+        PLAIN: frozenset(),
+        SUBSTITUTED: frozenset({"substitution"}),
+        GROUPED: frozenset({"group"}),
+        GROUPED_AND_SUBSTITUTED: frozenset({"substitution", "group"}),
     }
 )
 """What the label of a way says of it."""
@@ -102,7 +113,8 @@ def collective_ways(
     """The ways of a collective of ranks on nodes, and what each is called; the plain one, by rings, first.
 
     Args:
-        collective: ``all_reduce``, ``all_gather``, ``reduce_scatter`` or ``all_to_all``.
+        collective: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, or ``send``, from
+            one rank to another, between nodes if there are several.
         size_bytes: Bytes of the whole buffer of a rank.
         nodes: Nodes of the group.
         ranks_of_node: Ranks of the group on each.
@@ -134,36 +146,51 @@ def collective_ways(
     ways: dict[str, tuple[Motif, ...]] = {}
     if collective == "all_reduce":
         scatter, gather = (ring(kind, size_bytes, ranks, flat) for kind in ("reduce_scatter", "all_gather"))
-        ways = {_PLAIN: (ring("all_reduce", size_bytes, ranks, flat),), _SUBSTITUTED: (scatter, gather)}
+        ways = {PLAIN: (ring("all_reduce", size_bytes, ranks, flat),), SUBSTITUTED: (scatter, gather)}
         if split:
             part = size_bytes / k
             down, up = (ring(kind, size_bytes, k, inside) for kind in ("reduce_scatter", "all_gather"))
             halves = tuple(ring(kind, part, n, between) for kind in ("reduce_scatter", "all_gather"))
-            ways[_GROUPED] = (down, ring("all_reduce", part, n, between), up)
-            ways[_BOTH] = (down, *halves, up)
+            ways[GROUPED] = (down, ring("all_reduce", part, n, between), up)
+            ways[GROUPED_AND_SUBSTITUTED] = (down, *halves, up)
     elif collective in {"all_gather", "reduce_scatter"}:
-        ways = {_PLAIN: (ring(collective, size_bytes, ranks, flat),)}
+        ways = {PLAIN: (ring(collective, size_bytes, ranks, flat),)}
         if split:
             stages = (
                 ring(collective, size_bytes / k, n, between),
                 ring(collective, size_bytes, k, inside),
             )
-            ways[_GROUPED] = stages if collective == "all_gather" else stages[::-1]
+            ways[GROUPED] = stages if collective == "all_gather" else stages[::-1]
         if collective == "all_gather":
-            ways[_SUBSTITUTED] = _sends(size_bytes, n, k, inside, between)
+            ways[SUBSTITUTED] = _sends(size_bytes, n, k, inside, between)
     elif collective == "all_to_all":
         far = size_bytes * (n - 1) / n if n > 1 else size_bytes * (k - 1) / k
         ways = {
-            _PLAIN: (Motif(kind="all_to_all", amount=far, channels=flat, starts=ranks - 1),),
-            _SUBSTITUTED: _sends(size_bytes, n, k, inside, between),
+            PLAIN: (Motif(kind="all_to_all", amount=far, channels=flat, starts=ranks - 1),),
+            SUBSTITUTED: _sends(size_bytes, n, k, inside, between),
         }
         if split:
-            ways[_GROUPED] = (
+            ways[GROUPED] = (
                 ring("all_to_all", size_bytes, k, inside),
                 ring("all_to_all", size_bytes, n, between),
             )
+    elif collective == "broadcast":
+        ways = {
+            PLAIN: (Motif(kind="broadcast", amount=size_bytes, channels=flat, starts=ranks - 1),),
+            SUBSTITUTED: _sends(size_bytes * ranks, n, k, inside, between),
+        }
+        if split:
+            ways[GROUPED] = (
+                Motif(kind="broadcast", amount=size_bytes, channels=between, starts=n - 1),
+                Motif(kind="broadcast", amount=size_bytes, channels=inside, starts=k - 1),
+            )
+    elif collective == "send":
+        ways = {PLAIN: (Motif(kind="send", amount=size_bytes, channels=flat),)}
     else:
-        msg = f"expected all_reduce, all_gather, reduce_scatter or all_to_all, found {collective!r}."
+        msg = (
+            "expected all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or send, found "
+            f"{collective!r}."
+        )
         raise InputError(msg)
     kept = [label for label in AXES_OF_LABEL if label in ways and AXES_OF_LABEL[label] <= set(axes)]
     return tuple(ways[label] for label in kept), tuple(kept)

@@ -23,7 +23,7 @@ from coppice.errors import InputError
 from coppice.iteration.policies.tensor.coconet.program import ELEMENTWISE, OpKind, TensorProgram
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
-__all__ = ["Machine", "Volumes", "overlapped_seconds", "volumes"]
+__all__ = ["Machine", "Volumes", "kernel_chains", "overlapped_seconds", "volumes"]
 
 _ROUNDS = {OpKind.ALL_REDUCE: 2, OpKind.REDUCE_SCATTER: 1, OpKind.ALL_GATHER: 1}
 
@@ -149,7 +149,7 @@ class Machine:
     def seconds(self, program: TensorProgram) -> float:
         """Seconds of a program, in closed form."""
         total = 0.0
-        for chain in _chains(program):
+        for chain in kernel_chains(program):
             times = [self.kernel(program, kernel) for kernel in chain]
             total += self.launch
             total += times[0] if len(times) == 1 else overlapped_seconds(times, self.chunks)
@@ -159,7 +159,7 @@ class Machine:
         """The tasks of a program on one rank, all ranks alike."""
         graph = TaskGraphBuilder()
         before: list[int] = []
-        for number, chain in enumerate(_chains(program)):
+        for number, chain in enumerate(kernel_chains(program)):
             launch = graph.add(
                 f"launch {number}", "launch", graph.stream("kernels"), self.launch, after=before
             )
@@ -176,7 +176,7 @@ class Machine:
         return graph.build()
 
 
-def _chains(program: TensorProgram) -> list[list[tuple[str, ...]]]:
+def kernel_chains(program: TensorProgram) -> list[list[tuple[str, ...]]]:
     """Kernels in an order in which they can run, overlapped ones together; slices take nothing and are left out."""
     following = {program.kernel(first): program.kernel(second) for first, second in program.overlaps}
     inner = set(following.values())

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from coppice.iteration.policies.tensor.coconet.program import LOCAL, OpKind, Tensor, TensorOp, TensorProgram
 
-__all__ = ["adam", "lamb", "pipeline_handoff", "tensor_parallel_layer"]
+__all__ = ["adam", "lamb", "momentum", "pipeline_handoff", "tensor_parallel_layer"]
 
 _Array = NDArray[np.float64]
 _RATE, _MEAN, _SQUARE, _DECAY, _SMALL = 1e-3, 0.9, 0.999, 0.01, 1e-6
@@ -23,6 +23,10 @@ def _square(state: _Array, gradient: _Array) -> _Array:
 
 def _adam_step(weights: _Array, mean: _Array, square: _Array) -> _Array:
     return weights - _RATE * mean / (np.sqrt(square) + _SMALL)
+
+
+def _momentum_step(weights: _Array, mean: _Array) -> _Array:
+    return weights - _RATE * mean
 
 
 def _lamb_direction(weights: _Array, mean: _Array, square: _Array) -> _Array:
@@ -52,6 +56,14 @@ def adam(*, ranks: int, elements: int) -> TensorProgram:
     ops = _moments(elements)
     ops["step"] = TensorOp(OpKind.UPDATE, ("p", "mean", "square"), function=_adam_step)
     return TensorProgram(ranks, ops, {"p": "step", "m": "mean", "v": "square"})
+
+
+def momentum(*, ranks: int, elements: int) -> TensorProgram:
+    """SGD with momentum after the all-reduce of gradients."""
+    ops = _moments(elements)
+    del ops["v"], ops["square"]
+    ops["step"] = TensorOp(OpKind.UPDATE, ("p", "mean"), function=_momentum_step)
+    return TensorProgram(ranks, ops, {"p": "step", "m": "mean"})
 
 
 def lamb(*, ranks: int, elements: int) -> TensorProgram:

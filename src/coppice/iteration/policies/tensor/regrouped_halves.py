@@ -1,0 +1,141 @@
+"""Half batches of blocks of several degrees: rows of one degree, and activations gathered anew between them.
+
+Source: the planner of Oases (arXiv 2305.16121), whose costs are in :mod:`~coppice.iteration.policies.tensor.degrees`:
+where degrees of neighbours differ, nothing overlaps. So the last sum of a row of one degree is waited for, both halves
+change over together, and the next row begins: the seconds of a step are those of its rows
+(:mod:`~coppice.iteration.policies.tensor.half_batches`) and of the changes between them, forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from coppice.errors import InputError
+from coppice.iteration.policies.tensor.degrees import DegreeProblem
+from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock, add_pass
+from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
+
+__all__ = ["RegroupedHalves", "regrouped_before"]
+
+
+def regrouped_before(kind: str, block: int) -> str:
+    """The name of a change of degrees, in graphs and records.
+
+    Args:
+        kind: ``F`` or ``B``: before the forward pass of a block or before its gradients.
+        block: Number of the block.
+    """
+    return f"regroup before {kind}{block}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegroupedHalves:
+    """Rows of blocks, each of one degree.
+
+    Attributes:
+        rows: The rows in the order of the forward pass.
+        changes: Seconds of each change between two rows: forward, backward.
+
+    Raises:
+        InputError: If there is not one change less than rows.
+
+    Examples:
+        >>> from coppice.iteration.running import run_tasks
+        >>> rows = RegroupedHalves.of([HalvedBlock(forward=1.0, forward_sum=0.5)] * 3, [2, 2, 4], [(0.25, 0.0)])
+        >>> run_tasks(rows.graph()).seconds, rows.seconds
+        (7.25, 7.25)
+    """
+
+    rows: Sequence[HalfBatches]
+    changes: Sequence[tuple[float, float]]
+
+    def __post_init__(self) -> None:
+        if not self.rows or len(self.changes) != len(self.rows) - 1:
+            msg = f"expected 1 row or more and a change between two, found {len(self.rows)} and {len(self.changes)}."
+            raise InputError(msg)
+
+    @classmethod
+    def of(
+        cls, blocks: Sequence[HalvedBlock], degrees: Sequence[int], changes: Sequence[tuple[float, float]]
+    ) -> RegroupedHalves:
+        """Blocks, each with its degree; neighbours of one degree are a row.
+
+        Raises:
+            InputError: If there are not as many degrees as blocks.
+        """
+        if len(blocks) != len(degrees):
+            msg = f"expected a degree for each of {len(blocks)} blocks, found {len(degrees)}."
+            raise InputError(msg)
+        firsts = [
+            number for number in range(len(blocks)) if not number or degrees[number] != degrees[number - 1]
+        ]
+        ends = [*firsts[1:], len(blocks)]
+        rows = [
+            HalfBatches(blocks=blocks[first:end], first=first)
+            for first, end in zip(firsts, ends, strict=True)
+        ]
+        return cls(rows=rows, changes=changes)
+
+    @classmethod
+    def planned(cls, problem: DegreeProblem, degrees: Sequence[int]) -> RegroupedHalves:
+        """The passes of a plan, in the seconds of its planner.
+
+        Args:
+            problem: What was planned.
+            degrees: Degree of each block, such as :attr:`DegreePlan.degrees`.
+
+        Raises:
+            InputError: If there are not as many degrees as blocks, or one that the problem has not.
+        """
+        known = list(problem.degrees)
+        if len(degrees) != len(problem.forward) or not {*degrees} <= {*known}:
+            msg = f"expected one of {known} for each of {len(problem.forward)} blocks, found {list(degrees)}."
+            raise InputError(msg)
+        places = [known.index(degree) for degree in degrees]
+        sums = [problem.sums[block][place] for block, place in enumerate(places)]
+        blocks = [
+            HalvedBlock(
+                forward=problem.forward[block][place],
+                gradients=problem.backward[block][place],
+                again=problem.again[block][place] if problem.again else 0.0,
+                forward_sum=sums[block],
+                backward_sum=sums[block],
+            )
+            for block, place in enumerate(places)
+        ]
+        changes = [
+            (sums[block] * following / own, sums[block + 1] * own / following)
+            for block, (own, following) in enumerate(pairwise(degrees))
+            if own != following
+        ]
+        return cls.of(blocks, degrees, changes)
+
+    @property
+    def seconds(self) -> float:
+        """The closed form of a step, which simulation equals."""
+        rows = sum(row.forward_seconds + row.backward_seconds for row in self.rows)
+        return rows + sum(sum(change) for change in self.changes)
+
+    def timed(self, blocks: Sequence[HalvedBlock], changes: Sequence[tuple[float, float]]) -> RegroupedHalves:
+        """The same rows with other times."""
+        rows = [replace(row, blocks=blocks[row.first : row.first + len(row.blocks)]) for row in self.rows]
+        return replace(self, rows=rows, changes=changes)
+
+    def graph(self) -> TaskGraph:
+        """The tasks of one rank, as all do the same at the same time: forward, then backward."""
+        graph = TaskGraphBuilder()
+        network = graph.stream("network")
+        before: list[int] = []
+        for number, row in enumerate(self.rows):
+            if number:
+                name, seconds = regrouped_before("F", row.first), self.changes[number - 1][0]
+                before = [graph.add(name, "regroup", network, seconds, after=before)]
+            before = add_pass(graph, row.forward_segments(), before)
+        for number, row in reversed(list(enumerate(self.rows))):
+            if number < len(self.rows) - 1:
+                name = regrouped_before("B", row.first + len(row.blocks) - 1)
+                before = [graph.add(name, "regroup", network, self.changes[number][1], after=before)]
+            before = add_pass(graph, row.backward_segments(), before)
+        return graph.build()
