@@ -181,6 +181,8 @@ def factors(rank: int, size: int, folder: Path) -> dict[str, Any]:
             reference.zero_grad()
             nn.functional.mse_loss(plain(x), y).backward()
             reference.step()
+            if step == 13:
+                saved = copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
         plan = optimizer.schedule.plan
         names = [name for name, _ in model.named_parameters()]
         flat = torch.cat([p.detach().flatten() for p in model.parameters()])
@@ -198,6 +200,22 @@ def factors(rank: int, size: int, folder: Path) -> dict[str, Any]:
             ),
             "messages": len(plan.messages),
         }
+        other = mixed(7)
+        again = OPTIMIZERS[kind](other.parameters())
+        schedule(other, again, "poseidon", network=NETWORK, recorded=2)
+        for turn in ("resumed_anew", "resumed"):  # the first one records again, which sends whole gradients
+            other.load_state_dict(saved["model"])
+            again.load_state_dict(copy.deepcopy(saved["optimizer"]))
+            for step in range(14, STEPS):
+                rows = ROWS if step < STEPS - 3 else ROWS - 2
+                x, y = (each[: size * rows] for each in batch(step, size))
+                mine = slice(rank * rows, (rank + 1) * rows)
+                again.zero_grad()
+                nn.functional.mse_loss(other(x[mine]), y[mine]).backward()
+                again.step()
+            found[kind][turn] = distance(other, model)
+        found[kind]["by_factors"] = sum(each.collective == "factors" for each in again.schedule.plan.messages)
+        again.close()
         if kind == "sgd":
             optimizer.close()
     found["refused"] = []

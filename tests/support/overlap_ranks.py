@@ -252,10 +252,16 @@ def refused(rank: int, size: int) -> list[str]:
         train(step)
         optimizer.step()
     train(4)
+
+    def accumulate() -> None:
+        with optimizer.no_sync():
+            train(4)
+
     for attempt in (
         lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
         lambda: optimizer.step(lambda: 0.0),
         lambda: train(5),
+        accumulate,
     ):
         try:
             attempt()
@@ -268,6 +274,11 @@ def refused(rank: int, size: int) -> list[str]:
     try:
         x, y = batch(0, size)
         nn.functional.mse_loss(wide[0](x[mine]), y[mine]).backward()
+    except InputError as error:
+        said.append(str(error))
+    apart = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2, device="meta")])
+    try:
+        schedule(apart, OPTIMIZERS["sgd"](apart.parameters()), "ddp", network=NETWORK)
     except InputError as error:
         said.append(str(error))
     return said
@@ -309,7 +320,7 @@ def main(modes: Mapping[str, Callable[[int, int, Path], dict[str, Any]]]) -> Non
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     outcome = modes[mode](rank, size, folder)
     (folder / f"outcome-{rank}.json").write_text(json.dumps(outcome))
-    if mode == "killed":
+    if mode.startswith("killed"):
         os._exit(0)  # the group cannot be taken down in order any more
     dist.destroy_process_group()
 

@@ -100,7 +100,9 @@ def test_resume_in_every_phase(where: str, tmp_path: Path) -> None:
         assert again.rates == whole.rates[step:]
 
 
-@pytest.mark.parametrize("step", [3, 7, 11, 30, 80, 150, 300])
+@pytest.mark.parametrize(
+    "step", [3, 30, 150, *(pytest.param(step, marks=pytest.mark.slow) for step in (7, 11, 80, 300))]
+)
 def test_checkpoint_of_the_whole_training(step: int, tmp_path: Path) -> None:
     whole = SmallTraining("adam")
     for _ in range(step):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from coppice.iteration.costs.profile import groups_of
 from coppice.iteration.transformer import Layout
 from coppice.topology.presets import preset
 from support.pages import coppice
+from support.rank_processes import rank_codes
 
 pytest.importorskip("torch", reason="torch is not installed")
 guided = pytest.importorskip(
@@ -42,10 +41,8 @@ def test_slow_gathers_are_placed_one_behind_a_product(tmp_path: Path) -> None:
     profile(SLOW, tmp_path / "slow.json")
     profile(FAST, tmp_path / "fast.json")
     files = [str(tmp_path / name) for name in ("found.json", "slow.json", "fast.json")]
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), *files], capture_output=True, text=True, check=False, timeout=400
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    log = tmp_path / "errors"
+    assert rank_codes(PROGRAM, [files], [log]) == [0], log.read_text()[-3000:]
     found = json.loads((tmp_path / "found.json").read_text())
     orders = "\n".join(f"{name}: {' '.join(found[name])}" for name in ("traced", "torch", "slow", "fast"))
     pair = ["gather", "product", "wait"]

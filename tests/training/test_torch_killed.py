@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,12 +12,14 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-PROGRAM = Path(__file__).resolve().parents[1] / "support" / "killed_program.py"
+TESTS = Path(__file__).resolve().parents[1]
+PROGRAM = TESTS / "support" / "killed_program.py"
 
 
 def run(folder: Path, fatal: int) -> tuple[int, str]:
     command = [sys.executable, str(PROGRAM), str(folder), str(fatal)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    variables = {**os.environ, "PYTHONPATH": str(TESTS)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode, done.stdout
 

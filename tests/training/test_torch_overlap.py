@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.rank_processes import rank_codes
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -27,25 +27,11 @@ def run(
     program: str = "overlap_ranks.py",
 ) -> dict[int, dict[str, Any]]:
     """The outcome of each rank that was not killed."""
-    processes = []
-    for rank in range(size):
-        with (folder / f"errors-{rank}").open("w") as errors:
-            command = [
-                sys.executable,
-                str(SUPPORT / program),
-                mode,
-                str(rank),
-                str(size),
-                str(folder),
-                backend,
-            ]
-            processes.append(subprocess.Popen(command, stderr=errors, stdout=errors))
-    try:
-        codes = [process.wait(timeout=500) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    codes = rank_codes(
+        SUPPORT / program,
+        [(mode, rank, size, folder, backend) for rank in range(size)],
+        [folder / f"errors-{rank}" for rank in range(size)],
+    )
     living = [rank for rank in range(size) if rank != dies]
     said = {rank: (folder / f"errors-{rank}").read_text() for rank in living}
     assert [codes[rank] for rank in living] == [0] * len(living), said
@@ -102,7 +88,9 @@ def test_tied_frozen_and_mixed_parameters_accumulation_clipping_and_checkpoints(
         assert "call optimizer.synchronize() first" in said[0]
         assert "expected step() without a closure" in said[1]
         assert "expected optimizer.step() after each backward pass" in said[2]
-        assert "found none of 1.weight, 1.bias: freeze what is not used" in said[3]
+        assert "add gradients up within optimizer.no_sync() before it" in said[3]
+        assert "found none of 1.weight, 1.bias: freeze what is not used" in said[4]
+        assert "expected trained parameters on one device, found cpu and meta" in said[5]
 
 
 def test_a_killed_rank_ends_the_others_with_an_error(tmp_path: Path) -> None:
@@ -144,5 +132,59 @@ def test_gradients_of_matrices_are_rebuilt_from_factors(tmp_path: Path) -> None:
             assert outcome["factors"] == ["deep.weight", "wide.weight"]
             assert outcome["messages"] == 9
             assert outcome["samples"] == 4
+            assert outcome["resumed"] == 0.0  # into a training that has ended recording
+            assert outcome["resumed_anew"] < LIKE
+            assert outcome["by_factors"] == 2
         assert "expected no optimizer.no_sync() where gradients are sent as factors" in said[0]
         assert "expected one forward pass of" in said[1]
+
+
+@pytest.mark.parametrize("scope", ["group", "barrier"])
+def test_pace_steps_when_its_settings_say(scope: str) -> None:
+    from coppice.iteration.layers import LayerWorkload
+    from coppice.iteration.policies.catalogue import policy_named
+    from coppice.training.torch.overlap.planning import launch_plan
+
+    work = LayerWorkload(forward=(1, 1), backward=(2, 2), bytes=(2, 8), bytes_per_second=1.0)
+    policy: Any = policy_named("pace").of(update_scope=scope)
+    assert launch_plan(policy, work, (0, 1)).scope.value == scope
+
+
+@pytest.mark.parametrize(
+    ("size", "backend"), [(2, "gloo"), pytest.param(3, "coppice", marks=pytest.mark.slow)]
+)
+def test_settings_are_tried_while_weights_stay_those_of_plain_training(
+    size: int, backend: str, tmp_path: Path
+) -> None:
+    outcomes = run("tuning", size, tmp_path, backend=backend, program="overlap_tuned.py")
+    said = outcomes[0].pop("refused")
+    assert "expected `tune` True, False, 'simulation' or 'training', found 'measure'" in said[0]
+    assert "expected `trials` of 1 or more, found 0" in said[1]
+    assert "expected `window` of 1 or more, found 0" in said[2]
+    for name, found in outcomes[0].items():
+        assert found["distance"] < LIKE, name
+        assert found["resumed"] <= (0.0 if size == 2 else LIKE), name
+        others = [outcomes[rank][name] for rank in range(1, size)]
+        assert all(other["seen"] == found["seen"] for other in others), (
+            name
+        )  # the same iteration on all ranks
+        assert all(other["trials"] == found["trials"] for other in others), name
+        tried = name not in ("serial", "priority")
+        assert found["during"] == tried
+        assert not found["after"]
+        assert found["keys"] == sorted(
+            [
+                "param_groups",
+                "state",
+                *(["tuning_trials"] if tried else []),
+                *(["sparse_sums"] if name == "gradientflow" else []),
+            ]
+        )
+        assert found["kept"], name
+        seen = [each["settings"] for each in found["seen"]]
+        count = len(found["trials"])
+        assert len({settings for settings, _ in found["trials"]}) == count
+        assert count == 4 if name in ("bytescheduler", "dear", "p3") else count > 1 if tried else count == 0
+        for trial in range(count):  # each held for a window that is not measured and three that are
+            assert len(set(seen[3 + 4 * trial : 7 + 4 * trial])) == 1, name
+        assert len(set(seen)) >= count

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.rank_processes import rank_codes
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -18,21 +18,11 @@ PROGRAM = Path(__file__).resolve().parents[1] / "support" / "rank_program.py"
 
 
 def run(mode: str, size: int, folder: Path) -> list[dict[str, Any]]:
-    commands = [
-        [sys.executable, str(PROGRAM), mode, str(rank), str(size), str(folder)] for rank in range(size)
-    ]
-    errors = [(folder / f"errors-{rank}").open("w+") for rank in range(size)]
-    processes = [
-        subprocess.Popen(command, stderr=file) for command, file in zip(commands, errors, strict=True)
-    ]
-    try:
-        codes = [process.wait(timeout=400) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        for file in errors:
-            file.close()
+    codes = rank_codes(
+        PROGRAM,
+        [(mode, rank, size, folder) for rank in range(size)],
+        [folder / f"errors-{rank}" for rank in range(size)],
+    )
     assert codes == [0] * size, [(folder / f"errors-{rank}").read_text() for rank in range(size)]
     return [json.loads((folder / f"outcome-{rank}.json").read_text()) for rank in range(size)]
 

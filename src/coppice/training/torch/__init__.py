@@ -11,8 +11,58 @@ if find_spec(PACKAGE) is None:
     raise MissingExtraError.of(PACKAGE, extra="autolrs")
 
 from coppice.training.torch.autolrs import AutoLRS  # noqa: E402 (a missing torch is named first)
+from coppice.training.torch.chunked.carrying import PlanExecutor, carry_out, collective_graph  # noqa: E402
+from coppice.training.torch.chunked.grids import MotifGroups  # noqa: E402
+from coppice.training.torch.chunked.measured import measured_graph  # noqa: E402
+from coppice.training.torch.chunked.orders import CarriedPlan, agreed_plan  # noqa: E402
+from coppice.training.torch.chunked.sections import ParallelSection  # noqa: E402
+from coppice.training.torch.chunked.templates import CollectiveBuffers  # noqa: E402
 from coppice.training.torch.estimation import runtime_estimation  # noqa: E402
 from coppice.training.torch.lightning import lightning_callback  # noqa: E402
-from coppice.training.torch.overlap.schedule import schedule  # noqa: E402
+from coppice.training.torch.mixture.inference import ReplicatedExperts  # noqa: E402
+from coppice.training.torch.mixture.layer import MixtureOfExperts, expert_parameter_names  # noqa: E402
+from coppice.training.torch.mixture.popularity import ExpertPaths  # noqa: E402
+from coppice.training.torch.mixture.skewed import PlannedExchange  # noqa: E402
+from coppice.training.torch.ordering.gathers import prefetch_order  # noqa: E402
+from coppice.training.torch.overlap.scheduling import schedule  # noqa: E402
+from coppice.training.torch.pipelines.api import pipeline  # noqa: E402
+from coppice.training.torch.servers.server import serve_parameters  # noqa: E402
+from coppice.training.torch.tensor.coconet_handoff import PipelineHandoff  # noqa: E402
+from coppice.training.torch.tensor.coconet_optimizer import fused_optimizer  # noqa: E402
+from coppice.training.torch.tensor.half_batches_degrees import DegreeGroups  # noqa: E402
+from coppice.training.torch.tensor.half_batches_parts import MegatronBlock, SummedPart  # noqa: E402
+from coppice.training.torch.tensor.half_batches_policies import tensor_parallel  # noqa: E402
+from coppice.training.torch.tensor.passes import tensor_overlap  # noqa: E402
+from coppice.training.torch.tensor.triggered_product import TrackedProduct  # noqa: E402
 
-__all__ = ["AutoLRS", "lightning_callback", "runtime_estimation", "schedule"]
+__all__ = [
+    "AutoLRS",
+    "CarriedPlan",
+    "CollectiveBuffers",
+    "DegreeGroups",
+    "ExpertPaths",
+    "MegatronBlock",
+    "MixtureOfExperts",
+    "MotifGroups",
+    "ParallelSection",
+    "PipelineHandoff",
+    "PlanExecutor",
+    "PlannedExchange",
+    "ReplicatedExperts",
+    "SummedPart",
+    "TrackedProduct",
+    "agreed_plan",
+    "carry_out",
+    "collective_graph",
+    "expert_parameter_names",
+    "fused_optimizer",
+    "lightning_callback",
+    "measured_graph",
+    "pipeline",
+    "prefetch_order",
+    "runtime_estimation",
+    "schedule",
+    "serve_parameters",
+    "tensor_overlap",
+    "tensor_parallel",
+]

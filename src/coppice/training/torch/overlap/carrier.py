@@ -1,9 +1,10 @@
 """What carries messages: threads for each stream, which launch them in their order as they become ready.
 
 A second thread of the stream waits for what was launched. Collectives of a stream run on a process group of its own, so
-that nothing that the training program sends comes between them. One message of a stream is under way at a time, or,
-where the policy gives credit, as many bytes as it allows. Whatever fails in a thread is raised in the training program
-when it next waits.
+that nothing that the training program sends comes between them, and which carries one after the other: as their order
+is made beforehand, the next one is handed over before the one under way ends, and the network never waits for a thread
+of Python. Where the policy gives credit, as many bytes as it allows are handed over. Whatever fails in a thread is
+raised in the training program when it next waits.
 """
 
 from __future__ import annotations
@@ -23,37 +24,9 @@ from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.planning import LaunchPlan
 from coppice.training.torch.overlap.pools import pools_of
 from coppice.training.torch.overlap.sparse import SparseSums
+from coppice.training.torch.overlap.streams import Streams, all_gather, pull, push, reduce_scatter, used_here
 
-__all__ = ["Carrier", "Streams"]
-
-# torch 2.13 has new names and warns of the old ones.
-_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
-
-class Streams:
-    """Process groups by the name of a stream, made when they are first needed; every rank makes the same.
-
-    Args:
-        group: The ranks that train together; None: all.
-    """
-
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self._parent = group
-        self._groups: dict[str, dist.ProcessGroup] = {}
-        self.ranks = (
-            dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
-        )
-        self.rank = dist.get_rank(group)
-
-    def group(self, stream: str) -> dist.ProcessGroup:
-        """The group of a stream."""
-        if stream not in self._groups:
-            backend = dist.get_backend(self._parent)
-            self._groups[stream] = dist.new_group(
-                self.ranks, backend=backend, use_local_synchronization=len(self.ranks) < dist.get_world_size()
-            )
-        return self._groups[stream]
+__all__ = ["Carrier"]
 
 
 @dataclass(eq=False)
@@ -62,11 +35,13 @@ class _Sending:
 
     Attributes:
         missing: Gradients that are not there yet.
+        launched: Its collectives are handed over.
         done: All ranks have its result.
         works: Its collectives.
     """
 
     missing: set[int]
+    launched: bool = False
     done: bool = False
     works: list[Any] = field(default_factory=list)
 
@@ -81,7 +56,12 @@ class Carrier:
         timeout_s: Longest wait for a message.
         sparse: What takes the place of pools where only parts are sent.
         factors: What sends factors instead of gradients.
+
+    Attributes:
+        collective: Messages are collectives of the ranks.
     """
+
+    collective = True
 
     def __init__(
         self,
@@ -96,8 +76,18 @@ class Carrier:
         self.plan = plan
         self._timeout_s = timeout_s
         self._streams = streams
-        self._groups = {stream: streams.group(stream) for stream in plan.order}
+        self._groups = {stream: streams.group(stream) for stream in plan.order if self.collective}
+        self._backs = {
+            each.stream: streams.group(f"{each.stream} back")
+            for each in plan.messages
+            if each.collective in ("reduce_scatter", "all_gather", "push", "pull")
+            and streams.over_gloo
+            and self.collective
+        }
         self._pools = pools_of(() if sparse else plan.messages, tensors, len(streams.ranks))
+        self._cuda = tensors[0].device if tensors and tensors[0].is_cuda else None
+        self._made: dict[int, Any] = {}
+        """On a device, events behind which gradients are in their places."""
         self._shards: dict[tuple[int, ...], list[torch.Tensor]] = {}
         pushed = [each for each in plan.messages if each.collective == "push"]
         self._servers = {
@@ -117,7 +107,7 @@ class Carrier:
         for number, message in enumerate(plan.messages):
             for layer in message.gradients:
                 self.carriers[layer].append(number)
-        self._starts: Mapping[str, Callable[[Message, dist.ProcessGroup], list[Any]]] = {
+        self._starts: Mapping[str, Callable[[Message, Any], list[Any]]] = {
             "all_reduce": sparse.start if sparse is not None else self._all_reduce,
             "reduce_scatter": self._reduce_scatter,
             "all_gather": self._all_gather,
@@ -150,6 +140,7 @@ class Carrier:
         with self._changed:
             self._sent = [_Sending(missing=set(message.layers)) for message in self.plan.messages]
             self._started = set()
+            self._made = {}
             self._credit = {
                 message.stream: message.credit_bytes
                 for message in self.plan.messages
@@ -165,8 +156,11 @@ class Carrier:
         return any(not sending.done for sending in self._sent)
 
     def arrived(self, layers: Sequence[int]) -> None:
-        """Gradients are in their places."""
+        """Gradients are in their places, on a device when the current stream has come here."""
         with self._changed:
+            if self._cuda is not None:
+                event = torch.cuda.current_stream(self._cuda).record_event()
+                self._made.update(dict.fromkeys(layers, event))
             for sending in self._sent:
                 sending.missing.difference_update(layers)
             self._changed.notify_all()
@@ -182,7 +176,7 @@ class Carrier:
             self._changed.notify_all()
 
     def wait(self, numbers: Sequence[int]) -> None:
-        """Wait for messages.
+        """Wait for messages; on a device until they are launched, and the current stream for their results.
 
         Raises:
             CheckError: If one failed, or did not end in time.
@@ -191,7 +185,7 @@ class Carrier:
             return
         with self._changed:
             ended = self._changed.wait_for(
-                lambda: self._error is not None or all(self._sent[number].done for number in numbers),
+                lambda: self._error is not None or all(self._there(number) for number in numbers),
                 timeout=self._timeout_s,
             )
             if self._error is not None:
@@ -203,15 +197,20 @@ class Carrier:
                 )
                 raise CheckError(msg) from self._error
             if not ended:
-                late = next(number for number in numbers if not self._sent[number].done)
+                late = next(number for number in numbers if not self._there(number))
                 msg = (
                     f"expected {self.plan.messages[late].name} within {self._timeout_s:g} s, found it under way: a "
                     "rank is slow or gone, or ranks run other layers."
                 )
                 raise CheckError(msg)
-        for number in numbers:  # on a device the result is ordered behind the collective, not waited for
+        for number in numbers:
             for work in self._sent[number].works:
                 work.wait()
+
+    def _there(self, number: int) -> bool:
+        """Whether the training need not wait for a message here: on a device its stream does."""
+        sending = self._sent[number]
+        return sending.done or (self._cuda is not None and self.collective and sending.launched)
 
     def close(self) -> None:
         """End the threads; what is under way is let go of."""
@@ -227,6 +226,7 @@ class Carrier:
         """The thread that launches what goes on a stream."""
         seen = 0
         try:
+            self._use_own_stream()
             while True:
                 if not self._await_iteration(seen):
                     return
@@ -237,6 +237,24 @@ class Carrier:
                     self._launch(stream, number)
         except BaseException as error:  # noqa: BLE001 (raised where the training waits)
             self._fail(error)
+
+    def _use_own_stream(self) -> None:
+        """On a device a thread has a stream of its own, so that it waits for nothing but what it is told to."""
+        if self._cuda is not None:
+            torch.cuda.set_device(self._cuda)
+            torch.cuda.set_stream(torch.cuda.Stream(self._cuda))  # type: ignore[no-untyped-call]
+
+    def _order(self, number: int) -> None:
+        """On a device the stream of this thread waits for the gradients of a message, and what it comes after."""
+        if self._cuda is None:
+            return
+        message = self.plan.messages[number]
+        stream = torch.cuda.current_stream(self._cuda)
+        for event in {self._made[layer] for layer in message.layers if layer in self._made}:
+            stream.wait_event(event)
+        for before in message.after:
+            for work in self._sent[before].works:
+                work.wait()
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
@@ -262,9 +280,9 @@ class Carrier:
                 return False
             if not all(self._sent[each].done for each in message.after):
                 return False
-            if message.credit_bytes is not None:
-                return self._credit[stream] > 0
-            return all(self._sent[each].done for each in self.launched[stream])
+            if message.collective in ("push", "pull") and self._backs and self._server_is_busy(message):
+                return False
+            return message.credit_bytes is None or self._credit[stream] > 0
 
         with self._changed:
             self._changed.wait_for(may_start)
@@ -276,19 +294,25 @@ class Carrier:
 
     def _launch(self, stream: str, number: int) -> None:
         message, sending = self.plan.messages[number], self._sent[number]
-        started = self._starts[message.collective](message, self._groups[stream])
+        self._order(number)
+        started = self._starts[message.collective](message, self._groups.get(stream))
         with self._changed:
             self.launched[stream].append(number)
             sending.works = [work for work in started if work is not None]
+            sending.launched = True
+            self._changed.notify_all()
         self._under_way[stream].put((number, sending))
 
     def _finish(self, stream: str) -> None:
         """The thread that waits for what a stream has launched."""
         try:
+            self._use_own_stream()
             while (launched := self._under_way[stream].get()) is not None:
                 number, sending = launched
                 for work in sending.works:
                     work.wait()
+                if self._cuda is not None:  # `wait` has ordered this thread's stream alone
+                    torch.cuda.current_stream(self._cuda).synchronize()
                 with self._changed:
                     sending.done = True
                     if sending is self._sent[number] and stream in self._credit:
@@ -308,24 +332,33 @@ class Carrier:
         for flat in self._pools[message.gradients].whole:
             shard = flat.new_empty(len(flat) // len(self._streams.ranks))
             shards.append(shard)
-            works.append(_reduce_scatter_single(shard, flat, group=group, async_op=True))
+            works.append(reduce_scatter(shard, flat, group, self._backs.get(message.stream)))
         self._shards[message.gradients] = shards
         return works
 
     def _all_gather(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
+        used_here(self._shards[message.gradients])
         return [
-            _all_gather_single(flat, shard, group=group, async_op=True)
+            all_gather(flat, shard, group, self._backs.get(message.stream))
             for flat, shard in zip(
                 self._pools[message.gradients].whole, self._shards[message.gradients], strict=True
             )
         ]
 
-    def _push(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
-        server = self._servers[message.gradients, message.offset_bytes]
-        return [dist.reduce(each, dst=server, group=group, async_op=True) for each in self._slices(message)]
+    def _push(self, message: Message, group: Any) -> list[Any]:
+        server, back = self._server(message), self._backs.get(message.stream)
+        return [push(each, server, group, back) for each in self._slices(message)]
 
-    def _pull(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
-        server = self._servers[message.gradients, message.offset_bytes]
-        return [
-            dist.broadcast(each, src=server, group=group, async_op=True) for each in self._slices(message)
-        ]
+    def _pull(self, message: Message, group: Any) -> list[Any]:
+        server, back = self._server(message), self._backs.get(message.stream)
+        return [pull(each, server, group, back) for each in self._slices(message)]
+
+    def _server(self, message: Message) -> int:
+        return self._servers[message.gradients, message.offset_bytes]
+
+    def _server_is_busy(self, message: Message) -> bool:
+        """Whether gloo still carries a message of this stream between others and the same server."""
+        return any(
+            not self._sent[number].done and self._server(self.plan.messages[number]) == self._server(message)
+            for number in self.launched[message.stream]
+        )

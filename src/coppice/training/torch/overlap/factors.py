@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 from coppice.iteration.policies.messages import Message
+from coppice.training.torch.overlap.streams import used_here
 
 __all__ = ["LinearFactors"]
 
@@ -76,12 +77,12 @@ class LinearFactors:
 
         return watch
 
-    def record(self, place: int, gradient: torch.Tensor) -> None:
+    def record(self, place: int, gradient: torch.Tensor | None) -> None:
         """A gradient of a recorded iteration: whether it was the product of one pair of factors."""
         pairs = self._pairs.pop(place, [])
         if place not in self._hooks:
             return
-        if len(pairs) != 1 or any(factor.dtype != gradient.dtype for factor in pairs[0]):
+        if gradient is None or len(pairs) != 1 or any(factor.dtype != gradient.dtype for factor in pairs[0]):
             self._whole.add(place)
             return
         made, given = pairs[0]
@@ -115,14 +116,22 @@ class LinearFactors:
             self._hooks.pop(place).remove()
         self._pairs.clear()
 
-    def take(self, place: int) -> None:
+    def take(self, place: int, *, made: bool = True) -> None:
         """The gradient of a layer is there, and so are its factors.
+
+        Args:
+            place: The layer's tensor.
+            made: Whether this rank has a gradient; else its factors are 0.
 
         Raises:
             InputError: If they are more rows than were recorded, or of another number of passes.
         """
         pairs = self._pairs.pop(place, [])
-        rows = sum(len(made) for made, _ in pairs)
+        if not made:
+            weights = self._trained[place]
+            self._own[place] = weights.new_zeros(self._samples, sum(weights.shape))
+            return
+        rows = sum(len(each) for each, _ in pairs)
         if len(pairs) != 1 or rows > self._samples:
             msg = (
                 f"expected one forward pass of {self._names[place]} with {self._samples} rows at most, as was "
@@ -130,11 +139,11 @@ class LinearFactors:
                 "whole gradients."
             )
             raise InputError(msg)
-        made, given = pairs[0]
-        own = made.new_zeros(
-            self._samples, made.shape[1] + given.shape[1]
+        behind, given = pairs[0]
+        own = behind.new_zeros(
+            self._samples, behind.shape[1] + given.shape[1]
         )  # fewer rows: the others add nothing
-        torch.cat((made, given), dim=1, out=own[:rows])
+        torch.cat((behind, given), dim=1, out=own[:rows])
         self._own[place] = own
 
     @staticmethod
@@ -156,6 +165,7 @@ class LinearFactors:
         for layer in message.gradients:
             place = self._tensors[layer]
             own = self._own.pop(place)
+            used_here([own])
             gathered = own.new_empty(self._ranks * len(own), own.shape[1])
             self._gathered[place] = gathered
             works.append(_all_gather_single(gathered, own, group=group, async_op=True))
@@ -163,6 +173,7 @@ class LinearFactors:
 
     def finish(self, view: Callable[[int], torch.Tensor]) -> None:
         """All messages have ended: rebuild averaged gradients where they belong."""
+        used_here(self._gathered.values())
         for place, gathered in self._gathered.items():
             wide = self._trained[place].shape[0]
             torch.mm(gathered[:, :wide].T, gathered[:, wide:], out=view(place)).mul_(1 / self._ranks)

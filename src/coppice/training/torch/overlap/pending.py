@@ -58,8 +58,8 @@ class PendingGradient(torch.Tensor):
         del types, args, kwargs
         msg = (
             f"expected gradients to be read when they are summed, found {getattr(func, '__name__', 'an operation')} on "
-            "one that is under way: call optimizer.synchronize() first, clip by optimizer.clip_grad_norm_(), or take "
-            "a policy with a barrier (ddp)."
+            "one that is under way: call optimizer.synchronize() first (before unscale_ and step of a GradScaler too), "
+            "clip by optimizer.clip_grad_norm_(), or take a policy with a barrier (ddp)."
         )
         raise InputError(msg)
 
@@ -71,14 +71,19 @@ def update_only(
 ) -> None:
     """A step of an optimizer on some of its parameters, with the settings of groups as they were when it was asked for.
 
-    Right for optimizers that update each parameter by itself, as all of ``torch.optim`` but ``LBFGS`` do.
+    Right for optimizers that update each parameter by itself, as all of ``torch.optim`` but ``LBFGS`` do. A forward
+    pass may ask for it, so what that has set (autocast, inference mode) is left for the time of the step.
     """
+    if not parameters:
+        return
     chosen = {id(each) for each in parameters}
     own = optimizer.param_groups
     parts = ({**group, "params": [p for p in group["params"] if id(p) in chosen]} for group in groups)
     optimizer.param_groups = [part for part in parts if part["params"]]
+    kind = parameters[0].device.type
     try:
-        super(ScheduledOptimizer, optimizer).step()
+        with torch.inference_mode(mode=False), torch.autocast(kind, enabled=False):
+            super(ScheduledOptimizer, optimizer).step()
     finally:
         optimizer.param_groups = own
 
@@ -108,7 +113,8 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         """Be what was given again."""
         if self._step_before is not None:
             self.step = self._step_before  # type: ignore[method-assign]
-        self.__class__ = type(self).__mro__[2]
+        given = next(each for each in type(self).__mro__ if not issubclass(each, ScheduledOptimizer))
+        self.__class__ = given  # type: ignore[assignment]
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the parameters: now where the policy has a barrier, else each before it is next read.
@@ -136,7 +142,8 @@ class ScheduledOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The state after all updates, with the keys of the optimizer that was given, and what a rank has held back."""
         self.flush()
-        return {**super().state_dict(), **self.schedule.state()}
+        own = self.schedule.state()  # first: servers tell theirs
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a state over."""

@@ -54,10 +54,10 @@ def data_parallel_policy(name: str, settings: Mapping[str, object]) -> DataParal
         InputError: If there is none, or it is about something other than gradients.
     """
     found = policy_named(name).of(**settings)
-    if not isinstance(found, DataParallelPolicy) or "weights" in found.decides:
+    if not isinstance(found, DataParallelPolicy):
         msg = (
             f"expected a policy that decides about gradients alone, found {name!r}: take ddp, bytescheduler, dear, p3, "
-            "pace, priority, tictac, gradientflow, poseidon, jia, mg-wfbp, wfbp or serial."
+            "pace, priority, ooo, tictac, gradientflow, poseidon, jia, mg-wfbp, wfbp or serial."
         )
         raise InputError(msg)
     return found

@@ -103,6 +103,9 @@ class IterationTimes:
         self._forward: list[list[float]] = [[] for _ in range(count)]
         self._backward: list[list[float]] = [[] for _ in range(count)]
         self.ready: list[int] = []
+        self._between: list[float] = []
+        self._ended: float | None = None
+        self._first: int | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -119,6 +122,9 @@ class IterationTimes:
         """The model starts."""
         self._reset()
         self._begin = self._now()
+        if self._ended is not None:
+            self._between.append(self._begin - self._ended)
+            self._ended = None
 
     def read(self, places: Sequence[int]) -> None:
         """A module that reads these parameters starts."""
@@ -135,9 +141,11 @@ class IterationTimes:
         self._arrived.append((self._now(), place))
 
     def end_backward(self) -> None:
-        """The iteration counts, if it was whole."""
+        """The iteration counts, if it was whole; gradients are summed by now."""
+        self._ended = self._now()
         if not self._events or not self._arrived or not self._turned:
             return
+        self._first = self._events[0][1]
         turns = [(self._begin, self._events[0][1]), *self._events[1:], (self._turned, -1)]
         for (start, place), (end, _) in itertools.pairwise(turns):
             self._forward[place].append(end - start)
@@ -148,8 +156,12 @@ class IterationTimes:
         self.ready = [place for _, place in self._arrived]
 
     def seconds(self) -> tuple[list[float], list[float]]:
-        """Median forward and backward time of each parameter, 0 for those that were not seen."""
-        return (
-            [statistics.median(times) if times else 0.0 for times in self._forward],
-            [statistics.median(times) if times else 0.0 for times in self._backward],
-        )
+        """Median forward and backward time of each parameter, 0 for those that were not seen.
+
+        What lies between iterations (the optimizer's step, the next batch) counts as forward time of the first one.
+        """
+        forward = [statistics.median(times) if times else 0.0 for times in self._forward]
+        backward = [statistics.median(times) if times else 0.0 for times in self._backward]
+        if self._between and self._first is not None:
+            forward[self._first] += statistics.median(self._between)
+        return forward, backward

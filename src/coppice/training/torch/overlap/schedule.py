@@ -1,4 +1,4 @@
-"""``schedule(model, optimizer, policy=...)``: a policy's messages sent while a real model trains.
+"""A policy at work on a model that trains: its messages sent as gradients are made, updates when sums are there.
 
 The first iterations are recorded: all gradients are summed after the backward pass, as a plain program would. Then rank
 0's times become the workload that simulations take, the policy says its messages, and every rank carries out the same
@@ -10,7 +10,6 @@ reads a parameter next waits for its sum and updates it first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -20,95 +19,39 @@ from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.policies.data_parallel.ddp import Bucketed
+from coppice.iteration.policies.data_parallel.online import MeasuredTrial
+from coppice.iteration.policies.data_parallel.ooo import OutOfOrder
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.poseidon import Poseidon
-from coppice.training.torch.overlap.carrier import Carrier, Streams
+from coppice.training.torch.ordering.weight_gradients import DeferredGradients
+from coppice.training.torch.overlap.carrier import Carrier
 from coppice.training.torch.overlap.factors import LinearFactors
-from coppice.training.torch.overlap.network import measure_network
+from coppice.training.torch.overlap.late import LateParameters
 from coppice.training.torch.overlap.pending import PendingGradient, ScheduledOptimizer, update_only
-from coppice.training.torch.overlap.planning import (
-    LaunchPlan,
-    data_parallel_policy,
-    launch_plan,
-    recorded_workload,
-)
-from coppice.training.torch.overlap.recording import IterationTimes, Readers
+from coppice.training.torch.overlap.planning import LaunchPlan, launch_plan
+from coppice.training.torch.overlap.recorder import Recorder
+from coppice.training.torch.overlap.recording import Readers
 from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, require_whole, sparse_sums
+from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.overlap.trained import require_alike, trained_parameters
+from coppice.training.torch.overlap.tuner import TrainingTuner, TuningOptions
+from coppice.training.torch.overlap.unused import UsedTensors, require_whole_gradients
+from coppice.training.torch.servers.carrier import ServerCarrier
+from coppice.training.torch.servers.client import NOT_SUMMED, ParameterServers, parameter_servers
 
-__all__ = ["OverlapSchedule", "schedule"]
+__all__ = ["OverlapSchedule"]
 
-
-def schedule(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    policy: str = "bytescheduler",
-    *,
-    group: dist.ProcessGroup | None = None,
-    tune: bool = False,
-    network: tuple[float, float] | None = None,
-    recorded: int = 4,
-    timeout_s: float = 600.0,
-    **settings: Any,
-) -> tuple[nn.Module, ScheduledOptimizer]:
-    """Train with a policy of overlap: gradients are averaged over the ranks as the policy says.
-
-    Both are the objects that were given: the model gets hooks and keeps its keys, the optimizer a class whose steps may
-    come late. Works on any process group of torch; every rank calls this.
-
-    Args:
-        model: The model; its parameters become those of rank 0, as with DistributedDataParallel.
-        optimizer: Its optimizer, of ``torch.optim`` (but ``LBFGS``) or another that updates each parameter by itself.
-        policy: A policy that decides about gradients: ``ddp``, ``bytescheduler``, ``dear``, ``p3``, ``pace``,
-            ``priority``, ``tictac``, ``gradientflow``, ``poseidon``, ``jia``, ``mg-wfbp``, ``wfbp``, ``serial``.
-        group: The ranks; None: all.
-        tune: Take the settings that simulations of the recorded workload find best.
-        network: Bytes per second and seconds per message of an all-reduce; None: measured now.
-        recorded: Iterations that are recorded, 2 or more; the first is not timed.
-        timeout_s: Longest wait for another rank.
-        settings: Options of the policy.
-
-    Raises:
-        InputError: If the policy, its options, the optimizer or the parameters do not fit.
-
-    Examples:
-        >>> import torch, torch.distributed as dist
-        >>> store = dist.HashStore()
-        >>> dist.init_process_group("gloo", rank=0, world_size=1, store=store)
-        >>> model = torch.nn.Linear(2, 1, bias=False)
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> model, optimizer = schedule(model, optimizer, policy="ddp", network=(1e9, 1e-5))
-        >>> model(torch.ones(1, 2)).sum().backward()
-        >>> optimizer.step()
-        >>> optimizer.flush()
-        >>> dist.destroy_process_group()
-    """
-    if recorded < 2:
-        msg = f"expected 2 recorded iterations or more, found {recorded}: the first one is not timed."
-        raise InputError(msg)
-    if isinstance(optimizer, ScheduledOptimizer):
-        msg = "expected an optimizer that is not scheduled yet, found one that is: call optimizer.close() first."
-        raise InputError(msg)
-    made = OverlapSchedule(
-        model,
-        optimizer,
-        data_parallel_policy(policy, settings),
-        Streams(group),
-        tune=tune,
-        network=network,
-        recorded=recorded,
-        timeout_s=timeout_s,
-    )
-    return model, made.optimizer
+_UNUSED_SUMS = (
+    "expected optimizer.step() after each backward pass that sums gradients, found another backward pass: add "
+    "gradients up within optimizer.no_sync() before it."
+)
 
 
 class OverlapSchedule:
-    """A policy at work on a model; made by :func:`schedule`.
+    """A policy at work on a model; made by ``schedule``.
 
     Attributes:
         policy: The policy, with the settings that were tuned if they were.
-        workload: What was recorded; None while it is recorded.
         plan: Messages and their order.
         accumulates: Backward passes only add up.
     """
@@ -120,17 +63,18 @@ class OverlapSchedule:
         policy: DataParallelPolicy,
         streams: Streams,
         *,
-        tune: bool,
+        tuning: TuningOptions,
         network: tuple[float, float] | None,
         recorded: int,
         timeout_s: float,
+        unused: bool = False,
+        servers: Sequence[str] | None = None,
     ) -> None:
         self.policy = policy
-        self.workload: LayerWorkload | None = None
         self.accumulates = False
         self._model = model
         self._streams = streams
-        self._tune, self._recorded, self._timeout_s = tune, recorded, timeout_s
+        self._timeout_s = timeout_s
         self._names, self._trained = trained_parameters(model, optimizer)
         require_alike(self._names, self._trained, streams.group("network"))
         self._places = {id(parameter): place for place, parameter in enumerate(self._trained)}
@@ -143,15 +87,35 @@ class OverlapSchedule:
             if isinstance(self.policy, Poseidon)
             else None
         )
-        self._device = self._trained[0].device
-        self._network = network or measure_network(streams.group("network"), self._device)
-        self._times = IterationTimes(len(self._trained), self._synchronizer())
-        self._readers: Readers | None = None
-        self._iteration = 0
-        self._reads = False
-        self._read_order: list[int] = []
-        self._arrival: list[int] = []
+        self._weights = DeferredGradients(self._trained) if isinstance(self.policy, OutOfOrder) else None
+        self._recorder = Recorder(
+            model,
+            self._trained,
+            streams,
+            network=network,
+            recorded=recorded,
+            factors=self._factors,
+            weights=self._weights,
+            watch=self._watch,
+        )
+        self._tuner = TrainingTuner(tuning, streams, self._trained[0].device)
+        self._used: UsedTensors | None = None
+        if unused:
+            require_whole_gradients(self._sparse is None)
+            group, device = streams.group("used"), self._trained[0].device
+            self._used = UsedTensors(len(self._trained), group, device, timeout_s)
+        self._servers = parameter_servers(
+            policy,
+            servers,
+            optimizer,
+            ranks=(streams.rank, len(streams.ranks)),
+            tunes=tuning.mode in (True, "training"),
+            unused=unused,
+            timeout_s=timeout_s,
+        )
+        self._late = LateParameters(self._read_late)
         self._in_backward = False
+        self._made: list[int] = []
         self._asked: list[dict[str, Any]] | None = None
         self._pending: set[int] = set()
         self._hooks: list[RemovableHandle] = [
@@ -159,20 +123,39 @@ class OverlapSchedule:
             for parameter in self._trained
         ]
         self._hooks += [
+            parameter.register_hook(lambda _, place=place: self._arriving(place))  # type: ignore[no-untyped-call]
+            for place, parameter in enumerate(self._trained)
+        ]
+        self._hooks += [
             model.register_forward_pre_hook(self._model_starts, prepend=True),
             model.register_forward_hook(self._model_ends, always_call=True),
             model.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
         ]
-        self._adopt(self._first_plan())
+        self._adopt(self._recorder.first_plan(self.policy, whole=self._sparse is None))
         given = type(optimizer)
         optimizer.__class__ = type(f"Scheduled{given.__name__}", (ScheduledOptimizer, given), {})
         self.optimizer = cast("ScheduledOptimizer", optimizer)
         self.optimizer.adopt(self)
 
     @property
+    def workload(self) -> LayerWorkload | None:
+        """What was recorded; None while it is recorded."""
+        return self._recorder.workload
+
+    @property
     def predicted_seconds(self) -> float:
         """Time of an iteration by the simulation of the recorded workload; 0 while it is recorded."""
         return self.plan.predicted_seconds
+
+    @property
+    def trials(self) -> Sequence[MeasuredTrial]:
+        """Settings that were tried while training, and what iterations took with them."""
+        return tuple(self._tuner.trials)
+
+    @property
+    def tuning(self) -> bool:
+        """Settings are still tried."""
+        return self._tuner.active
 
     @property
     def launched(self) -> dict[str, list[str]]:
@@ -182,6 +165,11 @@ class OverlapSchedule:
             for stream, numbers in self._carrier.launched.items()
         }
 
+    @property
+    def gradient_order(self) -> list[str]:
+        """Names of the tensors in the order in which the last backward pass made their gradients."""
+        return [self._names[place] for place in self._made]
+
     def step(self) -> None:
         """See :meth:`ScheduledOptimizer.step`."""
         groups = [dict(group) for group in self.optimizer.param_groups]
@@ -190,7 +178,10 @@ class OverlapSchedule:
                 groups = [{**group, **UNDERLYING} for group in groups]
             update_only(self.optimizer, groups, self._trained)
             return
+        if self._served is not None and self._pending:
+            self._served.require_told()
         self._asked = groups if self._pending else None
+        self._late.expect([self._trained[place] for place in self._pending])
         summed = [
             parameter
             for place, parameter in enumerate(self._trained)
@@ -201,9 +192,11 @@ class OverlapSchedule:
 
     def synchronize(self) -> None:
         """All sums are there, and gradients in their places; updates are still to come."""
+        if self._served is not None and self._pending:
+            raise InputError(NOT_SUMMED)
         self._carrier.wait(range(len(self.plan.messages)))
         for place in self._pending:
-            self._trained[place].grad = self._view(place)
+            self._put_gradient(place)
         if self._asked is not None:
             self._update(sorted(self._pending))
         self._pending.clear()
@@ -218,19 +211,29 @@ class OverlapSchedule:
     def close(self) -> None:
         """See :meth:`ScheduledOptimizer.close`."""
         self.flush()
+        if self._servers is not None:
+            self._servers.close()
         self._carrier.close()
         if self._factors is not None:
             self._factors.close()
+        if self._weights is not None:
+            self._weights.close()
         for hook in self._hooks:
             hook.remove()
         self.optimizer.release()
 
     def state(self) -> dict[str, Any]:
         """See :meth:`LateSteps.state`."""
-        return {} if self._sparse is None else {STATE_KEY: self._sparse.state()}
+        if self._servers is not None:
+            self._servers.gather_state()
+        held_back = {} if self._sparse is None else {STATE_KEY: self._sparse.state()}
+        return {**held_back, **self._tuner.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """See :meth:`LateSteps.load`."""
+        self._tuner.load(state)
+        if self._servers is not None:
+            self._servers.loaded()
         if self._sparse is not None:
             self._sparse.load(state.get(STATE_KEY))
         else:
@@ -240,65 +243,35 @@ class OverlapSchedule:
     def _barrier(self) -> bool:
         return self.plan.scope is UpdateScope.BARRIER
 
-    def _synchronizer(self) -> Any:
-        if self._device.type == "cuda":
-            return lambda: torch.cuda.synchronize(self._device)
-        return lambda: None
+    @property
+    def _served(self) -> ParameterServers | None:
+        """Servers that have the parameters by now."""
+        return self._servers if self._servers is not None and self._servers.connected else None
 
     def _adopt(self, plan: LaunchPlan) -> None:
         """Carry out a plan from now on."""
         self.plan = plan
         self._layer_of = {place: layer for layer, place in enumerate(plan.tensors)}
         tensors = [self._trained[place] for place in plan.tensors]
-        self._carrier = Carrier(
-            plan, tensors, self._streams, self._timeout_s, sparse=self._sparse, factors=self._factors
+        given = plan, tensors, self._streams, self._timeout_s
+        self._carrier: Carrier = (
+            ServerCarrier(*given, servers=self._servers)
+            if self._servers is not None and self.workload is not None
+            else Carrier(*given, sparse=self._sparse, factors=self._factors)
         )
-
-    def _first_plan(self) -> LaunchPlan:
-        """All messages when the backward pass is over: one; DDP's first buckets, and chunks where they are chosen."""
-        count = len(self._trained)
-        sizes = tuple(float(p.numel() * p.element_size()) for p in self._trained)
-        work = LayerWorkload(
-            forward=(0.0,) * count,
-            backward=(0.0,) * count,
-            bytes=sizes,
-            bytes_per_second=1.0,
-            dtypes=tuple(str(p.dtype) for p in self._trained),
-            workers=len(self._streams.ranks),
-        )
-        whole = Bucketed.of(first_iteration=True)
-        if isinstance(self.policy, Bucketed):
-            return launch_plan(whole, work, range(count))
-        every = tuple(range(count))
-        messages = tuple(
-            replace(message, seconds=0.0, layers=every, carries=message.gradients)
-            for message in (self.policy if self._sparse is not None else whole).messages(work)
-        )
-        order = {"network": tuple(range(len(messages)))}
-        return LaunchPlan(messages=messages, tensors=every, order=order, scope=UpdateScope.BARRIER)
 
     def _model_starts(self, *_: object) -> None:
-        if not (self._model.training and torch.is_grad_enabled()):
-            return
-        if self._iteration == 0 and self._readers is None:
-            self._readers = Readers(self._model, self._trained)
-            self._readers.__enter__()
-        elif self.workload is None:
-            self._times.begin_forward()
+        if self._model.training and torch.is_grad_enabled():
+            self._recorder.model_starts()
+            if self._weights is not None:
+                self._weights.begin()
 
     def _model_ends(self, *_: object) -> None:
-        if not (self._model.training and torch.is_grad_enabled()):
-            return
-        if self._iteration == 0 and self._readers is not None and not self._reads:
-            self._readers.__exit__(None, None, None)
-            self._watch(self._readers)
-        elif self.workload is None:
-            self._times.end_forward()
+        if self._model.training and torch.is_grad_enabled():
+            self._recorder.model_ends()
 
     def _watch(self, readers: Readers) -> None:
         """Whoever reads a parameter waits for it, from the next iteration on."""
-        self._reads = True
-        self._read_order = readers.order
         reading: dict[int, tuple[nn.Module, list[int]]] = {}
         for place in readers.order:
             for module in readers.modules[place]:
@@ -312,10 +285,14 @@ class OverlapSchedule:
 
     def _read(self, places: Sequence[int]) -> None:
         """A module that reads parameters starts."""
-        if self.workload is None:
-            self._times.read(places)
+        if self._recorder.active:
+            self._recorder.read(places)
         if self._asked is not None:
             self._complete(places)
+
+    def _read_late(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Parameters are read whose updates are outstanding."""
+        self._complete([self._places[id(parameter)] for parameter in parameters])
 
     def _complete(self, places: Sequence[int]) -> None:
         """Wait for the sums of some parameters and update them, one after the other as the forward pass reads them."""
@@ -330,73 +307,108 @@ class OverlapSchedule:
         if not places or self._asked is None:
             return
         parameters = [self._trained[place] for place in places]
-        for place, parameter in zip(places, parameters, strict=True):
-            parameter.grad = self._view(place)
-        update_only(self.optimizer, self._asked, parameters)
+        self._late.updated(parameters)
+        if self._served is not None:
+            for place, parameter in zip(places, parameters, strict=True):
+                self._served.update(parameter, self._view(place))
+        else:
+            for place in places:
+                self._put_gradient(place)
+            update_only(self.optimizer, self._asked, [each for each in parameters if each.grad is not None])
         for parameter in parameters:
             parameter.grad = None
         self._pending.difference_update(places)
         if not self._pending:
             self._asked = None
 
+    def _put_gradient(self, place: int) -> None:
+        """A sum is there: it is the gradient of a tensor, if any rank had one."""
+        used = self._used is None or place in self._used.places()
+        self._trained[place].grad = self._view(place) if used else None
+
     def _view(self, place: int) -> torch.Tensor:
         """The gradient of a tensor in its pool."""
         return self._carrier.views[self._layer_of[place]][0]
 
+    def _arriving(self, place: int) -> None:
+        """Autograd has made a gradient and is about to add it to what the parameter has."""
+        if self._asked is not None and place in self._pending:
+            msg = (
+                f"expected {self._names[place]} to be read where functions of torch see it, found a gradient of it as "
+                "it was before its last update: call optimizer.flush() before compiled or scripted parts read it."
+            )
+            raise InputError(msg)
+
     def _arrived(self, parameter: torch.Tensor) -> None:
         """Autograd has made a gradient."""
         place = self._places[id(parameter)]
-        factors = self._factors if self._factors is not None and place in self._factors.places else None
         if self.accumulates:
-            if factors is not None:
-                factors.refuse_accumulation()
+            if self._factors is not None and place in self._factors.places:
+                self._factors.refuse_accumulation()
+            if place in self._pending:
+                raise InputError(_UNUSED_SUMS)
             return
         if not self._in_backward:
             self._begin_backward()
+        self._made.append(place)
         gradient = parameter.grad
         if gradient is None or gradient.is_sparse:
             msg = f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
             raise InputError(msg)
-        if self._factors is not None and self.workload is None:
+        self._send(place, gradient)
+
+    def _send(self, place: int, gradient: torch.Tensor | None) -> None:
+        """A gradient goes where it is sent from; None: this rank has none, and adds nothing to the sum."""
+        if self._factors is not None and self._recorder.active:
             self._factors.record(place, gradient)
         if self._sparse is not None:
+            assert gradient is not None
             self._sparse.accumulate(place, gradient)
-        elif factors is not None:
-            factors.take(place)
+        elif self._factors is not None and place in self._factors.places:
+            self._factors.take(place, made=gradient is not None)
         else:
             for view in self._carrier.views[self._layer_of[place]]:
-                torch.mul(gradient, 1 / len(self._streams.ranks), out=view)
-        if self.workload is None:
-            self._times.arrive(place)
-            self._arrival.append(place)
+                if gradient is None:
+                    view.zero_()
+                else:
+                    torch.mul(gradient, 1 / len(self._streams.ranks), out=view)
+        if self._recorder.active:
+            self._recorder.arrived(place)
         if not self._barrier:
-            parameter.grad = PendingGradient.of(self._view(place))
+            self._trained[place].grad = PendingGradient.of(self._view(place))
             self._pending.add(place)
         self._carrier.arrived([self._layer_of[place]])
 
     def _begin_backward(self) -> None:
         if self._pending and self._asked is None:
-            msg = (
-                "expected optimizer.step() after each backward pass that sums gradients, found another backward pass: "
-                "add gradients up within optimizer.no_sync()."
-            )
-            raise InputError(msg)
+            raise InputError(_UNUSED_SUMS)
         self.flush()
+        if self.workload is not None:
+            tuned = self._tuner.iteration(self.policy)
+            if tuned.settings != self.policy.settings:
+                self.policy = tuned
+                self._carry_out(self.workload)
         self._in_backward = True
-        self._arrival = []
+        self._made = []
+        self._recorder.begin_backward()
         self._carrier.begin()
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
 
     def _end_backward(self) -> None:
         """Autograd is done."""
         self._in_backward = False
-        missing = self._carrier.missing()
-        if missing:
-            names = [self._names[self.plan.tensors[layer]] for layer in sorted(missing)]
+        missing = [self.plan.tensors[layer] for layer in sorted(self._carrier.missing())]
+        if self._used is not None:
+            held = {place: self._trained[place].grad for place in missing}
+            self._used.tell(place for place in range(len(self._trained)) if held.get(place, True) is not None)
+            for place, gradient in reversed(held.items()):
+                self._send(place, gradient)
+        elif missing:
+            names = [self._names[place] for place in missing]
             msg = (
                 f"expected gradients of all trained parameters, found none of {', '.join(names[:3])}"
                 f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}: freeze what is not used "
-                "(requires_grad=False), or use it in every iteration."
+                "(requires_grad=False), use it in every iteration, or pass `unused=True`."
             )
             raise InputError(msg)
         if self._barrier:
@@ -405,45 +417,28 @@ class OverlapSchedule:
                 self._sparse.finish()
             if self._factors is not None:
                 self._factors.finish(self._view)
-            for place, parameter in enumerate(self._trained):
-                parameter.grad = self._view(place)
-        if self.workload is None:
-            if self._iteration:
-                self._times.end_backward()
-            self._iteration += 1
-            whole = self._iteration >= self._recorded
-            if self._reads and (whole or (self._iteration == 1 and isinstance(self.policy, Bucketed))):
-                self._replan(whole=whole)
+            for place in range(len(self._trained)):
+                if self._used is None or place in self._used.places():
+                    self._put_gradient(place)
+        if self._recorder.active and self._recorder.end_backward(self.policy):
+            self._replan()
 
-    def _replan(self, *, whole: bool) -> None:
-        """What was recorded on rank 0 becomes the workload; all ranks adopt the policy's plan for it.
-
-        DDP builds its buckets anew after the first iteration, of which the order of gradients is all that it needs.
-        """
-        forward, backward = self._times.seconds()
-        told: list[Any] = [(forward, backward, self._arrival, self._read_order)]
-        dist.broadcast_object_list(told, src=self._streams.ranks[0], group=self._streams.group("network"))
-        forward, backward, ready, read = told[0]
-        barrier = self.policy.update_scope is UpdateScope.BARRIER
-        numbered = tuple(reversed(ready)) if barrier else tuple(read)
-        rows = {} if self._factors is None else self._factors.agreed_rows(self._streams.group("network"))
-        workload = recorded_workload(
-            [self._trained[place] for place in numbered],
-            forward=[forward[place] for place in numbered],
-            backward=[backward[place] for place in numbered],
-            network=self._network,
-            workers=len(self._streams.ranks),
-            rows=[rows.get(place) for place in numbered],
-        )
-        if self._tune and whole:
-            self.policy = type(self.policy).of(**self.policy.tune(workload))
+    def _replan(self) -> None:
+        """All ranks adopt the policy's plan for what was recorded on rank 0."""
+        workload = self._recorder.agree(self.policy)
+        if not self._recorder.active:
+            self.policy = self._tuner.begin(self.policy, workload)
         views = [parameter.grad for parameter in self._trained]
-        self._carrier.close()
-        plan = launch_plan(self.policy, workload, numbered)
-        if self._factors is not None:
-            self._factors.adopt(plan.messages, plan.tensors, workload.samples)
-        self._adopt(plan)
-        if whole:
-            self.workload = workload
+        self._carry_out(workload)
         for parameter, view in zip(self._trained, views, strict=True):
             parameter.grad = view  # of the old pools, until the next step has used them
+
+    def _carry_out(self, workload: LayerWorkload) -> None:
+        """The policy's plan for a workload, from the next iteration on."""
+        self._carrier.close()
+        plan = launch_plan(self.policy, workload, self._recorder.tensors)
+        if self._factors is not None:
+            self._factors.adopt(plan.messages, plan.tensors, workload.samples)
+        if self._weights is not None:
+            self._weights.adopt(self.policy.backward(workload), plan.tensors)
+        self._adopt(plan)

@@ -26,6 +26,7 @@ from coppice.errors import InputError
 from coppice.iteration.policies.data_parallel.gradientflow import NORMS
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.messages import Message
+from coppice.training.torch.overlap.streams import used_here
 
 __all__ = ["STATE_KEY", "UNDERLYING", "SparseSums", "require_whole", "sparse_sums"]
 
@@ -221,6 +222,13 @@ class SparseSums:
         """All messages of the iteration have ended: put what was sent in its places, and choose anew."""
         for row in self._rows:
             row.sums.zero_()
+        used_here([self._norms, *(sent for *_, sent in self._sent)])
+        if not all(bool(each.isfinite().all()) for each in (self._norms, *(sent for *_, sent in self._sent))):
+            msg = (
+                "expected finite gradients where parts of them are held back, found others: take bfloat16 without a "
+                "GradScaler, or send whole gradients (`ratio=1`)."
+            )
+            raise InputError(msg)
         for row, own, sent in self._sent:
             row.sums.index_copy_(0, own, sent)
         self._sent = []

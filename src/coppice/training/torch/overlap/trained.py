@@ -34,6 +34,20 @@ def trained_parameters(
             "are not the model's: hand both over together."
         )
         raise InputError(msg)
+    devices = sorted({str(p.device) for _, p in found})
+    if len(devices) > 1:
+        msg = (
+            f"expected trained parameters on one device, found {devices[0]} and {devices[1]}: a rank has one device; "
+            "schedule each part of the model by itself."
+        )
+        raise InputError(msg)
+    device = found[0][1].device
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        msg = (
+            f"expected the current device to be that of the parameters, found {device} and "
+            f"cuda:{torch.cuda.current_device()}: call torch.cuda.set_device({device.index}) first, as NCCL needs it."
+        )
+        raise InputError(msg)
     return [name for name, _ in found], [p for _, p in found]
 
 

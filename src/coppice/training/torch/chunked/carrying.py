@@ -1,0 +1,298 @@
+"""Collectives by name, carried out as a plan says: :func:`carry_out`, and the graph that planners are asked about.
+
+groups = MotifGroups(ranks_of_box=8)
+work = {"sums": CollectiveBuffers("all_reduce", gradients), "tokens": CollectiveBuffers("all_to_all", x, y)}
+graph = collective_graph(work, groups, network=measured_network(work, groups))
+carried = agreed_plan(graph, "syndicate")
+carry_out(carried, work, groups)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from coppice.errors import InputError
+from coppice.iteration.policies.whole.operations import Channel, GraphOperation, Motif, OperationGraph
+from coppice.iteration.policies.whole.partition import PLAIN, collective_ways
+from coppice.training.torch.chunked.enforcers import Enforcer, TaskRun
+from coppice.training.torch.chunked.grids import BETWEEN, INSIDE, MotifGroups
+from coppice.training.torch.chunked.orders import CarriedPlan
+from coppice.training.torch.chunked.templates import CollectiveBuffers, MotifStep, piece_steps
+
+__all__ = [
+    "NETWORK",
+    "ComputedPiece",
+    "PlanExecutor",
+    "carry_out",
+    "collective_graph",
+    "collective_run",
+    "exchange_operation",
+    "network_channels",
+]
+
+ComputedPiece = Callable[[int, int], None]
+"""Computes a piece: its number, and how many there are."""
+NETWORK: Mapping[str, tuple[float, float]] = {INSIDE: (50e9, 5e-6), BETWEEN: (25e9, 10e-6)}
+"""Bytes per second of a rank, and seconds of a step, unless told or measured."""
+
+
+def network_channels(network: Mapping[str, tuple[float, float]]) -> dict[str, Channel]:
+    """Channels of a network.
+
+    Args:
+        network: Bytes per second and seconds of a step of each; names are ``inside`` and ``between``, and those with
+            a word more, such as ``between 1``, are further connections of that kind.
+
+    Raises:
+        InputError: If a name says nothing, or a figure is not above 0.
+    """
+    for name, (rate, start) in network.items():
+        if name.split(" ")[0] not in (INSIDE, BETWEEN):
+            msg = f"expected channels named inside or between, such as 'between 1', found {name!r}."
+            raise InputError(msg)
+        if not (rate > 0 and start >= 0):
+            msg = f"expected a rate above 0 and a start of 0 s or more of {name}, found {rate} and {start}."
+            raise InputError(msg)
+    return {
+        name: Channel(units_per_second=rate, start_seconds=start) for name, (rate, start) in network.items()
+    }
+
+
+def exchange_operation(
+    name: str,
+    buffers: CollectiveBuffers,
+    groups: MotifGroups,
+    channels: Mapping[str, Channel],
+    **settings: Any,
+) -> GraphOperation:
+    """A collective as an operation of a graph, with all its ways.
+
+    Args:
+        name: Its name.
+        buffers: The collective.
+        groups: Where it runs.
+        channels: Channels that there are.
+        settings: Further attributes of the operation.
+
+    Raises:
+        InputError: If tensors do not fit the ranks.
+    """
+    grid = groups.of(buffers.group)
+    ranks = grid.nodes * grid.ranks_of_node
+    buffers.require_parts(ranks)
+    rows = {
+        role: tuple(each for each in channels if each.split(" ")[0] == role) for role in (INSIDE, BETWEEN)
+    }
+    if ranks == 1:
+        names = rows[INSIDE] or rows[BETWEEN]
+        ways: tuple[tuple[Motif, ...], ...] = (
+            (Motif(kind=buffers.collective, amount=0.0, channels=names, starts=0),),
+        )
+        labels: tuple[str, ...] = (PLAIN,)
+    else:
+        ways, labels = collective_ways(
+            buffers.collective,
+            float(buffers.size_bytes),
+            nodes=grid.nodes,
+            ranks_of_node=grid.ranks_of_node,
+            inside=rows[INSIDE],
+            between=rows[BETWEEN],
+        )
+    return GraphOperation(
+        name=name, ways=ways, labels=labels, size_bytes=float(buffers.size_bytes), **settings
+    )
+
+
+def collective_graph(
+    work: Mapping[str, CollectiveBuffers],
+    groups: MotifGroups,
+    *,
+    network: Mapping[str, tuple[float, float]] = NETWORK,
+    after: Mapping[str, tuple[str, ...]] | None = None,
+) -> OperationGraph:
+    """Collectives by name as a graph, each decided by itself.
+
+    Args:
+        work: The collectives, in the order in which they are submitted.
+        groups: Where they run.
+        network: Bytes per second and seconds of a step of each channel.
+        after: Names of those that each waits for.
+
+    Raises:
+        InputError: If tensors do not fit the ranks, or channels or names are not known.
+    """
+    channels = network_channels(network)
+    number = {name: at for at, name in enumerate(work)}
+    waits = {name: (after or {}).get(name, ()) for name in work}
+    for name, row in waits.items():
+        for other in row:
+            if other not in number:
+                msg = (
+                    f"expected {name} after collectives that there are ({', '.join(work)}), found {other!r}."
+                )
+                raise InputError(msg)
+    return OperationGraph(
+        operations=tuple(
+            exchange_operation(
+                name,
+                buffers,
+                groups,
+                channels,
+                decision=name,
+                after=tuple(number[each] for each in waits[name]),
+            )
+            for name, buffers in work.items()
+        ),
+        channels=channels,
+    )
+
+
+def collective_run(
+    carried: CarriedPlan,
+    operation: int,
+    buffers: CollectiveBuffers,
+    groups: MotifGroups,
+    *,
+    of_piece: Callable[[int], CollectiveBuffers] | None = None,
+) -> TaskRun:
+    """What does the motifs of a collective under a plan; process groups that it needs are made now.
+
+    Args:
+        carried: The plan.
+        operation: Number of the collective.
+        buffers: The collective.
+        groups: Where it runs.
+        of_piece: The buffers of each piece, asked for when it starts; None: parts of the whole.
+
+    Raises:
+        InputError: If the plan's way is not one of the collective.
+    """
+    grid = groups.of(buffers.group)
+    pieces, label = carried.pieces(operation), carried.label(operation)
+    each = carried.graph.operations[operation]
+    motifs = list(carried.graph.motifs(each, carried.plan))
+    steps = piece_steps(buffers, label, grid, groups.rank)
+    if [motif.kind for motif, _ in motifs] != [step.kind for step in steps]:
+        msg = (
+            f"expected {each.name} as {', '.join(step.kind for step in steps)} (the {label} way of "
+            f"{buffers.collective} of {grid.nodes} x {grid.ranks_of_node} ranks), found "
+            f"{', '.join(motif.kind for motif, _ in motifs)} in the plan."
+        )
+        raise InputError(msg)
+    where = [
+        groups.group(channel, grid.part(groups.rank, step.role))
+        for step, (_, channel) in zip(steps, motifs, strict=True)
+    ]
+    rows: dict[int, tuple[MotifStep, ...]] = {}
+
+    def run(piece: int, motif: int) -> None:
+        if piece not in rows:
+            if of_piece is None:
+                rows[piece] = piece_steps(buffers, label, grid, groups.rank, piece=piece, pieces=pieces)
+            else:
+                rows[piece] = piece_steps(of_piece(piece), label, grid, groups.rank)
+        rows[piece][motif].run(where[motif])
+
+    return run
+
+
+class PlanExecutor:
+    """Carries a plan out, as often as it is asked to; :func:`carry_out` does it once.
+
+    Args:
+        carried: The plan, agreed upon by all ranks.
+        groups: Where collectives run.
+        device: Where tensors lie.
+        timeout_s: Longest wait for a task.
+    """
+
+    def __init__(
+        self, carried: CarriedPlan, groups: MotifGroups, device: torch.device, *, timeout_s: float = 600.0
+    ) -> None:
+        self.carried, self._groups = carried, groups
+        names = [name for name in carried.graph.channels if name.split(" ")[0] in (INSIDE, BETWEEN)]
+        self._enforcer = Enforcer(carried, names, device, timeout_s)
+
+    @property
+    def launched(self) -> dict[str, list[str]]:
+        """Names of the tasks of the last time in the order of their start, by channel."""
+        return self._enforcer.launched
+
+    def run(self, work: Mapping[str, CollectiveBuffers | ComputedPiece]) -> None:
+        """Do everything, and return when all is done.
+
+        Args:
+            work: For each operation its buffers, or what computes a piece.
+
+        Raises:
+            InputError: If something is missing, or does not suit the plan.
+            CheckError: If a rank does not answer.
+        """
+        runs: dict[int, TaskRun] = {}
+        for number, operation in enumerate(self.carried.graph.operations):
+            if operation.name not in work:
+                msg = f"expected buffers of {operation.name}, or what computes it, found none."
+                raise InputError(msg)
+            own = work[operation.name]
+            if isinstance(own, CollectiveBuffers):
+                runs[number] = collective_run(self.carried, number, own, self._groups)
+            else:
+                runs[number] = _computed(own, self.carried.pieces(number))
+        self._enforcer.begin(runs)
+        self._enforcer.advance()
+        self._enforcer.wait_all()
+
+    def close(self) -> None:
+        """End its threads."""
+        self._enforcer.close()
+
+
+def _computed(own: ComputedPiece, pieces: int) -> TaskRun:
+    return lambda piece, _: own(piece, pieces)
+
+
+def carry_out(
+    carried: CarriedPlan,
+    work: Mapping[str, CollectiveBuffers | ComputedPiece],
+    groups: MotifGroups,
+    *,
+    timeout_s: float = 600.0,
+) -> dict[str, list[str]]:
+    """Carry a plan out on all ranks.
+
+    Args:
+        carried: The plan, agreed upon by all ranks (``agreed_plan``).
+        work: For each operation its buffers, or a function that computes a piece (its number, and how many there are).
+        groups: Where collectives run.
+        timeout_s: Longest wait for a task.
+
+    Returns:
+        Names of the tasks in the order in which each channel started them.
+
+    Raises:
+        InputError: If something is missing, or does not suit the plan.
+        CheckError: If a rank does not answer.
+
+    Examples:
+        >>> import torch.distributed as dist
+        >>> store = dist.HashStore()
+        >>> dist.init_process_group("gloo", rank=0, world_size=1, store=store)
+        >>> groups, x = MotifGroups(), torch.ones(4)
+        >>> work = {"sums": CollectiveBuffers("all_reduce", x)}
+        >>> carry_out(CarriedPlan.of(collective_graph(work, groups)), work, groups)
+        {'inside': ['sums 0.0'], 'between': []}
+        >>> dist.destroy_process_group()
+    """
+    device = next(
+        (each.tensor.device for each in work.values() if isinstance(each, CollectiveBuffers)),
+        torch.device("cpu"),
+    )
+    executor = PlanExecutor(carried, groups, device, timeout_s=timeout_s)
+    try:
+        executor.run(work)
+        return executor.launched
+    finally:
+        executor.close()

@@ -1,0 +1,262 @@
+"""The order of a plan enforced on this rank: a thread for every channel, which does its tasks one after the other.
+
+A task starts when its turn on its channel has come and all that it waits for has ended. Computation is done by the
+training program itself, in the order of the plan too. On a GPU a channel has a stream, and "ended" means submitted,
+with an event that followers' streams wait for. What fails in a thread is raised where the training next waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from coppice.errors import CheckError
+from coppice.training.torch.chunked.orders import BARRIER, CarriedPlan
+
+__all__ = ["Enforcer", "TaskRun"]
+
+TaskRun = Callable[[int, int], None]
+"""Does a piece and a motif of an operation."""
+
+
+class Enforcer:
+    """Carries tasks of a plan out, iteration by iteration.
+
+    Args:
+        carried: The plan and its order.
+        channels: Channels that have threads; tasks of others are done by :meth:`advance`.
+        device: Where tensors lie.
+        timeout_s: Longest wait for a task.
+
+    Attributes:
+        launched: Names of the tasks of the last iteration in the order of their start, by channel.
+    """
+
+    def __init__(
+        self, carried: CarriedPlan, channels: Iterable[str], device: torch.device, timeout_s: float
+    ) -> None:
+        self.carried = carried
+        self.launched: dict[str, list[str]] = {}
+        self._timeout_s = timeout_s
+        self._device = device
+        wanted = set(channels)
+        self._orders = {name: carried.order(name) for name in carried.graph.channels if name in wanted}
+        self._orders = {name: order for name, order in self._orders.items() if order}
+        own = {task for order in self._orders.values() for task in order}
+        self._computed = tuple(
+            each for each in carried.sequence if each not in own and carried.tasks[each].motif != BARRIER
+        )
+        self._of_operation: dict[int, list[int]] = {}
+        for number, task in enumerate(carried.tasks):
+            self._of_operation.setdefault(task.operation, []).append(number)
+        self._changed = threading.Condition()
+        self._runs: dict[int, TaskRun] = {}
+        self._done: set[int] = set(range(len(carried.tasks)))
+        self._events: dict[int, Any] = {}
+        self._next = len(self._computed)
+        self._error: BaseException | None = None
+        self._closed = False
+        self._generation = 0
+        self.seconds: dict[int, float] = {}
+        """Time that each operation was computed for in the last iteration, without waiting."""
+        self._threads = [
+            threading.Thread(target=self._run_all, args=(name,), name=f"coppice {name}", daemon=True)
+            for name in self._orders
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a task of the iteration has not ended."""
+        return len(self._done) < len(self.carried.tasks)
+
+    def begin(self, runs: Mapping[int, TaskRun] | None = None) -> None:
+        """An iteration starts.
+
+        Args:
+            runs: What does each operation; others follow by :meth:`bind`.
+        """
+        with self._changed:
+            self._runs = dict(runs or {})
+            self._done = set()
+            self._events = {}
+            self._next = 0
+            self.seconds = {}
+            self.launched = {name: [] for name in self.carried.graph.channels}
+            self._generation += 1
+            self._changed.notify_all()
+
+    def bind(self, operation: int, run: TaskRun) -> None:
+        """Say what does an operation, before anything that it waits for ends."""
+        with self._changed:
+            self._runs[operation] = run
+            self._changed.notify_all()
+
+    def advance(self, operation: int | None = None) -> None:
+        """Compute in the order of the plan, up to the last piece of an operation, or to the end.
+
+        Raises:
+            CheckError: If what is waited for failed, or did not end in time.
+        """
+        last = (
+            len(self._computed)
+            if operation is None
+            else 1 + max(self._computed.index(each) for each in self._tasks(operation))
+        )
+        while self._next < last:
+            number = self._computed[self._next]
+            self._next += 1
+            task = self.carried.tasks[number]
+            self._await(task.after)
+            run = self._runs.get(task.operation)
+            self.launched[task.stream].append(self.carried.name(number))
+            begin = time.perf_counter()
+            if run is not None:
+                run(task.piece, task.motif)
+            spent = time.perf_counter() - begin
+            self.seconds[task.operation] = self.seconds.get(task.operation, 0.0) + spent
+            self._finish(number)
+
+    def wait(self, operations: Iterable[int]) -> None:
+        """Wait for operations; their results may be used.
+
+        Raises:
+            CheckError: If one failed, or did not end in time.
+        """
+        self._await([task for operation in operations for task in self._of_operation[operation]])
+
+    def wait_all(self) -> None:
+        """Wait for everything.
+
+        Raises:
+            CheckError: If something failed, or did not end in time.
+        """
+        self._await(range(len(self.carried.tasks)))
+
+    def close(self) -> None:
+        """End the threads; what is under way is let go of."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(timeout=1.0)
+
+    def _tasks(self, operation: int) -> list[int]:
+        return [each for each in self._of_operation[operation] if self.carried.tasks[each].motif != BARRIER]
+
+    def _ended(self, task: int) -> bool:
+        """Whether a task has ended; one that only waits has when all others have."""
+        if task in self._done:
+            return True
+        each = self.carried.tasks[task]
+        if each.motif != BARRIER or not all(self._ended(other) for other in each.after):
+            return False
+        self._done.add(task)
+        return True
+
+    def _await(self, tasks: Iterable[int]) -> None:
+        """The training program waits for tasks."""
+        wanted = list(tasks)
+        with self._changed:
+            ended = self._changed.wait_for(
+                lambda: self._error is not None or all(self._ended(each) for each in wanted),
+                timeout=self._timeout_s,
+            )
+            if self._error is not None:
+                reason = str(self._error).strip().splitlines()
+                msg = (
+                    f"expected all ranks to carry the plan out, found one that does not answer "
+                    f"({reason[0] if reason else type(self._error).__name__}): start the training again from its "
+                    "last checkpoint."
+                )
+                raise CheckError(msg) from self._error
+            if not ended:
+                late = next(each for each in wanted if not self._ended(each))
+                msg = (
+                    f"expected {self.carried.name(late)} within {self._timeout_s:g} s, found it under way: a rank is "
+                    "slow or gone, or ranks do other things."
+                )
+                raise CheckError(msg)
+        self._follow(wanted)
+
+    def _follow(self, tasks: Iterable[int]) -> None:
+        """Let the current stream of a GPU wait for tasks."""
+        if self._device.type != "cuda":
+            return
+        stream = torch.cuda.current_stream(self._device)
+        todo, seen = list(tasks), set()
+        while todo:
+            each = todo.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            if each in self._events:
+                stream.wait_event(self._events[each])
+            elif self.carried.tasks[each].motif == BARRIER:
+                todo += self.carried.tasks[each].after
+
+    def _finish(self, task: int) -> None:
+        event = None
+        if self._device.type == "cuda":
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._device))
+        with self._changed:
+            if event is not None:
+                self._events[task] = event
+            self._done.add(task)
+            self._changed.notify_all()
+
+    def _stream(self) -> AbstractContextManager[Any]:
+        """A stream of a GPU for the tasks of a thread."""
+        if self._device.type != "cuda":
+            return nullcontext()
+        torch.cuda.set_device(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        context: AbstractContextManager[Any] = torch.cuda.stream(stream)
+        return context
+
+    def _run_all(self, channel: str) -> None:
+        """The thread that does what goes on a channel."""
+        seen = 0
+        try:
+            with self._stream(), torch.no_grad():
+                while self._await_iteration(seen):
+                    seen = self._generation
+                    for number in self._orders[channel]:
+                        run = self._await_turn(number)
+                        if run is None:
+                            return
+                        task = self.carried.tasks[number]
+                        self._follow(task.after)
+                        self.launched[channel].append(self.carried.name(number))
+                        run(task.piece, task.motif)
+                        self._finish(number)
+        except BaseException as error:  # noqa: BLE001 (raised where the training waits)
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()
+
+    def _await_iteration(self, seen: int) -> bool:
+        """Wait for one after the iteration that was seen; False: there is none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._generation > seen)
+            return not self._closed
+
+    def _await_turn(self, number: int) -> TaskRun | None:
+        """Wait until a task may start; what does it, or None: it never will."""
+        task = self.carried.tasks[number]
+
+        def may_start() -> bool:
+            if self._closed or self._error is not None:
+                return True
+            return task.operation in self._runs and all(self._ended(each) for each in task.after)
+
+        with self._changed:
+            self._changed.wait_for(may_start)
+            return None if self._closed or self._error is not None else self._runs[task.operation]

@@ -1,0 +1,286 @@
+"""A plan as one sequence of tasks that every rank carries out: legal, and the same everywhere.
+
+The graph of operations is simulated under the plan; tasks go in the order in which they start there, which never sets
+one before another that it waits for. Every channel does its tasks in that order. Rank 0 decides, and ranks compare a
+digest of all that must be alike before anything is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from coppice.errors import CheckError, InputError
+from coppice.iteration.policies.whole.catalogue import whole_policy_named
+from coppice.iteration.policies.whole.centauri import Centauri
+from coppice.iteration.policies.whole.operations import MotifChoice, MotifPlan, OperationGraph
+from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.syndicate import Syndicate
+from coppice.iteration.running import run_tasks
+from coppice.training.torch.agreement import told_by_first
+
+__all__ = ["CarriedPlan", "CarriedTask", "agreed_plan", "require_agreed", "whole_policy"]
+
+BARRIER = -1
+"""Motif of a task that only waits for all pieces."""
+
+
+class CarriedTask(NamedTuple):
+    """A motif of a piece of an operation.
+
+    Attributes:
+        operation: Number of the operation.
+        piece: Number of the piece.
+        motif: Number of the motif in its way; -1: it only waits for all pieces.
+        stream: The channel; empty where it only waits.
+        after: Numbers of the tasks that it comes after.
+    """
+
+    operation: int
+    piece: int
+    motif: int
+    stream: str
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CarriedPlan:
+    """A plan and the order of its tasks.
+
+    Attributes:
+        graph: Operations and channels.
+        plan: How they are done.
+        tasks: All tasks, those of an operation in a row.
+        sequence: Numbers of the tasks in the order in which they are launched.
+        predicted_seconds: Time of all by the simulation.
+    """
+
+    graph: OperationGraph
+    plan: MotifPlan
+    tasks: tuple[CarriedTask, ...]
+    sequence: tuple[int, ...]
+    predicted_seconds: float
+
+    @classmethod
+    def of(
+        cls, graph: OperationGraph, plan: MotifPlan | None = None, *, sequence: Sequence[int] | None = None
+    ) -> CarriedPlan:
+        """A plan of a graph.
+
+        Args:
+            graph: Operations and channels.
+            plan: How they are done; None: plainly.
+            sequence: Order of the tasks; None: that of the simulation.
+
+        Raises:
+            InputError: If the order leaves something out or sets a task before one that it waits for, or a channel is
+                parallel.
+
+        Examples:
+            >>> from coppice.iteration.policies.whole.operations import Channel, GraphOperation, Motif
+            >>> work = Motif(kind="forward", amount=3.0, channels=("device",))
+            >>> sums = Motif(kind="all_reduce", amount=8.0, channels=("network",))
+            >>> graph = OperationGraph(
+            ...     operations=(
+            ...         GraphOperation(name="layer", ways=((work,),), decision="sums", group="sums"),
+            ...         GraphOperation(name="sums", ways=((sums,),), after=(0,), decision="sums", group="sums"),
+            ...     ),
+            ...     channels={"device": Channel(), "network": Channel(units_per_second=2.0)},
+            ... )
+            >>> found = CarriedPlan.of(graph, MotifPlan(choices={"sums": MotifChoice(pieces=2)}))
+            >>> found.names()
+            ['layer 0.0', 'layer 1.0', 'sums 0.0', 'sums 1.0']
+            >>> CarriedPlan.of(graph, found.plan, sequence=(0, 3, 4, 5, 1, 2))
+            Traceback (most recent call last):
+            coppice.errors.InputError: expected sums 1.0 after layer 1.0, found it before: the order is not legal.
+        """
+        wanted = plan or MotifPlan()
+        rows = graph.task_graph(wanted)
+        times = run_tasks(rows)
+        tasks: list[CarriedTask] = []
+        for number, operation in enumerate(graph.operations):
+            choice = (
+                wanted.choices.get(operation.decision, MotifChoice()) if operation.decision else MotifChoice()
+            )
+            motifs = list(graph.motifs(operation, wanted))
+            for piece in range(choice.pieces):
+                for motif, (_, channel) in enumerate(motifs):
+                    if graph.channels[channel].parallel:
+                        msg = f"expected channels that do one thing at a time, found {channel} of {operation.name}."
+                        raise InputError(msg)
+                    after = tuple(int(each) for each in rows.predecessors(len(tasks)))
+                    tasks.append(CarriedTask(number, piece, motif, channel, after))
+            if choice.pieces > 1:
+                after = tuple(int(each) for each in rows.predecessors(len(tasks)))
+                tasks.append(CarriedTask(number, choice.pieces, BARRIER, "", after))
+        order = _by_start(tasks, times.start.tolist()) if sequence is None else tuple(sequence)
+        made = cls(
+            graph=graph, plan=wanted, tasks=tuple(tasks), sequence=order, predicted_seconds=times.seconds
+        )
+        made._require_legal()
+        return made
+
+    def order(self, stream: str) -> tuple[int, ...]:
+        """Numbers of the tasks of a channel in their order."""
+        return tuple(each for each in self.sequence if self.tasks[each].stream == stream)
+
+    def name(self, task: int) -> str:
+        """Name of a task: its operation, piece and motif."""
+        each = self.tasks[task]
+        return f"{self.graph.operations[each.operation].name} {each.piece}.{each.motif}"
+
+    def names(self, stream: str | None = None) -> list[str]:
+        """Names of the tasks in their order, of a channel or of all."""
+        numbers = self.sequence if stream is None else self.order(stream)
+        return [self.name(each) for each in numbers if self.tasks[each].motif != BARRIER]
+
+    def pieces(self, operation: int) -> int:
+        """In how many pieces an operation goes."""
+        decision = self.graph.operations[operation].decision
+        return self.plan.choices.get(decision, MotifChoice()).pieces if decision else 1
+
+    def motif_tasks(self, operation: int) -> int:
+        """How many tasks do an operation."""
+        each = self.graph.operations[operation]
+        return self.pieces(operation) * sum(1 for _ in self.graph.motifs(each, self.plan))
+
+    def label(self, operation: int) -> str:
+        """The way in which an operation goes."""
+        each = self.graph.operations[operation]
+        way = self.plan.choices.get(each.decision, MotifChoice()).way if each.decision else 0
+        return each.labels[way if way < len(each.ways) else 0] if each.labels else "plain"
+
+    def digest(self) -> str:
+        """All that ranks must have alike, as one word."""
+        operations = [
+            (each.name, each.labels, [[m.kind for m in way] for way in each.ways])
+            for each in self.graph.operations
+        ]
+        told = repr((operations, self.plan.key(), self.tasks, self.sequence))
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    def _require_legal(self) -> None:
+        """Every task once, and after those that it waits for."""
+        if sorted(self.sequence) != list(range(len(self.tasks))):
+            msg = (
+                f"expected an order of the {len(self.tasks)} tasks of the plan, each once, found {len(self.sequence)} "
+                f"of which {len(set(self.sequence))} differ."
+            )
+            raise InputError(msg)
+        place = {task: at for at, task in enumerate(self.sequence)}
+        for number, task in enumerate(self.tasks):
+            for other in task.after:
+                if place[other] > place[number]:
+                    msg = (
+                        f"expected {self.name(number)} after {self.name(other)}, found it before: the order is not "
+                        "legal."
+                    )
+                    raise InputError(msg)
+
+
+def whole_policy(policy: str | WholePolicy, settings: Mapping[str, object] | None = None) -> WholePolicy:
+    """A policy of the whole iteration by its name and settings.
+
+    Raises:
+        InputError: If there is none, or its settings do not fit.
+    """
+    if isinstance(policy, WholePolicy):
+        return policy
+    if policy not in (Syndicate.name, Centauri.name):
+        msg = f"expected {Syndicate.name} or {Centauri.name} as the policy of a whole step, found {policy!r}."
+        raise InputError(msg)
+    return whole_policy_named(policy).of(**(settings or {}))
+
+
+def agreed_plan(
+    graph: OperationGraph, policy: str | WholePolicy, group: dist.ProcessGroup | None = None, **settings: Any
+) -> CarriedPlan:
+    """The plan that rank 0's policy makes for its graph, on all ranks.
+
+    Graphs of ranks may differ in what things take, not in what there is to do.
+
+    Args:
+        graph: What this rank knows.
+        policy: ``syndicate``, ``centauri``, or a policy with its settings.
+        group: The ranks; None: all.
+        settings: Options of the policy.
+
+    Raises:
+        InputError: If there is no such policy, or its options do not fit.
+        CheckError: If ranks have other operations, or another plan of the same.
+    """
+    chosen = whole_policy(policy, settings)
+    first = dist.get_process_group_ranks(group)[0] if group is not None else 0
+    made: CarriedPlan | None = None
+    require_alike(graph, group)
+
+    def planned() -> tuple[Any, ...]:
+        nonlocal made
+        made = CarriedPlan.of(graph, chosen.plan(graph))
+        return made.plan, made.sequence, made.predicted_seconds
+
+    plan, sequence, seconds = told_by_first(planned, first=first, group=group)
+    if made is None:
+        made = replace(CarriedPlan.of(graph, plan, sequence=sequence), predicted_seconds=seconds)
+    require_agreed(made, group)
+    return made
+
+
+def require_alike(graph: OperationGraph, group: dist.ProcessGroup | None = None) -> None:
+    """That all ranks have the same operations.
+
+    Raises:
+        CheckError: If they do not.
+    """
+    own = [(each.name, each.labels, each.after, each.decision, each.size_bytes) for each in graph.operations]
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, own, group=group)
+    other = next((rank for rank, each in enumerate(everyone) if each != everyone[0]), None)
+    if other is not None:
+        msg = (
+            f"expected the same operations on all ranks, found others on rank {other}: build the same collectives, of "
+            "the same sizes and in the same order, on all."
+        )
+        raise CheckError(msg)
+
+
+def require_agreed(carried: CarriedPlan, group: dist.ProcessGroup | None = None) -> None:
+    """That all ranks carry the same plan out, by its digest.
+
+    Raises:
+        CheckError: If they do not.
+    """
+    digests: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(digests, carried.digest(), group=group)
+    other = next((rank for rank, each in enumerate(digests) if each != digests[0]), None)
+    if other is not None:
+        msg = (
+            f"expected the same plan on all ranks, found another on rank {other}: load "
+            "the plan of one rank on all."
+        )
+        raise CheckError(msg)
+
+
+def _by_start(tasks: Sequence[CarriedTask], start: Sequence[float]) -> tuple[int, ...]:
+    """Tasks in the order of their starts, each after those that it waits for."""
+    waits = [len(set(task.after)) for task in tasks]
+    then: list[list[int]] = [[] for _ in tasks]
+    for number, task in enumerate(tasks):
+        for other in set(task.after):
+            then[other].append(number)
+    ready = [(start[number], number) for number, count in enumerate(waits) if not count]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        _, number = heapq.heappop(ready)
+        found.append(number)
+        for later in then[number]:
+            waits[later] -= 1
+            if not waits[later]:
+                heapq.heappush(ready, (start[later], later))
+    return tuple(found)

@@ -1,0 +1,242 @@
+"""One section in one step: its pieces forward and backward, bound to the operations of the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from coppice.training.torch.chunked.carrying import collective_run
+from coppice.training.torch.chunked.enforcers import Enforcer, TaskRun
+from coppice.training.torch.chunked.grids import MotifGroups
+from coppice.training.torch.chunked.orders import CarriedPlan
+from coppice.training.torch.chunked.sections import DeferredWeights, ParallelSection, WeightProduct
+from coppice.training.torch.chunked.sharded import ShardedWeights
+from coppice.training.torch.chunked.step_graphs import SectionOperations, StepOperations
+from coppice.training.torch.chunked.templates import CollectiveBuffers
+
+__all__ = ["SectionEntry", "SectionPass", "StepDriver"]
+
+
+@dataclass(kw_only=True)
+class SectionEntry:
+    """A section of a model.
+
+    Attributes:
+        name: Its name.
+        section: The module.
+        trained: Parameters of its inner part.
+        elements: Elements of its sum when it last ran.
+        dtype: Their type.
+        sharded: Its weights, where replicas keep parts of them.
+    """
+
+    name: str
+    section: ParallelSection
+    trained: list[nn.Parameter] = field(default_factory=list)
+    elements: int = 0
+    dtype: torch.dtype = torch.float32
+    sharded: ShardedWeights | None = None
+
+    def shard(self, group: dist.ProcessGroup | None) -> None:
+        """Keep a part of its weights, beside the other replicas."""
+        self.section.weights = self.sharded = ShardedWeights(self.section.inner, self.trained, group)
+
+
+class StepDriver(Protocol):
+    """What a section's pass needs of the schedule."""
+
+    groups: MotifGroups
+    carried: CarriedPlan
+    operations: StepOperations
+    entries: list[SectionEntry]
+
+    @property
+    def enforcer(self) -> Enforcer:
+        """What carries the plan out."""
+
+    def turn(self, made: SectionPass) -> None:
+        """A section's backward pass starts."""
+
+    def left(self) -> None:
+        """It has returned."""
+
+    def mean(self, number: int) -> None:
+        """The gradients of a section are there."""
+
+
+@dataclass(eq=False)
+class _PassPiece:
+    """Rows of a section: input, what is behind the norm, its copy, and what the inner part made of it."""
+
+    rows: slice
+    x: torch.Tensor
+    n: torch.Tensor
+    h: torch.Tensor
+    p: torch.Tensor
+
+
+class SectionPass:
+    """A section in a step.
+
+    Args:
+        driver: The schedule.
+        number: Number of the section.
+        x: Its input.
+    """
+
+    def __init__(self, driver: StepDriver, number: int, x: torch.Tensor) -> None:
+        self._driver, self._number = driver, number
+        self._entry = driver.entries[number]
+        self._own: SectionOperations = driver.operations.sections[number]
+        self._section = self._entry.section
+        self._cut = driver.carried.pieces(self._own.forward)
+        self._x = x.detach()
+        self._wants = x.requires_grad
+        self._pieces: dict[int, _PassPiece] = {}
+        self._products: list[WeightProduct] = []
+        self._out: torch.Tensor | None = None
+        self._gradient: torch.Tensor | None = None
+        self._of_h: torch.Tensor | None = None
+        self._of_x: torch.Tensor | None = None
+
+    def computed(self) -> list[int]:
+        """Numbers of its operations that compute."""
+        return [self._own.forward, self._own.backward, self._own.weights, self._own.norm]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum, connected to the input for autograd."""
+        anchor = torch.empty(0, device=x.device, requires_grad=True)
+        found: torch.Tensor = _Carried.apply(x, anchor, self)  # type: ignore[no-untyped-call]
+        return found
+
+    def run_forward(self) -> torch.Tensor:
+        """All pieces."""
+        enforcer, own = self._driver.enforcer, self._own
+        enforcer.bind(own.forward, self._forward_piece)
+        if own.sums >= 0:
+            enforcer.bind(own.sums, self._exchange(own.sums, forward=True))
+        enforcer.advance(own.forward)
+        enforcer.wait([own.forward] if own.sums < 0 else [own.sums])
+        assert self._out is not None
+        self._entry.elements, self._entry.dtype = self._out.numel(), self._out.dtype
+        return self._out
+
+    def run_backward(self, gradient: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of the input; those of weights come when the plan says."""
+        self._driver.turn(self)
+        self._gradient = gradient
+        enforcer, own = self._driver.enforcer, self._own
+        if own.input_sums >= 0:
+            enforcer.bind(own.input_sums, self._exchange(own.input_sums, forward=False))
+        enforcer.bind(own.backward, self._backward_piece)
+        enforcer.bind(own.weights, self._weights_piece)
+        enforcer.bind(own.norm, self._norm)
+        enforcer.advance(own.norm)
+        found, self._of_x = self._of_x, None
+        self._driver.left()
+        return found
+
+    def _rows(self, piece: int) -> slice:
+        count = len(self._x)
+        return slice(count * piece // self._cut, count * (piece + 1) // self._cut)
+
+    def _forward_piece(self, piece: int, motif: int) -> None:
+        del motif
+        rows = self._rows(piece)
+        if rows.start < rows.stop:
+            self._forward_rows(piece, rows)
+        if piece == self._cut - 1 and self._own.second_gather >= 0:
+            self._release()
+
+    def _release(self) -> None:
+        """Whole weights are not needed until they are gathered again."""
+        if self._entry.sharded is not None:
+            self._entry.sharded.release()
+
+    def _forward_rows(self, piece: int, rows: slice) -> None:
+        section = self._section
+        with torch.enable_grad():
+            x = self._x[rows].requires_grad_(self._wants or section.norm is None)
+            n = x if section.norm is None else section.norm(x)
+            h = n.detach().requires_grad_()
+            with DeferredWeights(self._products):
+                p = section.computed(h)
+        self._pieces[piece] = _PassPiece(rows, x, n, h, p)
+        if self._out is None:
+            self._out = p.new_empty(len(self._x), *p.shape[1:])
+        self._out[rows].copy_(p.detach())
+
+    def _backward_piece(self, piece: int, motif: int) -> None:
+        del motif
+        own = self._pieces.get(piece)
+        if own is not None and self._gradient is not None:
+            self._backward_rows(own, self._gradient)
+        if piece == self._cut - 1:
+            self._release()
+
+    def _backward_rows(self, own: _PassPiece, gradient: torch.Tensor) -> None:
+        torch.autograd.backward(own.p, gradient[own.rows])
+        if self._of_h is None:
+            self._of_h = own.h.new_empty(len(self._x), *own.h.shape[1:])
+        if own.h.grad is None:
+            self._of_h[own.rows].zero_()
+        else:
+            self._of_h[own.rows].copy_(own.h.grad)
+        own.h.grad = None
+        del own.p
+
+    def _weights_piece(self, piece: int, motif: int) -> None:
+        del motif
+        count, pieces = len(self._products), self._driver.carried.pieces(self._own.weights)
+        wanted = self._products[count * piece // pieces : count * (piece + 1) // pieces]
+        if wanted:
+            torch.autograd.backward([each.weight for each in wanted], [each.compute() for each in wanted])
+        if piece == pieces - 1:
+            self._products = []
+            self._driver.mean(self._number)
+
+    def _norm(self, piece: int, motif: int) -> None:
+        del piece, motif
+        assert self._of_h is not None
+        if self._section.norm is None:
+            self._of_x = self._of_h
+        else:
+            for own in self._pieces.values():
+                if own.n.requires_grad:
+                    torch.autograd.backward(own.n, self._of_h[own.rows])
+            if self._wants:
+                self._of_x = torch.empty_like(self._x)
+                for own in self._pieces.values():
+                    assert own.x.grad is not None
+                    self._of_x[own.rows].copy_(own.x.grad)
+        self._pieces, self._of_h, self._gradient = {}, None, None
+
+    def _exchange(self, operation: int, *, forward: bool) -> TaskRun:
+        """What sums rows over the ranks that share the section, piece by piece."""
+        group, driver = self._section.group, self._driver
+
+        def of_piece(piece: int) -> CollectiveBuffers:
+            whole = self._out if forward else self._of_h
+            rows = self._x[:0] if whole is None else whole[self._rows(piece)]
+            return CollectiveBuffers("all_reduce", rows, group=group)
+
+        shape = CollectiveBuffers("all_reduce", self._x[:0].reshape(-1), group=group)
+        return collective_run(driver.carried, operation, shape, driver.groups, of_piece=of_piece)
+
+
+class _Carried(torch.autograd.Function):
+    """A section carried out as the plan says."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, anchor: torch.Tensor, made: SectionPass) -> torch.Tensor:
+        del x, anchor
+        ctx.made = made
+        return made.run_forward()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return ctx.made.run_backward(gradients[0]), None, None

@@ -1,0 +1,270 @@
+"""What a recorded step of a model becomes: operations with their exchanges, and the gradients that each carries."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from coppice.errors import InputError
+from coppice.iteration.policies.whole.operations import GraphOperation
+from coppice.training.torch.chunked.carrying import NETWORK, exchange_operation, network_channels
+from coppice.training.torch.chunked.grids import MotifGroups
+from coppice.training.torch.chunked.measured import measured_channels, measured_operation
+from coppice.training.torch.chunked.passes import SectionEntry
+from coppice.training.torch.chunked.pools import GradientPool
+from coppice.training.torch.chunked.sections import ParallelSection
+from coppice.training.torch.chunked.step_graphs import (
+    PIECE_SECONDS,
+    RecordedSection,
+    StepOperations,
+    step_graph,
+)
+from coppice.training.torch.chunked.templates import CollectiveBuffers
+
+__all__ = ["RecordedStep", "SectionModel", "StepLayout", "slowest_times"]
+
+
+class RecordedStep(NamedTuple):
+    """What was seen of a step.
+
+    Attributes:
+        times: Seconds of each operation that computes, by name, and of what a piece costs beside its share (``piece``).
+        ready: Places of the parameters, among those that ranks have alike, whose gradients came before the turn.
+        elements: Elements of the sum of each section.
+    """
+
+    times: dict[str, float]
+    ready: list[int]
+    elements: list[int]
+
+
+def slowest_times(everyone: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    """What each operation takes, the median over steps; in a step the other ranks wait for the slowest.
+
+    Args:
+        everyone: For each rank the times of each operation, step by step.
+
+    Examples:
+        >>> slowest_times([{"a": [1.0, 1.0, 4.0]}, {"a": [2.0, 3.0, 1.0]}])
+        {'a': 3.0}
+    """
+    return {
+        name: statistics.median(max(row) for row in zip(*(each[name] for each in everyone), strict=True))
+        for name in everyone[0]
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class StepLayout:
+    """A step's operations, and the gradients of which each message is the mean."""
+
+    operations: StepOperations
+    means: Mapping[int, GradientPool]
+
+
+class SectionModel:
+    """A model of sections as all ranks have it; they start with the same weights.
+
+    Args:
+        model: The model.
+        groups: Where collectives run.
+        data: The ranks with the same share; None: all.
+        network: Figures of the channels; None: measured when steps are recorded.
+        beside: Gradients of weights are computed beside sums of gradients of inputs.
+        shard: Every replica keeps a part of the weights of sections.
+        ahead: Sections whose weights may be gathered before the one that computes is over.
+
+    Attributes:
+        entries: Its sections.
+        alike: Names and parameters that all ranks have alike.
+
+    Raises:
+        InputError: If there are no sections, ranks differ, or groups are missing.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        groups: MotifGroups,
+        data: dist.ProcessGroup | None,
+        network: Mapping[str, tuple[float, float]] | None,
+        *,
+        beside: bool,
+        shard: bool = False,
+        ahead: int = 1,
+    ) -> None:
+        self.entries = section_entries(model, data)
+        self._ahead = ahead
+        self._groups, self._data, self._beside = groups, data, beside
+        self._measured = network is None
+        self.channels = network_channels(network or NETWORK)
+        self._known: dict[Any, GraphOperation] = {}
+        self.device = next(model.parameters()).device
+        own = {id(p) for each in self.entries for p in each.section.inner.parameters()}
+        self.alike = [(n, p) for n, p in model.named_parameters() if p.requires_grad and id(p) not in own]
+        self._start(model, own)
+        replicas = len(groups.of(data).ranks)
+        self._pools: list[GradientPool | None] = []
+        for each in self.entries:
+            if each.trained and shard and replicas > 1:
+                each.shard(data)
+            whole = GradientPool(each.trained, replicas) if each.trained and each.sharded is None else None
+            self._pools.append(each.sharded or whole)
+
+    def _start(self, model: nn.Module, own: set[int]) -> None:
+        """All ranks start with the same weights, and have the same sections."""
+        told = [
+            [each.name for each in self.entries],
+            [(n, list(p.shape), str(p.dtype)) for n, p in model.named_parameters()],
+        ]
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, told)
+        for rank, other in enumerate(everyone):
+            if other != told:
+                msg = (
+                    f"expected the same sections and parameters on all ranks, found others on rank {rank}: build the "
+                    "model alike on all."
+                )
+                raise InputError(msg)
+        first = self._groups.of(self._data).ranks[0]
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                if id(tensor) in own:
+                    dist.broadcast(tensor.detach(), src=first, group=self._data)
+                else:
+                    dist.broadcast(tensor.detach(), src=0)
+
+    def plain(self) -> StepLayout:
+        """Nothing is known yet: no times, and one mean of all that ranks have alike."""
+        return self._laid_out(RecordedStep({}, [], [0 for _ in self.entries]), measure=False)
+
+    def layout(self, record: RecordedStep, *, measure: bool = True) -> StepLayout:
+        """A recorded step.
+
+        Args:
+            record: What was seen.
+            measure: Time motifs now, unless figures of the network were given; every rank does.
+
+        Raises:
+            InputError: If it is of another model.
+        """
+        if len(record.elements) != len(self.entries):
+            msg = (
+                f"expected a step of {len(self.entries)} sections, found one of {len(record.elements)}: it is of "
+                "another model."
+            )
+            raise InputError(msg)
+        return self._laid_out(record, measure=measure and self._measured)
+
+    def _laid_out(self, record: RecordedStep, *, measure: bool) -> StepLayout:
+        if measure:
+            self.channels = measured_channels(self.channels)
+        chosen, times = set(record.ready), record.times
+        pools: list[GradientPool | None] = []
+        for wanted in (True, False):
+            row = [p for at, (_, p) in enumerate(self.alike) if (at in chosen) == wanted]
+            pools.append(GradientPool(row, len(self._groups.grid.ranks), shared=False) if row else None)
+        alike = [None if pool is None else self._exchange(pool, measure=measure) for pool in pools]
+        kinds: dict[Any, str] = {}
+        sections = []
+        for each, elements, pool in zip(self.entries, record.elements, self._pools, strict=True):
+            sums = gradients = gather = None
+            if each.section.group is not None:
+                tensor = torch.empty(elements, dtype=each.dtype, device=self.device)
+                sums = self._operation(
+                    CollectiveBuffers("all_reduce", tensor, group=each.section.group), measure=measure
+                )
+            if pool is not None and len(self._groups.of(self._data).ranks) > 1:
+                gradients = self._exchange(pool, measure=measure)
+            if each.sharded is not None:
+                gather = self._operation(each.sharded.gather_buffers(), measure=measure)
+            word = type(each.section.inner).__name__
+            key = word, elements, gradients.size_bytes if gradients else 0, sums is None
+            kinds.setdefault(key, f"{word} {len(kinds)}")
+            parts = ("forward", "backward", "weights", "norm")
+            sections.append(
+                RecordedSection(
+                    name=each.name,
+                    kind=kinds[key],
+                    sums=sums,
+                    gradients=gradients,
+                    gather=gather,
+                    before=times.get(f"before {each.name}", 0.0),
+                    **{part: times.get(f"{each.name} {part}", 0.0) for part in parts},
+                )
+            )
+        operations = step_graph(
+            sections,
+            self.channels,
+            turn=times.get("turn", 0.0),
+            end=times.get("end", 0.0),
+            piece=max(times.get("piece", 0.0), PIECE_SECONDS),
+            early=alike[0],
+            late=alike[1],
+            beside=self._beside,
+            ahead=self._ahead,
+        )
+        means = {
+            operation: pool
+            for operation, pool in [
+                *((own.gradients, pool) for own, pool in zip(operations.sections, self._pools, strict=True)),
+                (operations.early, pools[0]),
+                (operations.late, pools[1]),
+            ]
+            if operation >= 0 and pool is not None
+        }
+        return StepLayout(operations, means)
+
+    def _exchange(self, pool: GradientPool, *, measure: bool) -> GraphOperation:
+        group = self._data if pool.shared else None
+        return self._operation(pool.buffers(group), measure=measure)
+
+    def _operation(self, buffers: CollectiveBuffers, *, measure: bool) -> GraphOperation:
+        made = exchange_operation(buffers.collective, buffers, self._groups, self.channels)
+        grid = self._groups.of(buffers.group)
+        if not measure or len(grid.ranks) < 2:
+            return made
+        key = buffers.collective, buffers.size_bytes, buffers.tensor.dtype, grid.nodes, grid.ranks_of_node
+        if key not in self._known:
+            self._known[key] = measured_operation(made, buffers, self._groups)
+        return self._known[key]
+
+
+def section_entries(model: nn.Module, data: dist.ProcessGroup | None) -> list[SectionEntry]:
+    """The sections of a model.
+
+    Raises:
+        InputError: If there are none, parameters are in two, or groups are missing.
+    """
+    found = [
+        SectionEntry(name=name or "model", section=each)
+        for name, each in model.named_modules()
+        if isinstance(each, ParallelSection)
+    ]
+    if not found:
+        msg = "expected a model with ParallelSection parts, found none: wrap attention and perceptrons of layers."
+        raise InputError(msg)
+    seen: set[int] = set()
+    for each in found:
+        own = [p for p in each.section.inner.parameters() if p.requires_grad]
+        if seen & {id(p) for p in own}:
+            msg = (
+                f"expected parameters in one section each, found some of {each.name} in another: share none."
+            )
+            raise InputError(msg)
+        seen |= {id(p) for p in own}
+        each.trained = own
+    outside = [each for each in found if each.section.group is not None]
+    if outside and data is None and dist.get_world_size() > 1:
+        msg = (
+            f"expected the `data` group, of the ranks that have the same share, found none: {outside[0].name} is "
+            "shared among ranks."
+        )
+        raise InputError(msg)
+    return found

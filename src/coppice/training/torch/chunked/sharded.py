@@ -1,0 +1,303 @@
+"""Weights of a section of which every replica keeps a part, as ZeRO's third stage does.
+
+The parameters that the optimizer has are this rank's part of each, in one dimension; a part may be empty. Whole weights
+have memory only from their gather until the section has used them, whole gradients until they are scattered. Layers
+compute with tensors of the whole shape in the places of their parameters.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.func import functional_call
+
+from coppice.errors import InputError
+from coppice.training.torch.chunked.pools import GradientPool
+from coppice.training.torch.chunked.templates import CollectiveBuffers, all_gather_single
+
+__all__ = ["ShardedWeights", "require_by_element"]
+
+_NOT_BY_ELEMENT = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+"""Optimizers of torch whose updates look at more than the gradient and state of one element."""
+
+
+class ShardedWeights(GradientPool):
+    """The trained weights of a section, whole only while they are needed; the mean of gradients goes to parts.
+
+    Args:
+        inner: The section's layers; its trained parameters become parts of themselves.
+        trained: These parameters.
+        group: The replicas, which hold the same; None: all ranks.
+
+    Attributes:
+        shared: The mean is over the replicas.
+        lengths: Elements of each parameter, whole.
+
+    Raises:
+        InputError: If parameters are of several types.
+
+    Examples:
+        >>> store = dist.HashStore()
+        >>> dist.init_process_group("gloo", rank=0, world_size=1, store=store)
+        >>> inner = nn.Linear(3, 2)
+        >>> weights = ShardedWeights(inner, list(inner.parameters()), None)
+        >>> inner.weight.shape, weights.held
+        (torch.Size([6]), False)
+        >>> with torch.no_grad():
+        ...     weights.evaluated(torch.ones(1, 3)).shape, weights.held
+        (torch.Size([1, 2]), False)
+        >>> dist.destroy_process_group()
+    """
+
+    def __init__(
+        self, inner: nn.Module, trained: Sequence[nn.Parameter], group: dist.ProcessGroup | None
+    ) -> None:
+        kinds = sorted({f"{each.dtype} on {each.device}" for each in trained})
+        if len(kinds) > 1:
+            msg = (
+                f"expected weights of one type in a section whose weights are sharded, found {kinds[0]} and "
+                f"{kinds[1]}: freeze one of them, or give it a section of its own."
+            )
+            raise InputError(msg)
+        ranks, self._place = dist.get_world_size(group), dist.get_rank(group)
+        self._inner, self._group = inner, group
+        self._shapes = [each.shape for each in trained]
+        self.lengths = [each.numel() for each in trained]
+        # Every rank's part is as long as the others', the last one with zeros at its end.
+        self._part_length = -(-sum(self.lengths) // ranks)
+        padded = self._part_length * ranks
+        first = trained[0]
+        self._whole = torch.zeros(padded, dtype=first.dtype, device=first.device)
+        with torch.no_grad():
+            torch.cat([each.detach().reshape(-1) for each in trained], out=self._whole[: sum(self.lengths)])
+        self._part = self._whole.view(ranks, -1)[self._place].clone()
+        self._mean = torch.zeros_like(self._part)
+        pieces = torch.split(self._whole[: sum(self.lengths)], self.lengths)
+        # `.data`, as what autograd has saved is still right when the same weights are gathered again.
+        self._leaves = [
+            piece.view(shape).data.requires_grad_() for piece, shape in zip(pieces, self._shapes, strict=True)
+        ]
+        self._count, self._lock = 0, threading.Lock()
+        super().__init__(trained, ranks, padded=padded)
+        for parameter, own in zip(trained, self.own(self._part), strict=True):
+            parameter.data = own
+            parameter.grad = None
+        place_of = {id(parameter): place for place, parameter in enumerate(trained)}
+        self._places = {
+            name: place_of[id(each)]
+            for name, each in inner.named_parameters(remove_duplicate=False)
+            if id(each) in place_of
+        }
+        self._before: list[torch.Tensor | None] = [None] * len(trained)
+        self.release()
+        _resize(self.flat, 0)
+        self._hollow = self.flat
+        self._hooks = [
+            # Functions of their own, as torch writes on them.
+            inner.register_state_dict_post_hook(lambda *given: self._save(*given)),  # type: ignore[no-untyped-call]
+            inner.register_load_state_dict_pre_hook(lambda *given: self._load(*given)),  # type: ignore[no-untyped-call]
+        ]
+
+    @property
+    def held(self) -> bool:
+        """Whether the whole weights have memory."""
+        return self._whole.untyped_storage().size() > 0
+
+    def own(self, part: torch.Tensor) -> list[torch.Tensor]:
+        """What of a rank's part belongs to each parameter."""
+        first = self._place * self._part_length
+        found, begin = [], 0
+        for length in self.lengths:
+            bounds = [
+                min(max(at - first, 0), self._part_length) for at in (begin, begin + length)
+            ]  # of the parameter, in the part
+            found.append(part[bounds[0] : bounds[1]])
+            begin += length
+        return found
+
+    def cut(self, place: int, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of something of the shape of the parameter of a place."""
+        begin = sum(self.lengths[:place])
+        first = self._place * self._part_length
+        bounds = [min(max(at - begin, 0), self.lengths[place]) for at in (first, first + self._part_length)]
+        return whole.reshape(-1)[bounds[0] : bounds[1]]
+
+    def call(self, x: torch.Tensor) -> torch.Tensor:
+        """The layers on whole weights, which are there."""
+        given = {name: self._leaves[place] for name, place in self._places.items()}
+        found: torch.Tensor = functional_call(self._inner, given, (x,))
+        return found
+
+    def evaluated(self, x: torch.Tensor) -> torch.Tensor:
+        """The layers outside of a plan; all replicas run them alike.
+
+        Raises:
+            InputError: If gradients are wanted.
+        """
+        if torch.is_grad_enabled():
+            msg = (
+                "expected passes outside of training without gradients where weights are sharded, found one with: run "
+                "it under torch.no_grad(), or call train() on the model."
+            )
+            raise InputError(msg)
+        held = self.held
+        if not held:
+            self.gather_now()
+        found = self.call(x)
+        if not held:
+            self.release()
+        return found
+
+    def gather_now(self) -> None:
+        """Gather the whole weights, outside of a plan; all replicas call this."""
+        every = self._part.new_empty(
+            self._whole.numel()
+        )  # as a backend may keep memory that it has seen from resizing
+        with torch.no_grad():
+            all_gather_single(every, self._part, group=self._group)
+            self._hold()
+            self._whole.copy_(every)
+
+    def whole(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Of parts of this rank, one for each parameter, the whole; all replicas call this."""
+        own = torch.cat(
+            [*(each.detach().reshape(-1) for each in parts), parts[0].new_zeros(self._part_length)]
+        )
+        every = own.new_empty(self._whole.numel())
+        all_gather_single(every, own[: self._part_length], group=self._group)
+        pieces = torch.split(every[: sum(self.lengths)], self.lengths)
+        return [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+
+    def shard_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """What an optimizer knows of whole parameters becomes what it knows of parts."""
+        for place, parameter in enumerate(self.parameters):
+            state: dict[str, Any] = optimizer.state.get(parameter, {})
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == self._shapes[place]:
+                    state[key] = self.cut(place, value).clone()
+
+    def close(self, optimizer: torch.optim.Optimizer) -> None:
+        """Parameters, and what the optimizer knows of them, are whole again; all replicas call this."""
+        for hook in self._hooks:
+            hook.remove()
+        states = [optimizer.state.get(each, {}) for each in self.parameters]
+        parts = [each.detach() for each in self.parameters]
+        for key in [key for key, value in states[0].items() if _of_part(value, parts[0])]:
+            if all(_of_part(state.get(key), part) for state, part in zip(states, parts, strict=True)):
+                for state, value in zip(states, self.whole([state[key] for state in states]), strict=True):
+                    state[key] = value
+        for parameter, value in zip(self.parameters, self.whole(parts), strict=True):
+            parameter.grad = None
+            parameter.data = value
+
+    def gathered(self, run: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        """What gathers the whole weights, with memory for them."""
+
+        def held(piece: int, motif: int) -> None:
+            self._hold()
+            run(piece, motif)
+
+        return held
+
+    def release(self) -> None:
+        """The whole weights are not needed until the next gather."""
+        _resize(self._whole, 0)
+
+    def gather_buffers(self) -> CollectiveBuffers:
+        """The gather of whole weights."""
+        return CollectiveBuffers("all_gather", self._part, self._whole, group=self._group)
+
+    def buffers(self, group: dist.ProcessGroup | None) -> CollectiveBuffers:
+        """The mean of gradients, a part for each replica."""
+        del group
+        return CollectiveBuffers("reduce_scatter", self.flat, self._mean, group=self._group)
+
+    def fill(self) -> None:
+        """Take whole gradients over, divided by the number of ranks; the means before are added to by `hand_out`."""
+        self._before = [None if each.grad is None else each.grad.clone() for each in self._parameters]
+        self.flat = self._part.new_zeros(self._whole.numel())
+        pieces = torch.split(self.flat[: sum(self.lengths)], self.lengths)
+        self._views = [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+        self._take(self._leaves)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop whole gradients that were added up on this rank."""
+        for each in self._leaves:
+            each.grad = None
+
+    def scattered(self, run: Callable[[int, int], None], tasks: int) -> Callable[[int, int], None]:
+        """What scatters the means; whole gradients lose their memory when its tasks have run."""
+        self._count = 0
+        kept = [run]
+
+        def freed(piece: int, motif: int) -> None:
+            kept[0](piece, motif)
+            with self._lock:
+                self._count += 1
+                if self._count == tasks:
+                    kept.clear()
+                    _left(self.flat)
+                    self.flat, self._views = self._hollow, []
+
+        return freed
+
+    def hand_out(self) -> None:
+        """The means become the gradients."""
+        for parameter, view, before in zip(self._parameters, self.own(self._mean), self._before, strict=True):
+            parameter.grad = view if before is None else view.add_(before)
+        self._before = [None] * len(self._before)
+
+    def _save(self, _module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+        """States have whole parameters."""
+        values = self.whole(self.parameters)
+        for name, place in self._places.items():
+            if prefix + name in state:
+                state[prefix + name] = values[place]
+
+    def _load(self, _module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        """Of a whole parameter in a state this rank takes its part."""
+        for name, place in self._places.items():
+            found = state.get(prefix + name)
+            if isinstance(found, torch.Tensor) and found.shape == self._shapes[place]:
+                state[prefix + name] = self.cut(place, found)
+
+    def _hold(self) -> None:
+        with self._lock:
+            if not self.held:
+                _resize(self._whole, self._whole.numel())
+
+
+def _of_part(value: Any, part: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == part.shape and value.dim() > 0
+
+
+def _left(tensor: torch.Tensor) -> None:
+    """On a GPU, memory that is let go of is not used again before the current stream has done what it was given."""
+    if tensor.device.type == "cuda":
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def _resize(tensor: torch.Tensor, elements: int) -> None:
+    """Give a tensor memory for all its elements, or none."""
+    if not elements:
+        _left(tensor)
+    tensor.untyped_storage().resize_(elements * tensor.element_size())
+
+
+def require_by_element(optimizer: torch.optim.Optimizer) -> None:
+    """That updates of an element look at nothing else.
+
+    Raises:
+        InputError: If they do.
+    """
+    kinds = {each.__name__ for each in type(optimizer).__mro__}
+    bad = next((name for name in _NOT_BY_ELEMENT if name in kinds), None)
+    if bad is not None:
+        msg = f"expected an optimizer that updates every element by itself, as weights are sharded, found {bad}."
+        raise InputError(msg)

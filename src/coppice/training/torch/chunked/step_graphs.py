@@ -1,0 +1,262 @@
+"""A recorded training step of sections as operations, for planners of the whole iteration.
+
+For every section there is its forward pass with the sum of activations, its backward pass with the sum of gradients of
+its input, the gradients of its weights, and their mean over replicas. What a section's forward pass and its backward
+pass are cut in is one decision; sections alike are decided alike. What all ranks have alike goes in two messages: that
+which is ready when the backward pass reaches the last section, and the rest.
+
+Weights of which replicas keep parts are gathered before either pass, and the mean goes to parts. A gather waits until
+the section so many places before it has let its own go, so that only so many are whole at once; those of the last
+sections are kept from one pass to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coppice.iteration.policies.whole.operations import Channel, GraphOperation, Motif, OperationGraph
+
+__all__ = ["DEVICE", "PIECE_SECONDS", "RecordedSection", "SectionOperations", "StepOperations", "step_graph"]
+
+DEVICE = "device"
+"""The channel that computes."""
+PIECE_SECONDS = 1e-4
+"""What a piece of computation costs beside its share, unless it was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedSection:
+    """What was seen of a section.
+
+    Attributes:
+        name: Its name in the model.
+        kind: Sections of one kind are decided alike.
+        sums: Its sum over the ranks that share it; None: it is not shared.
+        gradients: The mean of its gradients over replicas; None: there is one replica, or nothing is trained.
+        gather: What makes its weights whole; None: they are.
+        before: Seconds between the section before it and this one.
+        forward: Seconds of its forward pass.
+        backward: Of its backward pass, without gradients of weights that may come later.
+        weights: Of these.
+        norm: Of the backward pass of what comes before the sum.
+    """
+
+    name: str
+    kind: str
+    sums: GraphOperation | None = None
+    gradients: GraphOperation | None = None
+    gather: GraphOperation | None = None
+    before: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    weights: float = 0.0
+    norm: float = 0.0
+
+
+@dataclass(kw_only=True)
+class SectionOperations:
+    """Numbers of a section's operations; -1: there is none."""
+
+    before: int
+    forward: int = -1
+    gather: int = -1
+    second_gather: int = -1
+    sums: int = -1
+    backward: int = -1
+    input_sums: int = -1
+    weights: int = -1
+    norm: int = -1
+    gradients: int = -1
+
+
+@dataclass(kw_only=True)
+class StepOperations:
+    """A step's graph, and which operation is which.
+
+    Attributes:
+        graph: The operations.
+        sections: Those of each section.
+        turn: From the last section's forward pass to its backward pass.
+        end: After the first section's backward pass.
+        early: The mean of what is ready at the turn; -1: nothing is.
+        late: The mean of all else that ranks have alike; -1: nothing is left.
+    """
+
+    graph: OperationGraph
+    sections: list[SectionOperations] = field(default_factory=list)
+    turn: int = -1
+    end: int = -1
+    early: int = -1
+    late: int = -1
+
+
+def step_graph(
+    sections: Sequence[RecordedSection],
+    channels: Mapping[str, Channel],
+    *,
+    turn: float = 0.0,
+    end: float = 0.0,
+    piece: float = PIECE_SECONDS,
+    early: GraphOperation | None = None,
+    late: GraphOperation | None = None,
+    beside: bool = True,
+    ahead: int = 1,
+) -> StepOperations:
+    """The operations of a step.
+
+    Args:
+        sections: In the order of the forward pass.
+        channels: Those that exchange.
+        turn: Seconds from the last section's forward pass to its backward pass.
+        end: Seconds after the first section's backward pass.
+        piece: Seconds that a piece of computation costs beside its share.
+        early: The exchange of what is ready at the turn.
+        late: The exchange of all else that ranks have alike.
+        beside: Gradients of weights are computed beside sums of gradients of inputs.
+        ahead: Sections whose weights may be gathered before the one that computes is over.
+
+    Examples:
+        >>> found = step_graph([RecordedSection(name="a", kind="A", forward=1.0, backward=1.0, weights=1.0)], {})
+        >>> [each.name for each in found.graph.operations]
+        ['before a', 'a forward', 'turn', 'a backward', 'a weights', 'a norm', 'end']
+        >>> round(found.graph.seconds(), 4)
+        3.0
+    """
+    layout = _StepRows(piece)
+    found = StepOperations(graph=OperationGraph(operations=(), channels={}))
+    before: list[int] = []
+    for each in sections:
+        gap = layout.compute(f"before {each.name}", each.before, before)
+        group = f"{each.name} forward"
+        own = SectionOperations(before=gap)
+        ready = [gap]
+        if each.gather is not None:
+            number = len(found.sections) - 1 - ahead
+            first = (found.sections or [own])[0].before
+            release = [found.sections[number].forward if number >= 0 else first]
+            own.gather = layout.gather(f"{each.name} gather", each.gather, release, each.kind)
+            ready.append(own.gather)
+        own.forward = layout.compute(
+            group, each.forward, ready, decision=f"sums of {each.kind}" if each.sums else "", group=group
+        )
+        before = [own.forward]
+        if each.sums is not None:
+            own.sums = layout.exchange(f"{each.name} sums", each.sums, before, each.kind, group)
+            before = [own.sums]
+        found.sections.append(own)
+    found.turn = layout.compute("turn", turn, before)
+    before = [found.turn]
+    if early is not None:
+        found.early = layout.message("early means", early, before, "early")
+    for number in reversed(range(len(sections))):
+        each, own = sections[number], found.sections[number]
+        group = f"{each.name} backward"
+        if each.gather is not None and number + 1 + ahead < len(sections):
+            release = [own.forward, found.sections[number + 1 + ahead].backward]
+            own.second_gather = layout.gather(f"{each.name} second gather", each.gather, release, each.kind)
+            before = [*before, own.second_gather]
+        own.backward = layout.compute(
+            group, each.backward, before, decision=f"sums of {each.kind}" if each.sums else "", group=group
+        )
+        ready = [own.backward]
+        if each.sums is not None:
+            name = f"{each.name} input sums"
+            own.input_sums = layout.exchange(name, each.sums, ready, each.kind, group)
+            ready = [own.input_sums]
+        own.weights = layout.compute(
+            f"{each.name} weights",
+            each.weights,
+            [own.backward] if beside else ready,
+            decision=f"weights of {each.kind}" if beside else "",
+            layer=group,
+        )
+        before = ready if beside else [own.weights]
+        own.norm = layout.compute(f"{each.name} norm", each.norm, before, layer=group)
+        before = [own.norm]
+        if each.gradients is not None:
+            own.gradients = layout.message(f"{each.name} means", each.gradients, [own.weights], each.kind)
+    found.end = layout.compute("end", end, [*before, *(own.weights for own in found.sections)])
+    if late is not None:
+        found.late = layout.message("late means", late, [found.end], "late")
+    found.graph = OperationGraph(
+        operations=tuple(layout.operations),
+        channels={DEVICE: Channel(start_seconds=piece), **channels},
+    )
+    return found
+
+
+class _StepRows:
+    """Lays operations out."""
+
+    def __init__(self, piece: float) -> None:
+        self._piece = piece
+        self.operations: list[GraphOperation] = []
+        self._computed: dict[float, tuple[tuple[Motif, ...], ...]] = {}
+
+    def compute(
+        self,
+        name: str,
+        seconds: float,
+        after: Sequence[int],
+        *,
+        decision: str = "",
+        group: str = "",
+        layer: str | None = None,
+    ) -> int:
+        """Computation on the device."""
+        if seconds not in self._computed:
+            starts = int(seconds > self._piece)
+            motif = Motif(
+                kind="compute", amount=seconds - starts * self._piece, channels=(DEVICE,), starts=starts
+            )
+            self._computed[seconds] = ((motif,),)
+        self.operations.append(
+            GraphOperation(
+                name=name,
+                ways=self._computed[seconds],
+                after=tuple(after),
+                decision=decision,
+                group=group if decision else "",
+                layer=group if layer is None else layer,
+            )
+        )
+        return len(self.operations) - 1
+
+    def exchange(self, name: str, one: GraphOperation, after: Sequence[int], kind: str, group: str) -> int:
+        """A sum that computation waits for."""
+        return self._add(name, one, after, decision=f"sums of {kind}", group=group, layer=group)
+
+    def gather(self, name: str, one: GraphOperation, after: Sequence[int], kind: str) -> int:
+        """Weights made whole."""
+        return self._add(name, one, after, decision=f"gathers of {kind}")
+
+    def message(self, name: str, one: GraphOperation, after: Sequence[int], kind: str) -> int:
+        """A mean that only the end of the step waits for."""
+        return self._add(name, one, after, decision=f"means of {kind}", priority=1)
+
+    def _add(
+        self,
+        name: str,
+        one: GraphOperation,
+        after: Sequence[int],
+        *,
+        decision: str,
+        group: str = "",
+        layer: str = "",
+        priority: int = 0,
+    ) -> int:
+        self.operations.append(
+            GraphOperation(
+                name=name,
+                ways=one.ways,
+                labels=one.labels,
+                after=tuple(after),
+                decision=decision,
+                group=group,
+                layer=layer,
+                priority=priority,
+                size_bytes=one.size_bytes,
+            )
+        )
+        return len(self.operations) - 1

@@ -1,0 +1,436 @@
+"""The plan of a whole step carried out while a real model trains: ``schedule(model, optimizer, "centauri")``.
+
+The model is of :class:`ParallelSection` parts. Some steps are recorded with everything in one piece, in the plain way
+and order; what computation took on the slowest rank, and what every motif takes on the network, become the operations
+that the policy is asked about. Then sections run in its pieces, sums, gathers and means in its ways and on its
+channels, and everything in the order of its simulation: rows of a batch are computed while the sum of those before them
+is under way, gradients of weights beside sums of gradients of inputs, weights gathered ahead, means in what is left.
+All gradients are there when ``backward()`` returns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from coppice.errors import InputError
+from coppice.iteration.policies.whole.operations import MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.training.torch.chunked.carrying import collective_run
+from coppice.training.torch.chunked.enforcers import Enforcer
+from coppice.training.torch.chunked.grids import MotifGroups
+from coppice.training.torch.chunked.orders import CarriedPlan, agreed_plan, require_agreed
+from coppice.training.torch.chunked.passes import SectionPass
+from coppice.training.torch.chunked.recorded_steps import (
+    RecordedStep,
+    SectionModel,
+    StepLayout,
+    slowest_times,
+)
+from coppice.training.torch.chunked.sections import ParallelSection
+from coppice.training.torch.chunked.sharded import ShardedWeights, require_by_element
+from coppice.training.torch.overlap.partitioned import PartitionedOptimizer
+from coppice.training.torch.overlap.pending import update_only
+from coppice.training.torch.overlap.trained import trained_parameters
+
+__all__ = ["WholeOptimizer", "WholeSchedule"]
+
+_STATE_KEY = "whole_plan"
+_CUT_STEPS = 3
+"""Steps with sections in two pieces, which tell what a piece costs; the first is not timed."""
+
+
+class WholeOptimizer(PartitionedOptimizer):
+    """See :class:`ScheduledOptimizer`."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 (as in torch)
+        """Forget gradients, those that were added up on this rank too."""
+        super().zero_grad(set_to_none)
+        self.schedule.forget()
+
+
+class WholeSchedule:
+    """A plan of the whole step at work on a model.
+
+    Args:
+        model: The model.
+        optimizer: Its optimizer.
+        policy: What makes the plan.
+        groups: Where collectives run.
+        data: The ranks that have the same share; None: all, if sections are not shared.
+        network: Bytes per second and seconds of a step on channels ``inside`` and ``between``; None: measured.
+        recorded: Steps that are recorded.
+        timeout_s: Longest wait for another rank.
+        shard: Every replica keeps a part of the weights of sections.
+        ahead: Sections whose weights may be gathered before the one that computes is over.
+
+    Attributes:
+        policy: What makes the plan.
+        optimizer: The optimizer, with a class of its own.
+        accumulates: Backward passes only add up.
+        carried: The plan and its order; the plain one while steps are recorded.
+        operations: The graph, and which of its operations is which.
+        planned: The policy's plan is carried out.
+
+    Raises:
+        InputError: If the model or the optimizer does not fit, or groups are missing.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        policy: WholePolicy,
+        groups: MotifGroups,
+        *,
+        data: dist.ProcessGroup | None,
+        network: Mapping[str, tuple[float, float]] | None,
+        recorded: int,
+        timeout_s: float,
+        shard: bool = False,
+        ahead: int = 1,
+    ) -> None:
+        self.policy, self.groups, self.planned, self.accumulates = policy, groups, False, False
+        self._recorded, self._timeout_s = recorded, timeout_s
+        self._data = data
+        if shard:
+            require_by_element(optimizer)
+        self._trained = trained_parameters(model, optimizer)[1]
+        self._model = SectionModel(
+            model, groups, data, network, beside=policy.beside, shard=shard, ahead=ahead
+        )
+        self._sharded = [each.sharded for each in self._model.entries if each.sharded is not None]
+        for weights in self._sharded:
+            weights.shard_state(optimizer)
+        self.entries, self.device = self._model.entries, self._model.device
+        self._record: RecordedStep | None = None
+        self._steps = 0
+        self._times: dict[str, list[float]] = {}
+        self._whole_times: dict[str, list[float]] | None = None  # of plain steps, when they are over
+        self._turned = False
+        self._ready: set[int] = set()  # places in `alike` whose gradients came before the turn
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda _, place=place: None if self._turned else self._ready.add(place)
+            )
+            for place, (_, parameter) in enumerate(self._model.alike)
+        ]
+        self._passes: list[SectionPass] = []
+        self._in_step = self._in_backward = False
+        self._left = time.perf_counter()
+        self._enforcer: Enforcer | None = None
+        self._plain = self._model.plain()
+        self._adopt(self._plain, CarriedPlan.of(self._plain.operations.graph))
+        for each in self.entries:
+            each.section.carrier = self
+        given = type(optimizer)
+        optimizer.__class__ = type(f"Scheduled{given.__name__}", (WholeOptimizer, given), {})
+        self.optimizer = cast("WholeOptimizer", optimizer)
+        self.optimizer.adopt(self)
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Time of a step by the simulation that made the plan; 0 while steps are recorded."""
+        return self.carried.predicted_seconds if self.planned else 0.0
+
+    @property
+    def launched(self) -> dict[str, list[str]]:
+        """Names of the tasks of the last step in the order of their start, by channel."""
+        return self.enforcer.launched
+
+    @property
+    def enforcer(self) -> Enforcer:
+        """What carries the plan out."""
+        assert self._enforcer is not None
+        return self._enforcer
+
+    def step(self) -> None:
+        """See :meth:`ScheduledOptimizer.step`."""
+        groups = [dict(group) for group in self.optimizer.param_groups]
+        update_only(self.optimizer, groups, self._trained)
+
+    def synchronize(self) -> None:
+        """See :meth:`ScheduledOptimizer.synchronize`: means are there when ``backward()`` returns."""
+
+    def flush(self) -> None:
+        """See :meth:`ScheduledOptimizer.flush`: nothing is outstanding."""
+
+    def forget(self) -> None:
+        """Gradients that were added up on this rank are not wanted."""
+        for weights in self._sharded:
+            weights.forget()
+
+    def gradient_norm(self, norm_type: float) -> torch.Tensor:
+        """The norm of all gradients, each share and each part counted once."""
+        own = {id(p): each for each in self.entries for p in each.trained}
+        world, replicas = len(self.groups.grid.ranks), len(self.groups.of(self._data).ranks)
+        most = norm_type == float("inf")
+        parts = [torch.zeros((), device=self.device) for _ in range(2)]
+        for parameter in self._trained:
+            if parameter.grad is None or not parameter.grad.numel():
+                continue
+            norm = torch.linalg.vector_norm(parameter.grad.float(), norm_type)
+            entry = own.get(id(parameter))
+            place = int(entry is not None)
+            if most:
+                parts[place] = torch.maximum(parts[place], norm)
+                continue
+            shares = 1
+            if entry is not None:
+                shares = len(self.groups.of(entry.section.group).ranks) if entry.section.group else 1
+                shares *= replicas if entry.sharded else 1
+            parts[place] = parts[place] + norm**norm_type * (shares / world if place else 1)
+        dist.all_reduce(
+            parts[1],
+            op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM,
+            group=self.groups.parent,
+        )
+        return torch.maximum(*parts) if most else (parts[0] + parts[1]) ** (1 / norm_type)
+
+    def close(self) -> None:
+        """See :meth:`ScheduledOptimizer.close`: sections with plain sums, and whole weights."""
+        self.enforcer.close()
+        for hook in self._hooks:
+            hook.remove()
+        for each in self.entries:
+            each.section.carrier = None
+            if each.sharded is not None:
+                each.sharded.close(self.optimizer)
+                each.section.weights = each.sharded = None
+        self.optimizer.release()
+
+    def state(self) -> dict[str, Any]:
+        """See :meth:`LateSteps.state`: the plan, as plain values; empty while steps are recorded."""
+        if not self.planned or self._record is None:
+            return {}
+        plan = self.carried.plan
+        found = {
+            "times": dict(self._record.times),
+            "ready": list(self._record.ready),
+            "elements": list(self._record.elements),
+            "choices": {
+                name: [each.pieces, each.way, list(each.channels)] for name, each in plan.choices.items()
+            },
+            "ranks": dict(plan.ranks),
+            "sequence": list(self.carried.sequence),
+            "predicted_seconds": self.carried.predicted_seconds,
+        }
+        return {_STATE_KEY: found}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See :meth:`LateSteps.load`: the plan is carried out from the next step on; every rank calls this.
+
+        Raises:
+            InputError: If it is of another model, or a step is under way.
+            CheckError: If ranks are given different plans.
+        """
+        if self._in_step:
+            msg = "expected a plan to be loaded between steps, found one under way: run the backward pass first."
+            raise InputError(msg)
+        if _STATE_KEY not in state:
+            return
+        state = state[_STATE_KEY]
+        self._record = RecordedStep(dict(state["times"]), list(state["ready"]), list(state["elements"]))
+        layout = self._model.layout(self._record, measure=False)
+        plan = MotifPlan(
+            choices={
+                name: MotifChoice(pieces, way, tuple(channels))
+                for name, (pieces, way, channels) in state["choices"].items()
+            },
+            ranks=state["ranks"],
+        )
+        carried = CarriedPlan.of(layout.operations.graph, plan, sequence=state["sequence"])
+        require_agreed(carried)
+        self._adopt(layout, replace(carried, predicted_seconds=state["predicted_seconds"]))
+        self._settled()
+
+    def section(self, section: ParallelSection, x: torch.Tensor) -> torch.Tensor:
+        """See :class:`SectionCarrier`.
+
+        Raises:
+            InputError: If sections do not run once each, in the order of the model, with a backward pass after each
+                forward pass.
+        """
+        number = len(self._passes) if self._in_step and not self._in_backward else 0
+        if self._in_step and (number == len(self.entries) or self._in_backward):
+            msg = (
+                "expected a backward pass after each forward pass of training, found another forward pass: run what is "
+                "not trained under torch.no_grad(), and sections once each."
+            )
+            raise InputError(msg)
+        entry = self.entries[number]
+        if entry.section is not section:
+            name = next((each.name for each in self.entries if each.section is section), "another")
+            msg = (
+                f"expected sections to run in the order of the model, each once, found {name} in the place of "
+                f"{entry.name}: define them in the order in which they run."
+            )
+            raise InputError(msg)
+        if not self._in_step:
+            self._begin_step()
+            self._ready.clear()
+        self._gap(self.operations.sections[number].before)
+        made = SectionPass(self, number, x)
+        self._passes.append(made)
+        found = made.forward(x)
+        self._left = time.perf_counter()
+        return found
+
+    def _begin_step(self) -> None:
+        """The first section runs: what is gathered may be, in its turn."""
+        self._in_step, self._turned = True, False
+        runs = {}
+        for each, own in zip(self.entries, self.operations.sections, strict=True):
+            for operation in {own.gather, own.second_gather} - {-1}:
+                assert each.sharded is not None
+                buffers = each.sharded.gather_buffers()
+                run = collective_run(self.carried, operation, buffers, self.groups)
+                runs[operation] = each.sharded.gathered(run)
+        self.enforcer.begin(runs)
+
+    def turn(self, made: SectionPass) -> None:
+        """A section's backward pass starts.
+
+        Raises:
+            InputError: If it was run before.
+        """
+        if all(each is not made for each in self._passes):
+            msg = (
+                "expected one backward pass after each forward pass, found another: do not retain the graph."
+            )
+            raise InputError(msg)
+        if made is self._passes[-1] and not self._in_backward:
+            self._in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
+            self._turned = True
+            self._mean(self.operations.early)
+            self._gap(self.operations.turn)
+
+    def left(self) -> None:
+        """A section's backward pass has returned to autograd."""
+        self._left = time.perf_counter()
+
+    def mean(self, number: int) -> None:
+        """The gradients of a section are there: let their mean be taken when its turn comes."""
+        self._mean(self.operations.sections[number].gradients)
+
+    def noted(self, operation: int) -> None:
+        """Note what an operation took on this rank."""
+        if not self.planned:
+            name = self.carried.graph.operations[operation].name
+            self._times.setdefault(name, []).append(self.enforcer.seconds.get(operation, 0.0))
+
+    def _gap(self, operation: int) -> None:
+        """What the training program does by itself is over."""
+        self._sync()
+        spent = time.perf_counter() - self._left
+        if not self.planned:
+            name = self.carried.graph.operations[operation].name
+            self._times.setdefault(name, []).append(spent)
+        self.enforcer.advance(operation)
+
+    def _sync(self) -> None:
+        if self.device.type == "cuda" and not self.planned:
+            torch.cuda.synchronize(self.device)
+
+    def _mean(self, operation: int) -> None:
+        """Put gradients in their pool; the mean is taken when the operation's turn comes."""
+        if operation < 0:
+            return
+        if self.accumulates:
+            self.enforcer.bind(operation, lambda *_: None)
+            return
+        pool = self._means[operation]
+        pool.fill()
+        buffers = pool.buffers(self._data if pool.shared else None)
+        run = collective_run(self.carried, operation, buffers, self.groups)
+        if isinstance(pool, ShardedWeights):
+            run = pool.scattered(run, self.carried.motif_tasks(operation))
+        self.enforcer.bind(operation, run)
+
+    def _end_backward(self) -> None:
+        """Autograd is done."""
+        self._mean(self.operations.late)
+        self._gap_at_end()
+        self.enforcer.advance()
+        self.enforcer.wait_all()
+        if not self.accumulates:
+            for pool in self._means.values():
+                pool.hand_out()
+        for made in self._passes:
+            for operation in made.computed():
+                self.noted(operation)
+        self._passes, self._in_step, self._in_backward = [], False, False
+        if not self.planned:
+            self._record_step()
+        self._left = time.perf_counter()
+
+    def _record_step(self) -> None:
+        """A recorded step is over: some are plain, then some have sections in two pieces, and the plan is made."""
+        self._steps += 1
+        if self._steps == (1 if self._whole_times is None else self._recorded + 1):
+            self._times = {}  # the first of each kind is not timed
+        if self._steps < self._recorded or self.accumulates:
+            return
+        if self._steps >= self._recorded + _CUT_STEPS or not self._cut_decisions():
+            self._plan()
+        elif self._whole_times is None:
+            self._whole_times, self._times = self._times, {}
+            self._steps = self._recorded
+            plan = MotifPlan(choices={name: MotifChoice(2) for name in self._cut_decisions()})
+            self._adopt(self._plain, CarriedPlan.of(self.operations.graph, plan))
+
+    def _cut_decisions(self) -> list[str]:
+        """Decisions about sections that may go in pieces."""
+        return [name for name in self.operations.graph.decisions() if name.startswith("sums of ")]
+
+    def _gap_at_end(self) -> None:
+        self._sync()
+        if not self.planned:
+            self._times.setdefault("end", []).append(time.perf_counter() - self._left)
+
+    def _adopt(self, layout: StepLayout, carried: CarriedPlan) -> None:
+        """Carry a plan out from now on."""
+        if self._enforcer is not None:
+            self._enforcer.close()
+        self.operations, self.carried, self._means = layout.operations, carried, layout.means
+        self._enforcer = Enforcer(carried, self._model.channels, self.device, self._timeout_s)
+
+    def _plan(self) -> None:
+        """What was recorded on all ranks becomes the graph; all adopt the policy's plan for it."""
+        elements = [each.elements for each in self.entries]
+        everyone: list[Any] = [None] * len(self.groups.grid.ranks)
+        own = self._whole_times or self._times, self._times, sorted(self._ready), elements
+        dist.all_gather_object(everyone, own, group=self.groups.parent)
+        times = slowest_times([each[0] for each in everyone])
+        if self._whole_times is not None:
+            cut = slowest_times([each[1] for each in everyone])
+            more = [cut[name] - times[name] for name in cut if name.endswith((" forward", " backward"))]
+            times["piece"] = max(statistics.median(more), 0.0)
+        self._record = RecordedStep(times, everyone[0][2], everyone[0][3])
+        other = next((rank for rank, each in enumerate(everyone) if each[3] != everyone[0][3]), None)
+        if other is not None:
+            msg = (
+                f"expected batches alike on all ranks, found sums of {everyone[other][3]} elements on rank {other} "
+                f"where rank 0 has {everyone[0][3]}: give all ranks as many rows."
+            )
+            raise InputError(msg)
+        layout = self._model.layout(self._record)
+        held = [(parameter, parameter.grad) for _, parameter in self._model.alike]
+        self._adopt(layout, agreed_plan(layout.operations.graph, self.policy))
+        for parameter, gradient in held:
+            parameter.grad = gradient  # in the old pools, until the next step has used them
+        self._settled()
+
+    def _settled(self) -> None:
+        """Nothing is recorded any more."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self.planned = [], True

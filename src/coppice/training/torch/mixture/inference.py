@@ -1,0 +1,316 @@
+"""Lina's inference: replicas of popular experts, placed before their layer runs by what tokens did in those before.
+
+As soon as the gate of a layer is known, ranks estimate how popular each expert of the next layer will be, place its
+replicas (the functions of the simulated policy decide) and start to send their weights, while this layer exchanges
+tokens. When the true gate is known and its most popular experts are other ones, experts are placed again. The tokens
+of an expert, of all ranks, are split evenly over its replicas.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from coppice.errors import InputError
+from coppice.iteration.policies.whole.lina_inference import ExpertPlacement, place_experts, second_phase
+from coppice.training.torch.mixture.exchanges import lost_rank
+from coppice.training.torch.mixture.layer import MixtureOfExperts
+from coppice.training.torch.mixture.pipelined import PipelinedExperts
+from coppice.training.torch.mixture.popularity import ExpertPaths
+from coppice.training.torch.mixture.routing import ExpertRoutes, routed_rows
+
+__all__ = ["PlacedExperts", "ReplicatedExperts"]
+
+
+@dataclass(frozen=True)
+class PlacedExperts:
+    """A placement as tokens and weights need it.
+
+    Attributes:
+        placement: What was decided.
+        experts: For each device its experts, each once.
+    """
+
+    placement: ExpertPlacement
+    experts: tuple[tuple[int, ...], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "experts", tuple(tuple(dict.fromkeys(own)) for own in self.placement.devices)
+        )
+
+    @property
+    def places(self) -> int:
+        """Most experts of a device."""
+        return max(1, *(len(own) for own in self.experts))
+
+    def assigned(
+        self, chosen: torch.Tensor, before: torch.Tensor, totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Device, and place there, of each choice of a rank.
+
+        Of n tokens of an expert with r replicas, the i-th of all ranks goes to replica i r / n.
+
+        Args:
+            chosen: Experts, any number.
+            before: Tokens of each expert on the ranks before this one.
+            totals: Tokens of each expert on all ranks.
+        """
+        replicas = self.placement.replicas
+        width = max(replicas)
+        table = torch.zeros(2, len(replicas), width, dtype=torch.long)
+        filled = [0] * len(replicas)
+        for device, own in enumerate(self.placement.devices):
+            for expert in own:
+                place = self.experts[device].index(expert)
+                table[:, expert, filled[expert]] = torch.tensor([device, place])
+                filled[expert] += 1
+        table = table.to(chosen.device)
+        order = torch.argsort(chosen, stable=True)
+        counts = torch.bincount(chosen, minlength=len(replicas))
+        first = torch.cumsum(counts, 0) - counts
+        rank = torch.empty_like(chosen)
+        rank[order] = torch.arange(len(chosen), device=chosen.device) - first[chosen[order]]
+        number = before[chosen] + rank
+        own_replicas = torch.tensor(replicas, device=chosen.device)[chosen]
+        replica = number * own_replicas // totals[chosen].clamp(min=1)
+        return table[0, chosen, replica], table[1, chosen, replica]
+
+
+class ReplicatedExperts:
+    """Runs the experts of a model in inference, popular ones on several ranks; made after batches were recorded.
+
+    While it is there, forward passes without gradients go by it, on all ranks of the layers' group; those with
+    gradients run as before. Weights of replicas are taken when they are placed: call :meth:`refresh` when the model
+    has trained on.
+
+    Args:
+        paths: What was recorded of the model.
+        most: How many of the most popular experts must be as estimated; else experts are placed again.
+        group: The ranks, those of the layers; None: all.
+
+    Attributes:
+        placed: What the last forward pass had, by the name of the layer.
+        replanned: Names of the layers that it placed again.
+        loads: Rows that each rank had to do, by the name of the layer.
+
+    Examples:
+        >>> model = MixtureOfExperts(4, lambda: nn.Linear(4, 4), experts=2)
+        >>> with ExpertPaths(model) as paths, torch.no_grad():
+        ...     plain = model(torch.ones(3, 4))
+        >>> inference = ReplicatedExperts(paths)
+        >>> with torch.no_grad():
+        ...     bool(torch.allclose(model(torch.ones(3, 4)), plain))
+        True
+        >>> inference.close()
+    """
+
+    def __init__(self, paths: ExpertPaths, *, most: int = 2, group: Any = None) -> None:
+        if most < 1 or not paths.order:
+            msg = (
+                f"expected recorded paths and an expert or more to compare, found {len(paths.order)} layers and "
+                f"`most={most}`: run a batch within ExpertPaths first."
+            )
+            raise InputError(msg)
+        self._paths, self._most = paths, most
+        self._joined = dist.is_available() and dist.is_initialized()
+        self._group = group if group is not None or not self._joined else dist.group.WORLD
+        self._ranks = dist.get_process_group_ranks(self._group) if self._joined else [0]
+        self._weights_group = (
+            dist.new_group(
+                self._ranks,
+                backend=dist.get_backend(self._group),
+                use_local_synchronization=len(self._ranks) < dist.get_world_size(),
+            )
+            if len(self._ranks) > 1
+            else None
+        )
+        self.placed: dict[str, PlacedExperts] = {}
+        self.replanned: list[str] = []
+        self.loads: dict[str, list[int]] = {}
+        self._taken: list[torch.Tensor] = []
+        self.refresh()
+        for layer in paths.order:
+            layer.director = self
+
+    def refresh(self) -> None:
+        """Forget the weights of replicas."""
+        self._held: dict[int, dict[int, nn.Module]] = {}
+        self._holders: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self._coming: dict[int, _Transfer] = {}
+        self._next: dict[int, PlacedExperts] = {}
+
+    def close(self) -> None:
+        """Let experts run where they are."""
+        for layer in self._paths.order:
+            layer.director = None
+
+    @torch.no_grad()
+    def mixed(self, layer: MixtureOfExperts, tokens: torch.Tensor, routes: ExpertRoutes) -> torch.Tensor:
+        """See :meth:`ExpertDirector.mixed`."""
+        number = self._paths.place(layer)
+        if not number:
+            self._taken, self.replanned = [], []
+        self._taken.append(routes.experts[:, 0])
+        counts = self._counts(layer, routes)
+        totals = counts.sum(dim=0)
+        estimated = self._next.pop(number, None)
+        true = totals.tolist()
+        if estimated is None:
+            placed = PlacedExperts(place_experts(true, len(self._ranks)))
+        else:
+            placement = second_phase(estimated.placement, true, most=self._most)
+            placed = estimated if placement is estimated.placement else PlacedExperts(placement)
+            if placed is not estimated:
+                self.replanned.append(layer.label)
+        self._finish(number, layer)
+        if placed is not estimated:
+            self._fetch(number, layer, placed)
+            self._finish(number, layer)
+        if number + 1 < len(self._paths.order):
+            self._estimate(number + 1, layer)
+        self.placed[layer.label] = placed
+        before = counts[: layer.rank].sum(dim=0)
+        return self._run(number, layer, tokens, routes, placed, (before, totals))
+
+    def _run(
+        self,
+        number: int,
+        layer: MixtureOfExperts,
+        tokens: torch.Tensor,
+        routes: ExpertRoutes,
+        placed: PlacedExperts,
+        popularity: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        """Exchange tokens, and run what this rank has."""
+        flat, kept = routes.experts.reshape(-1), routes.kept.reshape(-1)
+        devices, places = torch.zeros_like(flat), torch.zeros_like(flat)
+        devices[kept], places[kept] = placed.assigned(flat[kept], *popularity)
+        rows = routed_rows(
+            devices.view_as(routes.experts),
+            places.view_as(routes.experts),
+            routes.kept,
+            pieces=layer.pieces,
+            shape=(len(self._ranks), placed.places),
+        )
+        group = self._group if len(self._ranks) > 1 else None
+        received = layer.received_counts(rows.counts, group)
+        load = torch.tensor([int(received.sum())], device=tokens.device)
+        self.loads[layer.label] = self._gathered(load).flatten().tolist()
+        held = self._held.get(number, {})
+        own = [
+            layer.experts[str(expert)] if str(expert) in layer.experts else held[expert]
+            for expert in placed.experts[layer.rank]
+        ]
+
+        def run(place: int, given: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+            del parameters
+            found: torch.Tensor = own[place](given)
+            return found
+
+        experts = PipelinedExperts(
+            exchanges=layer.exchanges,
+            group=group,
+            sent=rows.counts.cpu(),
+            received=received,
+            run=run,
+            names=[[] for _ in range(placed.places)],
+            scale=1.0,
+            label=layer.label,
+        )
+        return layer.combined(tokens, routes, rows, lambda given: experts(given, []))
+
+    def _counts(self, layer: MixtureOfExperts, routes: ExpertRoutes) -> torch.Tensor:
+        """Tokens of each rank for each expert."""
+        own = torch.bincount(routes.experts[routes.kept], minlength=layer.layout.experts)
+        return self._gathered(own)
+
+    def _gathered(self, own: torch.Tensor) -> torch.Tensor:
+        if len(self._ranks) == 1:
+            return own[None]
+        found = [torch.empty_like(own) for _ in self._ranks]
+        try:
+            dist.all_gather(found, own, group=self._group)
+        except RuntimeError as error:
+            raise lost_rank(error) from error
+        return torch.stack(found)
+
+    def _estimate(self, number: int, layer: MixtureOfExperts) -> None:
+        """First phase for the next layer: place its experts, and start to send their weights."""
+        paths = torch.stack(self._taken[-self._paths.length :], dim=1).tolist()
+        own = torch.tensor(self._paths.estimated(paths, number), device=self._taken[0].device)
+        popularity = self._gathered(own).sum(dim=0).tolist()
+        self._next[number] = PlacedExperts(place_experts(popularity, len(self._ranks)))
+        del layer
+        self._fetch(number, self._paths.order[number], self._next[number])
+
+    def _fetch(self, number: int, layer: MixtureOfExperts, placed: PlacedExperts) -> None:
+        """Start to send weights to ranks that have experts which they had not."""
+        before = self._holders.get(number, tuple(() for _ in self._ranks))
+        self._holders[number] = placed.experts
+        held = self._held.setdefault(number, {})
+        wanted = set(placed.experts[layer.rank])
+        for expert in [each for each in held if each not in wanted]:
+            del held[expert]
+        operations: list[dist.P2POp] = []
+        kept: list[torch.Tensor] = []
+        coming: dict[int, nn.Module] = {}
+        template = next(iter(layer.experts.values()))
+        for rank, experts in enumerate(placed.experts):
+            for expert in experts:
+                if expert in layer.layout.own(rank) or expert in before[rank]:
+                    continue
+                home = layer.layout.home(expert, rank)
+                if home == layer.rank:
+                    for tensor in _tensors(layer.experts[str(expert)]):
+                        kept.append(tensor.detach().contiguous())
+                        operations.append(
+                            dist.P2POp(dist.isend, kept[-1], self._ranks[rank], self._weights_group)
+                        )
+                elif rank == layer.rank:
+                    coming[expert] = copy.deepcopy(template).requires_grad_(requires_grad=False)
+                    operations += [
+                        dist.P2POp(dist.irecv, tensor.data, self._ranks[home], self._weights_group)
+                        for tensor in _tensors(coming[expert])
+                    ]
+        works = dist.batch_isend_irecv(operations) if operations else []
+        self._coming[number] = _Transfer(works, coming, kept)
+
+    def _finish(self, number: int, layer: MixtureOfExperts) -> None:
+        """Weights that are on their way to a layer are there."""
+        transfer = self._coming.pop(number, None)
+        if transfer is None:
+            return
+        for work in transfer.works:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise lost_rank(error) from error
+        self._held.setdefault(number, {}).update(transfer.coming)
+        for module in transfer.coming.values():
+            module.train(layer.training)
+
+
+@dataclass(frozen=True)
+class _Transfer:
+    """Weights on their way.
+
+    Attributes:
+        works: What is waited for.
+        coming: Experts that this rank gets.
+        kept: What it sends.
+    """
+
+    works: Sequence[Any]
+    coming: dict[int, nn.Module]
+    kept: list[torch.Tensor]
+
+
+def _tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]

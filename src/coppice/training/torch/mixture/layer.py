@@ -1,0 +1,227 @@
+"""A layer of experts that are shared out over the ranks of a group: ``MixtureOfExperts``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.func import functional_call
+
+from coppice.arguments import checked
+from coppice.errors import InputError
+from coppice.training.torch.mixture.exchanges import DirectExchanges, Exchanges, group_of_ranks
+from coppice.training.torch.mixture.layout import ExpertLayout
+from coppice.training.torch.mixture.pipelined import PipelinedExperts
+from coppice.training.torch.mixture.routing import ExpertRoutes, RoutedRows, balance_loss, route, routed_rows
+
+__all__ = ["ExpertDirector", "MixtureOfExperts", "expert_parameter_names", "mixture_layers"]
+
+
+class ExpertDirector(Protocol):
+    """What runs the experts of a layer in its place, without gradients."""
+
+    def mixed(self, layer: MixtureOfExperts, tokens: torch.Tensor, routes: ExpertRoutes) -> torch.Tensor:
+        """What the experts make of tokens."""
+
+
+class MixtureOfExperts(nn.Module):
+    """Experts over ranks: tokens go to the ranks of their experts and come back.
+
+    Takes the place of a feed-forward layer. Each rank has its own tokens, and E / P of the E experts. Every rank makes
+    every expert in turn and keeps its own, so that with one seed weights are those of one process; keys of the state
+    are those of a model with all experts (``experts.5.weight``), of which a rank has some. A state with all of them
+    can be loaded by any rank.
+
+    Losses are averaged over ranks, as with DistributedDataParallel: gradients of an expert's parameters come out of
+    the backward pass as those of the mean loss, and must not be summed over ranks. Where several ranks have an expert
+    (fewer experts than ranks, or packed ones), those sum its gradients; ``schedule(policy="lina")`` does that.
+
+    Args:
+        width: Size of a token.
+        expert: Makes an expert, a module that keeps the shape of its rows (any number x width).
+        experts: Number of experts; as many on each rank, or each on as many ranks.
+        top: Experts of a token, 1 or 2.
+        capacity_factor: An expert takes at most so many times its even share of the tokens of a rank, and the others
+            pass it by; None: none is dropped.
+        group: The ranks; None: all.
+        pieces: Tokens are cut in so many pieces, exchanged one after the other; ``schedule(policy="lina")`` sets it.
+        of_rank: Experts of a rank; 0: as few as there can be.
+        gate: Makes logits from tokens; None: a linear layer without bias.
+
+    Attributes:
+        layout: Which ranks have which experts.
+        pieces: Pieces of tokens.
+        exchanges: What carries exchanges.
+        director: What takes the place of the experts in inference; None: they run where they are.
+        balance: The loss that keeps experts equally busy, of the last forward pass with gradients; 1 where they are.
+        taken: Experts of the tokens of the last forward pass, tokens x top.
+
+    Raises:
+        InputError: If the numbers do not fit.
+
+    Source: Shazeer et al. (ICLR 2017); gates as in GShard and the Switch Transformer.
+
+    Examples:
+        >>> layer = MixtureOfExperts(8, lambda: torch.nn.Linear(8, 8), experts=4, top=2)
+        >>> layer(torch.ones(2, 3, 8)).shape
+        torch.Size([2, 3, 8])
+    """
+
+    @checked
+    def __init__(
+        self,
+        width: int,
+        expert: Callable[[], nn.Module],
+        *,
+        experts: int,
+        top: Literal[1, 2] = 1,
+        capacity_factor: float | None = None,
+        group: Any = None,
+        pieces: int = 1,
+        of_rank: int = 0,
+        gate: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        joined = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank(group) if joined else 0
+        self.layout = ExpertLayout(experts, dist.get_world_size(group) if joined else 1, of_rank)
+        if top > experts or pieces < 1 or (capacity_factor is not None and capacity_factor <= 0):
+            msg = (
+                f"expected a piece or more, a capacity above 0 and as many experts as a token takes, found "
+                f"`pieces={pieces}`, `capacity_factor={capacity_factor}` and {experts} experts for `top={top}`."
+            )
+            raise InputError(msg)
+        self.width, self.top, self.capacity_factor, self.group = width, top, capacity_factor, group
+        self.pieces = pieces
+        self.gate = gate if gate is not None else nn.Linear(width, experts, bias=False)
+        self.experts = nn.ModuleDict()
+        own = set(self.layout.own(self.rank))
+        for number in range(experts):
+            made = expert()
+            if number in own:
+                self.experts[str(number)] = made
+        self.exchanges: Exchanges = DirectExchanges()
+        self.director: ExpertDirector | None = None
+        self.balance: torch.Tensor | None = None
+        self.taken: torch.Tensor | None = None
+        self.label = "mixture"
+
+    def extra_repr(self) -> str:
+        """What torch shows."""
+        return f"experts={self.layout.experts}, top={self.top}, own={list(self.layout.own(self.rank))}"
+
+    def capacity(self, tokens: int) -> int | None:
+        """Tokens of a rank that an expert takes of so many; None: all."""
+        if self.capacity_factor is None:
+            return None
+        return max(1, math.ceil(self.capacity_factor * self.top * tokens / self.layout.experts))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """What the experts make of tokens, weighted; 0 for tokens that all their experts have dropped.
+
+        Args:
+            x: Tokens, any shape that ends in the width.
+        """
+        tokens = x.reshape(-1, self.width)
+        routes = route(self.gate(tokens), self.top, self.capacity(len(tokens)))
+        self.taken = routes.experts
+        if torch.is_grad_enabled():
+            self.balance = balance_loss(routes)
+        elif self.director is not None:
+            return self.director.mixed(self, tokens, routes).reshape(x.shape)
+        of_rank = self.layout.of_rank
+        members = self.layout.token_group(self.rank)
+        rows = routed_rows(
+            routes.experts // of_rank,
+            routes.experts % of_rank,
+            routes.kept,
+            pieces=self.pieces,
+            shape=(len(members), of_rank),
+        )
+        group = group_of_ranks(self.group, members)
+        parameters, names = [], []
+        for module in self.experts.values():
+            own = {name: each for name, each in module.named_parameters() if each.requires_grad}
+            parameters += list(own.values())
+            names.append(list(own))
+        experts = PipelinedExperts(
+            exchanges=self.exchanges,
+            group=group,
+            sent=rows.counts.cpu(),
+            received=self.received_counts(rows.counts, group),
+            run=self._run,
+            names=names,
+            scale=1 / self.layout.ranks,
+            label=self.label,
+        )
+        return self.combined(tokens, routes, rows, lambda given: experts(given, parameters)).reshape(x.shape)
+
+    def received_counts(self, counts: torch.Tensor, group: Any) -> torch.Tensor:
+        """Rows that come from each rank, pieces x ranks x places, on the host: what others say that they send."""
+        if group is None:
+            return counts.cpu()
+        pieces, ranks, places = counts.shape
+        told = counts.transpose(0, 1).reshape(ranks * pieces * places)
+        each = [pieces * places] * ranks
+        got = self.exchanges.post(f"{self.label} counts", told, each, each, group).wait()
+        return got.view(ranks, pieces, places).transpose(0, 1).cpu()
+
+    def combined(
+        self,
+        tokens: torch.Tensor,
+        routes: ExpertRoutes,
+        rows: RoutedRows,
+        experts: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Tokens sent as rows, and what comes back weighted and added up."""
+        token = rows.order // self.top
+        made = experts(tokens.index_select(0, token))
+        weights = routes.weights.reshape(-1).index_select(0, rows.order)
+        weighted = made * weights[:, None].to(made.dtype)
+        return torch.zeros_like(tokens, dtype=made.dtype).index_add(0, token, weighted)
+
+    def _run(self, place: int, rows: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        module = self.experts[str(self.layout.own(self.rank)[place])]
+        return functional_call(module, dict(parameters), (rows,)) if parameters else module(rows)  # type: ignore[no-any-return]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Forgets experts of other ranks in a state that has all."""
+        own = {str(number) for number in self.layout.own(self.rank)}
+        start = f"{prefix}experts."
+        for key in [each for each in state_dict if each.startswith(start)]:
+            number = key[len(start) :].split(".")[0]
+            if number not in own and number.isdecimal() and int(number) < self.layout.experts:
+                del state_dict[key]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def mixture_layers(model: nn.Module) -> dict[str, MixtureOfExperts]:
+    """The layers of experts of a model, by name; each gets its name as a label."""
+    found = {name: each for name, each in model.named_modules() if isinstance(each, MixtureOfExperts)}
+    for name, layer in found.items():
+        layer.label = name or "mixture"
+    return found
+
+
+@checked
+def expert_parameter_names(model: nn.Module) -> list[str]:
+    """Names of the parameters of a model that belong to experts, which ranks do not share.
+
+    For DistributedDataParallel, which must leave them alone:
+    ``DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, expert_parameter_names(model))``.
+
+    Examples:
+        >>> expert_parameter_names(MixtureOfExperts(2, lambda: torch.nn.Linear(2, 2, bias=False), experts=2))
+        ['experts.0.weight', 'experts.1.weight']
+    """
+    own = {
+        id(parameter)
+        for layer in model.modules()
+        if isinstance(layer, MixtureOfExperts)
+        for parameter in layer.experts.parameters()
+    }
+    return [name for name, parameter in model.named_parameters() if id(parameter) in own]

@@ -1,0 +1,259 @@
+"""One thing at a time on the network: exchanges of tokens and sums of gradients in one order on all ranks.
+
+A thread starts them one after the other, each when the one before is over. Exchanges come in the order in which the
+program asks for them. In a backward pass whose order was made beforehand, sums have places between exchanges: one is
+started if its gradients are there and no exchange has its turn. An exchange does not wait for sums whose gradients
+come later than itself: these go behind it. Which ones are there when a program asks for an exchange follows from the
+program, not from the clock, so what is started, and in which order, is the same on all ranks.
+
+Exchanges and sums run on process groups of their own. On a device nothing waits on the host: what is started is
+ordered behind what came before on a stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from coppice.errors import CheckError
+from coppice.training.torch.mixture.exchanges import (
+    DirectExchanges,
+    PostedExchange,
+    Start,
+    all_to_all,
+    lost_rank,
+)
+from coppice.training.torch.mixture.recording import LineJob, StepEvents
+
+__all__ = ["EXCHANGE", "NetworkLine"]
+
+EXCHANGE = -1
+"""In an order: the next exchange that is asked for."""
+
+
+@dataclass(eq=False)
+class _LinedExchange:
+    """An exchange in the line."""
+
+    line: NetworkLine
+    job: LineJob
+    output: torch.Tensor
+    given: torch.Tensor = field(repr=False)
+
+    def wait(self) -> torch.Tensor:
+        """See :meth:`PostedExchange.wait`."""
+        watch = self.line.watch
+        begin = watch.now() if watch is not None else 0.0
+        self.line.wait(self.job)
+        if watch is not None:
+            watch.waited(self.job.name, begin)
+        return self.output
+
+
+class NetworkLine:
+    """The line of a rank.
+
+    Args:
+        device: Where tensors lie.
+        timeout_s: Longest wait for a job.
+        exchange: Starts an exchange.
+
+    Attributes:
+        started: Names of what was started since the last :meth:`begin`, in their order.
+        told: What the program did since then: what it asked for, what had its gradients and what it noted.
+        watch: Gets the times of exchanges; None: nobody wants them.
+    """
+
+    def __init__(self, device: torch.device, timeout_s: float, exchange: Start = all_to_all) -> None:
+        self._device, self._timeout_s, self._exchange = device, timeout_s, exchange
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._changed = threading.Condition()
+        self._asked: deque[LineJob] = deque()
+        self._order: deque[int] = deque()
+        self._sums: dict[int, LineJob] = {}
+        self._error: BaseException | None = None
+        self._closed = False
+        self.started: list[str] = []
+        self.told: list[str] = []
+        self.watch: StepEvents | None = None
+        self._thread = threading.Thread(target=self._serve, name="coppice line", daemon=True)
+        self._thread.start()
+
+    def post(
+        self, name: str, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any
+    ) -> PostedExchange:
+        """See :meth:`Exchanges.post`."""
+        rows = rows.contiguous()
+        if group is None:
+            return DirectExchanges().post(name, rows, sent, received, None)
+        output = rows.new_empty((sum(received), *rows.shape[1:]))
+
+        def start() -> Sequence[Any]:
+            return [self._exchange(output, rows, received, sent, group)]
+
+        if self.watch is not None:
+            self.watch.exchange(name)
+        job = self._job(name, start)
+        if self.watch is not None:
+            self.watch.jobs.append(job)
+        with self._changed:
+            self.told.append(f"asked for {name}")
+            self._asked.append(job)
+            self._let_pass()
+            self._changed.notify_all()
+        return _LinedExchange(self, job, output, rows)
+
+    def note(self, name: str) -> None:
+        """See :meth:`Exchanges.note`."""
+        self.told.append(name)
+
+    def begin(self, order: Sequence[int]) -> None:
+        """A backward pass begins.
+
+        Args:
+            order: Numbers of sums, and :data:`EXCHANGE` for each exchange.
+        """
+        with self._changed:
+            self._order, self._sums = deque(order), {}
+            self.started, self.told = [], []
+
+    def ready(self, number: int, name: str, start: Callable[[], Sequence[Any]]) -> None:
+        """The gradients of a sum are there."""
+        job = self._job(name, start)
+        with self._changed:
+            self.told.append(f"ready for {name}")
+            self._sums[number] = job
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """The backward pass is over: no exchange comes any more; wait until the order is carried out.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        with self._changed:
+            self._order = deque(each for each in self._order if each != EXCHANGE)
+            self._changed.notify_all()
+            self._await(lambda: not self._order, "the sums of gradients")
+            jobs = list(self._sums.values())
+        for job in jobs:
+            self.wait(job)
+
+    def wait(self, job: LineJob) -> None:
+        """Wait for a job.
+
+        Raises:
+            CheckError: If it failed, or does not end in time.
+        """
+        with self._changed:
+            self._await(lambda: job.done, job.name)
+        if job.after is not None:
+            torch.cuda.current_stream(self._device).wait_event(job.after)
+
+    def close(self) -> None:
+        """End the thread; what has not begun never will."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(timeout=1.0)
+
+    def _await(self, over: Callable[[], bool], what: str) -> None:
+        """Wait for something, with the lock held."""
+        ended = self._changed.wait_for(lambda: self._error is not None or over(), timeout=self._timeout_s)
+        if self._error is not None:
+            raise lost_rank(self._error) from self._error
+        if not ended:
+            msg = (
+                f"expected {what} within {self._timeout_s:g} s, found it under way: a rank is slow or gone, or ranks "
+                "run other layers."
+            )
+            raise CheckError(msg)
+
+    def _job(self, name: str, start: Callable[[], Sequence[Any]]) -> LineJob:
+        job = LineJob(name, start)
+        if self._stream is not None:
+            job.before = torch.cuda.current_stream(self._device).record_event()
+        return job
+
+    def _let_pass(self) -> None:
+        """The last exchange that was asked for goes before sums whose gradients are not there.
+
+        An exchange that no order has foreseen goes behind those sums that are.
+        """
+        turn, head, late = len(self._asked), [], []
+        order = self._order
+        while order:
+            entry = order.popleft()
+            if entry == EXCHANGE:
+                turn -= 1
+            elif entry not in self._sums:
+                late.append(entry)
+                continue
+            head.append(entry)
+            if not turn:
+                break
+        head.extend([EXCHANGE] * turn)
+        self._order = deque([*head, *late, *order])
+
+    def _next(self) -> LineJob | None:
+        """What may start now; None: nothing."""
+        if self._order and self._order[0] != EXCHANGE:
+            job = self._sums.get(self._order[0])
+            if job is not None:
+                self._order.popleft()
+            return job
+        if not self._asked:
+            return None
+        if self._order:
+            self._order.popleft()
+        return self._asked.popleft()
+
+    def _serve(self) -> None:
+        """The thread."""
+        job: LineJob | None = None
+        try:
+            while True:
+                with self._changed:
+                    if job is not None:
+                        job.done = True
+                        self._changed.notify_all()
+                    found: list[LineJob] = []
+
+                    def may_go(found: list[LineJob] = found) -> bool:
+                        following = None if self._closed else self._next()
+                        found.extend([] if following is None else [following])
+                        return self._closed or following is not None
+
+                    self._changed.wait_for(may_go)
+                    if not found:
+                        return
+                    job = found[0]
+                    self.started.append(job.name)
+                self._carry_out(job)
+        except BaseException as error:  # noqa: BLE001 (raised where the training waits)
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _carry_out(self, job: LineJob) -> None:
+        stream = self._stream
+        with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
+            if job.before is not None:
+                stream.wait_event(job.before)
+            begin = time.perf_counter()
+            for work in job.start():
+                work.wait()
+            if (
+                stream is not None and self.watch is not None
+            ):  # times are those of the work, not of its submission
+                stream.synchronize()
+            job.seconds = time.perf_counter() - begin
+            if stream is not None:
+                job.after = stream.record_event()

@@ -1,0 +1,297 @@
+"""A recorded step as operations that the policy Lina plans, and the order of its network as all ranks keep it.
+
+What is simulated is what is carried out: the same pieces of exchanges, the same micro-operations of sums, one of them
+at a time on the network, and the next step only when all sums are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from coppice.iteration.policies.whole.lina import Lina
+from coppice.iteration.policies.whole.operations import (
+    Channel,
+    GraphOperation,
+    Motif,
+    MotifChoice,
+    MotifPlan,
+    OperationGraph,
+)
+from coppice.iteration.running import run_tasks
+from coppice.training.torch.mixture.line import EXCHANGE
+from coppice.training.torch.mixture.recording import COMPUTE, GRADIENT, SENT, TURN, WAITED, StepItem
+
+__all__ = [
+    "GradientSum",
+    "NetworkTimes",
+    "SharedGradients",
+    "StepPlan",
+    "plain_seconds",
+    "plan_recorded_step",
+]
+
+_START = 1e-6
+"""Unit of the costs of a start, in seconds."""
+_DDP_FIRST, _DDP_BYTES = 2**20, 25 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkTimes:
+    """What the network takes.
+
+    Attributes:
+        bytes_per_second: Of an all-reduce of all ranks.
+        sum_seconds: Cost of its start.
+        exchange_seconds: Cost of the start of an exchange, contained in its time.
+    """
+
+    bytes_per_second: float
+    sum_seconds: float
+    exchange_seconds: float
+
+
+@dataclass(frozen=True)
+class SharedGradients:
+    """Gradients that are summed.
+
+    Attributes:
+        bytes: Of the gradient at each place.
+        groups: Number of the ranks that sum it, for places whose gradients not all ranks sum: 1 or more.
+        shares: Time of a sum of each of these over that of one of all ranks, which is the first.
+    """
+
+    bytes: Sequence[int]
+    groups: Mapping[int, int] = field(default_factory=dict)
+    shares: Sequence[float] = (1.0,)
+
+
+@dataclass(frozen=True)
+class GradientSum:
+    """Gradients that are summed together.
+
+    Attributes:
+        places: Their places, in the order in which they come.
+        size_bytes: Bytes of them.
+        group: Number of the ranks that sum them; 0: all.
+        pieces: Micro-operations that it is cut in.
+    """
+
+    places: tuple[int, ...]
+    size_bytes: int
+    group: int = 0
+    pieces: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """What is carried out.
+
+    Attributes:
+        sums: Sums of gradients.
+        token_pieces: Pieces of exchanges.
+        order: Of the network in the backward pass: the number of a micro-operation, counted over all sums, or
+            :data:`~coppice.training.torch.mixture.line.EXCHANGE`.
+        predicted_seconds: Time of a step by simulation.
+    """
+
+    sums: tuple[GradientSum, ...]
+    token_pieces: int
+    order: tuple[int, ...]
+    predicted_seconds: float
+
+
+class _Step:
+    """Operations of a step."""
+
+    def __init__(
+        self,
+        gradients: SharedGradients,
+        network: NetworkTimes,
+        *,
+        bucket_bytes: Sequence[float],
+        one_line: bool,
+    ) -> None:
+        self.gradients, self.network = gradients, network
+        self.bucket_bytes, self.one_line = bucket_bytes, one_line
+        self.operations: list[GraphOperation] = []
+        self.sums: list[GradientSum] = []
+        self.sum_operations: list[int] = []
+        self.exchanges: dict[int, bool] = {}  # operation: in the backward pass
+        self.before: list[int] = []  # what the program waits for
+        self.open: list[list[int]] = [[] for _ in gradients.shares]
+
+    def graph(self, items: Sequence[StepItem], after: float) -> OperationGraph:
+        """All of them."""
+        posted: dict[str, int] = {}
+        groups: dict[str, int] = {}
+        group, first, backward = "", "", False
+        for item in items:
+            if item.kind == COMPUTE and (item.seconds or group):
+                self._device(item.seconds, group)
+            elif item.kind == SENT:
+                if self.one_line:
+                    self._close()
+                opened = _group_of(item.name)
+                if opened and not opened[1]:
+                    groups[opened[0]] = groups.get(opened[0], 0) + 1
+                name = f"{opened[0]} {groups[opened[0]]}" if opened and opened[0] in groups else ""
+                posted[item.name] = self._exchange(item, name)
+                self.exchanges[posted[item.name]] = backward
+                group, first = "", item.name if opened and not opened[1] else ""
+            elif item.kind == WAITED:
+                self.before = [*self.before, posted[item.name]]
+                if item.name == first:
+                    group = self.operations[posted[first]].group
+            elif item.kind == GRADIENT:
+                group = ""
+                self._gradient(item.place)
+            elif item.kind == TURN:
+                backward = True
+        self._close()
+        self.before = [*self.before, *self.sum_operations]
+        self._device(after, "")
+        links = {} if self.one_line else {"network": 1.0}
+        return OperationGraph(
+            operations=tuple(self.operations),
+            channels={
+                "device": Channel(),
+                "network": Channel(start_seconds=_START, loads=links),
+                "sums": Channel(start_seconds=_START, loads=links),
+            },
+        )
+
+    def _add(
+        self, name: str, motif: Motif, decision: str, group: str, size_bytes: float | None = None
+    ) -> int:
+        self.operations.append(
+            GraphOperation(
+                name=name,
+                ways=((motif,),),
+                after=tuple(self.before),
+                decision=decision,
+                group=group,
+                size_bytes=size_bytes,
+            )
+        )
+        return len(self.operations) - 1
+
+    def _device(self, seconds: float, group: str) -> None:
+        number = len(self.operations)
+        motif = Motif(kind="compute", amount=seconds, channels=("device",))
+        self.before = [self._add(f"compute {number}", motif, group, group)]
+
+    def _exchange(self, item: StepItem, group: str) -> int:
+        start = min(item.seconds, self.network.exchange_seconds)
+        motif = Motif(
+            kind="all_to_all",
+            amount=item.seconds - start,
+            channels=("network",),
+            starts=round(start / _START),
+        )
+        return self._add(f"exchange {len(self.operations)}", motif, group, group)
+
+    def _gradient(self, place: int) -> None:
+        group = self.gradients.groups.get(place, 0)
+        self.open[group].append(place)
+        limit = self.bucket_bytes[min(len(self.sums), len(self.bucket_bytes) - 1)]
+        if sum(self.gradients.bytes[each] for each in self.open[group]) >= limit:
+            self._close([group])
+
+    def _close(self, groups: Sequence[int] | None = None) -> None:
+        """What has come of gradients is summed together."""
+        for group in range(len(self.open)) if groups is None else groups:
+            places = tuple(self.open[group])
+            if not places:
+                continue
+            size = sum(self.gradients.bytes[each] for each in places)
+            motif = Motif(
+                kind="all_reduce",
+                amount=self.gradients.shares[group] * size / self.network.bytes_per_second,
+                channels=("network" if self.one_line else "sums",),
+                starts=round(self.network.sum_seconds / _START),
+            )
+            name = f"sum {len(self.sums)}"
+            self.sum_operations.append(self._add(name, motif, name, "", float(size)))
+            self.sums.append(GradientSum(places, size, group))
+            self.open[group] = []
+
+
+_FIRST, _SECOND = ("dispatch", "combine gradient"), ("combine", "dispatch gradient")
+
+
+def _group_of(name: str) -> tuple[str, bool] | None:
+    """Layer and direction of an exchange of rows, and whether it is the second of the two; None: it is another."""
+    head, _, _ = name.rpartition(" ")
+    for number, kinds in enumerate(zip(_FIRST, _SECOND, strict=True)):
+        for second, kind in enumerate(kinds):
+            if head.endswith(f" {kind}"):
+                return f"{head.removesuffix(f' {kind}')} {('forward', 'backward')[number]}", bool(second)
+    return None
+
+
+def plan_recorded_step(
+    items: Sequence[StepItem],
+    after: float,
+    policy: Lina,
+    gradients: SharedGradients,
+    network: NetworkTimes,
+) -> StepPlan:
+    """What the policy makes of a step that was recorded with exchanges in one piece.
+
+    Args:
+        items: The step.
+        after: Seconds from its last sum to the next step.
+        policy: The policy.
+        gradients: What is summed.
+        network: What the network takes.
+    """
+    step = _Step(gradients, network, bucket_bytes=(policy.settings.micro_bytes,), one_line=True)
+    graph = step.graph(items, after)
+    plan = policy.plan(graph)
+    pieces = [plan.choices.get(f"sum {number}", MotifChoice()).pieces for number in range(len(step.sums))]
+    own = {graph.operations[each].decision for each in step.exchanges} - {""}
+    return StepPlan(
+        sums=tuple(replace(each, pieces=count) for each, count in zip(step.sums, pieces, strict=True)),
+        token_pieces=max((plan.choices.get(each, MotifChoice()).pieces for each in own), default=1),
+        order=_network_order(graph, plan, step, pieces),
+        predicted_seconds=graph.seconds(plan),
+    )
+
+
+def _network_order(
+    graph: OperationGraph, plan: MotifPlan, step: _Step, pieces: Sequence[int]
+) -> tuple[int, ...]:
+    """What the network does in the backward pass, in the order in which it starts in the simulation."""
+    tasks = graph.task_graph(plan)
+    times = run_tasks(tasks)
+    kinds: Mapping[str, int] = {name: number for number, name in enumerate(tasks.kind_names)}
+    first = [sum(pieces[:number]) for number in range(len(pieces))]
+    number_of: dict[str, int] = {
+        f"exchange {each}": EXCHANGE for each, backward in step.exchanges.items() if backward
+    } | {f"sum {number}": begin for number, begin in enumerate(first)}
+    found: list[tuple[float, int, int]] = []
+    for task in range(len(tasks)):
+        if tasks.kinds[task] not in (kinds.get("all_to_all"), kinds.get("all_reduce")):
+            continue
+        name, _, piece = tasks.names[task].partition(" (")
+        number = number_of.get(name)
+        if number is not None:
+            at = int(piece.split(" of ")[0]) - 1 if piece else 0
+            found.append((float(times.start[task]), task, number if number == EXCHANGE else number + at))
+    return tuple(number for _, _, number in sorted(found))
+
+
+def plain_seconds(
+    items: Sequence[StepItem], after: float, gradients: SharedGradients, network: NetworkTimes
+) -> float:
+    """Time of the step as it is without a policy: whole exchanges, and buckets of gradients that share the network.
+
+    Args:
+        items: The step.
+        after: Seconds from its last sum to the next step.
+        gradients: What is summed.
+        network: What the network takes.
+    """
+    step = _Step(gradients, network, bucket_bytes=(_DDP_FIRST, _DDP_BYTES), one_line=False)
+    return step.graph(items, after).seconds()

@@ -1,0 +1,436 @@
+"""Lina at work on a model: exchanges of tokens before sums, in the order that the policy's simulation has.
+
+The first steps are recorded: exchanges in one piece, and all gradients summed after the backward pass. Then the times
+of all ranks become the operations that the simulated policy plans, and rank 0 tells its plan: pieces of tokens, sums
+cut in micro-operations, and one order of the network for every backward pass. All sums are there when ``backward()``
+returns, as with DistributedDataParallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from coppice.errors import InputError
+from coppice.iteration.policies.whole.lina import Lina
+from coppice.training.torch.agreement import told_by_first
+from coppice.training.torch.mixture.exchanges import (
+    DirectExchanges,
+    PostedExchange,
+    Start,
+    all_to_all,
+    exchange_start_seconds,
+    group_of_ranks,
+)
+from coppice.training.torch.mixture.layer import mixture_layers
+from coppice.training.torch.mixture.line import NetworkLine
+from coppice.training.torch.mixture.packing import Packing, pack_layer
+from coppice.training.torch.mixture.planning import (
+    GradientSum,
+    NetworkTimes,
+    SharedGradients,
+    StepPlan,
+    plain_seconds,
+    plan_recorded_step,
+)
+from coppice.training.torch.mixture.recording import StepEvents, StepItem, agreed_step
+from coppice.training.torch.overlap.network import measure_network
+from coppice.training.torch.overlap.partitioned import PartitionedOptimizer
+from coppice.training.torch.overlap.pending import ScheduledOptimizer, update_only
+from coppice.training.torch.overlap.pools import Pool
+from coppice.training.torch.overlap.streams import Streams
+from coppice.training.torch.overlap.trained import require_alike, trained_parameters
+
+__all__ = ["MixtureSchedule"]
+
+_SHORT_BYTES = 128 * 1024
+"""About as short as pieces of sums beside exchanges."""
+
+_STATE_KEY = "experts_of_rank"
+
+
+class _LayerExchanges:
+    """A layer's end of the line."""
+
+    def __init__(self, schedule: MixtureSchedule) -> None:
+        self._schedule = schedule
+
+    def post(
+        self, name: str, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any
+    ) -> PostedExchange:
+        """See :meth:`Exchanges.post`."""
+        return self._schedule.line.post(name, rows, sent, received, group)
+
+    def backward_starts(self) -> None:
+        """See :meth:`Exchanges.backward_starts`."""
+        self._schedule.backward_starts()
+
+    def note(self, name: str) -> None:
+        """See :meth:`Exchanges.note`."""
+        self._schedule.line.note(name)
+
+
+class MixtureSchedule:
+    """Lina at work on a model; made by ``schedule``.
+
+    Args:
+        model: A model with :class:`MixtureOfExperts`.
+        optimizer: Its optimizer.
+        policy: The policy.
+        group: The ranks, those of the layers; None: all.
+        network: Bytes per second and seconds per message of an all-reduce; None: measured now.
+        recorded: Steps that are recorded.
+        timeout_s: Longest wait for another rank.
+        packing: When experts are packed; None: never.
+        exchange: Starts an exchange.
+
+    Attributes:
+        line: The network of this rank.
+        plan: What is carried out; while steps are recorded, one sum of all gradients.
+        plain_seconds: Time of a step without the policy, by simulation; 0 while steps are recorded.
+        accumulates: Backward passes only add up.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        policy: Lina,
+        group: Any,
+        *,
+        network: tuple[float, float] | None,
+        recorded: int,
+        timeout_s: float,
+        packing: Packing | None = None,
+        exchange: Start = all_to_all,
+    ) -> None:
+        self.policy, self.accumulates, self.plain_seconds = policy, False, 0.0
+        self._model, self._group, self._packing = model, group, packing
+        self._streams = Streams(group)
+        self._layers = mixture_layers(model)
+        if not self._layers or any(
+            layer.layout.ranks != len(self._streams.ranks) for layer in self._layers.values()
+        ):
+            msg = (
+                f"expected a model with layers of experts (MixtureOfExperts) on {len(self._streams.ranks)} ranks, "
+                f"found {len(self._layers)} of them: build them with the group that trains."
+            )
+            raise InputError(msg)
+        self._recorded = recorded
+        self._events: StepEvents | None = None
+        self._hooks: list[RemovableHandle] = []
+        self._of_tensors: list[RemovableHandle] = []
+        self._learn(optimizer)
+        device = self._trained[0].device
+        self._require_alike()
+        self._share_weights()
+        self._given_network = network
+        self.line = NetworkLine(device, timeout_s, exchange)
+        exchanges = _LayerExchanges(self)
+        for layer in self._layers.values():
+            layer.exchanges = exchanges
+        self._hooks += [
+            model.register_forward_pre_hook(self._model_starts, prepend=True),
+            model.register_forward_hook(self._model_ends, always_call=True),
+        ]
+        given = type(optimizer)
+        optimizer.__class__ = type(f"Scheduled{given.__name__}", (PartitionedOptimizer, given), {})
+        self.optimizer = cast("ScheduledOptimizer", optimizer)
+        self.optimizer.adopt(self)
+        self._in_backward = False
+        self._record()
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Time of a step by simulation; 0 while steps are recorded."""
+        return self.plan.predicted_seconds
+
+    @property
+    def launched(self) -> dict[str, list[str]]:
+        """What the last backward pass has started on the network, in its order."""
+        return {"network": list(self.line.started)}
+
+    def step(self) -> None:
+        """See :meth:`ScheduledOptimizer.step`."""
+        groups = [dict(group) for group in self.optimizer.param_groups]
+        update_only(self.optimizer, groups, self._trained)
+        if self._packing is None or self._recording:
+            return
+        if self._packing.looking:
+            events, self._events, self.line.watch = self._events, None, None
+            assert events is not None
+            for layer in self._packing.layers_to_double(self._layers.values(), events, self._agree):
+                pack_layer(layer, self.optimizer, self._model)
+            if self._packing.packed:
+                self._learn(self.optimizer)
+                self._record()
+        elif self._packing.turn():
+            self._watch()
+
+    def synchronize(self) -> None:
+        """See :meth:`ScheduledOptimizer.synchronize`: sums are there when ``backward()`` returns."""
+
+    def flush(self) -> None:
+        """See :meth:`ScheduledOptimizer.flush`: nothing is outstanding."""
+
+    def close(self) -> None:
+        """See :meth:`ScheduledOptimizer.close`."""
+        self.line.close()
+        for hook in [*self._hooks, *self._of_tensors]:
+            hook.remove()
+        for layer in self._layers.values():
+            layer.exchanges = DirectExchanges()
+        self.optimizer.release()
+
+    def state(self) -> dict[str, Any]:
+        """See :meth:`LateSteps.state`."""
+        return {_STATE_KEY: {name: layer.layout.of_rank for name, layer in self._layers.items()}}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """See :meth:`LateSteps.load`.
+
+        Raises:
+            InputError: If experts were packed otherwise.
+        """
+        own = self.state()[_STATE_KEY]
+        theirs = state.get(_STATE_KEY, own)
+        if theirs != own:
+            msg = (
+                f"expected a state of as many experts on a rank ({own}), found {theirs}: build the layers with "
+                "`of_rank` as in that state."
+            )
+            raise InputError(msg)
+
+    def gradient_norm(self, norm_type: float) -> torch.Tensor:
+        """The norm of all gradients, each expert's counted once."""
+        most = norm_type == float("inf")
+        parts = [torch.zeros((), device=self._trained[0].device) for _ in range(2)]
+        for place, parameter in enumerate(self._trained):
+            if parameter.grad is None:
+                continue
+            norm = torch.linalg.vector_norm(parameter.grad.float(), norm_type)
+            own = place in self._experts
+            if most:
+                parts[own] = torch.maximum(parts[own], norm)
+            else:
+                parts[own] = parts[own] + norm**norm_type / (self._experts[place] if own else 1)
+        dist.all_reduce(
+            parts[1],
+            op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM,
+            group=self._streams.group("sums"),
+        )
+        return torch.maximum(*parts) if most else (parts[0] + parts[1]) ** (1 / norm_type)
+
+    def backward_starts(self) -> None:
+        """A layer's backward pass is about to post exchanges."""
+        if not self.accumulates and not self._in_backward:
+            self._begin_backward()
+
+    def _learn(self, optimizer: torch.optim.Optimizer) -> None:
+        """What is trained now, and who sums its gradients."""
+        for hook in self._of_tensors:
+            hook.remove()
+        self._names, self._trained = trained_parameters(self._model, optimizer)
+        self._places = {id(parameter): place for place, parameter in enumerate(self._trained)}
+        self._experts: dict[int, int] = {}  # place: ranks that have it
+        groups: dict[tuple[int, ...], int] = {}
+        of_place: dict[int, int] = {}
+        for layer in self._layers.values():
+            replicas = tuple(layer.layout.replicas(layer.rank))
+            own = [self._places[id(p)] for p in layer.experts.parameters() if id(p) in self._places]
+            self._experts |= dict.fromkeys(own, len(replicas))
+            if len(replicas) > 1:
+                number = groups.setdefault(replicas, len(groups) + 1)
+                of_place |= dict.fromkeys(own, number)
+        ranks = len(self._streams.ranks)
+        self._groups = [self._streams.group("sums"), *(group_of_ranks(self._group, each) for each in groups)]
+        self._gradients = SharedGradients(
+            bytes=[each.numel() * each.element_size() for each in self._trained],
+            groups=of_place,
+            shares=(1.0, *((1 - 1 / len(each)) / (1 - 1 / ranks) for each in groups)),
+        )
+        self._summed = [
+            place for place in range(len(self._trained)) if place not in self._experts or place in of_place
+        ]
+        self._of_tensors = [
+            parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+            for parameter in self._trained
+        ]
+
+    def _require_alike(self) -> None:
+        shared = [place for place in range(len(self._trained)) if place not in self._experts]
+        require_alike(
+            [self._names[place] for place in shared],
+            [self._trained[place] for place in shared],
+            self._streams.group("sums"),
+        )
+
+    def _share_weights(self) -> None:
+        """All have rank 0's, and replicas of an expert those of the first of them."""
+        own = {id(each) for layer in self._layers.values() for each in _tensors(layer.experts)}
+        with torch.no_grad():
+            for tensor in _tensors(self._model):
+                if id(tensor) not in own:
+                    dist.broadcast(
+                        tensor.detach(), src=self._streams.ranks[0], group=self._streams.group("sums")
+                    )
+            for layer in self._layers.values():
+                replicas = layer.layout.replicas(layer.rank)
+                group = group_of_ranks(self._group, replicas)
+                for tensor in _tensors(layer.experts) if group is not None else ():
+                    dist.broadcast(tensor.detach(), src=self._streams.ranks[replicas[0]], group=group)
+
+    def _watch(self) -> None:
+        """Look at the times of a step."""
+        device = self._trained[0].device
+        self._events = StepEvents(
+            (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else lambda: None
+        )
+        self.line.watch = self._events
+
+    def _record(self) -> None:
+        """Steps are recorded from now on: exchanges in one piece, and sums after all."""
+        self._iteration = 0
+        self._events = None
+        self.plain_seconds = 0.0
+        sums = [
+            GradientSum(places, sum(self._gradients.bytes[each] for each in places), group)
+            for group in range(len(self._groups))
+            if (places := tuple(p for p in self._summed if self._gradients.groups.get(p, 0) == group))
+        ]
+        self._adopt(
+            StepPlan(sums=tuple(sums), token_pieces=1, order=tuple(range(len(sums))), predicted_seconds=0.0)
+        )
+
+    def _adopt(self, plan: StepPlan) -> None:
+        """Carry out a plan from now on."""
+        self.plan = plan
+        for layer in self._layers.values():
+            layer.pieces = plan.token_pieces
+        self._pools = [Pool([self._trained[place] for place in each.places], 1) for each in plan.sums]
+        self._sum_of = {place: number for number, each in enumerate(plan.sums) for place in each.places}
+        self._views = {
+            place: view
+            for each, pool in zip(plan.sums, self._pools, strict=True)
+            for place, view in zip(each.places, pool.views, strict=True)
+        }
+
+    @property
+    def _recording(self) -> bool:
+        return self._iteration < self._recorded
+
+    def _model_starts(self, *_: object) -> None:
+        if not (self._model.training and torch.is_grad_enabled()):
+            return
+        if self._recording and self._iteration and self._events is None:  # the first one is not timed
+            self._watch()
+        if self._events is not None:
+            self._events.begin()
+
+    def _model_ends(self, *_: object) -> None:
+        if self._model.training and torch.is_grad_enabled() and self._events is not None:
+            self._events.turn()
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        """Autograd has made a gradient."""
+        if self.accumulates:
+            return
+        self.backward_starts()
+        place = self._places[id(parameter)]
+        gradient = parameter.grad
+        if gradient is None or gradient.is_sparse:
+            msg = f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
+            raise InputError(msg)
+        if place not in self._sum_of:
+            return
+        if self._events is not None:
+            self._events.gradient(place)
+        scale = 1.0 if place in self._experts else 1 / len(self._streams.ranks)
+        torch.mul(gradient, scale, out=self._views[place])
+        number = self._sum_of[place]
+        self._missing[number].discard(place)
+        if not self._missing[number] and not self._recording:
+            self._ready(number)
+
+    def _ready(self, number: int) -> None:
+        """All gradients of a sum are there."""
+        each, pool = self.plan.sums[number], self._pools[number]
+        first = sum(other.pieces for other in self.plan.sums[:number])
+        size, group = each.size_bytes / each.pieces, self._groups[each.group]
+        for piece in range(each.pieces):
+            slices = pool.slices(piece * size, size)
+
+            def start(slices: Sequence[torch.Tensor] = slices) -> list[Any]:
+                return [dist.all_reduce(one, group=group, async_op=True) for one in slices]
+
+            self.line.ready(first + piece, f"sum {number} piece {piece}", start)
+
+    def _begin_backward(self) -> None:
+        self._in_backward = True
+        self._missing = [set(each.places) for each in self.plan.sums]
+        self.line.begin(self.plan.order)
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
+
+    def _end_backward(self) -> None:
+        """Autograd is done: wait for all sums."""
+        self._in_backward = False
+        missing = sorted(set().union(*self._missing))
+        if missing:
+            names = [self._names[place] for place in missing]
+            msg = (
+                f"expected gradients of all trained parameters, found none of {', '.join(names[:3])}"
+                f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}: freeze what is not used "
+                "(requires_grad=False), or use it in every iteration."
+            )
+            raise InputError(msg)
+        if self._events is not None:
+            self._events.end_backward()
+        if self._recording:
+            for number in range(len(self.plan.sums)):
+                self._ready(number)
+        self.line.drain()
+        for place, view in self._views.items():
+            self._trained[place].grad = view
+        if self._events is not None:
+            self._events.ended()
+        if self._recording:
+            self._iteration += 1
+            if not self._recording:
+                self._replan()
+
+    def _replan(self) -> None:
+        """All ranks adopt the policy's plan for what was recorded."""
+        assert self._events is not None
+        items, after = agreed_step(self._events, self._streams.group("sums"))
+        self._events = self.line.watch = None
+        self._network = self._measured_network()
+        found = self._agree(lambda: self._planned(items, after))
+        self.plain_seconds = found[1]
+        self._adopt(found[0])
+
+    def _measured_network(self) -> NetworkTimes:
+        """What the network takes, as it is now that steps are recorded."""
+        sums, device = self._streams.group("sums"), self._trained[0].device
+        rate, start = self._given_network or measure_network(sums, device, small_bytes=_SHORT_BYTES)
+        return NetworkTimes(
+            bytes_per_second=rate,
+            sum_seconds=start,
+            exchange_seconds=start if self._given_network else exchange_start_seconds(sums, device),
+        )
+
+    def _planned(self, items: Sequence[StepItem], after: float) -> tuple[StepPlan, float]:
+        given = self._gradients, self._network
+        return plan_recorded_step(items, after, self.policy, *given), plain_seconds(items, after, *given)
+
+    def _agree(self, make: Any) -> Any:
+        """What rank 0 makes, on all ranks."""
+        return told_by_first(make, first=self._streams.ranks[0], group=self._streams.group("sums"))
+
+
+def _tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]

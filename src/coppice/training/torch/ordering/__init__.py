@@ -1,0 +1,1 @@
+"""What is needed first goes first: gradients of weights, gathers of FSDP2, slices of parameter servers."""

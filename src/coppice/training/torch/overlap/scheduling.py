@@ -1,0 +1,125 @@
+"""``schedule(model, optimizer, policy=...)``: a policy's messages sent while a real model trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from coppice.errors import InputError
+from coppice.iteration.policies.whole.centauri import Centauri
+from coppice.iteration.policies.whole.lina import Lina
+from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.syndicate import Syndicate
+from coppice.training.torch.chunked.scheduling import schedule_whole_step
+from coppice.training.torch.mixture.scheduling import schedule_mixture
+from coppice.training.torch.overlap.pending import ScheduledOptimizer
+from coppice.training.torch.overlap.planning import data_parallel_policy
+from coppice.training.torch.overlap.schedule import OverlapSchedule
+from coppice.training.torch.overlap.streams import Streams
+from coppice.training.torch.overlap.tuner import TuningOptions
+
+__all__ = ["schedule"]
+
+
+def schedule(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    policy: str | WholePolicy = "bytescheduler",
+    *,
+    group: dist.ProcessGroup | None = None,
+    tune: bool | str = False,
+    trials: int | None = None,
+    window: int = 5,
+    network: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
+    recorded: int = 4,
+    timeout_s: float = 600.0,
+    unused: bool = False,
+    servers: Sequence[str] | None = None,
+    **settings: Any,
+) -> tuple[nn.Module, ScheduledOptimizer]:
+    """Train with a policy of overlap: gradients are averaged over the ranks as the policy says.
+
+    Both are the objects that were given: the model gets hooks and keeps its keys, the optimizer a class whose steps may
+    come late. Works on any process group of torch; every rank calls this.
+
+    Args:
+        model: The model; its parameters become those of rank 0, as with DistributedDataParallel.
+        optimizer: Its optimizer, of ``torch.optim`` (but ``LBFGS``) or another that updates each parameter by itself.
+        policy: A policy that decides about gradients: ``ddp``, ``bytescheduler``, ``dear``, ``p3``, ``pace``,
+            ``priority``, ``ooo``, ``tictac``, ``gradientflow``, ``poseidon``, ``jia``, ``mg-wfbp``, ``wfbp``,
+            ``serial``; or ``lina``, for models with :class:`~coppice.training.torch.MixtureOfExperts`; or a plan
+            of the whole step, ``centauri`` or ``syndicate``, for models of
+            :class:`~coppice.training.torch.ParallelSection` parts.
+        group: The ranks; None: all.
+        tune: ``"simulation"``: take the settings that simulations of the recorded workload find best.
+            ``"training"``: try settings while the training goes on, and keep those with which iterations are shortest.
+            True: both, those that are best in simulations first. False: take those that are given.
+        trials: Settings that are tried in training, for four windows each; None: as many as suit the policy.
+        window: Iterations of a window.
+        network: Bytes per second and seconds per message of an all-reduce; of plans of the whole step those of
+            ``inside`` and ``between`` boxes by name; None: measured.
+        recorded: Iterations that are recorded, 2 or more; the first is not timed.
+        timeout_s: Longest wait for another rank.
+        unused: Tensors may have no gradient in an iteration, others on each rank (``find_unused_parameters`` of
+            DistributedDataParallel). What has none on any rank is not updated. Costs a small sum an iteration.
+        servers: For ``p3`` and ``tictac``: addresses (``host:port``) of processes in
+            :func:`~coppice.training.torch.serve_parameters`, which hold the parameters when iterations are recorded.
+        settings: Options of the policy. Of plans of the whole step also ``data`` (the group of ranks with the same
+            share; none needed where ranks share nothing), ``topology`` or ``ranks_of_box``, ``shard=True`` (every
+            replica keeps a part of the weights of sections) and ``ahead`` (sections gathered ahead).
+
+    Raises:
+        InputError: If the policy, its options, the optimizer or the parameters do not fit.
+
+    Examples:
+        >>> import torch, torch.distributed as dist
+        >>> store = dist.HashStore()
+        >>> dist.init_process_group("gloo", rank=0, world_size=1, store=store)
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> model, optimizer = schedule(model, optimizer, policy="ddp", network=(1e9, 1e-5))
+        >>> model(torch.ones(1, 2)).sum().backward()
+        >>> optimizer.step()
+        >>> optimizer.flush()
+        >>> dist.destroy_process_group()
+    """
+    if recorded < 2:
+        msg = f"expected 2 recorded iterations or more, found {recorded}: the first one is not timed."
+        raise InputError(msg)
+    if isinstance(optimizer, ScheduledOptimizer):
+        msg = "expected an optimizer that is not scheduled yet, found one that is: call optimizer.close() first."
+        raise InputError(msg)
+    tuning = TuningOptions(mode=tune, trials=trials, window=window)
+    times: dict[str, Any] = {"network": network, "recorded": recorded, "timeout_s": timeout_s}
+    whole = isinstance(policy, WholePolicy) or policy in (Centauri.name, Syndicate.name, Lina.name)
+    if whole and (unused or servers is not None):
+        msg = f"expected neither `unused` nor `servers` with {policy}, found one: it sums every gradient in its order."
+        raise InputError(msg)
+    if isinstance(policy, WholePolicy) or policy in (Centauri.name, Syndicate.name):
+        if group is not None or tune not in (False, "simulation"):
+            found = "a group of some" if group is not None else f"`tune={tune!r}`"
+            msg = f"expected a plan of the whole step for all ranks, made by simulation, found {found}: leave it out."
+            raise InputError(msg)
+        return model, schedule_whole_step(model, optimizer, policy, **times, **settings)
+    if isinstance(network, Mapping):
+        msg = f"expected `network` of {policy} as bytes per second and seconds per message, found figures by name."
+        raise InputError(msg)
+    if policy == Lina.name:
+        return model, schedule_mixture(model, optimizer, group=group, **times, **settings)
+    made = OverlapSchedule(
+        model,
+        optimizer,
+        data_parallel_policy(policy, settings),
+        Streams(group),
+        tuning=tuning,
+        network=network,
+        recorded=recorded,
+        timeout_s=timeout_s,
+        unused=unused,
+        servers=servers,
+    )
+    return model, made.optimizer

@@ -1,0 +1,170 @@
+"""Settings tried while the training goes on; all ranks change them before the same backward pass, by rank 0's word.
+
+A trial is a window of iterations that is not measured, in which what was under way under the settings before it runs
+out, and windows that are. All ranks count the iterations; rank 0 has the clock, proposes, and tells the others. The
+change comes when all sums of the iteration before are used and none of the next is sent, so the training is the plain
+one whatever is tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.data_parallel.online import MeasuredTrial, OnlineTuner
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.training.torch.agreement import told_by_first
+from coppice.training.torch.overlap.streams import Streams
+
+__all__ = ["TUNER_KEY", "TrainingTuner", "TuningOptions"]
+
+TUNER_KEY = "tuning_trials"
+"""Where an optimizer's state has the trials."""
+
+_WINDOWS = 3  # measured in a trial, after one that is not
+
+_Told = tuple[Mapping[str, Any], bool, list[MeasuredTrial]]
+"""Settings, whether trials follow, and those that were made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningOptions:
+    """How settings are found.
+
+    Attributes:
+        mode: ``simulation``, ``training`` by measured windows, True both, False neither.
+        trials: Trials in the training; None: as many as the policy says.
+        window: Iterations of a window.
+
+    Raises:
+        InputError: If one is none of these.
+    """
+
+    mode: bool | str
+    trials: int | None
+    window: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mode, bool) and self.mode not in ("simulation", "training"):
+            msg = f"expected `tune` True, False, 'simulation' or 'training', found {self.mode!r}."
+            raise InputError(msg)
+        for name, value in (("trials", self.trials), ("window", self.window)):
+            if value is not None and value < 1:
+                msg = f"expected `{name}` of 1 or more, found {value}."
+                raise InputError(msg)
+
+
+class TrainingTuner:
+    """Trials of settings of a policy; every rank has one.
+
+    Args:
+        options: How settings are found.
+        streams: The ranks, and where they talk.
+        device: Where they compute.
+
+    Attributes:
+        trials: What was measured.
+        active: There are trials to come.
+    """
+
+    def __init__(self, options: TuningOptions, streams: Streams, device: torch.device) -> None:
+        self.trials: list[MeasuredTrial] = []
+        self.active = False
+        self._options, self._streams, self._device = options, streams, device
+        self._tuner: OnlineTuner | None = None
+        self._iteration = 0
+        self._ticks: list[float] = []
+
+    def begin(self, policy: DataParallelPolicy, workload: LayerWorkload) -> DataParallelPolicy:
+        """The policy with the settings to start from, as rank 0 says; every rank calls this."""
+        if not self._options.mode:
+            return policy
+
+        def settings() -> _Told:
+            if self._options.mode == "simulation":
+                return policy.tune(workload), False, []
+            self._tuner = OnlineTuner(
+                policy,
+                workload,
+                simulated=self._options.mode is True,
+                trials=self._options.trials,
+                known=self.trials,
+            )
+            return self._proposed(self._tuner)
+
+        return self._told(policy, settings)
+
+    def iteration(self, policy: DataParallelPolicy) -> DataParallelPolicy:
+        """An iteration begins; the policy with its settings, others if it begins a trial or follows the last one."""
+        if not self.active:
+            return policy
+        count, window = self._iteration, self._options.window
+        self._iteration += 1
+        if count % window == 0 and self._first:
+            self._ticks.append(self._now())
+        if count < window * (1 + _WINDOWS):
+            return policy
+        self._iteration, ticks = 1, self._ticks  # this one is the first of the next trial
+        self._ticks = ticks[-1:]
+
+        def settings() -> _Told:
+            assert self._tuner is not None
+            self._tuner.conclude([(end - start) / window for start, end in itertools.pairwise(ticks[1:])])
+            return self._proposed(self._tuner)
+
+        return self._told(policy, settings)
+
+    def state(self) -> dict[str, Any]:
+        """What an optimizer's state has of it."""
+        if not self.trials:
+            return {}
+        return {
+            TUNER_KEY: [
+                {"settings": msgspec.to_builtins(each.settings), "windows": list(each.windows)}
+                for each in self.trials
+            ]
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Trials of a state are not made again, if they are known before the first."""
+        if self._tuner is None and not self.active:
+            self.trials = [
+                MeasuredTrial(settings=each["settings"], windows=tuple(each["windows"]))
+                for each in state.get(TUNER_KEY, [])
+            ]
+
+    @property
+    def _first(self) -> bool:
+        return self._streams.rank == 0
+
+    @staticmethod
+    def _proposed(tuner: OnlineTuner) -> _Told:
+        return tuner.settings, not tuner.done, tuner.trials
+
+    def _told(self, policy: DataParallelPolicy, settings: Callable[[], _Told]) -> DataParallelPolicy:
+        """What rank 0 says, on every rank."""
+        found, self.active, self.trials = told_by_first(
+            settings,
+            first=self._streams.ranks[0],
+            group=self._streams.group("network"),
+            device=self._object_device,
+        )
+        return type(policy).of(**found)
+
+    @property
+    def _object_device(self) -> torch.device | None:
+        """Where NCCL takes bytes from; None: the group knows."""
+        return self._device if self._device.type == "cuda" else None
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()

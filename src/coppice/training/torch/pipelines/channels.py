@@ -1,0 +1,274 @@
+"""Activations and their gradients between devices: sent at once, received ahead of the pass that takes them.
+
+A channel is a direction between two devices with a process group of its own. What goes through it does so in the order
+of the sender's program, which the receiver knows: it asks for several messages ahead in this order and keeps what has
+come until a pass takes it. So any order of passes that does not wait for itself ends, on backends that tell messages
+by tags and on those that tell them by order.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from coppice.errors import InputError
+from coppice.iteration.pipeline.order import StagePass, Work
+from coppice.training.torch.pipelines.layout import PipelineLayout
+from coppice.training.torch.pipelines.sums import LinkTokens, lost_rank
+
+__all__ = ["StageChannels", "TensorKind"]
+
+_HEADER = 64
+_TYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
+
+
+@dataclass(frozen=True)
+class TensorKind:
+    """Shape and type of a tensor between stages, and whether it has a gradient."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    trained: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorKind:
+        """That of a tensor."""
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
+
+    def empty(self, device: torch.device) -> torch.Tensor:
+        """A tensor of it."""
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
+
+class StageChannels:
+    """What a device sends to others and receives from them.
+
+    Args:
+        layout: The ranks.
+        hops: Pairs of devices between which something goes, of all devices.
+        device: Where tensors lie.
+        ahead: Messages of a channel that are asked for before they are needed.
+        tokens: What is told of sends under way.
+    """
+
+    def __init__(
+        self,
+        layout: PipelineLayout,
+        hops: Iterable[tuple[int, int]],
+        device: torch.device,
+        *,
+        ahead: int,
+        tokens: LinkTokens,
+    ) -> None:
+        self._layout, self._device, self._ahead, self._tokens = layout, device, ahead, tokens
+        self._groups = layout.hop_groups(hops)
+        self._expected: dict[int, deque[StagePass]] = {}
+        self._posted: dict[StagePass, list[tuple[torch.Tensor, Any]]] = {}
+        self._waiting: dict[int, int] = {}  # posted and not taken, by the device that sends
+        self.kinds: dict[tuple[int, Work], tuple[TensorKind, ...]] = {}
+        """What a stage gives to the next one (F), and to the one before (B)."""
+
+    def expect(self, sends: Mapping[int, Sequence[StagePass]]) -> None:
+        """What devices will send to this one, by device, in their order."""
+        for device, passes in sends.items():
+            self._expected.setdefault(device, deque()).extend(passes)
+            self._waiting.setdefault(device, 0)
+            self._post(device, None)
+
+    def send(self, each: StagePass, to: int, tensors: Sequence[torch.Tensor], *, says_kinds: bool) -> None:
+        """Send what a pass gives; with what it is where the receiver cannot know.
+
+        Raises:
+            InputError: If a stage gives other shapes than before.
+            CheckError: If a rank does not answer.
+        """
+        kinds = tuple(map(TensorKind.of, tensors))
+        key = (each.stage, each.work)
+        try:
+            if says_kinds and self.kinds.get(key) != kinds:
+                if key in self.kinds:
+                    msg = (
+                        f"expected stage {each.stage} to give tensors of {_shapes(self.kinds[key])} as before, "
+                        f"found {_shapes(kinds)}: keep all batches of one size."
+                    )
+                    raise InputError(msg)
+                self._start(to, _header(kinds, self._device))
+                self.kinds[key] = kinds
+            for tensor in tensors:
+                self._start(to, tensor.detach().contiguous())
+        except RuntimeError as error:
+            raise lost_rank(error, "the pipeline") from error
+
+    def take(self, source: StagePass, device: int) -> list[torch.Tensor]:
+        """Wait for what a pass of another device gives.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        try:
+            if source not in self._posted:
+                self._post(device, source)
+            parts = self._posted.pop(source)
+            self._waiting[device] -= 1
+            for _, work in parts:
+                self._wait(work)
+            self._post(device, None)
+        except RuntimeError as error:
+            raise lost_rank(error, "the pipeline") from error
+        return [tensor for tensor, _ in parts]
+
+    def send_now(self, to: int, tensors: Sequence[torch.Tensor]) -> None:
+        """Send tensors of any shape outside of a program.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        try:
+            self._start(to, _header(tuple(map(TensorKind.of, tensors)), self._device))
+            for tensor in tensors:
+                self._start(to, tensor.detach().contiguous())
+        except RuntimeError as error:
+            raise lost_rank(error, "the pipeline") from error
+
+    def take_now(self, device: int) -> list[torch.Tensor]:
+        """Receive them.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        try:
+            return [self._received(kind, device) for kind in self._kinds_from(device)]
+        except RuntimeError as error:
+            raise lost_rank(error, "the pipeline") from error
+
+    def measured_seconds(self, hop: tuple[int, int], key: tuple[int, Work], rounds: int = 6) -> float:
+        """Seconds until another device has what a stage gives: half of there and back; 0 on devices in between.
+
+        Args:
+            hop: The device of the stage, and the other one.
+            key: The stage, and the direction.
+            rounds: How often; the first time does not count.
+        """
+        own = self._layout.device
+        if hop[0] == hop[1] or own not in hop:
+            return 0.0
+        self.finish()
+        other = hop[1] if own == hop[0] else hop[0]
+        tensors = [kind.empty(self._device) for kind in self.kinds[key]]
+        found = []
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            for go in (True, False) if own == hop[0] else (False, True):
+                for tensor in tensors:
+                    if go:
+                        self._start(other, tensor)
+                    else:
+                        group = self._groups[self._from(other)]
+                        self._wait(dist.irecv(tensor, self._rank(other), group))
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            found.append((time.perf_counter() - begin) / 2)
+        self.finish()
+        return statistics.median(found[1:])
+
+    def finish(self) -> None:
+        """Wait until everything that was sent has arrived.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        self._tokens.await_sent(self._layout.timeout.total_seconds())
+
+    def _post(self, device: int, needed: StagePass | None) -> None:
+        """Ask for what a device sends next: some ahead, and all up to what is needed."""
+        queue = self._expected[device]
+        while queue and (needed is not None or self._waiting[device] < self._ahead):
+            source = queue[0]
+            work = Work.FORWARD if source.work is Work.FORWARD else Work.BACKWARD
+            kinds = self.kinds.get((source.stage, work))
+            if kinds is None:
+                if needed is None:
+                    return
+                kinds = self.kinds[source.stage, work] = self._kinds_from(device)
+            queue.popleft()
+            parts = []
+            for kind in kinds:
+                tensor = kind.empty(self._device)
+                parts.append(
+                    (tensor, dist.irecv(tensor, self._rank(device), self._groups[self._from(device)]))
+                )
+            self._posted[source] = parts
+            self._waiting[device] += 1
+            if source == needed:
+                return
+
+    def _kinds_from(self, device: int) -> tuple[TensorKind, ...]:
+        """What a device says of the tensors that it sends next."""
+        header = self._received(TensorKind((_HEADER,), torch.int64, trained=False), device)
+        return _kinds(header.tolist())
+
+    def _received(self, kind: TensorKind, device: int) -> torch.Tensor:
+        tensor = kind.empty(self._device)
+        self._wait(dist.irecv(tensor, self._rank(device), self._groups[self._from(device)]))
+        return tensor
+
+    def _start(self, to: int, tensor: torch.Tensor) -> None:
+        work = dist.isend(tensor, self._rank(to), self._groups[self._layout.device, to])
+        self._tokens.watch(work, tensor)
+
+    def _wait(self, work: Any) -> None:
+        if self._device.type == "cuda":
+            work.wait()  # orders the stream; with a limit it would hold the host up
+        else:
+            work.wait(self._layout.timeout)
+
+    def _rank(self, device: int) -> int:
+        return self._layout.rows[self._layout.replica][device]
+
+    def _from(self, device: int) -> tuple[int, int]:
+        return (device, self._layout.device)
+
+
+def _header(kinds: Sequence[TensorKind], device: torch.device) -> torch.Tensor:
+    numbers = [len(kinds)]
+    for kind in kinds:
+        if kind.dtype not in _TYPES:
+            msg = f"expected tensors between stages of a type such as float32 or int64, found {kind.dtype}."
+            raise InputError(msg)
+        numbers += [_TYPES.index(kind.dtype), int(kind.trained), len(kind.shape), *kind.shape]
+    if len(numbers) > _HEADER:
+        msg = f"expected fewer tensors and dimensions between stages, found {_shapes(kinds)}."
+        raise InputError(msg)
+    return torch.tensor(numbers + [0] * (_HEADER - len(numbers)), dtype=torch.int64, device=device)
+
+
+def _kinds(numbers: Sequence[int]) -> tuple[TensorKind, ...]:
+    found, place = [], 1
+    for _ in range(numbers[0]):
+        kind, trained, dimensions = numbers[place : place + 3]
+        shape = tuple(numbers[place + 3 : place + 3 + dimensions])
+        found.append(TensorKind(shape, _TYPES[kind], bool(trained)))
+        place += 3 + dimensions
+    return tuple(found)
+
+
+def _shapes(kinds: Sequence[TensorKind]) -> str:
+    return " and ".join("x".join(map(str, kind.shape)) or "one number" for kind in kinds)

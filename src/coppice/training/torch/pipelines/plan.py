@@ -1,0 +1,274 @@
+"""What a policy of pipelines says of real stages: passes of devices, messages, when a stage is updated.
+
+The policy is the object that simulation runs; a layer of its workload is a stage, or a half of one where the embedding
+goes by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.graph import pipeline_graph
+from coppice.iteration.pipeline.order import PipelineOrder
+from coppice.iteration.pipeline.orders import ORDERS
+from coppice.iteration.pipeline.runnable import check_ends
+from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.policies.pipelined.fold3d import Fold3D
+from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt
+from coppice.iteration.policies.pipelined.trirace import TriRace
+from coppice.iteration.policies.policy import IterationGraph
+from coppice.iteration.steady import steady_iteration
+from coppice.training.torch.pipelines.sums import EMBEDDING, GRADIENTS
+
+__all__ = ["PipelinePlan", "PlannedSum", "StageCosts", "pipeline_plan", "stage_workload"]
+
+_NAMES = sorted({name for name, each in POLICIES.items() if issubclass(each, Pipelined)} | set(ORDERS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSum:
+    """A message with gradients of a stage.
+
+    Attributes:
+        stage: The stage.
+        low: Share of its gradients at which the message begins.
+        high: Share at which it ends.
+        after_forward: Stage with whose next forward pass it is launched; None: after the last backward pass of its own.
+        urgency: Its class of traffic.
+        number: Place among all messages of the policy.
+    """
+
+    stage: int
+    low: Fraction
+    high: Fraction
+    after_forward: int | None = None
+    urgency: int = GRADIENTS
+    number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelinePlan:
+    """What every rank carries out.
+
+    Attributes:
+        order: Passes of devices; of an asynchronous pipeline those of one group, as if it drained.
+        sums: Messages.
+        barrier: All stages are updated at the end of an iteration; otherwise each before it runs again.
+        staleness: Iterations by which gradients are late.
+        classes: More urgent traffic goes first.
+        delayed: Sums are awaited when a stage is updated; otherwise when they are launched.
+        iterations: Tasks of so many iterations in simulation.
+    """
+
+    order: PipelineOrder
+    sums: tuple[PlannedSum, ...]
+    barrier: bool
+    staleness: int
+    classes: bool
+    delayed: bool
+    iterations: Callable[[int], IterationGraph]
+
+    def predicted_seconds(self) -> float:
+        """Time of an iteration in the long run, in simulation."""
+        return steady_iteration(self.iterations).seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCosts:
+    """What stages take.
+
+    Attributes:
+        forward: Seconds of the forward pass of each over a micro-batch.
+        backward: Seconds of its backward pass.
+        weight: Seconds of those that gradients of weights take; empty: half.
+        bytes: Bytes of its gradients that are summed over replicas.
+        network: Bytes per second and seconds per message of a sum.
+        transfer: Seconds until another device has what a stage gives.
+        embedding_bytes: Bytes of the embedding of the first stage, within its bytes, where it goes by itself.
+        touched: Share of its rows that a replica touches in an iteration.
+    """
+
+    forward: Sequence[float]
+    backward: Sequence[float]
+    weight: Sequence[float] = ()
+    bytes: Sequence[float] = ()
+    network: tuple[float, float] = (1e9, 0.0)
+    transfer: float = 0.0
+    embedding_bytes: float = 0.0
+    touched: float = 0.5
+
+
+def stage_workload(costs: StageCosts, replicas: int) -> LayerWorkload:
+    """The workload of stages, a layer for each; two where the embedding goes by itself, the first of them without time.
+
+    Args:
+        costs: What stages take.
+        replicas: Replicas of the pipeline; one sums nothing.
+    """
+    sizes = [float(size) if replicas > 1 else 0.0 for size in costs.bytes]
+    columns = [list(costs.forward), list(costs.backward), sizes, list(costs.weight)]
+    if costs.embedding_bytes:
+        pairs = [[value for each in column for value in (0.0, each)] for column in columns]
+        pairs[2][0] = float(costs.embedding_bytes) if replicas > 1 else 0.0
+        pairs[2][1] -= pairs[2][0]
+        columns = pairs
+    rate, message = costs.network
+    return LayerWorkload(
+        forward=tuple(columns[0]),
+        backward=tuple(columns[1]),
+        bytes=tuple(columns[2]),
+        weight_backward=tuple(columns[3]),
+        bytes_per_second=rate,
+        message_seconds=message,
+        workers=max(replicas, 1),
+    )
+
+
+def pipeline_plan(
+    order: str | PipelineOrder,
+    settings: Mapping[str, Any],
+    workload: LayerWorkload,
+    *,
+    devices: int,
+    stages: int,
+    micro_batches: int,
+    transfer_seconds: float,
+) -> PipelinePlan:
+    """What is carried out of an order or a policy.
+
+    Args:
+        order: Its name, or an order.
+        settings: Options of a policy beside those that the training has.
+        workload: Times and bytes of the stages.
+        devices: Devices in a row.
+        stages: Number of stages.
+        micro_batches: Micro-batches of an iteration.
+        transfer_seconds: Seconds until another device has what a stage gives.
+
+    Raises:
+        InputError: If there is no such order, it does not suit the stages, or devices would wait for each other.
+
+    Examples:
+        >>> work = stage_workload(StageCosts(forward=(1, 1), backward=(2, 2), bytes=(8, 8)), 2)
+        >>> plan = pipeline_plan(
+        ...     "1f1b", {}, work, devices=2, stages=2, micro_batches=2, transfer_seconds=0
+        ... )
+        >>> round(plan.predicted_seconds(), 6), [str(each) for each in plan.order.devices[1]]
+        (9.0, ['1F0', '1B0', '1F1', '1B1'])
+    """
+    policy = POLICIES.get(order) if isinstance(order, str) else None
+    if policy is not None and issubclass(policy, Pipelined):
+        own: dict[str, Any] = {
+            "stages": devices,
+            "micro_batches": micro_batches,
+            "transfer_seconds": transfer_seconds,
+        }
+        if issubclass(policy.options, ChunkedOptions):
+            own["chunks"] = max(1, stages // devices)
+        taken = [
+            name for name in settings if name in ("stages", "micro_batches", "transfer_seconds", "chunks")
+        ]
+        if taken:
+            msg = f"expected options of {order} that the stages do not say, found `{taken[0]}`: leave it out."
+            raise InputError(msg)
+        found = policy.of(**own, **settings)
+        passes = found.order(workload)
+        _require(passes, order, devices, stages)
+        return PipelinePlan(
+            order=passes,
+            sums=_sums(found, workload, passes),
+            barrier=not isinstance(found, (Fold3D, TriRace)),
+            staleness=found.staleness,
+            classes=isinstance(found, TriRace) and found.settings.classes,
+            delayed=not isinstance(found, TriRace) or found.settings.delayed,
+            iterations=lambda count: found.iterations(workload, count),
+        )
+    if settings:
+        msg = f"expected no options of an order that is no policy, found `{next(iter(settings))}`."
+        raise InputError(msg)
+    if isinstance(order, str) and order not in ORDERS:
+        msg = f"expected the order of a pipeline ({', '.join(_NAMES)}), found {order!r}."
+        raise InputError(msg)
+    passes = (
+        ORDERS[order](devices, micro_batches, max(1, stages // devices)) if isinstance(order, str) else order
+    )
+    _require(passes, order if isinstance(order, str) else "the order", devices, stages)
+    if passes.micro_batches != micro_batches:
+        msg = f"expected an order of {micro_batches} micro-batches, found one of {passes.micro_batches}."
+        raise InputError(msg)
+    times = dealt(workload, passes.stages, transfer_seconds=transfer_seconds)
+    return PipelinePlan(
+        order=passes,
+        sums=_whole(workload, passes.stages),
+        barrier=True,
+        staleness=0,
+        classes=False,
+        delayed=True,
+        iterations=lambda count: pipeline_graph(passes, times, count),
+    )
+
+
+def _require(order: PipelineOrder, name: object, devices: int, stages: int) -> None:
+    if len(order.devices) != devices or order.stages != stages:
+        msg = (
+            f"expected stages for {name} on {devices} devices, which has {order.stages} on {len(order.devices)}, found "
+            f"{stages}: give another number of stages."
+        )
+        raise InputError(msg)
+    check_ends(order)
+
+
+def _whole(workload: LayerWorkload, stages: int) -> tuple[PlannedSum, ...]:
+    """A message for each stage that has something to sum."""
+    reduction = dealt(workload, stages).reduction
+    return tuple(
+        PlannedSum(stage=stage, low=Fraction(0), high=Fraction(1), number=stage)
+        for stage, seconds in enumerate(reduction)
+        if seconds
+    )
+
+
+def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> tuple[PlannedSum, ...]:
+    """The messages of a policy, as parts of the gradients of stages."""
+    found: list[PlannedSum] = []
+    if isinstance(policy, Fold3D):
+        cut = 1 - Fraction(policy.share(workload))
+        messages = policy.sums(workload)
+        for number, message in enumerate(messages):
+            of_stage = [each for each in messages if each.stage == message.stage]
+            late = message.after_forward is not None
+            found.append(
+                PlannedSum(
+                    stage=message.stage,
+                    low=cut if late and len(of_stage) > 1 else Fraction(0),
+                    high=Fraction(1) if late or len(of_stage) == 1 else cut,
+                    after_forward=message.after_forward,
+                    number=number,
+                )
+            )
+        return tuple(found)
+    if isinstance(policy, TriRace):
+        sums = policy.sums(workload)
+        for number, each in enumerate(sums):
+            alike = [
+                place
+                for place, other in enumerate(sums)
+                if (other.stage, other.urgency) == (each.stage, each.urgency)
+            ]
+            place, count = alike.index(number), len(alike)
+            found.append(
+                PlannedSum(
+                    stage=each.stage,
+                    low=Fraction(place, count),
+                    high=Fraction(place + 1, count),
+                    urgency=EMBEDDING if each.urgency == 1 else GRADIENTS,
+                    number=number,
+                )
+            )
+        return tuple(found)
+    return _whole(workload, order.stages)

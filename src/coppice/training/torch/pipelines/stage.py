@@ -1,0 +1,256 @@
+"""A stage of a pipeline on its device: its passes over micro-batches, its weights, their updates.
+
+Backward passes in two parts are those of ``torch.distributed.pipelining``: the first keeps what the second needs.
+Where gradients are late there are two versions of the weights, which take turns: the passes of a group read and fill
+one of them, while the other is that of the group before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+from coppice.errors import InputError
+from coppice.training.torch.pipelines.gradients import StageGradients
+
+__all__ = ["Tensors", "TrainedStage", "as_tensors"]
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def as_tensors(value: Any, what: str) -> Tensors:
+    """One tensor or several.
+
+    Raises:
+        InputError: If it is something else.
+    """
+    found = (value,) if isinstance(value, torch.Tensor) else value
+    if not isinstance(found, (tuple, list)) or not all(isinstance(each, torch.Tensor) for each in found):
+        msg = f"expected a tensor or a tuple of tensors as {what}, found {type(value).__name__}."
+        raise InputError(msg)
+    return tuple(found)
+
+
+class TrainedStage:
+    """A stage.
+
+    Args:
+        number: The stage.
+        module: What it computes.
+        optimizer: Makes its optimizer from parameters.
+        loss: Of the last stage: the loss of an output and a target; None for others.
+        micro_batches: Micro-batches of an iteration, by which losses are divided.
+        versions: Versions of the weights that passes use in turn, 1 or 2.
+        apart: Names of parameters whose gradients do not go with the others.
+
+    Raises:
+        InputError: If it has no trained parameter.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        module: nn.Module,
+        optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+        *,
+        loss: Callable[[torch.Tensor, Any], torch.Tensor] | None,
+        micro_batches: int,
+        versions: int,
+        apart: Sequence[str],
+    ) -> None:
+        self.number, self.module = number, module
+        self._loss, self._micro_batches = loss, micro_batches
+        self.parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        if not self.parameters:
+            msg = f"expected a trained parameter in every stage, found none in stage {number}: join it with another."
+            raise InputError(msg)
+        self.optimizer = optimizer(list(self.parameters.values()))
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            msg = "expected an optimizer that updates each parameter by itself, found LBFGS: take another."
+            raise InputError(msg)
+        self._newest = 0
+        self._leaves: list[dict[str, torch.Tensor]] = [dict(self.parameters)]
+        if versions > 1:
+            self._leaves = [
+                {name: each.detach().clone().requires_grad_() for name, each in self.parameters.items()}
+                for _ in range(versions)
+            ]
+            self._point()
+        self.gradients = [
+            StageGradients({name: leaf for name, leaf in leaves.items() if name not in apart})
+            for leaves in self._leaves
+        ]
+        self._open: dict[int, tuple[Tensors, Tensors]] = {}  # by micro-batch: what came in, what went out
+        self._halves: dict[int, tuple[Tensors, list[dict[str, Any]]]] = {}
+        self.losses: dict[int, torch.Tensor] = {}
+
+    @property
+    def last(self) -> bool:
+        """Whether it computes the loss."""
+        return self._loss is not None
+
+    @property
+    def bytes_apart(self) -> int:
+        """Bytes of parameters whose gradients do not go with the others."""
+        together = self.gradients[0].views
+        return sum(
+            each.numel() * each.element_size()
+            for name, each in self.parameters.items()
+            if name not in together
+        )
+
+    @property
+    def open(self) -> list[int]:
+        """Micro-batches that have run forward and not backward, the first one first."""
+        return list(self._open)
+
+    def version(self, iteration: int) -> int:
+        """The version of weights that an iteration uses."""
+        return iteration % len(self._leaves)
+
+    def forward(
+        self,
+        micro_batch: int,
+        inputs: Sequence[torch.Tensor],
+        target: Any,
+        iteration: int,
+        trained: Sequence[bool],
+    ) -> Tensors:
+        """A forward pass; on the last stage it gives the loss.
+
+        Args:
+            micro_batch: The micro-batch.
+            inputs: What it takes.
+            target: What the loss is taken from.
+            iteration: The iteration, which says the version of weights.
+            trained: Which inputs have gradients.
+        """
+        own = tuple(
+            each.detach().requires_grad_(wanted) for each, wanted in zip(inputs, trained, strict=True)
+        )
+        if len(self._leaves) > 1:
+            leaves = self._leaves[self.version(iteration)]
+            given = torch.func.functional_call(self.module, leaves, own)
+        else:
+            given = self.module(*own)
+        if self._loss is None:
+            # A view cannot leave its graph, as an output does when its gradients come in two parts.
+            outputs = tuple(
+                each.clone() if each._is_view() and each.requires_grad else each  # noqa: SLF001
+                for each in as_tensors(given, f"the output of stage {self.number}")
+            )
+        else:
+            value = self._loss(given, target)
+            self.losses[micro_batch] = value.detach()
+            outputs = (value / self._micro_batches,)
+        self._open[micro_batch] = own, outputs
+        return outputs
+
+    def backward(self, micro_batch: int, gradients: Sequence[torch.Tensor] | None) -> list[torch.Tensor]:
+        """A whole backward pass.
+
+        Args:
+            micro_batch: The micro-batch.
+            gradients: Those of the trained outputs; None: of the loss.
+
+        Returns:
+            Those of the trained inputs.
+        """
+        inputs, outputs = self._open.pop(micro_batch)
+        trained = [each for each in outputs if each.requires_grad]
+        if trained:
+            torch.autograd.backward(trained, None if gradients is None else list(gradients))
+        return _gradients(inputs)
+
+    def backward_inputs(
+        self, micro_batch: int, gradients: Sequence[torch.Tensor] | None, iteration: int
+    ) -> list[torch.Tensor]:
+        """The first part of a backward pass: gradients of inputs."""
+        inputs, outputs = self._open.pop(micro_batch)
+        trained = [each for each in outputs if each.requires_grad]
+        wanted = [each for each in inputs if each.requires_grad]
+        if not wanted:  # as on the first stage: the second part does it all
+            self._halves[micro_batch] = (tuple(trained), [{"gradients": gradients}])
+            return []
+        leaves = self._leaves[self.version(iteration)]
+        _, groups = stage_backward_input(
+            list(trained),
+            None if gradients is None else list(gradients),
+            wanted,
+            iter(leaves.values()),  # type: ignore[arg-type]
+        )
+        self._halves[micro_batch] = ((), groups)
+        return _gradients(inputs)
+
+    def backward_weights(self, micro_batch: int, iteration: int) -> None:
+        """The second part: gradients of weights."""
+        outputs, groups = self._halves.pop(micro_batch)
+        if outputs:
+            gradients = groups[0]["gradients"]
+            torch.autograd.backward(list(outputs), None if gradients is None else list(gradients))
+        else:
+            leaves = self._leaves[self.version(iteration)]
+            stage_backward_weight(iter(leaves.values()), groups)  # type: ignore[arg-type]
+
+    def leaf(self, name: str, iteration: int) -> torch.Tensor:
+        """The tensor of a parameter that an iteration reads, with its gradient."""
+        return self._leaves[self.version(iteration)][name]
+
+    def asked(self) -> list[dict[str, Any]]:
+        """The optimizer's settings as they are now."""
+        # Schedulers of rates look at this: the step comes, though later.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001
+        return [{**group, "params": list(group["params"])} for group in self.optimizer.param_groups]
+
+    def update(self, iteration: int, groups: list[dict[str, Any]]) -> None:
+        """A step of the optimizer by the gradients of an iteration, with the settings of when it was asked for."""
+        version = self.version(iteration)
+        self.turn_to(version)
+        for name, parameter in self.parameters.items():
+            view = self.gradients[version].views.get(name)
+            parameter.grad = self._leaves[version][name].grad if view is None else view
+        own = self.optimizer.param_groups
+        self.optimizer.param_groups = groups
+        try:
+            self.optimizer.step()
+        finally:
+            self.optimizer.param_groups = own
+        for name, leaf in self._leaves[version].items():
+            if name not in self.gradients[version].views:
+                leaf.grad = None
+        self.gradients[version].zero()
+
+    def turn_to(self, version: int) -> None:
+        """Let a version be the newest, with the values of the newest."""
+        if version != self._newest:
+            with torch.no_grad():
+                for name, leaf in self._leaves[version].items():
+                    leaf.copy_(self._leaves[self._newest][name])
+            self._newest = version
+            self._point()
+
+    def refresh(self) -> None:
+        """Have the newest values in all versions."""
+        newest = self._newest
+        for version in range(len(self._leaves)):
+            self.turn_to(version)
+        self.turn_to(newest)
+
+    def _point(self) -> None:
+        """Let the parameters be the newest version."""
+        for name, parameter in self.parameters.items():
+            parameter.data = self._leaves[self._newest][name].data
+
+
+def _gradients(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Gradients of the inputs that have them, zeros where nothing depends on one."""
+    found = []
+    for each in inputs:
+        if each.requires_grad:
+            found.append(torch.zeros_like(each) if each.grad is None else each.grad)
+            each.grad = None
+    return found

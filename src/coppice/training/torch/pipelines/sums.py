@@ -1,0 +1,239 @@
+"""Threads that launch messages with gradients one after the other, and let more urgent traffic go first.
+
+Ranks launch the messages of a lane in the order in which they are submitted, which their programs say and nothing
+measured: so collectives meet. A lane may only be held back, by tokens: a message starts when no traffic of a more
+urgent class is under way on this rank's link, or when the training waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from coppice.errors import CheckError
+from coppice.training.torch.pipelines.record import DeviceRecord
+
+__all__ = ["ACTIVATIONS", "EMBEDDING", "GRADIENTS", "GradientSums", "LinkTokens", "RunningSum", "lost_rank"]
+
+ACTIVATIONS, EMBEDDING, GRADIENTS = range(3)
+"""Classes of traffic, the most urgent first."""
+_POLL_S = 2e-4
+
+
+def lost_rank(error: BaseException, what: str) -> CheckError:
+    """The error of a rank whose peer does not answer."""
+    reason = str(error).strip().splitlines()
+    return CheckError(
+        f"expected all ranks to go on with {what}, found one that does not answer "
+        f"({reason[0] if reason else type(error).__name__}): start the training again from its last checkpoint."
+    )
+
+
+class LinkTokens:
+    """How much traffic of each class is under way, or waits to be, on the link of this rank.
+
+    A thread waits for activations that were sent, one after the other, and keeps them until they have gone.
+
+    Args:
+        device: Where tensors lie.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.changed = threading.Condition()
+        self._device = device
+        self._busy = [0, 0, 0]
+        self._sent: SimpleQueue[tuple[Any, torch.Tensor] | None] = SimpleQueue()
+        self._error: RuntimeError | None = None
+        self._watcher = threading.Thread(target=self._watch, name="coppice activations", daemon=True)
+        self._watcher.start()
+
+    def begin(self, urgency: int) -> None:
+        """Traffic of a class begins, or is about to."""
+        with self.changed:
+            self._busy[urgency] += 1
+
+    def end(self, urgency: int) -> None:
+        """It has ended."""
+        with self.changed:
+            self._busy[urgency] -= 1
+            self.changed.notify_all()
+
+    def watch(self, work: Any, tensor: torch.Tensor) -> None:
+        """An activation is under way until its work has ended."""
+        self.begin(ACTIVATIONS)
+        self._sent.put((work, tensor))
+
+    def admits(self, urgency: int) -> bool:
+        """Whether nothing more urgent is under way; to be asked within ``changed``."""
+        return not any(self._busy[:urgency])
+
+    def await_sent(self, timeout_s: float) -> None:
+        """Wait until all activations have gone.
+
+        Raises:
+            CheckError: If a rank does not take them.
+        """
+        with self.changed:
+            gone = self.changed.wait_for(lambda: not self._busy[ACTIVATIONS], timeout=timeout_s)
+        if self._error is not None:
+            raise lost_rank(self._error, "the pipeline") from self._error
+        if not gone:
+            msg = (
+                f"expected activations to be taken within {timeout_s:g} s, found some under way: a rank is slow or "
+                "gone."
+            )
+            raise CheckError(msg)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._sent.put(None)
+        self._watcher.join(timeout=1.0)
+
+    def _watch(self) -> None:
+        while (sent := self._sent.get()) is not None:
+            work, _ = sent
+            try:
+                if self._device.type == "cuda":  # its `wait` would order this thread's stream alone
+                    while not work.is_completed():
+                        time.sleep(_POLL_S)
+                else:
+                    work.wait()
+            except RuntimeError as error:
+                self._error = self._error or error
+            del sent, work
+            self.end(ACTIVATIONS)
+
+
+@dataclass(eq=False)
+class RunningSum:
+    """A message with gradients.
+
+    Attributes:
+        name: As in simulation.
+        start: Starts its collectives; it may wait for some.
+        urgency: Its class.
+        due: The training waits for it.
+        done: It has ended on this rank.
+        works: Its collectives.
+        ready: On a device, what its gradients are ordered behind.
+    """
+
+    name: str
+    start: Callable[[], Iterable[Any]]
+    urgency: int = GRADIENTS
+    due: bool = False
+    done: bool = False
+    works: list[Any] = field(default_factory=list)
+    ready: Any = None
+
+
+class GradientSums:
+    """Lanes of messages.
+
+    Args:
+        device: Where gradients lie.
+        timeout_s: Longest wait for a message.
+        record: What is told of launches.
+        tokens: What is told of messages.
+        holds: They hold less urgent messages back.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        timeout_s: float,
+        record: DeviceRecord,
+        tokens: LinkTokens,
+        *,
+        holds: bool,
+    ) -> None:
+        self._device, self._timeout_s, self._record = device, timeout_s, record
+        self._tokens, self._holds = tokens, holds
+        self._changed = self._tokens.changed
+        self._lanes: dict[str, SimpleQueue[RunningSum | None]] = {}
+        self._threads: list[threading.Thread] = []
+        self._error: BaseException | None = None
+        self._closed = False
+
+    def submit(self, lane: str, each: RunningSum) -> None:
+        """Launch a message when those before it in its lane have ended."""
+        if self._device.type == "cuda":
+            each.ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            each.ready.record(torch.cuda.current_stream(self._device))
+        self._record.noted(f"{each.name} asked for")
+        self._tokens.begin(each.urgency)
+        if lane not in self._lanes:
+            self._lanes[lane] = SimpleQueue()
+            thread = threading.Thread(target=self._carry, args=(lane,), name=f"coppice {lane}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._lanes[lane].put(each)
+
+    def wait(self, sums: Iterable[RunningSum]) -> None:
+        """Wait for messages.
+
+        Raises:
+            CheckError: If one failed, or did not end in time.
+        """
+        for each in sums:
+            with self._changed:
+                each.due = True
+                self._changed.notify_all()
+                ended = self._changed.wait_for(
+                    lambda each=each: each.done or self._error is not None,  # type: ignore[misc]
+                    timeout=self._timeout_s,
+                )
+                if self._error is not None:
+                    raise lost_rank(self._error, "their sums of gradients") from self._error
+                if not ended:
+                    msg = (
+                        f"expected {each.name} within {self._timeout_s:g} s, found it under way: a rank is slow or "
+                        "gone."
+                    )
+                    raise CheckError(msg)
+            for work in each.works:  # on a device the result is ordered behind the collective, not waited for
+                work.wait()
+
+    def close(self) -> None:
+        """End the threads; what is under way is let go of."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for queue in self._lanes.values():
+            queue.put(None)
+        for thread in self._threads:
+            thread.join(timeout=1.0)
+
+    def _carry(self, lane: str) -> None:
+        """The thread of a lane."""
+        try:
+            if self._device.type == "cuda":
+                torch.cuda.set_device(self._device)
+            while (each := self._lanes[lane].get()) is not None:
+                if self._holds and not self._admitted(each):
+                    return
+                if each.ready is not None:
+                    torch.cuda.current_stream(self._device).wait_event(each.ready)
+                self._record.launched(each.name)
+                each.works = [work for work in each.start() if work is not None]
+                for work in each.works:
+                    work.wait()
+                with self._changed:
+                    each.done = True
+                self._tokens.end(each.urgency)
+        except BaseException as error:  # noqa: BLE001 (raised where the training waits)
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()
+
+    def _admitted(self, each: RunningSum) -> bool:
+        """Wait until a message may start; False: it never will."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or each.due or self._tokens.admits(each.urgency))
+            return not self._closed

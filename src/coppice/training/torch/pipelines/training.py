@@ -1,0 +1,450 @@
+"""Real stages on real ranks, trained in the order of a simulated policy.
+
+Every rank walks through the program of its device. A pass waits for what it takes, runs, and sends what it gives. When
+the last backward pass of a stage has run, the messages with its gradients are launched beside the passes that follow.
+Stages are updated at the end of an iteration; with Fold3D each before it next runs, and in an asynchronous pipeline
+a group of micro-batches later, which is when simulation has them wait for their sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.graph import target_of
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.training.torch.pipelines.channels import StageChannels, TensorKind
+from coppice.training.torch.pipelines.evaluation import begin_alike, evaluated, rows_of
+from coppice.training.torch.pipelines.given import agreed_stages
+from coppice.training.torch.pipelines.layout import PipelineLayout
+from coppice.training.torch.pipelines.plan import PipelinePlan, StageCosts, pipeline_plan, stage_workload
+from coppice.training.torch.pipelines.record import DeviceRecord
+from coppice.training.torch.pipelines.recording import PassTimes, gathered_costs
+from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights
+from coppice.training.torch.pipelines.stage import TrainedStage
+from coppice.training.torch.pipelines.sums import LinkTokens
+from coppice.training.torch.pipelines.updates import StageUpdates
+
+__all__ = ["PipelineTraining"]
+
+_Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class PipelineTraining:
+    """A pipeline that trains; made by :func:`~coppice.training.torch.pipelines.api.pipeline`.
+
+    Attributes:
+        layout: Device and replica of this rank.
+        plan: Passes and messages, as the policy says.
+        stages: Stages of this rank, by number.
+        iteration: Iterations so far.
+        record: What this rank has done.
+        workload: What simulation takes; None while it is recorded.
+        gradient_norm: Norm of all gradients of the last iteration, where they are clipped.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[nn.Module] | Mapping[int, nn.Module],
+        optimizer: _Optimizer,
+        loss: Callable[[Any, Any], torch.Tensor],
+        order: str | PipelineOrder,
+        *,
+        micro_batches: int,
+        layout: PipelineLayout,
+        tied: Sequence[Sequence[tuple[int, str]]],
+        max_norm: float | None,
+        workload: LayerWorkload | None,
+        network: tuple[float, float] | None,
+        recorded: int,
+        timeout_s: float,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self.layout, self.workload = layout, workload
+        self.iteration = 0
+        self.record = DeviceRecord()
+        self.gradient_norm: torch.Tensor | None = None
+        self._order, self._settings = order, dict(settings)
+        self._micro_batches, self._network, self._recorded = micro_batches, network, recorded
+        given = agreed_stages(stages, tied, layout, apart=order == "trirace")
+        self._count = given.count
+        self._settings |= given.settings
+        plain = StageCosts(
+            forward=[1.0] * given.count,
+            backward=[2.0] * given.count,
+            bytes=[float(1 << 20)] * given.count,
+            embedding_bytes=float(1 << 19) if given.apart else 0.0,
+        )
+        self.plan = self._planned(workload or stage_workload(plain, layout.replicas), plain)
+        self._device_of = self.plan.order.device_of()
+        if max_norm is not None and not self.plan.barrier:
+            msg = (
+                f"expected no `max_norm` with {order}, which updates stages before all gradients are there, found "
+                f"{max_norm:g}: leave it out, or take breadth-first."
+            )
+            raise InputError(msg)
+        own = [stage for stage, device in sorted(self._device_of.items()) if device == layout.device]
+        self.stages = {
+            stage: TrainedStage(
+                stage,
+                given.module(stage),
+                optimizer,
+                loss=loss if stage == self._count - 1 else None,
+                micro_batches=micro_batches,
+                versions=1 + self.plan.staleness,
+                apart=given.apart_of(stage),
+            )
+            for stage in own
+        }
+        self._device = next(iter(self.stages[own[0]].parameters.values())).device
+        begin_alike(self.stages, layout)
+        tokens = LinkTokens(self._device)
+        hops = [
+            hop
+            for stage in range(self._count - 1)
+            for one, other in [(self._device_of[stage], self._device_of[stage + 1])]
+            if one != other
+            for hop in ((one, other), (other, one))
+        ]
+        self._channels = StageChannels(layout, hops, self._device, ahead=layout.devices + 2, tokens=tokens)
+        tied_weights = [
+            TiedWeights(each, {self._device_of[stage] for stage, _ in each}, layout, self.stages)
+            for each in given.tied
+        ]
+        rows_group = layout.of_devices([self._device_of[0]]) if given.sparse else None
+        rows = [
+            SparseRows(self.stages[0], name, rows_group, layout.replicas)
+            for name in given.sparse
+            if rows_group is not None
+        ]
+        self._updates = StageUpdates(
+            self.plan,
+            self.stages,
+            layout,
+            tied=[each for each in tied_weights if each.own],
+            rows=rows,
+            device=self._device,
+            timeout_s=timeout_s,
+            record=self.record,
+            tokens=tokens,
+            max_norm=max_norm,
+        )
+        self._times: PassTimes | None = PassTimes(self._device) if workload is None and recorded else None
+        self._inputs: dict[int, tuple[torch.Tensor, ...]] = {}
+        self._targets: dict[int, Any] = {}
+        self._given: dict[StagePass, list[torch.Tensor]] = {}  # between stages of this device
+        self._hooks = [
+            stage.module.register_state_dict_pre_hook(lambda *_: self.settle())  # type: ignore[no-untyped-call]
+            for stage in self.stages.values()
+        ]
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Time of an iteration by the simulation of the recorded workload; 0 while it is recorded."""
+        return 0.0 if self.workload is None else self.plan.predicted_seconds()
+
+    @property
+    def optimizers(self) -> dict[int, torch.optim.Optimizer]:
+        """Optimizers by stage; schedulers of rates take them."""
+        return {number: stage.optimizer for number, stage in self.stages.items()}
+
+    def step(self, inputs: Any = None, target: Any = None) -> torch.Tensor | None:
+        """An iteration: all micro-batches of a batch of this replica.
+
+        Args:
+            inputs: What the first stage takes, a tensor or a tuple of some, rows first; others ignore it.
+            target: What the loss is taken from, on the rank of the last stage; others ignore it.
+
+        Returns:
+            The mean loss of the replica on the rank of the last stage, None on others.
+
+        Raises:
+            InputError: If rows cannot be dealt to micro-batches, or tensors between stages change.
+            CheckError: If a rank does not answer.
+        """
+        first = self.iteration * self._micro_batches if self.plan.staleness else 0
+        numbers = range(first, first + self._micro_batches)
+        if 0 in self.stages:
+            self._inputs.update(zip(numbers, rows_of(inputs, "inputs", self._micro_batches), strict=True))
+        if self._count - 1 in self.stages:
+            targets = rows_of(target, "target", self._micro_batches)
+            single = isinstance(target, torch.Tensor)
+            self._targets.update(
+                (number, each[0] if single else each) for number, each in zip(numbers, targets, strict=True)
+            )
+        if self.plan.staleness:
+            self._expect_group(numbers)
+            for number in numbers:
+                self._forward(StagePass(self.layout.device, Work.FORWARD, number))
+                self._catch_up(self.layout.devices - 1 - self.layout.device)
+        else:
+            self._channels.expect(self._sends(self.plan.order))
+            for each in self.plan.order.devices[self.layout.device]:
+                if each.work is Work.FORWARD:
+                    self._forward(each)
+                else:
+                    self._backward(each)
+        self.gradient_norm = self._updates.ask(self.iteration)
+        self.iteration += 1
+        last = self.stages.get(self._count - 1)
+        found = None
+        if last is not None:
+            found = torch.stack([last.losses.pop(number) for number in numbers]).mean()
+        if self._times is not None:
+            self._record()
+        return found
+
+    def settle(self) -> None:
+        """Complete every pass, message and update that an iteration would find complete; all ranks call it alike.
+
+        Evaluation and checkpoints do it by themselves. Training goes on as if it had not been called.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        if self.plan.staleness:
+            self._catch_up(0)
+        self._updates.settle(self.iteration - self.plan.staleness)
+
+    def flush(self) -> None:
+        """Complete everything, at the end of training: with an asynchronous pipeline the last gradients too.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        self.settle()
+        self._updates.settle(self.iteration)
+
+    def evaluate(self, inputs: Any = None) -> Any:
+        """What the last stage gives for rows, with the weights of the next iteration; all ranks call it alike.
+
+        Args:
+            inputs: What the first stage takes.
+
+        Returns:
+            Its output on the rank of the last stage, None on others.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        self.settle()
+        return evaluated(self.stages, self._count, self._device_of, self._channels, inputs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank's stages are: weights by the keys of ``nn.Sequential(*stages)``, optimizers, what is late.
+
+        All ranks call it alike; those of one replica have it all.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        self.settle()
+        return {
+            "iteration": self.iteration,
+            "model": {
+                f"{number}.{key}": value
+                for number, stage in self.stages.items()
+                for key, value in stage.module.state_dict().items()
+            },
+            "optimizers": {number: stage.optimizer.state_dict() for number, stage in self.stages.items()},
+            "late": self._updates.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of the stages of this rank.
+
+        Raises:
+            InputError: If it lacks one of them.
+        """
+        self.flush()
+        for number, stage in self.stages.items():
+            if number not in state["optimizers"]:
+                msg = f"expected a state with stage {number}, found stages {sorted(state['optimizers'])}."
+                raise InputError(msg)
+            prefix = f"{number}."
+            with torch.no_grad():
+                stage.module.load_state_dict(
+                    {
+                        key.removeprefix(prefix): value
+                        for key, value in state["model"].items()
+                        if key.startswith(prefix)
+                    }
+                )
+            stage.optimizer.load_state_dict(state["optimizers"][number])
+            stage.refresh()
+        self.iteration = int(state["iteration"])
+        self._updates.load(state["late"])
+
+    def close(self) -> None:
+        """Complete everything, and end the threads.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        self.flush()
+        self._channels.finish()
+        self._updates.close()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _forward(self, each: StagePass) -> None:
+        stage, group = self.stages[each.stage], self._group(each)
+        if each.stage == 0:
+            inputs = list(self._inputs.pop(each.micro_batch))
+            trained = [False] * len(inputs)
+        else:
+            source = each._replace(stage=each.stage - 1)
+            inputs, trained = self._taken(source)
+        self._updates.open(each.stage, group)
+        self.record.ran(self._named(each))
+        with self._timed(each):
+            outputs = stage.forward(
+                each.micro_batch,
+                inputs,
+                self._targets.pop(each.micro_batch, None) if stage.last else None,
+                group,
+                trained,
+            )
+        if not stage.last:
+            self._give(each, outputs)
+            kinds = tuple(TensorKind.of(one) for one in outputs if one.requires_grad)
+            self._channels.kinds[each.stage + 1, Work.BACKWARD] = kinds
+
+    def _backward(self, each: StagePass) -> None:
+        stage, group = self.stages[each.stage], self._group(each)
+        gradients: list[torch.Tensor] | None = None
+        if not stage.last and each.work is not Work.WEIGHT:
+            source = StagePass(each.stage + 1, Work.BACKWARD, each.micro_batch)
+            gradients, _ = self._taken(source)
+        self.record.ran(self._named(each))
+        with self._timed(each):
+            if each.work is Work.BACKWARD:
+                given = stage.backward(each.micro_batch, gradients)
+            elif each.work is Work.INPUT:
+                given = stage.backward_inputs(each.micro_batch, gradients, group)
+            else:
+                stage.backward_weights(each.micro_batch, group)
+        if each.work is not Work.WEIGHT and each.stage:
+            self._give(each, given)
+        if each.work is not Work.INPUT:
+            self._updates.ran(each.stage, group)
+
+    def _taken(self, source: StagePass) -> tuple[list[torch.Tensor], list[bool]]:
+        """What a pass of another stage gives, and which of it has gradients."""
+        if source in self._given:
+            tensors = self._given.pop(source)
+            return tensors, [each.requires_grad for each in tensors]
+        tensors = self._channels.take(source, self._device_of[source.stage])
+        return tensors, [kind.trained for kind in self._channels.kinds[source.stage, source.work]]
+
+    def _give(self, each: StagePass, tensors: Sequence[torch.Tensor]) -> None:
+        """Hand over what a pass gives."""
+        target = target_of(each, self._count)
+        assert target is not None
+        message = _message(each)
+        if target in self.stages:
+            self._given[message] = list(tensors)
+            return
+        self.record.noted(f"{self._named(each)} sent")
+        forward = each.work is Work.FORWARD
+        self._channels.send(message, self._device_of[target], tensors, says_kinds=forward)
+
+    def _catch_up(self, behind: int) -> None:
+        """Backward passes of an asynchronous pipeline until only so many micro-batches have none."""
+        (stage,) = self.stages.values()
+        while len(stage.open) > behind:
+            self._backward(StagePass(stage.number, Work.BACKWARD, stage.open[0]))
+
+    def _expect_group(self, numbers: range) -> None:
+        device = self.layout.device
+        if device:
+            self._channels.expect({device - 1: [StagePass(device - 1, Work.FORWARD, k) for k in numbers]})
+        if device < self.layout.devices - 1:
+            self._channels.expect({device + 1: [StagePass(device + 1, Work.BACKWARD, k) for k in numbers]})
+
+    def _sends(self, order: PipelineOrder) -> dict[int, list[StagePass]]:
+        """What each device sends to this one, in its order."""
+        found: dict[int, list[StagePass]] = {}
+        for device, program in enumerate(order.devices):
+            if device == self.layout.device:
+                continue
+            for each in program:
+                target = target_of(each, self._count)
+                if target is not None and self._device_of[target] == self.layout.device:
+                    found.setdefault(device, []).append(_message(each))
+        return found
+
+    def _group(self, each: StagePass) -> int:
+        """The iteration that a pass belongs to."""
+        return each.micro_batch // self._micro_batches if self.plan.staleness else self.iteration
+
+    def _named(self, each: StagePass) -> str:
+        """As tasks are named in simulation."""
+        return str(each) if self.plan.staleness else f"{each} of {self.iteration}"
+
+    def _timed(self, each: StagePass) -> AbstractContextManager[None]:
+        return nullcontext() if self._times is None else self._times.timed(each.stage, each.work)
+
+    def _planned(self, workload: LayerWorkload, costs: StageCosts) -> PipelinePlan:
+        settings = dict(self._settings)
+        if settings.get("touched") is None:
+            settings.pop("touched", None)
+            if "touched" in self._settings:
+                most = 1.999 / self.layout.replicas  # above, whole gradients would be less than rows
+                settings["touched"] = min(costs.touched, most, 1.0)
+        return pipeline_plan(
+            self._order,
+            settings,
+            workload,
+            devices=self.layout.devices,
+            stages=self._count,
+            micro_batches=self._micro_batches,
+            transfer_seconds=costs.transfer,
+        )
+
+    def _record(self) -> None:
+        """Recorded iterations go on; after the last one the policy plans with what was recorded."""
+        assert self._times is not None
+        if self.iteration == 1:
+            self._times.forget()
+        if self.iteration <= self._recorded:
+            return
+        self.flush() if not self.plan.staleness else self.settle()
+        rows = self._updates.rows
+        own = {
+            number: (
+                float(
+                    stage.gradients[0].bytes + stage.bytes_apart if number == 0 else stage.gradients[0].bytes
+                ),
+                float(stage.bytes_apart if number == 0 else 0),
+                max((each.touched[-1] for each in rows), default=0.0) if number == 0 else 0.0,
+            )
+            for number, stage in self.stages.items()
+        }
+        costs = gathered_costs(
+            self.layout,
+            self._times,
+            own,
+            stages=self._count,
+            device=self._device,
+            network=self._network,
+            transfer=lambda: self._channels.measured_seconds(
+                (self._device_of[0], self._device_of[min(1, self._count - 1)]), (0, Work.FORWARD)
+            ),
+        )
+        self._times = None
+        self.costs = costs
+        self.workload = stage_workload(costs, self.layout.replicas)
+        self.plan = self._planned(self.workload, costs)
+        self._updates.adopt(self.plan)
+
+
+def _message(each: StagePass) -> StagePass:
+    """What carries what a pass gives; gradients of inputs are the same from a whole pass and from a part of one."""
+    return each if each.work is Work.FORWARD else each._replace(work=Work.BACKWARD)

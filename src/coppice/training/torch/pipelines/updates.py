@@ -1,0 +1,312 @@
+"""When gradients of stages are sent and when stages are updated by them.
+
+A stage that has run its last backward pass over an iteration launches its messages, but those that the plan keeps for
+the next one. Its update waits for them: at the end of the iteration, or, so many iterations later as gradients are
+late, before its first forward pass. It uses the optimizer's settings of the iteration that asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from coppice.training.torch.pipelines.layout import PipelineLayout
+from coppice.training.torch.pipelines.plan import PipelinePlan, PlannedSum
+from coppice.training.torch.pipelines.record import DeviceRecord
+from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights
+from coppice.training.torch.pipelines.stage import TrainedStage
+from coppice.training.torch.pipelines.sums import EMBEDDING, GradientSums, LinkTokens, RunningSum
+
+__all__ = ["StageUpdates"]
+
+
+@dataclass(eq=False)
+class _Late:
+    """An update that is to come.
+
+    Attributes:
+        sums: Messages that it waits for.
+        held: Messages that are not launched yet.
+        groups: Settings of the optimizer when it was asked for; None: it was not yet.
+    """
+
+    sums: list[RunningSum] = field(default_factory=list)
+    held: list[PlannedSum] = field(default_factory=list)
+    groups: list[dict[str, Any]] | None = None
+
+
+class StageUpdates:
+    """Messages and updates of the stages of a rank.
+
+    Args:
+        plan: Messages, and when stages are updated.
+        stages: The stages.
+        layout: The ranks.
+        tied: Weights of theirs that other stages have too.
+        rows: Embeddings whose rows go by themselves.
+        device: Where gradients lie.
+        timeout_s: Longest wait for a message.
+        record: What is told of launches and updates.
+        tokens: What holds messages back.
+        max_norm: Norm to which all gradients are clipped; None: they are not.
+    """
+
+    def __init__(
+        self,
+        plan: PipelinePlan,
+        stages: Mapping[int, TrainedStage],
+        layout: PipelineLayout,
+        *,
+        tied: Sequence[TiedWeights],
+        rows: Sequence[SparseRows],
+        device: torch.device,
+        timeout_s: float,
+        record: DeviceRecord,
+        tokens: LinkTokens,
+        max_norm: float | None,
+    ) -> None:
+        self.plan = plan
+        self._stages, self._layout, self._tied = stages, layout, tied
+        self.rows = rows
+        self._record, self._tokens, self._max_norm = record, tokens, max_norm
+        self._sums = GradientSums(device, timeout_s, record, tokens, holds=plan.classes)
+        self._row_group = layout.row_group() if max_norm is not None else None
+        self._micro_batches = plan.order.micro_batches
+        self._done: dict[tuple[int, int], int] = {}  # backward passes of a stage over an iteration
+        self._opened: dict[int, int] = {}
+        self._summed: dict[int, set[int]] = {}  # stages that have launched their messages, by iteration
+        self._sent_tied: set[tuple[int, int]] = set()
+        self._late: dict[int, dict[int, _Late]] = {stage: {} for stage in stages}
+
+    def open(self, stage: int, iteration: int) -> None:
+        """The first forward pass of a stage over an iteration is next; its later ones are not heard.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        if self._opened.get(stage) == iteration:
+            return
+        self._opened[stage] = iteration
+        if not self.plan.barrier:
+            for each in sorted(self._late[stage]):
+                if each < iteration - self.plan.staleness:
+                    self._update(stage, each)
+        own = self._stages[stage]
+        own.turn_to(own.version(iteration))
+        for other in sorted(self._late):
+            for each, late in sorted(self._late[other].items()):
+                self._launch_held(other, each, late, lambda planned: planned.after_forward == stage)
+
+    def ran(self, stage: int, iteration: int) -> None:
+        """A backward pass of a stage, or the second part of one, has run; after the last one its messages go.
+
+        Raises:
+            CheckError: If a rank does not answer.
+            InputError: If a parameter has no gradient.
+        """
+        key = (stage, iteration)
+        self._done[key] = self._done.get(key, 0) + 1
+        if self._done[key] < self._micro_batches:
+            return
+        del self._done[key]
+        own = self._stages[stage]
+        gradients = own.gradients[own.version(iteration)]
+        gradients.collect(stage)
+        if self._layout.replicas > 1:
+            for flat in gradients.flats:
+                flat.div_(self._layout.replicas)
+        late = self._late[stage].setdefault(iteration, _Late())
+        tied = {stage for each in self._tied for stage, _ in each.ends}
+        for planned in self.plan.sums:
+            if planned.stage != stage:
+                continue
+            if planned.after_forward is not None:
+                late.held.append(planned)
+            elif planned.urgency != EMBEDDING:
+                parts = gradients.part(planned.low, planned.high)
+                self._submit(late, planned, iteration, partial(self._all_reduce, parts))
+            elif stage not in tied and self.rows:
+                start = partial(self._exchange_rows, iteration)
+                self._submit(late, planned, iteration, start, lane="embedding")
+        self._summed.setdefault(iteration, set()).add(stage)
+        self._summed.pop(iteration - 2, None)
+        self._launch_tied(iteration)
+        if not self.plan.delayed:
+            self._sums.wait(late.sums)
+
+    def ask(self, iteration: int) -> torch.Tensor | None:
+        """An iteration is over: what it has summed is to be used with the settings of now.
+
+        Returns:
+            The norm of all gradients, where they are clipped.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        for number, stage in self._stages.items():
+            self._late[number].setdefault(iteration, _Late()).groups = stage.asked()
+        if not self.plan.barrier:
+            return None
+        for number in self._stages:
+            self._wait(number, iteration)
+        norm = None if self._max_norm is None else self._clip(self._max_norm, iteration)
+        for number in self._stages:
+            self._update(number, iteration)
+        return norm
+
+    def settle(self, before: int) -> None:
+        """Complete messages of all iterations, and updates of those before one.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        for stage, lates in sorted(self._late.items()):
+            for iteration, late in sorted(lates.items()):
+                self._launch_held(stage, iteration, late, lambda _: True)
+        for stage, lates in sorted(self._late.items()):
+            for iteration in sorted(lates):
+                if iteration < before:
+                    self._update(stage, iteration)
+                else:
+                    self._wait(stage, iteration)
+
+    def adopt(self, plan: PipelinePlan) -> None:
+        """Carry out another plan from the next iteration on; all is complete."""
+        self.plan = plan
+
+    def state(self) -> dict[int, dict[int, dict[str, Any]]]:
+        """For each stage, summed gradients that it is not updated by yet, by iteration; all is settled."""
+        found: dict[int, dict[int, dict[str, Any]]] = {}
+        for number, lates in self._late.items():
+            stage = self._stages[number]
+            found[number] = {}
+            for iteration, late in lates.items():
+                gradients = stage.gradients[stage.version(iteration)]
+                names = [name for name in stage.parameters if name not in gradients.views]
+                for each in self._tied:
+                    each.place(stage, iteration)
+                found[number][iteration] = {
+                    "gradients": [flat.clone() for flat in gradients.flats],
+                    "apart": {name: stage.leaf(name, iteration).grad for name in names},
+                    "groups": [
+                        {key: value for key, value in group.items() if key != "params"}
+                        for group in late.groups or []
+                    ],
+                }
+        return found
+
+    def load(self, state: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> None:
+        """Take them over."""
+        for number, lates in self._late.items():
+            lates.clear()
+            stage = self._stages[number]
+            for iteration, saved in state.get(number, {}).items():
+                gradients = stage.gradients[stage.version(iteration)]
+                gradients.load(saved["gradients"])
+                for name, value in saved["apart"].items():
+                    stage.leaf(name, iteration).grad = value
+                groups = [
+                    {**settings, "params": group["params"]}
+                    for settings, group in zip(saved["groups"], stage.optimizer.param_groups, strict=True)
+                ]
+                lates[iteration] = _Late(groups=groups)
+                for each in self._tied:
+                    each.take(stage, iteration)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._sums.close()
+        self._tokens.close()
+
+    def _wait(self, stage: int, iteration: int) -> None:
+        self._sums.wait(self._late[stage][iteration].sums)
+
+    def _update(self, stage: int, iteration: int) -> None:
+        """Wait for the messages of a stage, and update it."""
+        late = self._late[stage].pop(iteration)
+        self._sums.wait(late.sums)
+        own = self._stages[stage]
+        for each in self._tied:
+            each.place(own, iteration)
+        self._record.noted(f"stage {stage} updated by {iteration}")
+        own.update(iteration, late.groups or own.asked())
+
+    def _launch_held(
+        self, stage: int, iteration: int, late: _Late, wanted: Callable[[PlannedSum], bool]
+    ) -> None:
+        own = self._stages[stage]
+        for planned in [each for each in late.held if wanted(each)]:
+            late.held.remove(planned)
+            parts = own.gradients[own.version(iteration)].part(planned.low, planned.high)
+            self._submit(late, planned, iteration, partial(self._all_reduce, parts))
+
+    def _launch_tied(self, iteration: int) -> None:
+        """Messages of tied weights all of whose stages on this device are done."""
+        for number, tied in enumerate(self._tied):
+            numbers = {stage.number for stage, _ in tied.own}
+            lates = [self._late[stage].get(iteration) for stage in numbers]
+            if (number, iteration) in self._sent_tied or not numbers <= self._summed.get(iteration, set()):
+                continue
+            self._sent_tied.add((number, iteration))
+            self._sent_tied.discard((number, iteration - 2))
+            tied.collect(iteration)
+            parts = [
+                (self._name(each, iteration), each.low, each.high)
+                for each in self.plan.sums
+                if each.urgency == EMBEDDING and each.stage in numbers
+            ] or [(f"tied weights {number} of {iteration}", Fraction(0), Fraction(1))]
+            for name, low, high in parts:
+                made = RunningSum(name, partial(tied.start, iteration, low, high), EMBEDDING)
+                self._sums.submit(f"tied {number}", made)
+                for late in lates:
+                    if late is not None:
+                        late.sums.append(made)
+
+    def _submit(
+        self,
+        late: _Late,
+        planned: PlannedSum,
+        iteration: int,
+        start: Callable[[], Iterable[Any]],
+        lane: str = "gradients",
+    ) -> None:
+        made = RunningSum(self._name(planned, iteration), start, planned.urgency)
+        late.sums.append(made)
+        self._sums.submit(lane, made)
+
+    def _name(self, planned: PlannedSum, iteration: int) -> str:
+        """As tasks are named in simulation."""
+        if self.plan.staleness:
+            return f"gradients {planned.number} of stage {planned.stage} of group {iteration}"
+        return f"gradients of stage {planned.stage} of {iteration}"
+
+    def _all_reduce(self, parts: Sequence[torch.Tensor]) -> list[Any]:
+        return [dist.all_reduce(each, group=self._layout.replica_group, async_op=True) for each in parts]
+
+    def _exchange_rows(self, iteration: int) -> list[Any]:
+        return [work for each in self.rows for work in each.start(iteration)]
+
+    def _clip(self, most: float, iteration: int) -> torch.Tensor:
+        """Scale all gradients of all stages to a norm."""
+        flats = [
+            flat
+            for stage in self._stages.values()
+            for flat in stage.gradients[stage.version(iteration)].flats
+        ]
+        own = [flat.float().square().sum() for flat in flats]
+        own += [each.squared(iteration).float() for each in self._tied if each.first]
+        total = torch.stack(own).sum()
+        dist.all_reduce(total, group=self._row_group)
+        norm = total.sqrt()
+        factor = (most / (norm + 1e-6)).clamp(max=1.0)
+        for flat in flats:
+            flat.mul_(factor.to(flat.dtype))
+        for each in self._tied:
+            each.scale(iteration, factor)
+        return norm

@@ -1,0 +1,373 @@
+"""What a worker has of parameter servers: connections, and which slice is where."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from coppice.errors import CheckError, InputError
+from coppice.iteration.policies.data_parallel.p3 import PriorityPropagation
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.data_parallel.tictac import TicTac
+from coppice.training.torch.servers.server import SERVED_OPTIMIZERS, ServerHello, ServerSlice
+from coppice.training.torch.servers.wire import FrameKind, ServerLink, address_of, packed, raw, unpacked
+
+__all__ = ["NOT_SUMMED", "ParameterServers", "SlicePlace", "parameter_servers"]
+
+
+NOT_SUMMED = (
+    "expected gradients to be left to servers, which have stepped with them, found a program that waits for them: call "
+    "optimizer.step() first, or train without `servers`."
+)
+
+
+@dataclass(frozen=True)
+class SlicePlace:
+    """A slice of a parameter.
+
+    Attributes:
+        parameter: The parameter.
+        begin: Its first element.
+        values: Where its gradient, and then its values, lie.
+        server: Number of the server that holds it.
+    """
+
+    parameter: torch.nn.Parameter
+    begin: int
+    values: torch.Tensor
+    server: int
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Its part of a tensor of the parameter's shape."""
+        return tensor.detach().reshape(-1)[self.begin : self.begin + self.values.numel()]
+
+
+class ParameterServers:
+    """Connections of a worker to all servers.
+
+    Args:
+        addresses: Host and port of each.
+        worker: Number of this worker.
+        workers: How many there are.
+        optimizer: The optimizer, before it is scheduled.
+        timeout_s: Longest wait for a server.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        worker: int,
+        workers: int,
+        optimizer: torch.optim.Optimizer,
+        timeout_s: float,
+    ) -> None:
+        self.addresses = list(addresses)
+        self.connected = False
+        self._worker, self._workers, self._timeout_s = worker, workers, timeout_s
+        self._optimizer, self._class = optimizer, type(optimizer).__name__
+        self._slices: list[SlicePlace] = []
+        self._links: list[ServerLink] = []
+        self._received: Callable[[int], None] = lambda _: None
+        self._failed: Callable[[BaseException], None] = lambda _: None
+        self._error: BaseException | None = None
+        self._states: dict[int, dict[str, Any]] = {}
+        self._changed = threading.Condition()
+        self._versions: dict[int, int] = {}
+        self._stale = True
+        self._sent: list[dict[str, Any]] = []
+        self._closing = False
+
+    def connect(
+        self,
+        slices: Sequence[SlicePlace],
+        received: Callable[[int], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Hand slices over to the servers.
+
+        Args:
+            slices: All slices, by their numbers.
+            received: Told the number of a slice whose values are there.
+            failed: Told what failed.
+
+        Raises:
+            CheckError: If a server does not answer in time.
+        """
+        self._slices, self._received, self._failed = list(slices), received, failed
+        groups = self._optimizer.param_groups
+        group_of = {id(p): number for number, group in enumerate(groups) for p in group["params"]}
+        settings = _settings(groups)
+        for server, address in enumerate(self.addresses):
+            link = ServerLink(self._open(address))
+            self._links.append(link)
+            hello = ServerHello(
+                worker=self._worker,
+                workers=self._workers,
+                optimizer=self._class,
+                groups=settings,
+                slices=[
+                    ServerSlice(
+                        number=number,
+                        elements=each.values.numel(),
+                        kind=str(each.values.dtype).removeprefix("torch."),
+                        group=group_of[id(each.parameter)],
+                    )
+                    for number, each in enumerate(slices)
+                    if each.server == server
+                ],
+            )
+            link.send(FrameKind.HELLO, body=msgspec.msgpack.encode(hello))
+            threading.Thread(
+                target=self._receive, args=(server,), name=f"coppice {address}", daemon=True
+            ).start()
+        self.connected = True
+
+    def begin(self) -> None:
+        """A backward pass begins: worker 0 tells settings, and values if others than servers have changed them."""
+        self._sent = _settings(self._optimizer.param_groups)
+        stale, self._stale = self._stale, False
+        if self._worker:
+            return
+        changed = stale or any(
+            self._versions.get(id(each.parameter)) != each.parameter._version  # noqa: SLF001 (no other way)
+            for each in self._slices
+        )
+        for number, each in enumerate(self._slices if changed else ()):
+            entries: dict[str, Any] = {"values": each.of(each.parameter), "whole": stale}
+            if stale:
+                entries |= self._state_of(each)
+            self._links[each.server].send(FrameKind.TAKE, number, 0, packed(entries))
+        for link in self._links:
+            link.send(FrameKind.SETTINGS, body=msgspec.msgpack.encode(self._sent))
+
+    def require_told(self) -> None:
+        """That a step has the settings of its backward pass: servers have taken it by now.
+
+        Raises:
+            InputError: If it has others.
+        """
+        now = _settings(self._optimizer.param_groups)
+        for told, group in zip(self._sent, now, strict=True):
+            name = next((name for name in group if told.get(name) != group[name]), None)
+            if name is not None:
+                msg = (
+                    f"expected settings of a step before its backward pass, found {name} changed from {told.get(name)} "
+                    f"to {group[name]} behind it: servers update as soon as they have gradients."
+                )
+                raise InputError(msg)
+
+    def update(self, parameter: torch.Tensor, values: torch.Tensor) -> None:
+        """A parameter gets the values of the servers."""
+        with torch.inference_mode(mode=False), torch.no_grad():
+            parameter.copy_(values)
+        self._versions[id(parameter)] = parameter._version  # noqa: SLF001 (no other way)
+
+    def loaded(self) -> None:
+        """The optimizer has taken over a state: servers take it too."""
+        self._stale = True
+
+    def push(self, number: int, priority: int, *, answered: bool) -> None:
+        """Send the gradient of a slice; returns when it is on its way.
+
+        Args:
+            number: Number of the slice.
+            priority: The least first.
+            answered: Values are wanted as soon as they are there.
+        """
+        each = self._slices[number]
+        here = each.values.cpu()
+        kind = FrameKind.PUSH_ANSWERED if answered else FrameKind.PUSH
+        self._links[each.server].send(kind, number, priority, raw(here))
+
+    def pull(self, number: int, priority: int) -> None:
+        """Ask for the values of a slice.
+
+        Args:
+            number: Number of the slice.
+            priority: The least first.
+        """
+        self._links[self._slices[number].server].send(FrameKind.PULL, number, priority)
+
+    def gather_state(self) -> None:
+        """Put what servers have of the optimizer's state where it belongs.
+
+        Raises:
+            CheckError: If a server does not answer.
+        """
+        if not self.connected or self._stale:
+            return
+        with self._changed:
+            self._states = {}
+        for number, each in enumerate(self._slices):
+            self._links[each.server].send(FrameKind.ASK, number)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._error is not None or len(self._states) == len(self._slices), self._timeout_s
+            )
+            if self._error is not None or len(self._states) < len(self._slices):
+                msg = (
+                    f"expected servers to tell the state of the optimizer, found that one does not answer "
+                    f"({self._error or f'{self._timeout_s:g} s'}): start again from the last checkpoint."
+                )
+                raise CheckError(msg)
+            states = self._states
+        for number, each in enumerate(self._slices):
+            own = self._optimizer.state[each.parameter]
+            for name, value in states[number].items():
+                if isinstance(value, torch.Tensor) and value.shape == each.values.shape and value.dim() == 1:
+                    if not isinstance(own.get(name), torch.Tensor) or own[name].shape != each.parameter.shape:
+                        own[name] = torch.zeros_like(each.parameter, dtype=value.dtype, requires_grad=False)
+                    each.of(own[name]).copy_(value)
+                elif isinstance(value, torch.Tensor) and isinstance(own.get(name), torch.Tensor):
+                    own[name].copy_(value)
+                else:
+                    own[name] = value
+
+    def close(self) -> None:
+        """Take the state over, and tell servers that nothing follows."""
+        if self._error is None:
+            self.gather_state()
+        for link in self._links:
+            try:
+                if self._error is None:
+                    link.send(FrameKind.END)
+            finally:
+                self._closing = True
+                link.close()
+
+    def _state_of(self, each: SlicePlace) -> dict[str, Any]:
+        return {
+            name: each.of(value)
+            if isinstance(value, torch.Tensor) and value.shape == each.parameter.shape
+            else value
+            for name, value in self._optimizer.state.get(each.parameter, {}).items()
+        }
+
+    def _open(self, address: str) -> socket.socket:
+        end = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return socket.create_connection(address_of(address), timeout=max(end - time.monotonic(), 0.1))
+            except OSError as error:
+                if time.monotonic() > end:
+                    msg = (
+                        f"expected a parameter server at {address} within {self._timeout_s:g} s, found none ({error}): "
+                        "run serve_parameters there."
+                    )
+                    raise CheckError(msg) from error
+                time.sleep(0.1)
+
+    def _receive(self, server: int) -> None:
+        link, direct = self._links[server], self._slices[0].values.device.type == "cpu"
+
+        def place(kind: FrameKind, number: int, size: int) -> memoryview | None:
+            if kind is not FrameKind.VALUES or not direct:
+                return None
+            where = raw(self._slices[number].values)
+            if len(where) != size:
+                msg = f"expected {len(where)} bytes of slice {number}, found {size}"
+                raise CheckError(msg)
+            return where
+
+        try:
+            while True:
+                kind, number, _, body = link.receive(place)
+                if kind is FrameKind.VALUES:
+                    if not direct:
+                        values = self._slices[number].values
+                        here = torch.empty(values.shape, dtype=values.dtype)
+                        raw(here)[:] = body
+                        with torch.cuda.device(values.device):
+                            values.copy_(here)
+                            torch.cuda.current_stream().synchronize()
+                    self._received(number)
+                elif kind is FrameKind.STATE:
+                    with self._changed:
+                        self._states[number] = unpacked(body)
+                        self._changed.notify_all()
+                elif kind is FrameKind.FAILED:
+                    raise CheckError(body.decode())
+        except BaseException as error:  # noqa: BLE001 (raised where the training waits)
+            if self._closing:
+                return
+            told = error
+            if not isinstance(error, CheckError) or "connection closed" in str(error):
+                told = CheckError(f"server {self.addresses[server]} is gone")
+            with self._changed:
+                self._error = self._error or told
+                self._changed.notify_all()
+            self._failed(told)
+            for each in self._links:  # the other servers end too
+                each.close()
+
+
+def _settings(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Settings of groups, as numbers; what is about devices is left to the server."""
+    return [
+        {
+            name: float(value)
+            if isinstance(value, torch.Tensor)
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+            for name, value in group.items()
+            if name not in ("params", "capturable", "fused", "foreach", "param_names")
+        }
+        for group in groups
+    ]
+
+
+def parameter_servers(
+    policy: DataParallelPolicy,
+    servers: Sequence[str] | None,
+    optimizer: torch.optim.Optimizer,
+    *,
+    ranks: tuple[int, int],
+    tunes: bool,
+    unused: bool,
+    timeout_s: float,
+) -> ParameterServers | None:
+    """The servers of a training; None: there are none.
+
+    Args:
+        policy: The policy.
+        servers: Their addresses.
+        optimizer: The optimizer.
+        ranks: Number of this worker and of all.
+        tunes: Settings are tried in training.
+        unused: Tensors may have no gradient.
+        timeout_s: Longest wait for a server.
+
+    Raises:
+        InputError: If policy or optimizer do not go with servers.
+    """
+    if servers is None:
+        return None
+    kind = type(optimizer)
+    served = isinstance(policy, TicTac) or (
+        isinstance(policy, PriorityPropagation) and policy.settings.transport == "server"
+    )
+    found = ""
+    if isinstance(servers, str) or not servers or len(set(servers)) < len(servers):
+        found = f"{servers!r} where one or more different addresses were expected"
+    elif not served:
+        found = f'policy {policy.name}, which is not p3 (with `transport="server"`) or tictac'
+    elif kind.__name__ not in SERVED_OPTIMIZERS or kind is not getattr(torch.optim, kind.__name__):
+        found = f"{kind.__name__}, which is none of {', '.join(SERVED_OPTIMIZERS)}"
+    elif tunes:
+        found = '`tune` in training, where slices stay with their servers: take `tune="simulation"`'
+    elif unused:
+        found = "`unused=True`, where servers wait for the gradients of all workers"
+    if found:
+        msg = f"expected `servers` with a training that they can serve, found {found}."
+        raise InputError(msg)
+    for address in servers:
+        address_of(address)
+    return ParameterServers(servers, *ranks, optimizer, timeout_s)

@@ -1,0 +1,337 @@
+"""A parameter server: it holds slices of parameters, adds gradients of all workers, updates, and sends values.
+
+A slice is a parameter of an optimizer of the server's own, of the class that the workers have. When the gradients of
+all workers are there they are added in the order of the workers and the slice is stepped, alone; its values go to each
+worker by priority, at once where its push asked for them (P3), else when it pulls (TicTac).
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from queue import PriorityQueue, SimpleQueue
+from typing import Any
+
+import msgspec
+import torch
+
+from coppice.arguments import checked
+from coppice.errors import CheckError, CoppiceError, InputError
+from coppice.training.torch.servers.wire import FrameKind, ServerLink, address_of, packed, raw, unpacked
+
+__all__ = ["SERVED_OPTIMIZERS", "ServerHello", "ServerSlice", "serve_parameters"]
+
+SERVED_OPTIMIZERS = (
+    "SGD Adam AdamW Adamax NAdam RAdam RMSprop Rprop Adagrad Adadelta".split()  # noqa: SIM905 (names, read as a line)
+)
+"""Classes of ``torch.optim`` that update each element by itself."""
+
+
+class ServerSlice(msgspec.Struct, frozen=True):
+    """A slice of a parameter.
+
+    Attributes:
+        number: Its number among those of all servers.
+        elements: Its elements.
+        kind: Their type.
+        group: Group of the optimizer that it belongs to.
+    """
+
+    number: int
+    elements: int
+    kind: str
+    group: int
+
+
+class ServerHello(msgspec.Struct, frozen=True):
+    """What a worker says first.
+
+    Attributes:
+        worker: Its number.
+        workers: How many there are.
+        optimizer: Class of the optimizer.
+        groups: Settings of its groups.
+        slices: What this server holds.
+    """
+
+    worker: int
+    workers: int
+    optimizer: str
+    groups: list[dict[str, Any]]
+    slices: list[ServerSlice]
+
+
+_Outgoing = PriorityQueue[tuple[float, int, Callable[[ServerLink], None] | None]]
+
+
+class _Served:
+    """Slices of a server, and what workers have sent of them."""
+
+    def __init__(self, hello: ServerHello, queues: Sequence[_Outgoing]) -> None:
+        self._workers, self._queues = hello.workers, queues
+        self._slices = {
+            each.number: torch.nn.Parameter(torch.zeros(each.elements, dtype=getattr(torch, each.kind)))
+            for each in hello.slices
+        }
+        self._group = {each.number: each.group for each in hello.slices}
+        self._settings = hello.groups
+        made: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, hello.optimizer)
+        self._optimizer = made(
+            [
+                {
+                    **settings,
+                    "params": [self._slices[each.number] for each in hello.slices if each.group == number],
+                }
+                for number, settings in enumerate(hello.groups)
+            ]
+        )
+        self._lock = threading.Lock()
+        self._parts: dict[int, dict[int, torch.Tensor]] = {number: {} for number in self._slices}
+        self._pulls: dict[int, list[tuple[int, int]]] = {number: [] for number in self._slices}
+        self._turn = itertools.count()
+
+    def gradient(self, number: int) -> torch.Tensor:
+        """Where a worker's gradient of a slice is received."""
+        return torch.empty_like(self._slices[number], requires_grad=False)
+
+    def elements(self, number: int) -> int:
+        """Bytes of a slice; -1: it is none of this server's."""
+        own = self._slices.get(number)
+        return -1 if own is None else own.numel() * own.element_size()
+
+    def take(self, number: int, given: Mapping[str, Any]) -> None:
+        """Values of a slice, and what an optimizer has of it if that is given."""
+        state = dict(given)
+        with self._lock, torch.no_grad():
+            own = self._slices[number]
+            own.copy_(state.pop("values"))
+            if state.pop("whole"):
+                self._optimizer.state[own] = state
+
+    def settle(self, groups: list[dict[str, Any]]) -> None:
+        """Settings of the steps that follow."""
+        self._settings = groups
+
+    def push(
+        self, worker: int, number: int, gradient: torch.Tensor, priority: int, *, answered: bool
+    ) -> None:
+        """A gradient of a worker; the last one makes the step."""
+        with self._lock:
+            parts = self._parts[number]
+            parts[worker] = gradient
+            if answered:
+                self._pulls[number].append((priority, worker))
+            if len(parts) < self._workers:
+                return
+            self._parts[number] = {}
+            self._step(number, [parts[each] for each in range(self._workers)])
+            waiting, self._pulls[number] = self._pulls[number], []
+        for wanted, other in sorted(waiting):
+            self._answer(other, number, wanted)
+
+    def pull(self, worker: int, number: int, priority: int) -> None:
+        """A worker wants values, of the step that its last push is part of."""
+        with self._lock:
+            if worker in self._parts[number]:
+                self._pulls[number].append((priority, worker))
+                return
+        self._answer(worker, number, priority)
+
+    def state(self, number: int) -> bytes:
+        """What the optimizer has of a slice."""
+        with self._lock:
+            return packed(self._optimizer.state.get(self._slices[number], {}))
+
+    def _step(self, number: int, parts: list[torch.Tensor]) -> None:
+        own = self._slices[number]
+        total = parts[0]
+        for other in parts[1:]:
+            total.add_(other)
+        own.grad = total
+        groups, group = self._optimizer.param_groups, self._group[number]
+        self._optimizer.param_groups = [{**groups[group], **self._settings[group], "params": [own]}]
+        try:
+            self._optimizer.step()
+        finally:
+            self._optimizer.param_groups = groups
+        own.grad = None
+
+    def _answer(self, worker: int, number: int, priority: int) -> None:
+        """Values are not changed before this worker has pushed again, so they are sent from where they are."""
+        values = self._slices[number].detach()
+        send = _sending(FrameKind.VALUES, number, lambda: raw(values))
+        self._queues[worker].put((priority, next(self._turn), send))
+
+
+def _sending(
+    kind: FrameKind, number: int, body: Callable[[], bytes | memoryview]
+) -> Callable[[ServerLink], None]:
+    return lambda link: link.send(kind, number, 0, body())
+
+
+class _Session:
+    """Workers of a training, from the first to the last frame."""
+
+    def __init__(self, links: Sequence[ServerLink], hello: ServerHello) -> None:
+        self._links = links
+        self._queues: list[_Outgoing] = [PriorityQueue() for _ in links]
+        self._served = _Served(hello, self._queues)
+        self._ended: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
+        self._turn = itertools.count()
+
+    def run(self) -> None:
+        """Serve until all workers have ended.
+
+        Raises:
+            CheckError: If one is gone.
+        """
+        for worker in range(len(self._links)):
+            for work in (self._receive, self._send):
+                threading.Thread(
+                    target=work, args=(worker,), daemon=True, name=f"coppice worker {worker}"
+                ).start()
+        for _ in self._links:
+            worker, error = self._ended.get()
+            if error is not None:
+                said = str(error).strip().splitlines()
+                msg = (
+                    f"expected all workers to send gradients, found worker {worker} gone "
+                    f"({said[0] if said else type(error).__name__}): start the training again from its last checkpoint."
+                )
+                fail(self._links, msg)
+                raise CheckError(msg) from error
+        for queue in self._queues:
+            queue.put((float("inf"), next(self._turn), None))
+
+    def _send(self, worker: int) -> None:
+        try:
+            while (send := self._queues[worker].get()[2]) is not None:
+                send(self._links[worker])
+        except OSError as error:
+            self._ended.put((worker, error))
+
+    def _receive(self, worker: int) -> None:
+        link, served = self._links[worker], self._served
+        gradient: list[torch.Tensor] = []
+
+        def place(kind: FrameKind, number: int, size: int) -> memoryview | None:
+            if kind not in (FrameKind.PUSH, FrameKind.PUSH_ANSWERED):
+                return None
+            if served.elements(number) != size:
+                msg = f"expected a slice of this server, found number {number} with {size} bytes"
+                raise CheckError(msg)
+            gradient[:] = [served.gradient(number)]
+            return raw(gradient[0])
+
+        try:
+            while True:
+                kind, number, priority, body = link.receive(place)
+                if kind in (FrameKind.PUSH, FrameKind.PUSH_ANSWERED):
+                    answered = kind is FrameKind.PUSH_ANSWERED
+                    served.push(worker, number, gradient.pop(), priority, answered=answered)
+                elif kind is FrameKind.PULL:
+                    served.pull(worker, number, priority)
+                elif kind is FrameKind.TAKE:
+                    served.take(number, unpacked(body))
+                elif kind is FrameKind.SETTINGS:
+                    served.settle(msgspec.msgpack.decode(body))
+                elif kind is FrameKind.ASK:
+                    state = served.state(number)
+                    send = _sending(FrameKind.STATE, number, lambda state=state: state)  # type: ignore[misc]
+                    self._queues[worker].put((float("inf"), next(self._turn), send))
+                elif kind is FrameKind.END:
+                    self._ended.put((worker, None))
+                    return
+        except BaseException as error:  # noqa: BLE001 (raised by the server, told to all workers)
+            self._ended.put((worker, error))
+
+
+def fail(links: Sequence[ServerLink], sentence: str) -> None:
+    """Tell all workers why nothing follows."""
+    for link in links:
+        try:
+            link.send(FrameKind.FAILED, body=sentence.encode())
+        except OSError:
+            continue
+
+
+@checked
+def serve_parameters(
+    address: str, *, ready: Callable[[str], object] | None = None, timeout_s: float = 600.0
+) -> None:
+    """Be a parameter server of one training, until its workers close their optimizers.
+
+    Workers name this address: ``schedule(model, optimizer, "p3", servers=["10.0.0.5:7000", ...])``. They tell the
+    server which slices it holds and how they are updated, so it needs no model. Whoever connects is trusted.
+
+    Args:
+        address: Host and port to listen on; port 0 is any that is free.
+        ready: Called with the address when workers may connect.
+        timeout_s: Longest wait for all workers, from the first one on.
+
+    Raises:
+        InputError: If it cannot listen there, or workers train different things.
+        CheckError: If a worker is gone.
+
+    Source: P3 (Jayarajan et al., MLSys 2019), section 4.
+    """
+    host, port = address_of(address)
+    try:
+        listening = socket.create_server((host, port))
+    except OSError as error:
+        msg = f"expected an address to listen on, found {address} ({error.strerror}): name another."
+        raise InputError(msg) from error
+    links: list[ServerLink] = []
+    try:
+        if ready is not None:
+            ready(f"{host}:{listening.getsockname()[1]}")
+        hellos = _gathered(listening, links, timeout_s)
+        listening.close()  # who comes now is of another training
+        ordered = [links[place] for place in sorted(range(len(links)), key=lambda each: hellos[each].worker)]
+        _Session(ordered, hellos[0]).run()
+    except CoppiceError as error:
+        fail(links, str(error))
+        raise
+    finally:
+        listening.close()
+        for link in links:
+            link.close()
+
+
+def _gathered(listening: socket.socket, links: list[ServerLink], timeout_s: float) -> list[ServerHello]:
+    """All workers of a training have said who they are."""
+    hellos: list[ServerHello] = []
+    end: float | None = None
+    while not hellos or len(hellos) < hellos[0].workers:
+        listening.settimeout(None if end is None else max(end - time.monotonic(), 0.001))
+        try:
+            link = ServerLink(listening.accept()[0])
+        except TimeoutError as error:
+            msg = (
+                f"expected {hellos[0].workers} workers within {timeout_s:g} s, found {len(hellos)}: start them all "
+                "with the same servers."
+            )
+            raise CheckError(msg) from error
+        end = end or time.monotonic() + timeout_s
+        links.append(link)
+        _, _, _, body = link.receive(lambda *_: None)
+        try:
+            hello = msgspec.msgpack.decode(body, type=ServerHello)
+        except msgspec.ValidationError as error:
+            msg = f"expected a worker of this version of coppice, found another ({error})."
+            raise InputError(msg) from error
+        first = hellos[0] if hellos else hello
+        if msgspec.structs.replace(hello, worker=first.worker) != first:
+            msg = (
+                f"expected the same parameters and optimizer on all workers, found others on worker "
+                f"{hello.worker}: start them all with the same model."
+            )
+            raise InputError(msg)
+        if hello.optimizer not in SERVED_OPTIMIZERS or hello.worker in [each.worker for each in hellos]:
+            msg = f"expected each worker once, found worker {hello.worker} again, or {hello.optimizer}: start anew."
+            raise InputError(msg)
+        hellos.append(hello)
+    return hellos

@@ -1,0 +1,264 @@
+"""A program of CoCoNet's language, as its transforms left it, as operations of a graph.
+
+Kernels go in the program's order. What it overlaps goes in chunks: the product of a chunk, then the collective's start;
+what a kernel does behind a collective is added when the next chunk's product is. Slices along rows are those that
+torch's collectives make. For them a chunk has a part of the rows of every rank, so that the chunks of a rank's slice
+are its rows in their order.
+
+Dropout draws its mask for the whole tensor on every rank, as it would without transforms, and each rank takes its
+slice: the same elements are dropped, and the generators of all ranks stay together.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.fx import Node
+
+from coppice.iteration.policies.tensor.coconet.costs import kernel_chains
+from coppice.iteration.policies.tensor.coconet.program import ELEMENTWISE, REPLICATED, OpKind, TensorProgram
+from coppice.training.torch.tensor.coconet_alike import alike, next_place
+from coppice.training.torch.tensor.coconet_regions import SumRegion
+from coppice.training.torch.tensor.decomposition_rings import TASK
+from coppice.training.torch.tensor.passes_hops import group_of
+from coppice.training.torch.tensor.passes_layout import DimensionPlace, NodeEmitter, arguments
+
+__all__ = ["carry_program"]
+
+_aten: Any = torch.ops.aten
+_functional: Any = torch.ops._c10d_functional  # noqa: SLF001 (the operations that torch traces)
+_DROPOUT = _aten.native_dropout.default
+_Value = Node | list[Node]
+
+
+def carry_program(
+    region: SumRegion, program: TensorProgram, chunks: int, number: int
+) -> tuple[tuple[str, ...], list[Node]]:
+    """Replace a region by its program.
+
+    Args:
+        region: The region; it is no longer one afterwards.
+        program: What the transforms made of it.
+        chunks: Chunks of what is overlapped.
+        number: Number of the region, for ``meta``.
+
+    Returns:
+        What a rank does, in order: ``run`` of operations, ``start`` and ``wait`` of collectives, with the number of
+        the chunk behind. And the nodes that have to run one after the other for that.
+    """
+    made = _CarriedRegion(region, program, chunks, number)
+    for chain in kernel_chains(program):
+        made.run_chain(chain)
+    made.finish()
+    return tuple(made.done), made.chain
+
+
+class _CarriedRegion:
+    """The operations under construction."""
+
+    def __init__(self, region: SumRegion, program: TensorProgram, chunks: int, number: int) -> None:
+        self.region, self.program, self.number, self.chunks = region, program, number, chunks
+        before, graph = region.last, region.start.graph
+        self.emit = NodeEmitter(graph, before, region.ranks)
+        self.cutter = NodeEmitter(graph, before, chunks)
+        group = group_of(region.group)
+        self.rank, self.group = dist.get_rank(group), group.group_name
+        matrices = {name: each for name, each in program.tensors.items() if len(each.shape) == 2}
+        rows_sliced = any(each.layout == 0 for name, each in matrices.items() if name != "w")
+        self.outer = region.ranks if rows_sliced else 1
+        self.on_slices = any(
+            op.kind in ELEMENTWISE and program.tensors[name].layout >= 0 for name, op in program.ops.items()
+        )
+        self.done: list[str] = []
+        self.chain: list[Node] = []
+        self.values: dict[str, _Value] = {}
+        self.masks: dict[str, Node] = {}
+
+    def note(self, doing: str, name: str, part: int | None, node: Node) -> None:
+        """An operation of a kernel, or of a chunk of it, begins or ends with a node."""
+        said = f"{doing} {name} {part or 0}"
+        self.done.append(said)
+        node.meta[TASK] = (self.number, said)
+        self.chain.append(node)
+
+    def run_chain(self, chain: Sequence[tuple[str, ...]]) -> None:
+        """Kernels side by side, or one alone."""
+        if len(chain) == 1:
+            for _ in self.kernel(chain[0], None):
+                pass
+            return
+        first, second = chain
+        under_way: list[Iterator[None]] = []
+        for part in range(self.chunks):
+            for _ in self.kernel(first, part):
+                pass
+            started = self.kernel(second, part)
+            next(started, None)
+            under_way = [each for each in under_way if _goes_on(each)]
+            under_way.append(started)
+        while under_way:
+            under_way = [each for each in under_way if _goes_on(each)]
+
+    def kernel(self, kernel: tuple[str, ...], part: int | None) -> Iterator[None]:
+        """The operations of a kernel, for a chunk or as a whole; gives way where a collective is under way."""
+        for name in kernel:
+            kind = self.program.ops[name].kind
+            if kind in _STARTS:
+                node = _STARTS[kind](self, name, part)
+                self.note("start", name, part, node)
+                yield
+                waited = self.emit.call(_functional.wait_tensor.default, node)
+                self.note("wait", name, part, waited)
+                self.keep(name, part, self.received(name, waited))
+            else:
+                node = self.computed(name, part)
+                self.keep(name, part, node)
+                self.note("run", name, part, node)
+
+    def keep(self, name: str, part: int | None, node: Node) -> None:
+        """Hold the value of an operation, or of a chunk of it."""
+        if part is None:
+            self.values[name] = node
+        else:
+            held = self.values.setdefault(name, [])
+            if isinstance(held, list):
+                held.append(node)
+
+    def place(self, name: str) -> DimensionPlace:
+        """Where chunks lie in what a rank holds of a value."""
+        return DimensionPlace(0, 1 if self.program.tensors[name].layout == 0 else self.outer)
+
+    def value(self, name: str, part: int | None) -> Node:
+        """What a rank holds of a value, or a chunk of that; vectors have no chunks."""
+        held = self.values.get(name)
+        if held is None:
+            slices = self.program.ops[name].kind is OpKind.SLICE  # they take nothing, and are no kernels
+            held = self.values[name] = self.computed(name, None) if slices else self.given(name)
+        if isinstance(held, list):
+            if part is not None:
+                return held[part]
+            held = self.values[name] = self.cutter.joined(held, self.place(name))
+        if part is None or len(self.program.tensors[name].shape) < 2:
+            return held
+        return self.cutter.slice(held, self.place(name), part)
+
+    def given(self, name: str) -> Node:
+        """An input: what is summed, or what meets the sum, which all ranks hold alike."""
+        node, tensor = self.region.nodes[name], self.program.tensors[name]
+        if tensor.layout == REPLICATED:
+            node = self.compared(node, f"{node.name} of shape {list(node.meta['val'].shape)}")
+        return self.flat(node) if len(tensor.shape) == 2 else node
+
+    def compared(self, node: Node, what: str) -> Node:
+        """A tensor that has to be alike on all ranks, if elementwise work is on slices."""
+        if not self.on_slices:
+            return node
+        return self.emit.call(alike, node, self.group, next_place(), what)
+
+    def flat(self, node: Node) -> Node:
+        """A tensor of the graph as rows and columns."""
+        return self.emit.call(_aten.reshape.default, node, [self.region.rows, self.region.columns])
+
+    def computed(self, name: str, part: int | None) -> Node:
+        """An operation without messages."""
+        op, region = self.program.ops[name], self.region
+        if op.kind is OpKind.MATMUL:
+            return self.product(part)
+        if op.kind is OpKind.SLICE:
+            return self.emit.slice(self.value(op.operands[0], part), DimensionPlace(op.along), self.rank)
+        source = region.nodes[name.removesuffix(".slice")]
+        if op.kind is OpKind.DROPOUT:
+            kept = self.emit.call(_aten.mul.Tensor, self.value(op.operands[0], part), self.mask(name, part))
+            return self.emit.call(_aten.mul.Tensor, kept, 1 / op.keep if op.keep else 0.0)
+        operands = iter(op.operands)
+        args = [
+            self.value(next(operands), part) if isinstance(each, Node) else each for each in arguments(source)
+        ]
+        return self.emit.call(source.target, *args, **source.kwargs)
+
+    def product(self, part: int | None) -> Node:
+        """The product, or that of a chunk of its rows."""
+        product = self.region.product
+        if product is None:  # a program has a product only if its region has one
+            return self.region.start
+        if part is None:
+            return self.emit.call(product.node.target, *arguments(product.node))
+        rows = self.cutter.slice(product.left, DimensionPlace(0, self.outer), part)
+        return product.emit(self.cutter, [rows, product.right], "m", DimensionPlace(0, self.outer), part)
+
+    def mask(self, name: str, part: int | None) -> Node:
+        """The mask of a dropout, where its result lies; it is drawn where it was drawn before, as a whole."""
+        source = name.removesuffix(".slice")
+        if source not in self.masks:
+            dropout = self.region.nodes[source]
+            there = NodeEmitter(self.emit.graph, dropout, self.emit.ranks)
+            value = arguments(dropout)[0].meta["val"]
+            like = there.call(_aten.zeros.default, list(value.shape), dtype=value.dtype, device=value.device)
+            drawn = there.call(_DROPOUT, like, arguments(dropout)[1], True)  # noqa: FBT003 (as torch traces it)
+            mask = there.call(operator.getitem, drawn, 1)
+            if source in self.region.masks:
+                self.region.masks[source].replace_all_uses_with(mask)
+            self.masks[source] = self.flat(self.compared(mask, f"the mask of {source}"))
+        whole, layout = self.masks[source], self.program.tensors[name].layout
+        if layout != REPLICATED:
+            whole = self.emit.slice(whole, DimensionPlace(layout), self.rank)
+        return whole if part is None else self.cutter.slice(whole, self.place(name), part)
+
+    def all_reduce(self, name: str, part: int | None) -> Node:
+        """Start a sum for all ranks."""
+        given = self.value(self.program.ops[name].operands[0], part)
+        return self.emit.call(_functional.all_reduce.default, given, "sum", self.group)
+
+    def reduce_scatter(self, name: str, part: int | None) -> Node:
+        """Start a sum, a slice for each rank."""
+        op = self.program.ops[name]
+        given = self.value(op.operands[0], part)
+        if op.along:
+            parts = [
+                self.emit.slice(given, DimensionPlace(op.along), rank) for rank in range(self.emit.ranks)
+            ]
+            given = self.emit.call(_aten.cat.default, parts, 0)
+        target = _functional.reduce_scatter_tensor.default
+        return self.emit.call(target, given, "sum", self.emit.ranks, self.group)
+
+    def all_gather(self, name: str, part: int | None) -> Node:
+        """Start to gather slices."""
+        given = self.value(self.program.ops[name].operands[0], part)
+        contiguous = self.emit.call(_aten.contiguous.default, given)
+        target = _functional.all_gather_into_tensor.default
+        return self.emit.call(target, contiguous, self.emit.ranks, self.group)
+
+    def received(self, name: str, node: Node) -> Node:
+        """What a collective gives: gathered slices of columns go side by side."""
+        op = self.program.ops[name]
+        if op.kind is not OpKind.ALL_GATHER or self.program.tensors[op.operands[0]].layout == 0:
+            return node
+        parts = [self.emit.slice(node, DimensionPlace(0), rank) for rank in range(self.emit.ranks)]
+        return self.emit.call(_aten.cat.default, parts, 1)
+
+    def finish(self) -> None:
+        """Put the results in the place of the region."""
+        region = self.region
+        for outside, inside in self.program.outputs.items():
+            old = region.value_of(outside)
+            shape = list(old.meta["val"].shape)
+            old.replace_all_uses_with(self.emit.call(_aten.reshape.default, self.value(inside, None), shape))
+
+
+_STARTS = {
+    OpKind.ALL_REDUCE: _CarriedRegion.all_reduce,
+    OpKind.REDUCE_SCATTER: _CarriedRegion.reduce_scatter,
+    OpKind.ALL_GATHER: _CarriedRegion.all_gather,
+}
+
+
+def _goes_on(kernel: Iterator[None]) -> bool:
+    """Add what a kernel does up to its next collective; whether there is one."""
+    return next(kernel, _ENDED) is not _ENDED
+
+
+_ENDED = object()

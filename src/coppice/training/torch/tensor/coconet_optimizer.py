@@ -1,0 +1,432 @@
+"""A fused optimizer: gradients are scattered, each rank updates its slice with its part of the state, weights gathered.
+
+Source: CoCoNet (ASPLOS 2022), whose transforms split, reorder and *as slice* make it of an all-reduce and an optimizer;
+the tuner says whether that is quicker here, on the program of simulation. Parameters are cut into chunks, which follow
+each other: while one is updated the gradients of the next are under way, and the weights of the one before.
+
+The slice of a chunk is a parameter of an optimizer of the same class, whose updates are element by element: with the
+same sums the weights are those of the plain optimizer bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from coppice.arguments import checked
+from coppice.errors import CheckError, InputError
+from coppice.iteration.estimate import Cluster
+from coppice.iteration.policies.tensor.coconet.examples import adam, momentum
+from coppice.iteration.policies.tensor.coconet.program import OpKind
+from coppice.iteration.policies.tensor.coconet.tuner import Tuned, autotune
+from coppice.topology.model import Topology
+from coppice.training.torch.tensor.passes_costs import (
+    MeasuredCosts,
+    MeasuredMachine,
+    all_gather_single,
+    measured_costs,
+    modelled_costs,
+    reduce_scatter_single,
+)
+
+__all__ = ["FusedOptimizer", "fused_optimizer"]
+
+_STEP = "step"
+"""The only state of these optimizers that has not an element for each of the parameter."""
+_PROGRAMS = {torch.optim.SGD: momentum, torch.optim.Adam: adam, torch.optim.AdamW: adam}
+
+
+@dataclass(eq=False)
+class _Chunk:
+    """Parameters in a row, of one group and type.
+
+    Attributes:
+        number: Which chunk it is.
+        group: Number of their group.
+        parameters: The parameters; their memory is in ``flat``.
+        flat: All of them, filled up so that ranks divide it.
+        gradient: Their gradients, likewise.
+        own: What this rank updates.
+    """
+
+    number: int
+    group: int
+    parameters: list[torch.nn.Parameter]
+    flat: torch.Tensor
+    gradient: torch.Tensor
+    own: torch.nn.Parameter
+
+    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The place of each parameter in a row like it."""
+        sizes = [each.numel() for each in self.parameters]
+        parts = torch.split(flat[: sum(sizes)], sizes)
+        return [part.view(each.shape) for part, each in zip(parts, self.parameters, strict=True)]
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """What :func:`fused_optimizer` returns: used as the optimizer that it was made of.
+
+    Attributes:
+        tuned: The transforms that the tuner chose, and what it expects; nothing split means plain all-reduces.
+        tasks: What the last step did, in order: ``start``, ``wait`` or ``run`` of operations of the tuned program, and
+            the chunk.
+        gradient_norm: Norm of the averaged gradients of the last step, where it is clipped.
+    """
+
+    _step_supports_amp_scaling = (
+        True  # a GradScaler then leaves it to step(), on all ranks alike, what it does
+    )
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        group: dist.ProcessGroup | None,
+        tuned: Tuned,
+        chunk_bytes: int,
+        max_norm: float | None,
+    ) -> None:
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self.tuned = tuned
+        self.tasks: list[str] = []
+        self.gradient_norm: torch.Tensor | None = None
+        self._group, self._max_norm = group, max_norm
+        self._ranks, self._rank = dist.get_world_size(group), dist.get_rank(group)
+        ops = tuned.program.ops
+        self._sliced = ops["step"].kind is OpKind.ALL_GATHER
+        self._sum = "sum.scatter" if self._sliced else "sum"
+        kernels = tuned.program.in_order() or []
+        self._computed = " ".join(
+            name for kernel in kernels for name in kernel if ops[name].kind is OpKind.UPDATE
+        )
+        self._chunks: list[_Chunk] = []
+        with _all_answer():
+            for place, each in enumerate(self.param_groups):
+                for frozen in (each for each in each["params"] if not each.requires_grad):
+                    dist.broadcast(frozen.detach(), src=self._root, group=group)
+                for parameters in _cut(each["params"], chunk_bytes):
+                    self._chunks.append(self._chunk(len(self._chunks), place, parameters))
+        groups: list[dict[str, Any]] = [
+            {**_settings(each), "params": [chunk.own for chunk in self._chunks if chunk.group == number]}
+            for number, each in enumerate(self.param_groups)
+        ]
+        kind: Any = type(optimizer)
+        self._inner = kind([each for each in groups if each["params"]])
+        self._numbers = [number for number, each in enumerate(groups) if each["params"]]
+
+    @property
+    def _root(self) -> int:
+        """The first rank."""
+        return dist.get_global_rank(self._group, 0) if self._group is not None else 0
+
+    def _chunk(self, number: int, place: int, parameters: list[torch.nn.Parameter]) -> _Chunk:
+        whole = sum(each.numel() for each in parameters)
+        padded = -(-whole // self._ranks) * self._ranks
+        flat = parameters[0].detach().new_zeros(padded)
+        own = torch.nn.Parameter(torch.empty_like(self._slice(flat)) if self._sliced else flat)
+        chunk = _Chunk(number, place, parameters, flat, torch.zeros_like(flat), own)
+        for parameter, view in zip(parameters, chunk.views(flat), strict=True):
+            view.copy_(parameter.detach())
+            parameter.data = view
+        dist.broadcast(flat, src=self._root, group=self._group)
+        return chunk
+
+    def _slice(self, flat: torch.Tensor) -> torch.Tensor:
+        """This rank's part."""
+        each = len(flat) // self._ranks
+        return flat[self._rank * each : (self._rank + 1) * each]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only before chunks are made.
+
+        Raises:
+            InputError: Afterwards.
+        """
+        if hasattr(self, "_chunks"):
+            msg = "expected all parameters when the optimizer is fused, found more: add them to the plain one before."
+            raise InputError(msg)
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Average gradients over ranks, and update.
+
+        Raises:
+            InputError: If there is a closure or a GradScaler, a parameter was moved, or its gradient is none or sparse.
+            CheckError: If a rank does not answer.
+        """
+        if closure is not None or getattr(self, "found_inf", None) is not None:
+            found = "a GradScaler" if closure is None else "a closure"
+            msg = (
+                f"expected plain calls of step(), found {found}: gradients are summed here, once a step, so train in "
+                "bfloat16 or float32."
+            )
+            raise InputError(msg)
+        self._take()
+        self.tasks = []
+        with _all_answer():
+            sums = [self._scatter(chunk) for chunk in self._chunks]
+            if self._max_norm is not None:
+                self._clip(sums, self._max_norm)
+            gathers = []
+            for chunk, (summed, work) in zip(self._chunks, sums, strict=True):
+                if self._max_norm is None:
+                    self._wait(chunk, work)
+                self._update(chunk, summed)
+                if self._sliced:
+                    own = chunk.own.detach()
+                    gathers.append(all_gather_single(chunk.flat, own, group=self._group, async_op=True))
+                    self.tasks.append(f"start step {chunk.number}")
+            for number, work in enumerate(gathers):
+                work.wait()
+                self.tasks.append(f"wait step {number}")
+
+    def _take(self) -> None:
+        """Put gradients in their places, divided by the number of ranks."""
+        for chunk in self._chunks:
+            places = zip(chunk.parameters, chunk.views(chunk.flat), chunk.views(chunk.gradient), strict=True)
+            for parameter, weights, view in places:
+                shape = list(parameter.shape)
+                if parameter.grad is None or parameter.grad.is_sparse:
+                    found = "none" if parameter.grad is None else "a sparse one"
+                    msg = (
+                        f"expected a gradient of each parameter, found {found} of one of shape {shape}: freeze what "
+                        "is not used before the optimizer is fused."
+                    )
+                    raise InputError(msg)
+                if parameter.data_ptr() != weights.data_ptr():
+                    msg = (
+                        f"expected parameters where the optimizer put them, found one of shape {shape} elsewhere: fuse "
+                        "the optimizer behind what moves or replaces them."
+                    )
+                    raise InputError(msg)
+                torch.div(parameter.grad, self._ranks, out=view)
+
+    def _scatter(self, chunk: _Chunk) -> tuple[torch.Tensor, Any]:
+        """Start the sum of a chunk's gradients: what it will be in, and its work."""
+        self.tasks.append(f"start {self._sum} {chunk.number}")
+        whole = chunk.gradient
+        if not self._sliced:
+            return whole, dist.all_reduce(whole, group=self._group, async_op=True)
+        own = whole.new_empty(len(whole) // self._ranks)
+        return own, reduce_scatter_single(own, whole, group=self._group, async_op=True)
+
+    def _wait(self, chunk: _Chunk, work: Any) -> None:
+        work.wait()
+        self.tasks.append(f"wait {self._sum} {chunk.number}")
+
+    def _clip(self, sums: list[tuple[torch.Tensor, Any]], most: float) -> None:
+        """Scale averaged gradients down to a norm: that of slices needs a sum of one number over ranks."""
+        for chunk, (_, work) in zip(self._chunks, sums, strict=True):
+            self._wait(chunk, work)
+        device = sums[0][0].device
+        squares = torch.stack([torch.linalg.vector_norm(each).square().to(device) for each, _ in sums]).sum()
+        if self._sliced:
+            dist.all_reduce(squares, group=self._group)
+        self.tasks.append("run norm")
+        self.gradient_norm = squares.sqrt()
+        factor = torch.clamp(most / (self.gradient_norm + 1e-6), max=1.0)
+        for each, _ in sums:
+            each.mul_(factor.to(each.device))
+
+    def _update(self, chunk: _Chunk, summed: torch.Tensor) -> None:
+        """Update what a rank has of a chunk, and nothing else: what has no gradient is left as it is."""
+        for place, inner in zip(self._numbers, self._inner.param_groups, strict=True):
+            inner.update(_settings(self.param_groups[place]))
+        if self._sliced:  # whatever changed weights in between
+            chunk.own.copy_(self._slice(chunk.flat))
+        chunk.own.grad = summed
+        self._inner.step()
+        chunk.own.grad = None
+        self.tasks.append(f"run {self._computed} {chunk.number}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the plain optimizer, whole on every rank; all ranks call it.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        numbers: dict[int, int] = {}
+        for each in self.param_groups:
+            for parameter in each["params"]:
+                numbers[id(parameter)] = len(numbers)
+        state: dict[int, dict[str, Any]] = {}
+        with _all_answer():
+            for chunk in self._chunks:
+                for key, value in sorted(self._inner.state[chunk.own].items()):
+                    for parameter, part in zip(chunk.parameters, self._whole(chunk, key, value), strict=True):
+                        state.setdefault(numbers[id(parameter)], {})[key] = part
+        groups, first = [], 0
+        for each in self.param_groups:
+            count = len(each["params"])
+            groups.append({**_settings(each), "params": list(range(first, first + count))})
+            first += count
+        return {"state": dict(sorted(state.items())), "param_groups": groups}
+
+    def _whole(self, chunk: _Chunk, key: str, value: Any) -> list[Any]:
+        """A value of the state for each parameter: what has an element for each is gathered."""
+        if key == _STEP or value is None:
+            return [value.clone() if isinstance(value, torch.Tensor) else value for _ in chunk.parameters]
+        flat = value
+        if self._sliced:
+            flat = torch.empty_like(chunk.flat, dtype=value.dtype)
+            all_gather_single(flat, value.contiguous(), group=self._group)
+        return [part.clone() for part in chunk.views(flat)]
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up a state of the plain optimizer, or of this one on any number of ranks.
+
+        Raises:
+            InputError: If it is that of other parameters, or those of a chunk have taken different numbers of steps.
+        """
+        parameters = [each for group in self.param_groups for each in group["params"]]
+        numbers = {id(each): number for number, each in enumerate(parameters)}
+        saved = state_dict["param_groups"]
+        if [len(each["params"]) for each in saved] != [len(each["params"]) for each in self.param_groups]:
+            msg = "expected a state of as many parameters in as many groups, found another: load it into its model."
+            raise InputError(msg)
+        taken = [
+            self._taken(chunk, [state_dict["state"].get(numbers[id(each)], {}) for each in chunk.parameters])
+            for chunk in self._chunks
+        ]
+        for own, other in zip(self.param_groups, saved, strict=True):
+            own.update(_settings(other))
+        for chunk, held in zip(self._chunks, taken, strict=True):
+            self._inner.state[chunk.own] = held
+
+    def _taken(self, chunk: _Chunk, values: list[dict[str, Any]]) -> dict[str, Any]:
+        """This rank's part of the states of a chunk's parameters."""
+        if any(
+            each.keys() != values[0].keys() or float(each.get(_STEP, 0)) != float(values[0].get(_STEP, 0))
+            for each in values
+        ):
+            msg = (
+                "expected parameters that have all taken the same number of steps, found a state of others: begin with "
+                "a new state, or with a smaller `chunk_bytes`."
+            )
+            raise InputError(msg)
+        held: dict[str, Any] = {}
+        for key, first in values[0].items():
+            if key == _STEP or first is None:
+                held[key] = first.clone() if isinstance(first, torch.Tensor) else first
+                continue
+            flat = torch.zeros_like(chunk.flat, dtype=first.dtype)
+            for view, value in zip(chunk.views(flat), values, strict=True):
+                if value[key].shape != view.shape:
+                    shapes = f"{list(view.shape)}, found {list(value[key].shape)}"
+                    msg = f"expected a state of a parameter of shape {shapes}: load it into its model."
+                    raise InputError(msg)
+                view.copy_(value[key])
+            held[key] = self._slice(flat).clone() if self._sliced else flat
+        return held
+
+
+@contextmanager
+def _all_answer() -> Iterator[None]:
+    """Tells of a rank that does not.
+
+    Raises:
+        CheckError: If so.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        msg = (
+            f"expected all ranks to update their slices, found one that does not answer ({reason}): start the "
+            "training again from its last checkpoint."
+        )
+        raise CheckError(msg) from error
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """Options of a group."""
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def _cut(parameters: Sequence[torch.nn.Parameter], chunk_bytes: int) -> list[list[torch.nn.Parameter]]:
+    """Runs of parameters of one type, of so many bytes or of one parameter."""
+    runs: list[list[torch.nn.Parameter]] = []
+    kinds: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
+    for parameter in parameters:
+        if not parameter.requires_grad:
+            continue
+        kind = (parameter.dtype, parameter.device)
+        size = sum(each.nbytes for each in kinds.get(kind, []))
+        if kind not in kinds or size + parameter.nbytes > chunk_bytes:
+            kinds[kind] = []
+            runs.append(kinds[kind])
+        kinds[kind].append(parameter)
+    return runs
+
+
+@checked
+def fused_optimizer(
+    optimizer: torch.optim.Optimizer,
+    *,
+    costs: Topology | Cluster | MeasuredCosts | tuple[float, float] | None = None,
+    flops_per_s: float | None = None,
+    group: dist.ProcessGroup | None = None,
+    chunk_bytes: int = 2**24,
+    max_norm: float | None = None,
+) -> FusedOptimizer:
+    """An optimizer that averages gradients over ranks and shares its state out, where the tuner finds that quicker.
+
+    It takes the place of ``DistributedDataParallel`` and of the optimizer: weights start as those of the first rank,
+    gradients are averaged in ``step()``. ``state_dict()`` is that of the plain optimizer, and any such state can be
+    loaded, whatever the number of ranks.
+
+    Args:
+        optimizer: ``SGD``, ``Adam`` or ``AdamW`` of torch, before its first step.
+        costs: What collectives cost: a topology, a cluster, or bytes a second and seconds per message. None: measured.
+            Alike on all ranks.
+        flops_per_s: Operations a second, which an optimizer hardly needs.
+        group: The ranks; None: all.
+        chunk_bytes: Bytes of parameters that go together.
+        max_norm: Norm to which averaged gradients are clipped, all together; updates then wait for all sums.
+
+    Raises:
+        InputError: If the optimizer is another, or has taken a step, there is nothing to train, or ``max_norm`` is not
+            above 0.
+        CheckError: If a rank does not answer.
+
+    Examples:
+        >>> import torch, torch.distributed as dist
+        >>> dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = fused_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), costs=(1e9, 1e-5))
+        >>> model(torch.ones(1, 2)).sum().backward()
+        >>> optimizer.step()
+        >>> optimizer.tasks
+        ['start sum 0', 'wait sum 0', 'run mean step 0']
+        >>> dist.destroy_process_group()
+    """
+    if max_norm is not None and not max_norm > 0:
+        msg = f"expected a `max_norm` above 0, found {max_norm:g}."
+        raise InputError(msg)
+    program = _PROGRAMS.get(type(optimizer))
+    trained = [each for own in optimizer.param_groups for each in own["params"] if each.requires_grad]
+    if program is None or optimizer.state or not trained or chunk_bytes < 1:
+        found = f"{type(optimizer).__name__}, {len(optimizer.state)} states, {len(trained)} parameters"
+        msg = (
+            f"expected torch's SGD, Adam or AdamW before its first step, parameters and `chunk_bytes`, found {found}, "
+            f"{chunk_bytes}."
+        )
+        raise InputError(msg)
+    ranks = dist.get_world_size(group)
+    elements = -(-sum(each.numel() for each in trained) // ranks) * ranks
+    written = program(ranks=ranks, elements=elements)
+    if ranks == 1:
+        return FusedOptimizer(optimizer, group, Tuned(written, 0.0, (), 1), chunk_bytes, max_norm)
+    if costs is None:
+        known: Any = group if group is not None else dist.group.WORLD
+        found_costs = measured_costs(known, trained[0].device, flops_per_s=flops_per_s)
+    else:
+        found_costs = modelled_costs(costs, ranks=ranks, flops_per_s=flops_per_s or 1e12)
+    machine = MeasuredMachine.of(found_costs, element_bytes=trained[0].element_size())
+    return FusedOptimizer(optimizer, group, autotune(written, machine), chunk_bytes, max_norm)

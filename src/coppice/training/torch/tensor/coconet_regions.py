@@ -1,0 +1,230 @@
+"""Sums of products in a graph, and what follows them element by element, as programs of CoCoNet's language.
+
+A region is an all-reduce with the product that it takes and the elementwise work behind it, or a reduce-scatter with
+its product. Its program has two dimensions: rows, which are all but the last one of the graph, and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.fx import Graph, Node
+
+from coppice.iteration.policies.tensor.coconet.program import (
+    LOCAL,
+    OpKind,
+    Tensor,
+    TensorOp,
+    TensorProgram,
+)
+from coppice.training.torch.tensor.passes_hops import group_of
+from coppice.training.torch.tensor.passes_layout import arguments, is_layout, shape_of
+from coppice.training.torch.tensor.passes_products import GraphProduct, product_of
+
+__all__ = ["SumRegion", "sum_regions_of"]
+
+_aten: Any = torch.ops.aten
+_functional: Any = torch.ops._c10d_functional  # noqa: SLF001 (the operations that torch traces)
+_SUMS = {
+    _functional.all_reduce.default: OpKind.ALL_REDUCE,
+    _functional.reduce_scatter_tensor.default: OpKind.REDUCE_SCATTER,
+}
+_WAIT = _functional.wait_tensor.default
+_ELEMENTWISE = (
+    _aten.add.Tensor,
+    _aten.sub.Tensor,
+    _aten.mul.Tensor,
+    _aten.div.Tensor,
+    _aten.relu.default,
+    _aten.gelu.default,
+    _aten.silu.default,
+    _aten.tanh.default,
+    _aten.sigmoid.default,
+)
+_DROPOUT = _aten.native_dropout.default
+
+
+@dataclass
+class SumRegion:
+    """A sum over ranks, and what is around it.
+
+    Attributes:
+        start: The collective.
+        wait: What waits for it.
+        kind: Which collective.
+        ranks: Number of ranks.
+        group: Name of their group.
+        shape: Shape of what is summed.
+        product: The product that it takes; None: something else.
+        nodes: For each operation of the program the node whose result it has.
+        masks: For each dropout the node that has its mask, if something uses it.
+    """
+
+    start: Node
+    wait: Node
+    kind: OpKind
+    ranks: int
+    group: Any
+    shape: tuple[int, ...]
+    product: GraphProduct | None = None
+    nodes: dict[str, Node] = field(default_factory=dict)
+    masks: dict[str, Node] = field(default_factory=dict)
+    _names: dict[Node, str] = field(default_factory=dict)
+    _ops: dict[str, TensorOp] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """All dimensions but the last one."""
+        return prod(self.shape[:-1])
+
+    @property
+    def columns(self) -> int:
+        """The last dimension."""
+        return self.shape[-1]
+
+    @property
+    def flops(self) -> float:
+        """Of its product."""
+        return 0.0 if self.product is None else self.product.flops
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what a rank gives."""
+        return int(arguments(self.start)[0].meta["val"].nbytes)
+
+    @property
+    def last(self) -> Node:
+        """The node that comes last in the graph."""
+        own = {self.start, self.wait, *self.nodes.values()}
+        return max(own)
+
+    def program(self) -> TensorProgram:
+        """The region in CoCoNet's language."""
+        inside = set(self.nodes.values()) | {
+            user for node in self.nodes.values() if node.target is _DROPOUT for user in node.users
+        }
+        outputs = {}
+        for name, node in self.nodes.items():
+            if self._ops[name].kind in (OpKind.INPUT, OpKind.MATMUL):
+                continue
+            users = set(_value(node).users) - inside
+            if users:
+                outputs[name] = name
+        return TensorProgram(self.ranks, self._ops, outputs)
+
+    def add(self, name: str, op: TensorOp, node: Node | None = None) -> str:
+        """Add an operation."""
+        self._ops[name] = op
+        if node is not None:
+            self.nodes[name] = node
+            self._names[_value(node)] = name
+        return name
+
+    def value_of(self, name: str) -> Node:
+        """The node that has an operation's result."""
+        return _value(self.nodes[name])
+
+    def known(self, node: Node) -> str | None:
+        """The operation that has a node's result."""
+        return self._names.get(node)
+
+    def operand(self, node: Node) -> str | None:
+        """The operation that has an operand; one from outside becomes an input. None: its shape does not fit."""
+        if node in self._names:
+            return self._names[node]
+        shape = shape_of(node)
+        if shape == self.shape:
+            own: tuple[int, ...] = (self.rows, self.columns)
+        elif shape == (self.columns,):
+            own = shape
+        else:
+            return None
+        return self.add(node.name, TensorOp(OpKind.INPUT, tensor=Tensor(own)), node)
+
+
+def _value(node: Node) -> Node:
+    """The node that has the result: of a dropout it is the first of two."""
+    if node.target is not _DROPOUT:
+        return node
+    return next((user for user in node.users if arguments(user)[1] == 0), node)
+
+
+def sum_regions_of(graph: Graph) -> Iterator[SumRegion]:
+    """All regions, in the order of the graph."""
+    for node in list(graph.nodes):
+        if node.target in _SUMS:
+            region = _region(node)
+            if region is not None:
+                yield region
+
+
+def _region(start: Node) -> SumRegion | None:
+    given, how, *_ = arguments(start)
+    users = list(start.users)
+    shape = shape_of(given)
+    if how != "sum" or shape is None or len(shape) < 2 or len(users) != 1 or users[0].target is not _WAIT:
+        return None
+    group = arguments(start)[-1]
+    ranks = dist.get_world_size(group_of(group))
+    kind = _SUMS[start.target]
+    if ranks < 2:
+        return None
+    region = SumRegion(start, users[0], kind, ranks, group, shape)
+    _take_product(region, given)
+    along = {"along": 0} if kind is OpKind.REDUCE_SCATTER else {}
+    source = "product" if region.product is not None else "given"
+    region.add("sum", TensorOp(kind, (source,), **along), users[0])  # type: ignore[arg-type]
+    if kind is OpKind.ALL_REDUCE:
+        _take_elementwise(region)
+    elif region.product is None:
+        return None
+    return region
+
+
+def _take_product(region: SumRegion, given: Node) -> None:
+    """The product that is summed, if nobody else uses it."""
+    node, user = given, region.start
+    while is_layout(node) and set(node.users) == {user}:
+        user, node = node, arguments(node)[0]
+    product = product_of(node)
+    whole = (region.rows, region.columns)
+    if product is not None and set(node.users) == {user} and shape_of(node) == whole:
+        left, right = (shape_of(each) for each in product.operands)
+        if left is not None and right is not None and product.dims == ("mk", "kn", "mn"):
+            region.product = product
+            inner = left[1] * region.ranks
+            region.add("x", TensorOp(OpKind.INPUT, tensor=Tensor((region.rows, inner), 1)))
+            region.add("w", TensorOp(OpKind.INPUT, tensor=Tensor((inner, region.columns), 0)))
+            region.add("product", TensorOp(OpKind.MATMUL, ("x", "w")), node)
+            return
+    region.add("given", TensorOp(OpKind.INPUT, tensor=Tensor(whole, LOCAL)), given)
+
+
+def _take_elementwise(region: SumRegion) -> None:
+    """What follows the sum element by element, as long as nothing else that it takes waits for the sum."""
+    behind: set[Node] = {region.wait}
+    for node in region.start.graph.nodes:
+        before = node.all_input_nodes
+        if not any(each in behind for each in before):
+            continue
+        behind.add(node)
+        if any(each in behind and region.known(each) is None for each in before):
+            continue
+        if node.target is _DROPOUT and arguments(node)[2] is True:
+            (source,) = before
+            op = TensorOp(OpKind.DROPOUT, (region.known(source) or "",), keep=1 - float(arguments(node)[1]))
+            region.add(node.name, op, node)
+            for user in node.users:
+                if arguments(user)[1] == 1:
+                    region.masks[node.name] = user
+        elif node.target in _ELEMENTWISE and shape_of(node) == region.shape:
+            operands = [region.operand(each) for each in arguments(node) if isinstance(each, Node)]
+            names = tuple(each for each in operands if each is not None)
+            if len(names) == len(operands):
+                function: Any = node.target
+                region.add(node.name, TensorOp(OpKind.POINTWISE, names, function=function), node)

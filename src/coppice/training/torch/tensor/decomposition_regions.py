@@ -1,0 +1,375 @@
+"""Products that a gather feeds or a scatter takes, found in a graph of functional collectives.
+
+A *gather region* is an all-gather and the products of which it is an operand, directly or behind layout operations, and
+which do not need each other: a shard is multiplied by all of them when it is there. What else uses the gathered tensor
+gets it joined from the shards, which have all come by then. A *scatter region* is a reduce-scatter and what it sums:
+products, or sums of them, that nobody else uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from coppice.training.torch.tensor.passes_layout import (
+    DimensionPlace,
+    NodeEmitter,
+    arguments,
+    is_layout,
+    place_after,
+    place_before,
+    regrouped,
+    shape_of,
+)
+from coppice.training.torch.tensor.passes_products import GraphProduct, product_of
+
+__all__ = ["GatherRegion", "ScatterRegion", "regions_of"]
+
+_aten: Any = torch.ops.aten
+_functional: Any = torch.ops._c10d_functional  # noqa: SLF001 (the operations that torch traces)
+_GATHER = _functional.all_gather_into_tensor.default
+_SCATTER = _functional.reduce_scatter_tensor.default
+_WAIT = _functional.wait_tensor.default
+
+
+@dataclass(frozen=True)
+class _Fed:
+    """A product that takes gathered parts.
+
+    Attributes:
+        product: The product.
+        operand: Which operand they are in.
+        place: Where, in it.
+    """
+
+    product: GraphProduct
+    operand: int
+    place: DimensionPlace
+
+    @property
+    def letter(self) -> str:
+        """The dimension of parts."""
+        return self.product.letter(self.operand, self.place)
+
+
+@dataclass
+class GatherRegion:
+    """An all-gather and the products that it feeds.
+
+    Attributes:
+        start: The collective.
+        wait: What waits for it.
+        ranks: Number of ranks.
+        group: Name of their group.
+        fed: The products.
+        places: Where parts lie in each node between.
+    """
+
+    start: Node
+    wait: Node
+    ranks: int
+    group: Any
+    fed: list[_Fed] = field(default_factory=list)
+    places: dict[Node, DimensionPlace] = field(default_factory=dict)
+    collective = "all_gather"
+
+    @property
+    def shard(self) -> Node:
+        """What a rank gives."""
+        given: Node = arguments(self.start)[0]
+        return given
+
+    @property
+    def flops(self) -> float:
+        """Of its products."""
+        return sum(each.product.flops for each in self.fed)
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """What cutting each product is."""
+        return tuple(each.product.case(each.letter) for each in self.fed)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the gathered tensor."""
+        return int(self.wait.meta["val"].nbytes)
+
+    @property
+    def rows(self) -> int:
+        """Size of the dimension that is cut."""
+        fed = self.fed[0]
+        return (shape_of(fed.product.operands[fed.operand]) or (1,))[fed.place.dim]
+
+    def part(self, emit: NodeEmitter, node: Node, known: dict[Node, Node]) -> Node:
+        """The part of a node between."""
+        if node not in known:
+            found = regrouped(node, self.ranks)
+            if found is not None:
+                known[node] = self.part(emit, found[0], known)
+            else:
+                known[node] = emit.moved(node, self.part(emit, arguments(node)[0], known), self.places[node])
+        return known[node]
+
+    def products(self, emit: NodeEmitter, shard: Node, number: int) -> list[Node]:
+        """Every product with the shard of a rank."""
+        known = {self.wait: shard}
+        made = []
+        for each in self.fed:
+            operands = [*each.product.operands]
+            letter, other = each.letter, 1 - each.operand
+            operands[each.operand] = self.part(emit, operands[each.operand], known)
+            if letter in each.product.dims[other]:
+                place = DimensionPlace(each.product.dims[other].index(letter), each.place.outer)
+                operands[other] = emit.slice(operands[other], place, number)
+            made.append(each.product.emit(emit, operands, letter, each.place, number))
+        return made
+
+    def replace(
+        self, emit: NodeEmitter, shards: list[Node], products: list[list[Node]], order: list[int]
+    ) -> None:
+        """Put what was made in the place of what was there.
+
+        Args:
+            emit: Where to.
+            shards: The shard of each rank.
+            products: Products with each of them.
+            order: Ranks in the order in which their shards were multiplied: terms of a sum are added so.
+        """
+        for number, each in enumerate(self.fed):
+            if each.letter in each.product.dims[2]:
+                place = DimensionPlace(each.product.dims[2].index(each.letter), each.place.outer)
+                whole = emit.joined([made[number] for made in products], place)
+            else:
+                whole = products[order[0]][number]
+                for rank in order[1:]:
+                    whole = emit.call(_aten.add.Tensor, whole, products[rank][number])
+                whole = each.product.complete(emit, whole)
+            each.product.node.replace_all_uses_with(whole)
+        self.wait.replace_all_uses_with(emit.joined(shards, DimensionPlace(0)))
+
+    @property
+    def last(self) -> Node:
+        """The product that comes last in the graph."""
+        return self.fed[-1].product.node
+
+
+@dataclass
+class ScatterRegion:
+    """A reduce-scatter and the products that it sums.
+
+    Attributes:
+        start: The collective.
+        wait: What waits for it.
+        ranks: Number of ranks.
+        group: Name of their group.
+        mean: The sum is divided by the number of ranks.
+        made: The products.
+        places: Where parts lie in each node that is made part by part.
+    """
+
+    start: Node
+    wait: Node
+    ranks: int
+    group: Any
+    mean: bool
+    made: list[GraphProduct] = field(default_factory=list)
+    places: dict[Node, DimensionPlace] = field(default_factory=dict)
+    collective = "reduce_scatter"
+
+    @property
+    def flops(self) -> float:
+        """Of its products."""
+        return sum(each.flops for each in self.made)
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """What cutting each product is."""
+        return tuple(each.case(each.letter(2, self.places[each.node])) for each in self.made)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what a rank gives."""
+        return int(arguments(self.start)[0].meta["val"].nbytes)
+
+    @property
+    def rows(self) -> int:
+        """Size of the dimension that is cut."""
+        first = self.made[0].node
+        return (shape_of(first) or (1,))[self.places[first].dim]
+
+    @property
+    def last(self) -> Node:
+        """The collective, before which all is there."""
+        return self.start
+
+    def part(self, emit: NodeEmitter, number: int) -> Node:
+        """What a rank gives for the rank of a number."""
+        return self._part(emit, arguments(self.start)[0], number, {})
+
+    def _part(self, emit: NodeEmitter, node: Node, number: int, known: dict[Node, Node]) -> Node:
+        if node in known:
+            return known[node]
+        place = self.places[node]
+        product = product_of(node)
+        found = regrouped(node, self.ranks)
+        if found is not None and found[0] in self.places:
+            made = self._part(emit, found[0], number, known)
+        elif product is not None and product in self.made:
+            letter = product.letter(2, place)
+            operands = [
+                emit.slice(operand, DimensionPlace(letters.index(letter), place.outer), number)
+                if letter in letters
+                else operand
+                for operand, letters in zip(product.operands, product.dims, strict=False)
+            ]
+            made = product.emit(emit, operands, letter, place, number)
+        elif node.target is _aten.add.Tensor and arguments(node)[0] in self.places:
+            made = emit.call(
+                _aten.add.Tensor,
+                *(self._part(emit, each, number, known) for each in arguments(node)),
+            )
+        elif is_layout(node) and arguments(node)[0] in self.places:
+            made = emit.moved(node, self._part(emit, arguments(node)[0], number, known), place)
+        else:
+            made = emit.slice(node, place, number)
+        known[node] = made
+        return made
+
+    def replace(self, emit: NodeEmitter, total: Node) -> None:
+        """Put the sum in the place of what was there."""
+        if self.mean:
+            total = emit.call(_aten.div.Tensor, total, self.ranks)
+        self.wait.replace_all_uses_with(total)
+
+
+def regions_of(graph: Graph) -> Iterator[GatherRegion | ScatterRegion]:
+    """All regions, in the order of the graph."""
+    for node in list(graph.nodes):
+        if node.target is _GATHER:
+            gathering = _gather_region(node)
+            if gathering is not None:
+                yield gathering
+        elif node.target is _SCATTER:
+            scattering = _scatter_region(node)
+            if scattering is not None:
+                yield scattering
+
+
+def _waited(start: Node) -> Node | None:
+    """What alone waits for a collective."""
+    users = list(start.users)
+    return users[0] if len(users) == 1 and users[0].target is _WAIT else None
+
+
+def _gather_region(start: Node) -> GatherRegion | None:
+    wait = _waited(start)
+    if wait is None or shape_of(wait) is None or arguments(start)[1] < 2:
+        return None
+    region = GatherRegion(start, wait, arguments(start)[1], arguments(start)[2])
+    ranks = region.ranks
+    region.places[wait] = DimensionPlace(0)
+    front, products = [wait], {}
+    while front:
+        node = front.pop()
+        place = region.places[node]
+        for user in _regrouping_users(node):
+            if user in region.places:
+                continue
+            found = regrouped(user, ranks)
+            if found is not None and found[0] is node:
+                after = DimensionPlace(found[2]) if place == DimensionPlace(found[1]) else None
+            elif (product := product_of(user)) is not None:
+                products[user] = product
+                continue
+            else:
+                after = place_after(user, place, ranks) if is_layout(user) else None
+            if after is not None:
+                region.places[user] = after
+                front.append(user)
+    number = {node: place for place, node in enumerate(start.graph.nodes)}
+    for node in sorted(products, key=lambda each: number[each]):
+        fed = _fed(region, products[node])
+        if fed is not None and not _needs(node, {each.product.node for each in region.fed}, number):
+            region.fed.append(fed)
+    return region if region.fed else None
+
+
+def _fed(region: GatherRegion, product: GraphProduct) -> _Fed | None:
+    """How parts get into a product; None: by both operands, or by the bias, or not at all."""
+    inside = [number for number, operand in enumerate(product.operands) if operand in region.places]
+    known = all(shape_of(each) is not None for each in (product.node, *product.operands))
+    if len(inside) != 1 or product.bias in region.places or not known:
+        return None
+    return _Fed(product, inside[0], region.places[product.operands[inside[0]]])
+
+
+def _regrouping_users(node: Node) -> Iterator[Node]:
+    """Users, and those that join again what splits and slices have cut."""
+    for user in node.users:
+        yield user
+        for part in (user, *user.users):
+            yield from (join for join in part.users if join.target is _aten.cat.default)
+
+
+def _needs(node: Node, wanted: set[Node], number: dict[Node, int]) -> bool:
+    """Whether a node needs one of some others."""
+    if not wanted:
+        return False
+    first = min(number[each] for each in wanted)
+    front, seen = [node], set()
+    while front:
+        each = front.pop()
+        if each in wanted:
+            return True
+        for before in each.all_input_nodes:
+            if before not in seen and number[before] >= first:
+                seen.add(before)
+                front.append(before)
+    return False
+
+
+def _scatter_region(start: Node) -> ScatterRegion | None:
+    wait = _waited(start)
+    given, how, ranks, group = arguments(start)
+    if wait is None or shape_of(given) is None or how not in ("sum", "avg") or ranks < 2:
+        return None
+    region = ScatterRegion(start, wait, ranks, group, mean=how == "avg")
+    _descend(region, given, DimensionPlace(0), start)
+    return region if region.made else None
+
+
+def _descend(region: ScatterRegion, node: Node, place: DimensionPlace, user: Node) -> None:
+    """Go on to what a node is made of, as far as parts of it can be made from parts."""
+    region.places[node] = place
+    found = regrouped(node, region.ranks)
+    if found is not None and place == DimensionPlace(found[2]) and set(found[0].users) <= _cutters(node):
+        _descend(region, found[0], DimensionPlace(found[1]), node)
+        return
+    if set(node.users) - {user} - _cutters(user):
+        return  # somebody else needs it as a whole: parts are cut from that
+    product = product_of(node)
+    if product is not None:
+        if all(shape_of(each) is not None for each in (node, *product.operands)):
+            region.made.append(product)
+    elif node.target is _aten.add.Tensor and not node.kwargs:
+        operands = arguments(node)
+        alike = all(isinstance(each, Node) and shape_of(each) == shape_of(node) for each in operands)
+        if alike and operands[0] is not operands[1]:
+            for each in operands:
+                _descend(region, each, place, node)
+    elif is_layout(node):
+        before = place_before(node, place, region.ranks)
+        if before is not None:
+            _descend(region, arguments(node)[0], before, node)
+
+
+def _cutters(join: Node) -> set[Node]:
+    """The splits and slices whose results a node joins."""
+    if join.target is not _aten.cat.default:
+        return set()
+    parts = set(arguments(join)[0])
+    return parts | {arguments(part)[0] for part in parts if isinstance(arguments(part)[0], Node)}

@@ -1,0 +1,434 @@
+"""Blocks that run in two half micro-batches, each of which computes while the other is summed (Oases).
+
+The order of computation, waits and sums is that of
+:class:`~coppice.iteration.policies.tensor.half_batches.HalfBatches`, segment by segment; ranks that run the same blocks
+start the same sums in the same order. A block of the policy is a part that ends in a sum. Of each half and part what
+entered it and its sum are kept; all else is computed again before it is needed, with the random numbers and types that
+it had, and nothing is summed again.
+
+In the graph of autograd there is a node for each part; gradients and sums between parts are in the state of the pass,
+which nodes share, and never seen by autograd while they are under way. Each parameter gets its gradient once, when both
+halves have passed its part.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from coppice.errors import InputError
+from coppice.iteration.policies.tensor.half_batches import (
+    PASS_IS_OVER,
+    HalfBatches,
+    HalfSegment,
+    HalvedBlock,
+)
+from coppice.iteration.policies.tensor.oases import TwoHalves
+from coppice.training.torch.tensor.half_batches_parts import ActivationSum, parts_of
+from coppice.training.torch.tensor.half_batches_state import DeviceState
+
+__all__ = ["HalvedBlocks"]
+
+_KEPT_TIMES = 32
+_HALVES = (1, 2)
+_Gradients = list[torch.Tensor | None]
+
+
+class HalvedBlocks(nn.Sequential):
+    """Blocks in a row that run in two halves; keys of its state are those of ``nn.Sequential``.
+
+    Attributes:
+        policy: The policy, whose simulation has the same order.
+        launched: What was computed, awaited and started in the last forward pass and the backward pass after it, by the
+            names of the simulation.
+        times: Seconds of the last computations by name, as the host sees them.
+        summed_bytes: Bytes of the sum of a half, by parts.
+        parts: The parts of all blocks in a row.
+
+    Args:
+        blocks: The blocks.
+        policy: The policy.
+        recompute: Computations are dropped and done again; otherwise all they need is kept.
+        first: Number of the first part in a longer row, for names.
+
+    Raises:
+        InputError: If the policy sums again, or blocks are no rows of parts of one group.
+    """
+
+    def __init__(
+        self, blocks: nn.Module, policy: TwoHalves, *, recompute: bool = True, first: int = 0
+    ) -> None:
+        if not policy.settings.silent:
+            msg = (
+                "expected `silent=True`: sums are kept here, so that nothing has to be summed again, found False: "
+                "leave it out."
+            )
+            raise InputError(msg)
+        parts = [part for block in parts_of(blocks) for part in block]
+        if len({part.ranks for part in parts}) > 1:
+            degrees = sorted({part.ranks for part in parts})
+            msg = f"expected parts of one degree without `groups`, found groups of {degrees} ranks."
+            raise InputError(msg)
+        super().__init__(*(blocks if isinstance(blocks, nn.Sequential) else blocks.children()))
+        self.policy = policy
+        self.recompute = recompute
+        self.launched: list[str] = []
+        self.times: dict[str, deque[float]] = {}
+        self.summed_bytes: dict[int, int] = {}
+        self.parts = parts
+        self._halves = HalfBatches(
+            blocks=[HalvedBlock(forward=1.0, gradients=1.0, again=1.0 if recompute else 0.0)] * len(parts),
+            first=first,
+        )
+
+    @property
+    def order(self) -> HalfBatches:
+        """The policy's passes of these blocks."""
+        return self._halves
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Both halves through all blocks.
+
+        Raises:
+            InputError: If the micro-batch cannot be halved.
+            CheckError: If a rank does not answer.
+        """
+        self.launched = []
+        return self.go_on(x)
+
+    def go_on(self, x: torch.Tensor) -> torch.Tensor:
+        """A forward pass that is noted behind what ``launched`` has.
+
+        Raises:
+            InputError: If the micro-batch cannot be halved.
+            CheckError: If a rank does not answer.
+        """
+        if x.dim() < 1 or x.shape[0] < 2:
+            msg = f"expected a micro-batch of 2 sequences or more, found one of shape {tuple(x.shape)}."
+            raise InputError(msg)
+        run = _HalfRun(self, x)
+        with torch.no_grad():
+            output = run.forward(x.detach())
+        apply: Any = _PartNode.apply
+        token = apply(run, -1, output, 0, x, *run.trained(-1)) if run.needed[0] else x
+        for number in range(len(self.parts)):
+            if run.needed[number + 1]:  # nothing in front of it is trained otherwise
+                saved = run.inputs.pop(number)
+                token = apply(run, number, output, len(saved), token, *saved, *run.trained(number))
+        return token if run.needed[-1] else output
+
+    def workload(self, network: tuple[float, float]) -> HalfBatches:
+        """The policy's passes with the median times of this rank, for simulation.
+
+        Args:
+            network: Bytes per second and seconds per message of sums.
+
+        Raises:
+            InputError: If nothing has run.
+        """
+        if not self.times:
+            msg = "expected passes to tell the times of, found none: train some iterations first."
+            raise InputError(msg)
+        rate, latency = network
+
+        def median(kind: str, number: int) -> float:
+            names = [f"{kind}{self._halves.first + number} of {half}" for half in _HALVES]
+            found = [each for name in names for each in self.times.get(name, ())]
+            return statistics.median(found) if found else 0.0
+
+        blocks = []
+        for number in range(len(self.parts)):
+            summed = self.summed_bytes[number] / rate + latency
+            blocks.append(
+                HalvedBlock(
+                    forward=median("F", number),
+                    gradients=median("B", number),
+                    again=median("R", number),
+                    forward_sum=summed,
+                    backward_sum=summed,
+                )
+            )
+        return replace(self._halves, blocks=blocks)
+
+
+@dataclass(eq=False)
+class _Glue:
+    """The graph between the sum of a part and the product of the next.
+
+    Attributes:
+        x: What entered the part.
+        summed: Its sum; None in front of the first part.
+        entered: What enters the next.
+        prepared: The same, prepared; None behind the last part.
+    """
+
+    x: torch.Tensor
+    summed: torch.Tensor | None
+    entered: torch.Tensor
+    prepared: torch.Tensor | None = None
+
+
+class _HalfRun:
+    """A forward pass, and its backward pass.
+
+    Args:
+        blocks: What runs.
+        x: The whole micro-batch.
+    """
+
+    def __init__(self, blocks: HalvedBlocks, x: torch.Tensor) -> None:
+        self.blocks, self.parts = blocks, blocks.parts
+        self.device, self.split = x.device, (x.shape[0] + 1) // 2
+        grad = torch.is_grad_enabled()
+        self.input_needed = grad and x.requires_grad
+        self.needed = [self.input_needed or (grad and bool(self.trained(-1)))]
+        """Whether what a part's product begins with needs a gradient; at last, whether the output does."""
+        for number in range(len(self.parts)):
+            self.needed.append(self.needed[-1] or (grad and bool(self.trained(number))))
+        self.inputs: dict[int, list[torch.Tensor]] = {}
+        """For each part what has to be kept to compute up to its product again: of half 1, then of half 2."""
+        self._states: dict[tuple[int, int], DeviceState] = {}
+        self._glues: dict[tuple[int, int], _Glue] = {}
+        self._products: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._outstanding: ActivationSum | None = None
+        self._entered: dict[int, torch.Tensor | None] = {}
+        """By halves, the gradient of what entered the part behind the one whose turn it is; then of its own."""
+        self._prepared: dict[int, torch.Tensor | None] = {}
+        """The sum of gradients of what was prepared for it."""
+        self._begun = False
+
+    def trained(self, number: int) -> list[nn.Parameter]:
+        """The parameters of a node: of a part from its product to the next one's; -1: what prepares the first."""
+        own = [] if number < 0 else [self.parts[number].partial, self.parts[number].finish]
+        return _trained(*own, *[part.prepare for part in self.parts[number + 1 : number + 2]])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Both halves through all parts."""
+        recompute = self.blocks.recompute
+        entered = {1: x[: self.split], 2: x[self.split :]}
+        sums: dict[int, torch.Tensor] = {}
+        for segment in self.blocks.order.forward_segments():
+            (one,) = segment.passes
+            number, half = one.block, one.half
+            kept = [entered[half], sums[half]] if number else [entered[half]]
+            needed = self.needed[number + 1]
+            if needed:
+                self.inputs.setdefault(number, []).extend(kept)
+                if recompute:
+                    self._states[number, half] = DeviceState.now(self.device)
+            with self._computing(one.name):
+                glue, leaf, partial = self._compute(number, kept, graph=needed and not recompute)
+            entered[half] = glue.entered.detach()
+            sums[half] = _own(partial.detach(), [leaf] if recompute else [leaf, partial])
+            self._launch(segment, sums[half])
+            if needed and not recompute:
+                self._glues[number, half], self._products[number, half] = glue, (leaf, partial)
+        self._over()
+        last = len(self.parts)
+        for half in _HALVES:
+            self._glues[last, half] = self._glue(last, [entered[half], sums[half]], graph=self.needed[-1])
+        return torch.cat([self._glues[last, half].entered.detach() for half in _HALVES])
+
+    def backward(
+        self, number: int, saved: Sequence[torch.Tensor], gradient: torch.Tensor
+    ) -> tuple[torch.Tensor | None, _Gradients]:
+        """Through a node: the gradient of the whole input if it is the first one, and those of its parameters.
+
+        Raises:
+            InputError: If the pass has gone backward before.
+            CheckError: If a rank does not answer.
+        """
+        if number == len(self.parts) - 1:
+            if self._begun:
+                msg = "expected one backward pass for a forward pass, found another: run it forward again."
+                raise InputError(msg)
+            self._begun = True
+            self._entered = {1: gradient[: self.split], 2: gradient[self.split :]}
+            self._prepared = {1: None, 2: None}
+        trained = self.trained(number)
+        found: list[_Gradients] = []
+        if number < 0:
+            self._over()
+            for half in reversed(_HALVES):
+                self._through_glue(0, half, trained, found)
+            halves = [own for half in _HALVES if (own := self._entered[half]) is not None]
+            whole = torch.cat(halves) if len(halves) == len(_HALVES) else None
+            return whole, _totals(found, len(trained))
+        kept = {1: saved[: len(saved) // 2], 2: saved[len(saved) // 2 :]}
+        for segment in self.blocks.order.backward_segments():
+            one = segment.passes[-1]
+            if one.block != number:
+                continue
+            for each in segment.passes[:-1]:
+                with self._computing(each.name), self._states[number, each.half].again():
+                    glue, leaf, partial = self._compute(number, kept[each.half], graph=True)
+                self._glues[number, each.half], self._products[number, each.half] = glue, (leaf, partial)
+            with self._computing(one.name):
+                term = self._through_part(number, one.half, trained, found)
+            self._launch(segment, term)
+            self._prepared[one.half] = term
+        if not self.needed[number]:
+            self._over()
+        return None, _totals(found, len(trained))
+
+    def _compute(
+        self, number: int, kept: Sequence[torch.Tensor], *, graph: bool
+    ) -> tuple[_Glue, torch.Tensor, torch.Tensor]:
+        """From the sum of the part before to a part's product: what lies between, where that begins, and its term."""
+        glue = self._glue(number, kept, graph=graph)
+        prepared = glue.entered if glue.prepared is None else glue.prepared
+        with torch.set_grad_enabled(graph):
+            leaf = prepared.detach().requires_grad_(graph and self.needed[number])
+            return glue, leaf, self.parts[number].partial(leaf)
+
+    def _glue(self, number: int, kept: Sequence[torch.Tensor], *, graph: bool) -> _Glue:
+        """From the sum of the part before to what enters a part's product; behind the last, to the output."""
+        with torch.set_grad_enabled(graph):
+            if number == 0:
+                x = kept[0].detach().requires_grad_(graph and self.input_needed)
+                glue = _Glue(x=x, summed=None, entered=x)
+            else:
+                before = self.parts[number - 1]
+                x = kept[0].detach().requires_grad_(graph and self.needed[number - 1])
+                own = self.needed[number - 1] or bool(_trained(before.partial))
+                summed = kept[1].detach().requires_grad_(graph and own)
+                glue = _Glue(x=x, summed=summed, entered=before.finish(x, summed))
+            if number < len(self.parts):
+                glue.prepared = self.parts[number].prepare(glue.entered)
+        return glue
+
+    def _through_part(
+        self, number: int, half: int, trained: Sequence[nn.Parameter], found: list[_Gradients]
+    ) -> torch.Tensor | None:
+        """Through the end of a part and its product: this rank's term of the gradient of what was prepared."""
+        gradient = self._through_glue(number + 1, half, trained, found)
+        leaf, partial = self._products.pop((number, half))
+        if gradient is None:
+            gradient = torch.zeros_like(partial)
+        wanted = [leaf] if leaf.requires_grad else []
+        gradients = _gradients([partial], [gradient], [*wanted, *trained])
+        found.append(gradients[len(wanted) :])
+        if not wanted:
+            return None
+        term = gradients[0]
+        if term is None:
+            return torch.zeros_like(leaf, memory_format=torch.contiguous_format)
+        return _own(term, [gradient, *[each for each in gradients[1:] if each is not None]])
+
+    def _through_glue(
+        self, number: int, half: int, trained: Sequence[nn.Parameter], found: list[_Gradients]
+    ) -> torch.Tensor | None:
+        """Through what lies between the sum of a part and the product of the next: the gradient of the sum."""
+        glue = self._glues.pop((number, half))
+        outputs = [glue.entered] if glue.prepared is None else [glue.entered, glue.prepared]
+        given = [self._entered[half], self._prepared[half]]
+        wanted = [each for each in (glue.x, glue.summed) if each is not None and each.requires_grad]
+        gradients = _gradients(outputs, given[: len(outputs)], [*wanted, *trained])
+        found.append(gradients[len(wanted) :])
+        of = {id(each): gradient for each, gradient in zip(wanted, gradients, strict=False)}
+        self._entered[half] = of.get(id(glue.x))
+        return of.get(id(glue.summed))
+
+    def _launch(self, segment: HalfSegment, term: torch.Tensor | None) -> None:
+        """Wait for the sum before, and start that of a segment, unless nothing needs it."""
+        self._wait()
+        self.blocks.launched.append(segment.waited)
+        if term is not None:
+            number = segment.passes[-1].block
+            self.blocks.launched.append(segment.summed)
+            self.blocks.summed_bytes[number] = term.nbytes
+            self._outstanding = self.parts[number].sum(term)
+
+    def _wait(self) -> None:
+        outstanding, self._outstanding = self._outstanding, None
+        if outstanding is not None:
+            outstanding.wait()
+
+    def _over(self) -> None:
+        """The end of a pass."""
+        self._wait()
+        self.blocks.launched.append(PASS_IS_OVER)
+
+    @contextmanager
+    def _computing(self, name: str) -> Iterator[None]:
+        """Record a computation."""
+        self.blocks.launched.append(name)
+        begin = time.perf_counter()
+        yield
+        times = self.blocks.times.setdefault(name, deque(maxlen=_KEPT_TIMES))
+        times.append(time.perf_counter() - begin)
+
+
+class _PartNode(torch.autograd.Function):
+    """A part of both halves, from its product to that of the next part."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        run: _HalfRun,
+        number: int,
+        output: torch.Tensor,
+        count: int,
+        token: torch.Tensor,
+        *tensors: torch.Tensor,
+    ) -> torch.Tensor:
+        del token  # only for the graph
+        ctx.run, ctx.number, ctx.count = run, number, count
+        ctx.save_for_backward(*tensors[:count])
+        return output.view_as(output) if number == len(run.parts) - 1 else output.new_zeros(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        whole, found = ctx.run.backward(ctx.number, ctx.saved_tensors, gradients[0])
+        token = whole if ctx.number < 0 else gradients[0].new_zeros(())
+        return None, None, None, None, token, *[None] * ctx.count, *found
+
+
+def _trained(*modules: nn.Module) -> list[nn.Parameter]:
+    """Parameters of modules that want gradients, each once."""
+    every = (p for module in modules for p in module.parameters() if p.requires_grad)
+    return list({id(p): p for p in every}.values())
+
+
+def _own(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The tensor contiguous, in memory that none of the others has."""
+    places = {other.untyped_storage().data_ptr() for other in others}
+    if tensor.untyped_storage().data_ptr() in places:
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor.contiguous()
+
+
+def _gradients(
+    outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], wanted: Sequence[torch.Tensor]
+) -> _Gradients:
+    """Gradients of some tensors; None where there are none."""
+    pairs = [
+        (output, gradient)
+        for output, gradient in zip(outputs, gradients, strict=True)
+        if gradient is not None and output.requires_grad
+    ]
+    if not pairs or not wanted:
+        return [None] * len(wanted)
+    starts, given = zip(*pairs, strict=True)
+    return list(torch.autograd.grad(starts, wanted, given, allow_unused=True))
+
+
+def _totals(found: Sequence[_Gradients], count: int) -> _Gradients:
+    """Sums of what was found for each parameter."""
+    totals: _Gradients = [None] * count
+    for gradients in found:
+        for place, gradient in enumerate(gradients):
+            if gradient is not None:
+                before = totals[place]
+                totals[place] = gradient if before is None else before + gradient
+    return totals

@@ -1,0 +1,310 @@
+"""Blocks of several tensor-parallel degrees in half batches, as Oases' planner gives them.
+
+A group of N ranks runs a micro-batch. A part of degree d lies on d of them that are next to each other, and N / d
+replicas share its sequences out: the first has the first ones. Where the next part has a greater degree, sequences are
+gathered from ranks with the same slice, where it has a smaller one each rank goes on with some of them; gradients go
+the opposite way. All that is under way is waited for there, as in the simulation
+(:class:`~coppice.iteration.policies.tensor.regrouped_halves.RegroupedHalves`).
+
+A loss is the mean over a rank's sequences, in the layout of the last part. Gradients are scaled where the degree
+changes, so that in each part they are those of the mean over its own sequences: those of its replicas are averaged.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from coppice.arguments import checked
+from coppice.errors import InputError
+from coppice.iteration.policies.tensor.half_batches import HalvedBlock
+from coppice.iteration.policies.tensor.oases import TwoHalves
+from coppice.iteration.policies.tensor.regrouped_halves import RegroupedHalves, regrouped_before
+from coppice.training.torch.tensor.half_batches import HalvedBlocks
+from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_of, unanswered
+from coppice.training.torch.tensor.passes_costs import all_gather_single
+
+__all__ = ["DegreeGroups", "RegroupedBlocks"]
+
+
+class DegreeGroups:
+    """Process groups of parts of several degrees; all ranks of the job construct it alike.
+
+    Args:
+        degrees: Degrees of the parts, in any order.
+        size: Ranks that run a micro-batch together; None: all.
+
+    Attributes:
+        degrees: Each degree once, the smallest first.
+        size: Ranks that run a micro-batch together.
+
+    Raises:
+        InputError: If a degree does not divide the next greater one, or the greatest the size, or that the job.
+    """
+
+    @checked
+    def __init__(self, degrees: Sequence[int], *, size: int | None = None) -> None:
+        world, rank = dist.get_world_size(), dist.get_rank()
+        self.size = world if size is None else size
+        self.degrees = tuple(sorted(set(degrees)))
+        steps = [*self.degrees, self.size, world]
+        if not degrees or steps[0] < 1 or any(more % less for less, more in itertools.pairwise(steps)):
+            msg = (
+                f"expected degrees that divide each other, a size that they divide, and a job that it divides, found "
+                f"{list(self.degrees)}, {self.size} and {world}."
+            )
+            raise InputError(msg)
+        self._place = rank % self.size
+        self._groups: dict[int, Any] = {}
+        self._between: dict[tuple[int, int], Any] = {}
+        for degree in self.degrees:
+            blocks = [range(first, first + degree) for first in range(0, world, degree)]
+            self._groups[degree] = _own(blocks, rank)
+        for number, less in enumerate(self.degrees):
+            for more in {*self.degrees[number + 1 :], self.size} - {less}:
+                beside = [
+                    range(first + place, first + more, less)
+                    for first in range(0, world, more)
+                    for place in range(less)
+                ]
+                self._between[less, more] = _own(beside, rank)
+
+    def of(self, degree: int) -> dist.ProcessGroup:
+        """The ranks that share a part of this degree with this one.
+
+        Raises:
+            InputError: If there is no such degree.
+        """
+        if degree not in self._groups:
+            msg = f"expected one of the degrees {list(self.degrees)}, found {degree}."
+            raise InputError(msg)
+        found: dist.ProcessGroup = self._groups[degree]
+        return found
+
+    def replicas(self, degree: int) -> dist.ProcessGroup | None:
+        """The ranks that have the same slice of a part of this degree; None: no other has."""
+        self.of(degree)
+        return self._between.get((degree, self.size))
+
+    def between(self, one: int, other: int) -> dist.ProcessGroup:
+        """The ranks whose sequences come together where a part of one degree follows one of another."""
+        found: dist.ProcessGroup = self._between[min(one, other), max(one, other)]
+        return found
+
+    def rows(self, whole: torch.Tensor, degree: int) -> torch.Tensor:
+        """This rank's sequences of a micro-batch for a part of this degree.
+
+        Raises:
+            InputError: If replicas do not divide the sequences.
+        """
+        self.of(degree)
+        replicas = self.size // degree
+        if len(whole) % replicas:
+            msg = f"expected sequences that {replicas} replicas divide, found {len(whole)}."
+            raise InputError(msg)
+        return whole.chunk(replicas)[self._place // degree]
+
+
+def _own(blocks: Sequence[range], rank: int) -> Any:
+    """Make a group of each; that of this rank."""
+    made = [dist.new_group(list(each)) for each in blocks]
+    return next(group for each, group in zip(blocks, made, strict=True) if rank in each)
+
+
+@dataclass(frozen=True, eq=False)
+class _Change:
+    """From parts of one degree to parts of another.
+
+    Attributes:
+        blocks: Where it is noted.
+        number: Which change it is.
+        group: The ranks whose sequences come together.
+        source: Degree of the parts before.
+        target: Degree of the parts behind.
+    """
+
+    blocks: RegroupedBlocks
+    number: int
+    group: dist.ProcessGroup
+    source: int
+    target: int
+
+    def moved(self, x: torch.Tensor, source: int, target: int) -> torch.Tensor:
+        """Sequences in the layout of a degree in that of another."""
+        ranks, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        if target < source:
+            if len(x) % ranks:
+                msg = f"expected sequences that {ranks} groups of {target} ranks divide, found {len(x)}."
+                raise InputError(msg)
+            return x.chunk(ranks)[rank].clone()
+        made = x.new_empty((len(x) * ranks, *x.shape[1:]))
+        self.blocks.gathered_bytes[self.number] = made.nbytes
+        try:
+            all_gather_single(made, x.contiguous(), group=self.group)
+        except RuntimeError as error:
+            raise unanswered(error) from error
+        return made
+
+
+class _Regrouped(torch.autograd.Function):
+    """Sequences in another layout; gradients become those of the mean over the sequences of that."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, change: _Change) -> torch.Tensor:
+        ctx.change = change
+        change.blocks.note(regrouped_before("F", change.blocks.rows[change.number + 1].order.first))
+        return change.moved(x, change.source, change.target)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        change = ctx.change
+        row = change.blocks.rows[change.number].order
+        change.blocks.note(regrouped_before("B", row.first + len(row.blocks) - 1))
+        moved = change.moved(gradients[0], change.target, change.source)
+        return moved * change.target / change.source, None
+
+
+class RegroupedBlocks(nn.Sequential):
+    """Blocks of several degrees in two halves; keys of its state are those of ``nn.Sequential``.
+
+    It takes this rank's sequences in the layout of the first part, and gives those of the last
+    (:meth:`DegreeGroups.rows`). Call :meth:`average_gradients` behind the backward pass.
+
+    Attributes:
+        launched: What was computed, awaited, started and moved in the last forward pass and the backward pass after it,
+            by the names of the simulation.
+        rows: Neighbours of one degree, as they run.
+        degrees: Degree of each part.
+        gathered_bytes: Bytes that a change of degrees has given, by changes.
+
+    Args:
+        blocks: The blocks; parts of degree d have the group ``groups.of(d)``.
+        policy: The policy.
+        groups: The groups.
+        recompute: Computations are dropped and done again; otherwise all they need is kept.
+
+    Raises:
+        InputError: If the policy sums again, blocks are no rows of parts of these groups, or parts of several degrees
+            share a parameter.
+    """
+
+    def __init__(
+        self, blocks: nn.Module, policy: TwoHalves, groups: DegreeGroups, *, recompute: bool = True
+    ) -> None:
+        parts = [part for block in parts_of(blocks) for part in block]
+        degree_of: dict[int, int] = {}
+        for number, part in enumerate(parts):
+            if part.ranks not in groups.degrees or part.group is not groups.of(part.ranks):
+                msg = (
+                    f"expected parts of the groups of {list(groups.degrees)} ranks that `groups` has, found another of "
+                    f"{part.ranks} in part {number}: build it with `group=groups.of(degree)`."
+                )
+                raise InputError(msg)
+            for parameter in part.parameters():
+                if degree_of.setdefault(id(parameter), part.ranks) != part.ranks:
+                    msg = (
+                        f"expected parts of one degree where they share a parameter, found {part.ranks} and "
+                        f"{degree_of[id(parameter)]} in part {number}."
+                    )
+                    raise InputError(msg)
+        super().__init__(*blocks.children())
+        self.launched: list[str] = []
+        self.groups = groups
+        self.degrees = tuple(part.ranks for part in parts)
+        self.gathered_bytes: dict[int, int] = {}
+        again = 1.0 if recompute else 0.0
+        units = [HalvedBlock(forward=1.0, gradients=1.0, again=again)] * len(parts)
+        changes = sum(one != other for one, other in zip(self.degrees, self.degrees[1:], strict=False))
+        self._order = RegroupedHalves.of(units, self.degrees, [(0.0, 0.0)] * changes)
+        self.rows = [
+            HalvedBlocks(
+                nn.Sequential(*parts[row.first : row.first + len(row.blocks)]),
+                policy,
+                recompute=recompute,
+                first=row.first,
+            )
+            for row in self._order.rows
+        ]  # a list, so that parts are no children twice
+
+    @property
+    def order(self) -> RegroupedHalves:
+        """The policy's passes of these blocks."""
+        return self._order
+
+    def note(self, name: str) -> None:
+        """Note what was done."""
+        self.launched.append(name)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Both halves through all blocks.
+
+        Raises:
+            InputError: If the micro-batch cannot be halved, or shared out.
+            CheckError: If a rank does not answer.
+        """
+        self.launched = []
+        regrouped: Any = _Regrouped.apply
+        for number, row in enumerate(self.rows):
+            if number:
+                source, target = self.rows[number - 1].parts[0].ranks, row.parts[0].ranks
+                group = self.groups.between(source, target)
+                x = regrouped(x, _Change(self, number - 1, group, source, target))
+            row.launched = self.launched
+            x = row.go_on(x)
+        return x
+
+    def average_gradients(self) -> None:
+        """Average gradients over the ranks that have the same slice, part by part; all ranks call it.
+
+        Raises:
+            CheckError: If a rank does not answer.
+        """
+        for parts, degree in ((row.parts, row.parts[0].ranks) for row in self.rows):
+            group = self.groups.replicas(degree)
+            if group is None:
+                continue
+            try:
+                for gradients in _alike(parts):
+                    flat = torch.cat([each.reshape(-1) for each in gradients])
+                    dist.all_reduce(flat.div_(self.groups.size // degree), group=group)
+                    pieces = torch.split(flat, [each.numel() for each in gradients])
+                    for each, piece in zip(gradients, pieces, strict=True):
+                        each.copy_(piece.view_as(each))
+            except RuntimeError as error:
+                raise unanswered(error) from error
+
+    def workload(self, network: tuple[float, float]) -> RegroupedHalves:
+        """The policy's passes with the median times of this rank, for simulation.
+
+        Args:
+            network: Bytes per second and seconds per message of sums and changes of degrees.
+
+        Raises:
+            InputError: If nothing has run.
+        """
+        rate, latency = network
+        timed = [block for row in self.rows for block in row.workload(network).blocks]
+        changes = []
+        for number, (one, other) in enumerate(zip(self.rows, self.rows[1:], strict=False)):
+            seconds = self.gathered_bytes.get(number, 0) / rate + latency
+            up = other.parts[0].ranks > one.parts[0].ranks
+            changes.append((seconds, 0.0) if up else (0.0, seconds))
+        return self._order.timed(timed, changes)
+
+
+def _alike(parts: Sequence[SummedPart]) -> list[list[torch.Tensor]]:
+    """Gradients of parts that can go together."""
+    found: dict[Any, dict[int, torch.Tensor]] = defaultdict(dict)
+    for part in parts:
+        for parameter in part.parameters():
+            if parameter.grad is not None:
+                kind = (parameter.grad.dtype, parameter.grad.device)
+                found[kind][id(parameter)] = parameter.grad
+    return [list(each.values()) for each in found.values()]

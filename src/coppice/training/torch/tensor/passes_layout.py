@@ -1,0 +1,251 @@
+"""Where the parts of ranks lie in a tensor of a graph, and what layout operations make of them.
+
+A gathered tensor has the shards of N ranks in a row. Views, permutations and casts behind the gather move them: they
+lie along some dimension of size ``outer * N * inner``, rank r's at r of the middle factor. From a shard alone the same
+operations, with that dimension N times shorter, give the part of their result. So a product can take a part as soon as
+its shard is there; and what a reduce-scatter takes can be made part by part, going through operations backwards.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import Graph, Node
+from torch.utils._pytree import tree_map
+
+__all__ = [
+    "DimensionPlace",
+    "NodeEmitter",
+    "arguments",
+    "in_one_mode",
+    "is_layout",
+    "place_after",
+    "place_before",
+    "regrouped",
+    "shape_of",
+]
+
+_aten: Any = torch.ops.aten
+_VIEWS = (
+    _aten.view.default,
+    _aten._unsafe_view.default,  # noqa: SLF001 (products of more than two dimensions are traced with it)
+    _aten.reshape.default,
+)
+_SAME = (
+    _aten.clone.default,
+    _aten.contiguous.default,
+    _aten.detach.default,
+    _aten.alias.default,
+    _aten._to_copy.default,  # noqa: SLF001 (casts are traced as it)
+    torch.ops.prims.convert_element_type.default,
+)
+_PERMUTED = (_aten.permute.default, _aten.transpose.int, _aten.t.default)
+
+
+@dataclass(frozen=True)
+class DimensionPlace:
+    """Where parts lie.
+
+    Attributes:
+        dim: The dimension.
+        outer: What comes before the number of the part in it.
+    """
+
+    dim: int
+    outer: int = 1
+
+
+def arguments(node: Node) -> tuple[Any, ...]:
+    """The arguments of a node; which of them are nodes is up to its target."""
+    return node.args
+
+
+def shape_of(node: Node) -> tuple[int, ...] | None:
+    """The shape of a node's tensor; None: it is no tensor, or its shape is not known before it runs."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not all(isinstance(each, int) for each in value.shape):
+        return None
+    return tuple(value.shape)
+
+
+def in_one_mode(graph: Graph) -> None:
+    """Shapes of all nodes as tensors of one mode of torch, where tracing real tensors has made one for each."""
+    values = [node.meta.get("val") for node in graph.nodes]
+    modes = {id(value.fake_mode) for value in values if isinstance(value, FakeTensor)}
+    if len(modes) < 2:
+        return
+    mode = FakeTensorMode()
+
+    def again(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        with mode:
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+    for node in graph.nodes:
+        if "val" in node.meta:
+            node.meta["val"] = tree_map(again, node.meta["val"])
+
+
+def is_layout(node: Node) -> bool:
+    """Whether a node only moves or casts elements."""
+    known = node.target in _VIEWS or node.target in _SAME or node.target in _PERMUTED
+    return known or (node.target is _aten.expand.default and shape_of(node) == shape_of(arguments(node)[0]))
+
+
+def _order(node: Node, dims: int) -> list[int]:
+    """Dimension of the operand that each dimension of the result is."""
+    order = list(range(dims))
+    if node.target is _aten.permute.default:
+        return [each % dims for each in arguments(node)[1]]
+    first, second = arguments(node)[1:3] if node.target is _aten.transpose.int else (0, dims - 1)
+    order[first], order[second] = order[second], order[first]
+    return order
+
+
+def _viewed(
+    old: Sequence[int], new: Sequence[int], place: DimensionPlace, ranks: int
+) -> DimensionPlace | None:
+    """Where parts lie after a view; None: parts are no longer in one dimension."""
+    before = prod(old[: place.dim]) * place.outer
+    for dim, size in enumerate(new):
+        behind = prod(new[:dim])
+        if behind and before % behind == 0 and size % (before // behind * ranks) == 0:
+            return DimensionPlace(dim, before // behind)
+    return None
+
+
+def place_after(node: Node, place: DimensionPlace, ranks: int) -> DimensionPlace | None:
+    """Where parts of a layout operation's operand lie in its result; None: nowhere in particular."""
+    old, new = shape_of(arguments(node)[0]), shape_of(node)
+    if old is None or new is None:
+        return None
+    if node.target in _VIEWS:
+        return _viewed(old, new, place, ranks)
+    if node.target in _PERMUTED:
+        return DimensionPlace(_order(node, len(old)).index(place.dim), place.outer)
+    return place
+
+
+def place_before(node: Node, place: DimensionPlace, ranks: int) -> DimensionPlace | None:
+    """Where parts of a layout operation's result lie in its operand."""
+    old, new = shape_of(arguments(node)[0]), shape_of(node)
+    if old is None or new is None:
+        return None
+    if node.target in _VIEWS:
+        return _viewed(new, old, place, ranks)
+    if node.target in _PERMUTED:
+        return DimensionPlace(_order(node, len(old))[place.dim], place.outer)
+    return place
+
+
+def regrouped(node: Node, ranks: int) -> tuple[Node, int, int] | None:
+    """What a node cuts into N parts along one dimension and joins along another one: ``(tensor, from, to)``."""
+    if node.target is not _aten.cat.default:
+        return None
+    parts: list[Node] = list(arguments(node)[0])
+    source = _whole_of(parts[0])
+    if source is None or len(parts) != ranks:
+        return None
+    shape = shape_of(source[0])
+    if shape is None or shape[source[1]] % ranks:
+        return None
+    each = shape[source[1]] // ranks
+    for number, part in enumerate(parts):
+        if _whole_of(part) != (source[0], source[1], number * each, (number + 1) * each):
+            return None
+    to = arguments(node)[1] if len(arguments(node)) > 1 else 0
+    return source[0], source[1], to % len(shape)
+
+
+def _whole_of(part: Node) -> tuple[Node, int, int, int] | None:
+    """Of a slice: the tensor, the dimension, from where, to where."""
+    if part.target is _aten.slice.Tensor:
+        whole, dim, begin, end = (
+            (*arguments(part), 0, 0, None)[:4] if len(arguments(part)) < 4 else arguments(part)[:4]
+        )
+        shape = shape_of(whole)
+        if shape is None or len(arguments(part)) > 4 or end is None:
+            return None
+        return whole, dim % len(shape), begin, min(end, shape[dim])
+    if part.target is not operator.getitem:
+        return None
+    split, number = arguments(part)
+    if not isinstance(split, Node) or split.target not in (
+        _aten.split.Tensor,
+        _aten.split_with_sizes.default,
+    ):
+        return None
+    whole, sizes = arguments(split)[:2]
+    dim = arguments(split)[2] if len(arguments(split)) > 2 else 0
+    shape = shape_of(whole)
+    if shape is None:
+        return None
+    size = shape[dim]
+    if isinstance(sizes, int):
+        return whole, dim % len(shape), number * sizes, min(size, (number + 1) * sizes)
+    return whole, dim % len(shape), sum(sizes[:number]), sum(sizes[: number + 1])
+
+
+class NodeEmitter:
+    """Adds operations to a graph, before a node, with the shapes that their tensors will have.
+
+    Args:
+        graph: The graph.
+        before: Where.
+        ranks: Number of parts.
+    """
+
+    def __init__(self, graph: Graph, before: Node, ranks: int) -> None:
+        self.graph = graph
+        self.before = before
+        self.ranks = ranks
+        self.added: list[Node] = []
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """Add an operation."""
+        with self.graph.inserting_before(self.before):
+            node = self.graph.call_function(target, args, kwargs)
+        held = torch.fx.node.map_arg((args, kwargs), lambda each: each.meta["val"])
+        node.meta["val"] = target(*held[0], **held[1])
+        self.added.append(node)
+        return node
+
+    def slice(self, whole: Node, place: DimensionPlace, part: int) -> Node:
+        """A part of a tensor."""
+        shape = list(whole.meta["val"].shape)
+        inner = shape[place.dim] // (place.outer * self.ranks)
+        if place.outer == 1:
+            return self.call(_aten.slice.Tensor, whole, place.dim, part * inner, (part + 1) * inner)
+        before, after = shape[: place.dim], shape[place.dim + 1 :]
+        apart = self.call(_aten.reshape.default, whole, [*before, place.outer, self.ranks, inner, *after])
+        cut = self.call(_aten.slice.Tensor, apart, place.dim + 1, part, part + 1)
+        return self.call(_aten.reshape.default, cut, [*before, place.outer * inner, *after])
+
+    def joined(self, parts: Sequence[Node], place: DimensionPlace) -> Node:
+        """A tensor of its parts."""
+        if place.outer == 1:
+            return self.call(_aten.cat.default, list(parts), place.dim)
+        shape = list(parts[0].meta["val"].shape)
+        before, after = shape[: place.dim], shape[place.dim + 1 :]
+        inner = shape[place.dim] // place.outer
+        apart = [
+            self.call(_aten.reshape.default, part, [*before, place.outer, 1, inner, *after]) for part in parts
+        ]
+        whole = self.call(_aten.cat.default, apart, place.dim + 1)
+        return self.call(_aten.reshape.default, whole, [*before, place.outer * self.ranks * inner, *after])
+
+    def moved(self, node: Node, part: Node, after: DimensionPlace) -> Node:
+        """A layout operation on a part instead of its operand; ``after`` is where parts lie in its result."""
+        if node.target in _VIEWS or node.target is _aten.expand.default:
+            shape = list(shape_of(node) or ())
+            shape[after.dim] //= self.ranks
+            target = node.target if node.target is _aten.expand.default else _aten.reshape.default
+            return self.call(target, part, shape)
+        return self.call(node.target, part, *arguments(node)[1:], **node.kwargs)

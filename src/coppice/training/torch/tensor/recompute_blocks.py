@@ -1,0 +1,345 @@
+"""Blocks whose operations are computed again beside the sums of tensor parallelism, as memory asks for it (Lynx).
+
+What is kept and what is computed again where is that of
+:class:`~coppice.iteration.policies.tensor.lynx.WindowedRecompute`: in windows of the forward pass of the last block,
+where several micro-batches are in flight, and of the backward passes of the blocks above; the rest on demand, before
+the backward pass of its block. A window is open from the start of a sum until it is awaited. Operations are the
+preparation of a part and the pieces of its product; what follows a sum is kept, so that nothing is summed again.
+
+Gradients are computed by autograd in the graph of plain blocks, of which saved tensors are replaced
+(:mod:`~coppice.training.torch.tensor.recompute_saved`), so weights are those of plain blocks bit for bit.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from coppice.errors import InputError
+from coppice.iteration.policies.tensor.lynx import WindowedRecompute
+from coppice.iteration.policies.tensor.recompute_windows import KEPT
+from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_of
+from coppice.training.torch.tensor.recompute_costs import RecomputeRecorder, RecomputeSchedule, RecordedBlock
+from coppice.training.torch.tensor.recompute_saved import DroppedCall, SavedActivations, places
+
+__all__ = ["RecomputedBlocks"]
+
+
+class RecomputedBlocks(nn.Sequential):
+    """Blocks in a row that compute again beside sums; keys of its state are those of ``nn.Sequential``.
+
+    The first passes compute everything again on demand and are recorded, unless it is said what blocks are like. What a
+    micro-batch is like may not change then, but for being smaller.
+
+    Attributes:
+        policy: The policy.
+        recorded: What blocks are like; None until it is known.
+        schedule: What the policy makes of it.
+        launched: What was computed and started since the last forward pass began, by the names of ``stage_graph``; and
+            the sums that were awaited, behind ``waited``.
+        held_bytes: What the last forward pass keeps.
+
+    Args:
+        blocks: The blocks.
+        policy: The policy; the limit is for all that a backward pass needs, what enters parts included.
+        in_flight: Micro-batches between their forward and backward passes, as in a stage of 1F1B; the oldest of them is
+            computed again in the windows of a forward pass.
+        passes: Forward and backward passes to record, the first of which is not timed.
+        block: What blocks are like, if it is known.
+
+    Raises:
+        InputError: If blocks are no rows of parts of one group, or have other numbers of parts or operations.
+    """
+
+    def __init__(
+        self,
+        blocks: nn.Module,
+        policy: WindowedRecompute,
+        *,
+        in_flight: int = 1,
+        passes: int = 3,
+        block: RecordedBlock | None = None,
+    ) -> None:
+        if policy.settings.layer_bytes:
+            msg = "expected no `layer_bytes`, as bytes are counted here, found some: leave it out."
+            raise InputError(msg)
+        if min(in_flight, passes) < 1:
+            msg = f"expected 1 or more micro-batches in flight and passes, found {in_flight} and {passes}."
+            raise InputError(msg)
+        parts = parts_of(blocks)
+        if len({id(part.group) for each in parts for part in each}) > 1:
+            msg = "expected parts of one group, found several."
+            raise InputError(msg)
+        super().__init__(*(blocks if isinstance(blocks, nn.Sequential) else blocks.children()))
+        self.policy, self.in_flight, self.parts = policy, in_flight, parts
+        self.operations = [_operations(each) for each in parts]
+        sizes = [(len(each), len(names)) for each, names in zip(parts, self.operations, strict=True)]
+        first = (len(block.windows.backward), len(block.windows.ops)) if block is not None else sizes[0]
+        other = next((each for each in sizes if each != first), None)
+        if other is not None:
+            msg = (
+                f"expected blocks of {first[0]} parts and {first[1]} operations, found one of {other[0]} and "
+                f"{other[1]}: run rows of blocks that are alike on their own."
+            )
+            raise InputError(msg)
+        self.recorded = block
+        self.schedule = None if block is None else self._scheduled(block)
+        self.launched: list[str] = []
+        self.held_bytes = 0
+        self._recorder: RecomputeRecorder | None = None
+        self._left = passes
+        self._elements = 0
+        self._flying: list[weakref.ref[_RecomputeRun]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Through all blocks.
+
+        Raises:
+            InputError: If the limit is too small, more is in flight than was said, or a micro-batch is larger than
+                those recorded.
+            CheckError: If a rank does not answer.
+        """
+        if not torch.is_grad_enabled():
+            for block in self:
+                x = block(x)
+            return x
+        if self.schedule is None and self._recorder is not None and not self._left:
+            part = self.parts[0][0]
+            self.recorded = self._recorder.agreed(part.group, ranks=part.ranks)
+            self.schedule = self._scheduled(self.recorded)
+        self._check(x)
+        if self.schedule is None:
+            self._recorder = self._recorder or RecomputeRecorder(
+                x.device, self.operations, len(self.parts[0])
+            )
+            self._recorder.begin()
+            self._left -= 1
+        run = _RecomputeRun(self, self.schedule, self._recorder if self.schedule is None else None)
+        self._flying = [*self._in_flight(), weakref.ref(run)]
+        self.launched = []
+        return run.forward(x)
+
+    def oldest(self) -> _RecomputeRun | None:
+        """The pass whose backward pass is next, once as many are in flight as was said."""
+        flying = self._in_flight()
+        return flying[0]() if len(flying) >= self.in_flight else None
+
+    def _in_flight(self) -> list[weakref.ref[_RecomputeRun]]:
+        """Passes whose backward passes have not begun, the oldest first."""
+        return [each for each in self._flying if (run := each()) is not None and not run.begun]
+
+    def _scheduled(self, block: RecordedBlock) -> RecomputeSchedule:
+        """What the policy makes of it."""
+        return RecomputeSchedule.of(self.policy, block, blocks=len(self.parts), in_flight=self.in_flight)
+
+    def _check(self, x: torch.Tensor) -> None:
+        """That the micro-batch takes no more memory than was planned."""
+        if self.policy.settings.limit_bytes and len(self._in_flight()) >= self.in_flight:
+            msg = (
+                f"expected at most {self.in_flight} micro-batches between forward and backward passes, found another: "
+                "raise `in_flight`, or run those without a backward pass under torch.no_grad()."
+            )
+            raise InputError(msg)
+        if self.schedule is None or not self._elements:
+            self._elements = max(self._elements, x.numel())
+        elif x.numel() > self._elements:
+            msg = (
+                f"expected micro-batches of {self._elements} elements or fewer, as recorded, found {x.numel()}: give "
+                "the largest one first."
+            )
+            raise InputError(msg)
+
+
+class _RecomputeRun:
+    """A forward pass, and its backward pass.
+
+    Attributes:
+        begun: The backward pass has begun.
+
+    Args:
+        blocks: What runs.
+        schedule: Where operations are computed again; None: on demand.
+        recorder: Records them.
+    """
+
+    def __init__(
+        self, blocks: RecomputedBlocks, schedule: RecomputeSchedule | None, recorder: RecomputeRecorder | None
+    ) -> None:
+        self.blocks, self._recorder = blocks, recorder
+        self.begun = False
+        self._calls: list[list[DroppedCall | None]] = []
+        self._fixed = places([*blocks.parameters(), *blocks.buffers()])
+        self._last = len(blocks.parts) - 1
+        self._windows = len(blocks.parts[0])
+        self._kept: set[tuple[int, int]] = set()
+        self._early: dict[int, list[tuple[int, int]]] = {}
+        for number, place in enumerate(schedule.places if schedule is not None else ()):
+            for op, at in enumerate(place):
+                if at == KEPT:
+                    self._kept.add((number, op))
+                elif at < self._before(number):
+                    self._early.setdefault(at, []).append((number, op))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Through all blocks."""
+        held: dict[int, int] = {}
+        for number in range(self._last + 1):
+            saved = SavedActivations(self._fixed)
+            x = self._through(number, saved, x)
+            held |= saved.held
+            if self._recorder is not None:
+                self._recorder.fixed(sum(saved.held.values()))
+        self.blocks.held_bytes = sum(held.values())
+        return x
+
+    def sum(self, when: str, number: int, window: int, term: torch.Tensor) -> torch.Tensor:
+        """The sum of a term; what is for its window is computed again meanwhile."""
+        part = self.blocks.parts[number][window if when == "F" else self._windows - 1 - window]
+        name = f"sum {window} of {when}{number}"
+        with self._timed(when, window):
+            started = part.sum(term.clone(memory_format=torch.contiguous_format))
+            self._say(name)
+            if when == "B":
+                self.compute(self._before(number) + window)
+            elif number == self._last and (oldest := self.blocks.oldest()) is not None:
+                oldest.compute(window)
+            summed = started.wait()
+        self._say(f"waited {name}")
+        if when == "B" and window + 1 < self._windows:
+            self._say(f"B{number} part {window + 1}")
+        return summed
+
+    def compute(self, window: int) -> None:
+        """Compute again what is for a window."""
+        for number, op in self._early.get(window, ()):
+            self._again(number, op, " early")
+
+    def begin(self, number: int) -> None:
+        """The backward pass of a block begins: the one above is done, and what is on demand is computed again."""
+        if not self.begun:
+            self.begun = True
+            engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001 (as FSDP does)
+            engine.queue_callback(self._release)
+        self._release(above=number)
+        for op in range(len(self._calls[number])):
+            self._again(number, op, "")
+        self._say(f"B{number} part 0")
+
+    def _through(self, number: int, saved: SavedActivations, x: torch.Tensor) -> torch.Tensor:
+        """A block."""
+        before: Any = _BeforeProduct.apply
+        behind: Any = _BehindProduct.apply
+        end: Any = _BlockEnd.apply
+        calls: list[DroppedCall | None] = []
+        self._calls.append(calls)
+        names = self.blocks.operations[number]
+
+        def run(module: nn.Module, given: torch.Tensor, *, taken: bool = True) -> torch.Tensor:
+            op = len(calls)
+            if (number, op) in self._kept:
+                calls.append(None)
+                kept: torch.Tensor = saved.keep(module, given)
+                return kept
+            made, call = saved.drop(names[op], module, given, taken=taken)
+            calls.append(call)
+            if self._recorder is not None:
+                self._recorder.size(number, op, call.size_bytes)
+            return made
+
+        for window, part in enumerate(self.blocks.parts[number]):
+            self._say(f"F{number} part {window}")
+            made = before(run(part.prepare, x), self, number, self._windows - 1 - window)
+            *pieces, last = _pieces(part)
+            for piece in pieces:
+                made = run(piece, made)
+            summed = behind(run(last, made, taken=False), self, number, window)
+            x = saved.keep(part.finish, x, summed)
+        saved.done()
+        ended: torch.Tensor = end(x, self, number)
+        return ended
+
+    def _again(self, number: int, op: int, when: str) -> None:
+        """Compute an operation again, unless that has been done or nothing takes it."""
+        call = self._calls[number][op]
+        if call is None or call.computed or not call.wanted:
+            return
+        self._say(f"{call.name} of {number}{when}")
+        with self._timed("again", number, op):
+            call.again()
+
+    def _release(self, *, above: int = -1) -> None:
+        """Forget what blocks above one were given and computed again."""
+        for calls in self._calls[above + 1 :]:
+            for call in calls:
+                if call is not None:
+                    call.release()
+
+    def _before(self, number: int) -> int:
+        """Windows before the backward pass of a block."""
+        return self._windows * (self._last + 1 - number)
+
+    def _timed(self, *what: object) -> AbstractContextManager[None]:
+        return nullcontext() if self._recorder is None else self._recorder.timed(*what)
+
+    def _say(self, name: str) -> None:
+        self.blocks.launched.append(name)
+
+
+class _BeforeProduct(torch.autograd.Function):
+    """The identity; ranks' gradients are summed (Megatron's f)."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, run: _RecomputeRun, number: int, window: int) -> torch.Tensor:
+        ctx.run, ctx.number, ctx.window = run, number, window
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return ctx.run.sum("B", ctx.number, ctx.window, gradients[0]), None, None, None
+
+
+class _BehindProduct(torch.autograd.Function):
+    """The sum over ranks; gradients are those of the sum (Megatron's g)."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, run: _RecomputeRun, number: int, window: int) -> torch.Tensor:
+        del ctx
+        return run.sum("F", number, window, tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        del ctx
+        return gradients[0], None, None, None
+
+
+class _BlockEnd(torch.autograd.Function):
+    """The identity behind a block."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, run: _RecomputeRun, number: int) -> torch.Tensor:
+        ctx.run, ctx.number = run, number
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.run.begin(ctx.number)
+        return gradients[0], None, None
+
+
+def _pieces(part: SummedPart) -> list[nn.Module]:
+    """The operations of a part's product, of which there is one at least."""
+    pieces = list(part.partial.children()) if isinstance(part.partial, nn.Sequential) else []
+    return pieces or [part.partial]
+
+
+def _operations(parts: Sequence[SummedPart]) -> list[str]:
+    """Names of the operations of a block."""
+    names = []
+    for number, part in enumerate(parts):
+        names += [f"{number}.prepare", *(f"{number}.partial.{piece}" for piece in range(len(_pieces(part))))]
+    return names

@@ -1,0 +1,212 @@
+"""What autograd saves of operations: kept, or dropped and computed again, at any time before it is needed.
+
+The graph of autograd is that of the operations as they are; only the tensors saved in it are other ones
+(``torch.autograd.graph.saved_tensors_hooks``). In the place of a tensor that a dropped operation saved there is the
+call of the operation and a number; in the place of one that a later operation saved of its output, the call and where
+in the output it lies. Computing again runs the operation once more, with its random numbers and types, and fills them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from coppice.errors import InputError
+from coppice.training.torch.tensor.half_batches_state import DeviceState
+
+__all__ = ["DroppedCall", "SavedActivations", "places", "unpack"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Inside:
+    """A tensor that a dropped operation saved."""
+
+    call: DroppedCall
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class _OfOutput:
+    """A view of the output of a dropped operation."""
+
+    call: DroppedCall
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+
+class DroppedCall:
+    """An operation in a forward pass that leaves nothing behind but how to do it again.
+
+    Attributes:
+        size_bytes: Bytes of what it saved and of its output, if operations take that, but for what it was given.
+        wanted: Something takes what it computes again.
+        computed: It has been computed again, and not released.
+
+    Args:
+        name: Of the operation.
+        module: The operation.
+        given: Its input, as saved.
+        needs_gradient: Whether the input does.
+        device: Of the input.
+    """
+
+    def __init__(
+        self, name: str, module: nn.Module, given: Any, *, needs_gradient: bool, device: torch.device
+    ) -> None:
+        self.name = name
+        self.size_bytes = 0
+        self.wanted = False
+        self.computed = False
+        self._module, self._given, self._needs_gradient = module, given, needs_gradient
+        self._state = DeviceState.now(device)
+        self._saved: list[tuple[torch.Size, torch.dtype] | None] = []
+        self._found: list[torch.Tensor | None] = []
+        self._output: torch.Tensor | None = None
+
+    def save(self, tensor: torch.Tensor, *, inside: bool) -> Any:
+        """Count a tensor that the operation saves; what takes its place, if it is one of its own."""
+        self._saved.append((tensor.shape, tensor.dtype) if inside else None)
+        self.wanted |= inside
+        return _Inside(self, len(self._saved) - 1)
+
+    def again(self) -> None:
+        """Compute it again, if that has not been done.
+
+        Raises:
+            InputError: If the backward pass is over, or it does something else than the first time.
+        """
+        if self.computed:
+            return
+        if self._given is None:
+            msg = "expected one backward pass for a forward pass, found another: run it forward again."
+            raise InputError(msg)
+        x = unpack(self._given).detach().requires_grad_(self._needs_gradient)
+        found: list[torch.Tensor | None] = []
+
+        def fill(tensor: torch.Tensor) -> int:
+            number = len(found)
+            expected = self._saved[number] if number < len(self._saved) else None
+            if expected is not None and expected != (tensor.shape, tensor.dtype):
+                raise self._changed()
+            found.append(tensor.detach() if expected is not None else None)
+            return number
+
+        with self._state.again(), torch.enable_grad(), saved_tensors_hooks(fill, unpack):
+            output: torch.Tensor = self._module(x)
+        if len(found) != len(self._saved):
+            raise self._changed()
+        self._found, self._output, self.computed = found, output.detach(), True
+
+    def found(self, number: int) -> torch.Tensor:
+        """What it saved, computed again if need be."""
+        self.again()
+        tensor = self._found[number]
+        if tensor is None:
+            raise self._changed()
+        return tensor
+
+    def output(self) -> torch.Tensor:
+        """What it gives, computed again if need be."""
+        self.again()
+        if self._output is None:
+            raise self._changed()
+        return self._output
+
+    def release(self) -> None:
+        """Forget all that it was given and that it computed."""
+        self._given, self._found, self._output, self.computed = None, [], None, False
+
+    def _changed(self) -> InputError:
+        return InputError(
+            f"expected operation {self.name} to do the same when it is computed again, found that it saves other "
+            "tensors: let it depend on its input, its weights and random numbers alone."
+        )
+
+
+class SavedActivations:
+    """What one block saves in a forward pass.
+
+    Attributes:
+        held: Bytes of what stays, by its place in memory; parameters do not count.
+
+    Args:
+        fixed: Places of parameters and buffers.
+    """
+
+    def __init__(self, fixed: frozenset[int]) -> None:
+        self.held: dict[int, int] = {}
+        self._fixed = fixed
+        # Outputs stay until the block is done, so that no other tensor gets their place.
+        self._dropped: dict[int, tuple[DroppedCall, torch.Tensor]] = {}
+
+    def keep(self, module: nn.Module, *tensors: torch.Tensor) -> Any:
+        """Run an operation whose saved tensors stay."""
+        with saved_tensors_hooks(self.pack, unpack):
+            return module(*tensors)
+
+    def drop(
+        self, name: str, module: nn.Module, x: torch.Tensor, *, taken: bool
+    ) -> tuple[torch.Tensor, DroppedCall]:
+        """Run an operation of which nothing stays but its input; operations may take its output."""
+        call = DroppedCall(name, module, self.pack(x), needs_gradient=x.requires_grad, device=x.device)
+        own: dict[int, torch.Tensor] = {}  # they stay for the time of the call, so that no two have one place
+        given = _place(x)
+
+        def pack(tensor: torch.Tensor) -> Any:
+            place = _place(tensor)
+            inside = place != given and place not in self._fixed
+            if inside:
+                own[place] = tensor.detach()
+            replaced = call.save(tensor, inside=inside)
+            return replaced if inside else self.pack(tensor)
+
+        with saved_tensors_hooks(pack, unpack):
+            output: torch.Tensor = module(x)
+        place = _place(output)
+        if taken and place != given:
+            own[place] = output.detach()
+            self._dropped[place] = call, output
+        call.size_bytes = sum(each.untyped_storage().nbytes() for each in own.values())
+        own.clear()  # hooks of saved tensors live as long as these
+        return output, call
+
+    def done(self) -> None:
+        """Forget outputs that nothing else keeps."""
+        self._dropped.clear()
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        """What is saved of a tensor."""
+        place = _place(tensor)
+        if place in self._fixed:
+            return tensor
+        if place in self._dropped:
+            call = self._dropped[place][0]
+            call.wanted = True
+            return _OfOutput(call, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
+        self.held[place] = tensor.untyped_storage().nbytes()
+        return tensor.detach()
+
+
+def unpack(saved: Any) -> torch.Tensor:
+    """The tensor, computed again if need be."""
+    if isinstance(saved, _Inside):
+        return saved.call.found(saved.number)
+    if isinstance(saved, _OfOutput):
+        return saved.call.output().as_strided(saved.size, saved.stride, saved.offset)
+    tensor: torch.Tensor = saved
+    return tensor
+
+
+def places(tensors: Sequence[torch.Tensor]) -> frozenset[int]:
+    """Where tensors lie in memory."""
+    return frozenset(_place(tensor) for tensor in tensors)
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

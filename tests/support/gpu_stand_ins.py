@@ -1,0 +1,275 @@
+"""Stand-ins for torch's streams, nccl4py and symmetric memory: what is issued happens at once, on CPU tensors.
+
+Each method has the parameters of the real one, and refuses what that would refuse; ranks are threads. A rank that waits
+for a signal waits in its host, which is the strictest order: that of the issue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+__all__ = ["Event", "NcclWorld", "Stream", "SymmetricWorld", "patch_cuda"]
+
+_PATIENCE_S = 20.0
+
+
+class Event:
+    """As ``torch.cuda.Event``; ``done`` says whether it has happened."""
+
+    def __init__(self, *, done: bool = True) -> None:
+        self.done = done
+
+    def query(self) -> bool:
+        return self.done
+
+
+class Stream:
+    """As ``torch.cuda.Stream``."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        del priority, kwargs
+        self.device, self.cuda_stream, self.waited = device, id(self), 0
+
+    def wait_event(self, event: Event) -> None:
+        assert isinstance(event, Event)
+        self.waited += 1
+
+    def wait_stream(self, stream: Stream) -> None:
+        assert isinstance(stream, Stream)
+        self.waited += 1
+
+    def record_event(self, event: Event | None = None) -> Event:
+        return event or Event()
+
+
+def patch_cuda(patch: Any) -> SimpleNamespace:
+    """Put stand-ins into ``torch.cuda``; ``capturing`` of the result may be set."""
+    state = SimpleNamespace(capturing=False)
+    here = threading.local()
+
+    def current_stream(device: Any = None) -> Stream:
+        if not hasattr(here, "stream"):
+            here.stream = Stream(device)
+        return here.stream  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def stream(stream: Stream) -> Iterator[None]:
+        before, here.stream = current_stream(), stream
+        yield
+        here.stream = before
+
+    for name, value in {
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "current_stream": current_stream,
+        "stream": stream,
+        "Stream": Stream,
+        "Event": Event,
+        "is_current_stream_capturing": lambda: state.capturing,
+    }.items():
+        patch.setattr(torch.cuda, name, value)
+    return state
+
+
+class _Counters:
+    """Signals between ranks that share this process."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.values: dict[Any, int] = defaultdict(int)
+
+    def add(self, key: Any, number: int) -> None:
+        with self.changed:
+            self.values[key] += number
+            self.changed.notify_all()
+
+    def until(self, key: Any, least: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.values[key] >= least, _PATIENCE_S), f"no signal {key}"
+
+
+class NcclWorld:
+    """The module ``nccl.core`` (nccl4py 0.6) for ranks of one process.
+
+    Args:
+        version: Release of the library.
+        supported: Ranks can put to each other.
+        windows: There is symmetric memory.
+    """
+
+    def __init__(
+        self, version: tuple[int, int, int] = (2, 31, 2), *, supported: bool = True, windows: bool = True
+    ) -> None:
+        self.version, self.supported = version, supported
+        self.counters = _Counters()
+        self.buffers: dict[Any, torch.Tensor] = {}
+        self.made = 0
+        self.aborted: list[int] = []
+        world = self
+
+        class UniqueId:
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+            def __bytes__(self) -> bytes:
+                return self.number.to_bytes(8, "little")
+
+            @staticmethod
+            def from_bytes(data: bytes) -> UniqueId:
+                return UniqueId(int.from_bytes(data, "little"))
+
+        class Communicator:
+            """One rank's end."""
+
+            @staticmethod
+            def init(nranks: int, rank: int, unique_id: UniqueId, config: Any = None) -> Communicator:
+                del config
+                return Communicator(nranks, rank, unique_id.number)
+
+            def __init__(self, ranks: int, rank: int, number: int) -> None:
+                self.ranks, self.rank, self.number = ranks, rank, number
+                self.host_rma_support = world.supported
+                self.expected: dict[Any, int] = defaultdict(int)
+
+            def register_window(self, buffer: torch.Tensor, flags: int = 0) -> Any:
+                assert flags == 1, "puts are refused"
+                if not windows:
+                    return None
+                world.buffers[self.number, self.rank] = buffer
+                world.counters.add(("window", self.number), 1)
+                return SimpleNamespace(handle=7, close=lambda: None, owner=self)
+
+            def put_signal(
+                self,
+                local: torch.Tensor,
+                peer: int,
+                window: Any,
+                peer_window_offset: int,
+                signal_index: int = 0,
+                context: int = 0,
+                flags: int = 0,
+                *,
+                stream: int,
+            ) -> None:
+                assert window.owner is self
+                assert stream
+                assert not flags
+                there = world.buffers[self.number, peer]
+                assert 0 <= peer_window_offset <= len(there) - len(local)
+                there[peer_window_offset : peer_window_offset + len(local)] = local
+                self.signal(peer, signal_index, context, stream=stream)
+
+            def signal(
+                self, peer: int, signal_index: int = 0, context: int = 0, flags: int = 0, *, stream: int
+            ) -> None:
+                assert stream
+                assert not flags
+                assert context == 0
+                assert signal_index < (4 if world.version >= (2, 31, 2) else 1)
+                world.counters.add((self.number, self.rank, peer, signal_index), 1)
+
+            def wait_signal(self, descriptors: Sequence[Any], *, stream: int) -> None:
+                assert stream
+                for each in descriptors:
+                    key = (self.number, each.peer, self.rank, each.signal_index)
+                    self.expected[key] += each.op_count
+                    world.counters.until(key, self.expected[key])
+
+            def get_async_error(self) -> int:
+                return 0
+
+            def abort(self) -> None:
+                world.aborted.append(self.rank)
+
+            def destroy(self) -> None:
+                pass
+
+        def new_id() -> UniqueId:
+            self.made += 1
+            return UniqueId(self.made)
+
+        def descriptor(*, peer: int, op_count: int = 1, signal_index: int = 0, context: int = 0) -> Any:
+            assert context == 0
+            return SimpleNamespace(peer=peer, op_count=op_count, signal_index=signal_index)
+
+        library = SimpleNamespace(version=SimpleNamespace(release=version))
+        self.module = SimpleNamespace(
+            get_version=lambda: SimpleNamespace(libnccl=library),
+            get_unique_id=new_id,
+            UniqueId=UniqueId,
+            Communicator=Communicator,
+            NCCLConfig=lambda **settings: settings,
+            WindowFlag=SimpleNamespace(COLL_SYMMETRIC=1),
+            WaitSignalDesc=descriptor,
+            group=contextlib.nullcontext,
+            torch=SimpleNamespace(empty=torch.zeros),
+        )
+
+
+class SymmetricWorld:
+    """Symmetric memory of the back end CUDA for ranks of one process; ``rank_of`` says which one a thread is."""
+
+    def __init__(self) -> None:
+        self.counters = _Counters()
+        self.buffers: dict[Any, torch.Tensor] = {}
+        self.here = threading.local()
+        self.groups: dict[str, tuple[int, int, Any]] = {}
+
+    def patch(self, patch: Any) -> None:
+        """Put it into torch."""
+        import torch.distributed._symmetric_memory as symmetric
+
+        patch.setattr(symmetric, "get_backend", lambda device: None)  # noqa: ARG005
+        patch.setattr(symmetric, "empty", lambda *size, dtype, device: torch.zeros(*size, dtype=dtype))  # noqa: ARG005
+        patch.setattr(symmetric, "rendezvous", self.rendezvous)
+        patch.setattr(symmetric._SymmetricMemory, "set_group_info", self.set_group_info)
+
+    def set_group_info(self, group_name: str, rank: int, world_size: int, store: Any) -> None:
+        assert store is not None
+        self.here.group = group_name, rank, world_size
+
+    def rendezvous(self, tensor: torch.Tensor, group: str) -> SymmetricHandle:
+        name, rank, ranks = self.here.group
+        assert name == group
+        turn = self.here.turn = getattr(self.here, "turn", 0) + 1
+        self.buffers[turn, rank] = tensor
+        self.counters.add(("met", turn), 1)
+        self.counters.until(("met", turn), ranks)
+        return SymmetricHandle(self, turn, rank)
+
+
+class SymmetricHandle:
+    """As ``torch._C._distributed_c10d._SymmetricMemory``: a signal is a flag."""
+
+    def __init__(self, world: SymmetricWorld, turn: int, rank: int) -> None:
+        self._world, self._turn, self._rank = world, turn, rank
+
+    def get_buffer(
+        self, rank: int, sizes: Sequence[int], dtype: torch.dtype, storage_offset: int = 0
+    ) -> torch.Tensor:
+        [length] = sizes
+        whole = self._world.buffers[self._turn, rank]
+        assert dtype == whole.dtype
+        assert storage_offset + length <= len(whole)
+        return whole[storage_offset : storage_offset + length]
+
+    def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
+        del timeout_ms
+        raised = self._turn, self._rank, dst_rank, channel
+        taken = "taken", *raised
+        self._world.counters.until(taken, self._world.counters.values[raised])
+        self._world.counters.add(raised, 1)
+
+    def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
+        del timeout_ms
+        raised = self._turn, src_rank, self._rank, channel
+        taken = "taken", *raised
+        self._world.counters.until(raised, self._world.counters.values[taken] + 1)
+        self._world.counters.add(taken, 1)

@@ -1,0 +1,68 @@
+"""Programs of every planner on one topology, and their runs under adversarial schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import CoppiceError
+from coppice.planners.algorithms.catalogue import algorithms, case_of, make
+from coppice.planners.planning import plan
+from coppice.planners.synthesis.synthesizing import synthesize
+from coppice.program.put_signal.lower import lower_put_signal
+from coppice.program.put_signal.program import PutSignalProgram
+from coppice.program.put_signal.twin import TwinRuns, run_on_twin
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+from coppice.topology.model import Topology
+from support.put_signal_cases import problem
+
+__all__ = ["PLANNERS", "SIZES", "programs_of", "run_in_every_way"]
+
+PLANNERS = ("forest", "classic", "synthesis")
+"""The exact planner; every algorithm by name that the topology takes; TACOS, which takes every topology."""
+
+SIZES = (1, 3, 64)
+"""Numbers of 8 bytes in a chunk."""
+
+
+def programs_of(
+    topology: Topology, planner: str, collective: Collective
+) -> Iterator[tuple[str, PutSignalProgram]]:
+    """Programs and their names; none where the planner does not serve the case."""
+    for name, body in _bodies(problem(topology, collective), planner):
+        try:
+            program = lower_put_signal(body, name=name)
+        except CoppiceError:  # shares that make no equal chunks
+            continue
+        yield name, program
+
+
+def _bodies(asked: Problem, planner: str) -> Iterator[tuple[str, Forest | Schedule]]:
+    """Plans; what a planner refuses is left out."""
+    try:
+        if planner == "forest":
+            yield "forest", plan(asked).plan.body
+        elif planner == "synthesis":
+            yield "tacos", synthesize(asked, method="tacos").plan.body
+    except CoppiceError:
+        return
+    for (name, collective), entry in algorithms().items() if planner == "classic" else ():
+        if collective is asked.collective:
+            try:
+                body = make(entry, case_of(entry, asked))
+            except CoppiceError:
+                continue
+            yield name, body
+
+
+def run_in_every_way(program: PutSignalProgram, schedules: int) -> TwinRuns:
+    """All sizes, out of place and in place as far as it is meant for both."""
+    done = [
+        run_on_twin(program, in_place=in_place, elements=size, schedules=schedules)
+        for size in SIZES
+        for in_place, meant in ((False, program.out_of_place), (True, program.in_place))
+        if meant
+    ]
+    return TwinRuns(runs=sum(each.runs for each in done), actions=sum(each.actions for each in done))

@@ -1,0 +1,28 @@
+"""Ranks as threads, each with a put/signal engine on the twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from coppice.run.engines.numpy import numpy_engines
+from coppice.run.engines.put_signal.engine import PutSignalEngine
+from coppice.run.engines.put_signal.twin import TwinDevice
+from support.rank_groups import in_threads
+
+__all__ = ["on_twin"]
+
+
+def on_twin(work: Callable[[PutSignalEngine], Any], *, seed: int = -1, ranks: int = 3) -> list[Any]:
+    """What ``work`` returns or raises on every rank, each a thread."""
+    below = numpy_engines(ranks)
+
+    def serve(rank: int) -> Any:
+        device = TwinDevice(rank, ranks, below[rank].exchange, seed=seed)
+        engine = PutSignalEngine(device, below[rank], pieces=2)
+        try:
+            return work(engine)
+        finally:
+            engine.close()
+
+    return in_threads(ranks, serve)
