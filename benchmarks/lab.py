@@ -33,7 +33,7 @@ from coppice.collectives import Collective
 from coppice.planners.planning import plan
 from coppice.run.lab.blueprint import draw, load_of
 from coppice.run.lab.launch import launch_mpi, launch_ranks
-from coppice.run.lab.namespaces import Lab, build, remove
+from coppice.run.lab.namespaces import BURST_BYTES, Lab, build, remove
 from coppice.run.programs.pieces import choose_pieces
 from coppice.simulation.model import Model
 from coppice.simulation.simulator import simulate
@@ -47,6 +47,8 @@ from tables import rows_by_network
 TABLE = Path(__file__).with_name("lab.md")
 MPI_HOME = Path(os.environ.get("COPPICE_MPI", Path(sys.prefix) / "mpi"))
 COLLECTIVES = (Collective.ALL_GATHER, Collective.ALL_REDUCE)
+SLOW_BURST_BYTES = 20_000
+"""What links of 100 Mbit/s let through at once after a rest where messages rest between each other: 1.6 ms of them."""
 LOAD = Fraction(3 * 10**9)
 """Bits per second that arrive at all ranks in an optimal all-gather: well below what two cores carry."""
 FORCED = {
@@ -122,10 +124,12 @@ def contenders(*, forced: bool) -> list[Contender]:
 
 
 @contextlib.contextmanager
-def standing(name: str, topology: Topology, scale: Fraction) -> Iterator[Lab]:
+def standing(
+    name: str, topology: Topology, scale: Fraction, *, burst_bytes: int = BURST_BYTES
+) -> Iterator[Lab]:
     """A lab that is taken down at the end; if a run that was killed left one of this name, it is taken down first."""
     remove(name)
-    lab = build(name, draw(topology, scale))
+    lab = build(name, draw(topology, scale), burst_bytes=burst_bytes)
     try:
         yield lab
     finally:

@@ -67,6 +67,20 @@ def test_links_carry_their_rates(ring: Lab) -> None:
     assert all(after[pair] > before[pair] + 500_000 for pair in after)
 
 
+def test_links_let_through_at_once_what_is_said() -> None:
+    drawn = draw(preset("ring", gpus=2, gb_per_s=5), Fraction(1, 1000))
+    with pytest.raises(InputError, match="expected bursts of two packets"):
+        build(NAME, drawn, burst_bytes=9000)
+    lab = build(NAME, drawn, burst_bytes=20_000)
+    try:
+        shown = subprocess.run(
+            ["tc", "-n", lab.namespace(0), "-j", "qdisc", "show"], capture_output=True, text=True, check=True
+        )
+        assert '"burst":20000' in shown.stdout.replace(" ", "")
+    finally:
+        remove(NAME)
+
+
 def test_ranks_see_themselves_and_only_the_lab(ring: Lab) -> None:
     out = io.StringIO()
     script = (
