@@ -86,6 +86,7 @@ void init_numerics(nb::module_& m);
 void init_network(nb::module_& m);
 void init_packing(nb::module_& m);
 void init_path_flow(nb::module_& m);
+void init_put_signal(nb::module_& m);
 void init_routing(nb::module_& m);
 void init_shm(nb::module_& m);
 void init_simulator(nb::module_& m);

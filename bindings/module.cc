@@ -11,6 +11,7 @@ NB_MODULE(_core, m) {
   init_network(m);
   init_packing(m);
   init_path_flow(m);
+  init_put_signal(m);
   init_routing(m);
   init_shm(m);
   init_simulator(m);

@@ -9,6 +9,7 @@
 
 #include <tuple>
 
+#include "aggregation/protocols.h"
 #include "bindings.h"
 #include "udp/client.h"
 #include "udp/server.h"
@@ -75,6 +76,7 @@ std::unique_ptr<Client> make_client(const std::string& host, int port, int lanes
                                     const nb::bytes& secret, const aggregation::Job& job, int index,
                                     int member, int members, std::uint32_t epoch, double silence_s) {
   ClientSettings settings;
+  settings.make_worker = aggregation::protocol(protocol).make_worker;
   settings.host = host;
   settings.port = port;
   settings.lanes = lanes;

@@ -82,14 +82,13 @@ Client::Client(ClientSettings settings) : settings_(std::move(settings)) {
     throw std::invalid_argument("expected a worker of 0 to " + std::to_string(seats - 1) + " at the switch, found " +
                                 std::to_string(settings_.member.worker));
   }
-  const aggregation::Protocol& protocol = aggregation::protocol(settings_.member.join.protocol);
   for (int at = 0; at < settings_.lanes; ++at) {
     MemberSettings own = settings_.member;
     own.above = {first.host, static_cast<std::uint16_t>(first.port + at)};
     own.join.lanes = settings_.lanes;
     own.join.lane = at;
     lanes_.push_back(std::make_unique<Lane>(own, own.above));
-    lanes_.back()->worker = protocol.make_worker(job, settings_.index, kAbove);
+    lanes_.back()->worker = settings_.make_worker(job, settings_.index, kAbove);
   }
 }
 

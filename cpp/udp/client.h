@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "aggregation/protocols.h"
+#include "aggregation/node.h"
 #include "core/stop.h"
 #include "udp/member.h"
 #include "udp/sockets.h"
@@ -20,6 +20,8 @@
 namespace coppice::udp {
 
 struct ClientSettings {
+  // The worker `index` of a job, as its protocol makes it; `above` is its switch.
+  std::unique_ptr<aggregation::Worker> (*make_worker)(const aggregation::Job& job, int index, aggregation::Endpoint above);
   MemberSettings member;  // of every lane; its job's slots and window are those of one lane
   int index = 0;          // among all workers of the job; the member's own number is that at its switch
   std::string host = "127.0.0.1";

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "testing/testing.h"
+#include "aggregation/protocols.h"
 #include "udp/client.h"
 
 namespace coppice::udp {
@@ -20,6 +21,7 @@ ServerSettings server_settings(int lanes = 1) {
 
 ClientSettings client_settings(const Server& server, int worker, int workers, int lanes = 1) {
   ClientSettings settings;
+  settings.make_worker = aggregation::protocol("switchml").make_worker;
   settings.port = server.address().port;
   settings.lanes = lanes;
   settings.member.worker = settings.index = worker;

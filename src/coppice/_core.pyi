@@ -441,3 +441,31 @@ def aggregation_exploration(
     most_events: int,
     most_states: int,
 ) -> dict[str, Any]: ...
+
+class PutSignalRuns:
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        rank_start: NDArray[np.int64],
+        call_start: NDArray[np.int64],
+        stream: NDArray[np.int64],
+        communicator: NDArray[np.int64],
+        act: NDArray[np.int64],
+        peer: NDArray[np.int64],
+        context: NDArray[np.int64],
+        signal: NDArray[np.int64],
+        count: NDArray[np.int64],
+        source: NDArray[np.int64],
+        addend: NDArray[np.int64],
+        target: NDArray[np.int64],
+        words: int,
+        begin: NDArray[np.uint64],
+        output: NDArray[np.int64],
+        wanted_start: NDArray[np.int64],
+        wanted: NDArray[np.uint64],
+    ) -> None: ...
+    def run(self, first: int, count: int) -> tuple[int, int, int, int, int, int]: ...
+    def trace(
+        self, number: int
+    ) -> tuple[int, int, int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...

@@ -140,6 +140,11 @@ class Placement:
     in_place: bool
     units: Units
 
+    @property
+    def allows_in_place(self) -> bool:
+        """The collective can be run with input and output in the same memory."""
+        return self.collective is not Collective.ALL_TO_ALL
+
     def at_start(self, run: _Ints) -> tuple[_Ints, _Ints]:
         """(buffer, offset) where a rank that has a run from the start holds it."""
         unit, slot = self.units.first[run], self.units.slot[run]

@@ -24,8 +24,8 @@ from coppice.topology.presets import preset
 from reference.programs_emit import Emitter as SlowEmitter
 
 MOVING = [
-    pytest.param(entry, id=f"{name}-{collective}")
-    for (name, collective), entry in algorithms().items()
+    pytest.param(entry, id=f"{name}-{collective}", marks=[pytest.mark.slow] if at % 3 else [])
+    for at, ((name, collective), entry) in enumerate(algorithms().items())
     if collective is not Collective.BARRIER
 ]
 

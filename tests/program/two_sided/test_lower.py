@@ -24,8 +24,8 @@ from reference.oracle import ENTRIES, oracle_topology
 
 TREES = [collective for collective in Collective if collective.made_of_trees]
 MOVING = [
-    pytest.param(entry, id=f"{name}-{collective}")
-    for (name, collective), entry in algorithms().items()
+    pytest.param(entry, id=f"{name}-{collective}", marks=[pytest.mark.slow] if at % 3 else [])
+    for at, ((name, collective), entry) in enumerate(algorithms().items())
     if collective is not Collective.BARRIER
 ]
 

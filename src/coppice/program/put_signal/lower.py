@@ -1,0 +1,159 @@
+"""Lower a schedule or a forest to a put/signal program.
+
+Every chunk is cut into pieces that follow each other (:mod:`.rounds`); landings and credits are decided round by round
+(:mod:`.landings`). Values may be dealt out to several *lanes*, each with a communicator, a stream and a part of the
+staging memory of its own: a communicator is one queue, so that only lanes overlap transfers with sums.
+
+The work grows with the messages (transfers x pieces), and with messages x ranks for what ranks know of each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.program.messages import Transfers
+from coppice.program.placement import Placement, in_units
+from coppice.program.put_signal.emit import emit
+from coppice.program.put_signal.landings import LaneSteps, land
+from coppice.program.put_signal.program import PutSignalProgram
+from coppice.program.put_signal.rounds import in_pieces_of, pieces_for_rate, rounds_of
+from coppice.schedule.forest import Forest
+from coppice.schedule.lower import lower
+from coppice.schedule.schedule import Op, Schedule
+from coppice.text import plural
+
+__all__ = ["MOST_STAGING", "lower_put_signal"]
+
+MOST_STAGING = Fraction(1, 4)
+"""Staging memory of a rank, as a part of M, up to which blocks are used again only where that needs no credit; 64 MiB
+at 256 MiB."""
+
+_MOST_PIECES = 128
+_ROUNDS_KEPT = 3
+"""Rounds from the one in which a message lands to the one in which its slots are written again."""
+_USED_AGAIN_FROM = Fraction(3, 4)
+"""Part of that memory from which on credits are spent: blocks of many sizes leave gaps."""
+_MOST_ROWS = 2**18
+"""Pieces are fewer where there would be more transfers than this."""
+
+
+def lower_put_signal(
+    plan: Schedule | Forest,
+    *,
+    pieces: int | None = None,
+    lanes: int = 1,
+    groups: int = 1,
+    signals: int = 1,
+    graphs: bool = True,
+    staging: Fraction = MOST_STAGING,
+    name: str = "coppice",
+) -> PutSignalProgram:
+    """The put/signal program of a plan.
+
+    Args:
+        plan: A verified schedule, or a forest whose trees branch at ranks.
+        pieces: Pieces of every chunk, which follow each other; None is the fewest, up to 128, with which the busiest
+            link is busy for 92% of the rounds and staging memory stays within a quarter of M, and fewer where there
+            would be more than 2^18 transfers.
+        lanes: Communicators and streams that values are dealt out to.
+        groups: Groups of lanes that chunks are dealt out to, and their pieces to the lanes of a group. With one, every
+            lane has pieces of all trees; with as many as there are lanes, each lane has trees of its own, of which few
+            messages go between two ranks at a time.
+        signals: Signal indices of a peer; more than 1 needs NCCL 2.31.
+        graphs: It may be captured as a CUDA graph: two ranks never put twice to each other with one signal index before
+            they wait.
+        staging: Staging memory of a rank, as a part of M, up to which a block is used again only where that needs no
+            credit; programs that must keep more at a time have more.
+        name: Label.
+
+    Raises:
+        InputError: If the plan cannot be cut into equal chunks, an argument is out of range, or it is a barrier.
+
+    Examples:
+        >>> from coppice.bounds.problem import Problem
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.program.put_signal.verify import verify_put_signal
+        >>> from coppice.topology.presets import preset
+        >>> made = plan(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_REDUCE)).plan
+        >>> program = lower_put_signal(made.body, pieces=2)
+        >>> verify_put_signal(program).ok, program.in_place, program.out_of_place, max(program.messages.tolist())
+        (True, True, True, 26)
+    """
+    for option, value in (("pieces", pieces), ("lanes", lanes), ("groups", groups), ("signals", signals)):
+        if value is not None and not 1 <= value <= 1024:
+            msg = f"expected `{option}` from 1 to 1024, found {value}."
+            raise InputError(msg)
+    if lanes % groups:
+        msg = f"expected `groups` to divide the {plural(lanes, 'lane')}, found {groups}."
+        raise InputError(msg)
+    if plan.collective is Collective.BARRIER:
+        msg = "expected a collective that moves data, found a barrier: put/signal programs are made of puts."
+        raise InputError(msg)
+    schedule = lower(plan) if isinstance(plan, Forest) else plan
+    whole = _placement(schedule)
+    transfers = rounds_of(schedule, whole)
+    number = _pieces(schedule, whole, transfers) if pieces is None else pieces
+    placement = _placement(
+        replace(
+            schedule,
+            chunk_slot=np.repeat(schedule.chunk_slot, number),
+            chunk_share=np.repeat(schedule.chunk_share, number),
+        )
+    )
+    rows = in_pieces_of(transfers, whole, placement, number)
+    lane = _lanes(rows, placement, number, lanes, groups)
+    done: list[LaneSteps] = []
+    for each in range(lanes):
+        mine = lane == each
+        part = Transfers(
+            *(column[mine] for column in (rows.src, rows.dst, rows.run, rows.op, rows.path, rows.round))
+        )
+        done.append(
+            land(
+                part,
+                placement,
+                signals=signals,
+                in_turn=graphs,
+                most=int(placement.units.num_chunks * staging * _USED_AGAIN_FROM / lanes),
+                base=done[-1].staging if done else [0] * placement.ranks,
+            )
+        )
+    return emit(done, placement, name=name)
+
+
+def _placement(schedule: Schedule) -> Placement:
+    return Placement(
+        collective=schedule.collective,
+        ranks=schedule.topology.num_ranks,
+        root=schedule.root,
+        in_place=False,
+        units=in_units(schedule),
+    )
+
+
+def _pieces(schedule: Schedule, placement: Placement, rows: Transfers) -> int:
+    """Pieces where none are asked for: as few as keep the rate, and three rounds of staging memory small."""
+    if not len(rows.src):
+        return 1
+    ranks, stepped = placement.ranks, int(schedule.step.min()) >= 0
+    slot = placement.units.slot[rows.run]
+    lands = (rows.op == Op.REDUCE) | ~placement.wanted(rows.dst, slot)
+    together = (rows.round if stepped else 0) * ranks + rows.dst
+    staged = int(np.bincount(together, weights=lands * placement.units.count[rows.run]).max())
+    wanted = ceil(_ROUNDS_KEPT / MOST_STAGING * Fraction(staged, placement.units.num_chunks))
+    most = max(1, min(_MOST_PIECES, _MOST_ROWS // len(rows.src)))
+    wanted = max(wanted, pieces_for_rate(rows, placement, schedule, most))
+    return min(1 << max(wanted - 1, 0).bit_length(), most)
+
+
+def _lanes(rows: Transfers, placement: Placement, pieces: int, lanes: int, groups: int) -> np.ndarray:
+    """Lane of each transfer: chunks are dealt out to groups of lanes, and all their pieces to the lanes of a group."""
+    start, own = placement.units.start, lanes // groups
+    chunk, piece = np.divmod(np.repeat(np.arange(len(start) - 1), np.diff(start))[rows.run], pieces)
+    return np.asarray(chunk % groups * own + (chunk // groups * pieces + piece) % own)

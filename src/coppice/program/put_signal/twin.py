@@ -1,0 +1,118 @@
+"""The twin: a put/signal program with data, in orders that want to break it.
+
+What a GPU and its network might do, a seed decides: which of the allowed actions comes next. The adversary of a run is
+one of eleven kinds, in turn: any action; landings as late, or as early, as they may; late reads; ranks that begin last;
+ranks, streams or links that stand still for as long as anything else can happen; the newest action first; one rank as
+far as it goes; and random priorities (PCT). The machine is that of :mod:`coppice.program.put_signal.machine`, natively.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coppice._core import PutSignalRuns
+from coppice.errors import CheckError
+from coppice.program.memory import Buffer, end_columns, memory_of, start_columns
+from coppice.program.put_signal.contents import PutSignalContents
+from coppice.program.put_signal.faults import PutSignalFault, fault_sentence
+from coppice.program.put_signal.program import PutSignalProgram
+from coppice.program.put_signal.stretches import stretches_of
+from coppice.rows import offsets
+
+__all__ = ["TwinRuns", "native_runs", "run_on_twin", "twin_runs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwinRuns:
+    """What some runs did.
+
+    Attributes:
+        runs: How many there were, up to the first that went wrong.
+        actions: Actions of all runs.
+        fault: What went wrong, a sentence with the run's seed; empty where nothing did.
+    """
+
+    runs: int
+    actions: int
+    fault: str = ""
+
+
+def run_on_twin(
+    program: PutSignalProgram, *, in_place: bool, elements: int = 1, schedules: int = 1, seed: int = 0
+) -> TwinRuns:
+    """Run a program under adversarial schedules, and compare every output with NumPy's.
+
+    Args:
+        program: A program of sound form.
+        in_place: Input and output share memory.
+        elements: 64-bit words of a chunk.
+        schedules: Runs, each with a schedule of its own.
+        seed: The first run's seed; the others' follow it.
+
+    Raises:
+        CheckError: If a run stands still, two operations that use the same slots may come in either order, a put may
+            write into memory that is the caller's, or an output is wrong at the end; with the run's seed.
+    """
+    found = twin_runs(program, in_place=in_place, elements=elements, schedules=schedules, seed=seed)
+    if found.fault:
+        msg = f"{found.fault}: verify the program."
+        raise CheckError(msg)
+    return found
+
+
+def twin_runs(
+    program: PutSignalProgram, *, in_place: bool, elements: int = 1, schedules: int = 1, seed: int = 0
+) -> TwinRuns:
+    """As :func:`run_on_twin`, but what goes wrong is told and not raised."""
+    native = native_runs(program, in_place=in_place, elements=elements, seed=seed)
+    fault, first, second, number, runs, actions = native.run(seed, schedules)
+    words = fault_sentence(program, PutSignalFault(fault), first, second)
+    return TwinRuns(
+        runs=runs, actions=actions, fault=words and f"on the twin, in the run of seed {number}, {words}"
+    )
+
+
+def native_runs(
+    program: PutSignalProgram, *, in_place: bool, elements: int = 1, seed: int = 0
+) -> PutSignalRuns:
+    """A program and random contents of its memory, natively.
+
+    Args:
+        program: A program of sound form.
+        in_place: Input and output share memory.
+        elements: 64-bit words of a chunk.
+        seed: Of the contents.
+    """
+    memory = memory_of(program, in_place=in_place)
+    parts = stretches_of(program, memory)
+    contents = PutSignalContents(layout=program, elements=elements, seed=seed)
+    begin = contents.noise(parts.first)
+    results, outputs = [], []
+    for rank in range(program.num_ranks):
+        source, target = int(memory.base[Buffer.INPUT, rank]), int(memory.base[Buffer.OUTPUT, rank])
+        content = contents.filled(rank, parts.begins_in(source, len(start_columns(program, rank)[0])))
+        begin[parts.number[source] : parts.number[source] + len(content)] = content
+        outputs.append(int(parts.number[target]))
+        results.append(contents.wanted(rank, parts.begins_in(target, len(end_columns(program, rank)[0]))))
+    return PutSignalRuns(
+        num_slots=len(parts.first),
+        rank_start=program.rank_start,
+        call_start=program.call_start,
+        stream=program.stream,
+        communicator=program.communicator,
+        act=program.act,
+        peer=program.peer,
+        context=program.context,
+        signal=program.signal,
+        count=parts.count,
+        source=parts.source,
+        addend=parts.addend,
+        target=parts.target,
+        words=elements,
+        begin=begin.reshape(-1).view(np.uint64),
+        output=np.array(outputs),
+        wanted_start=offsets(np.array([len(result) for result in results])),
+        wanted=np.concatenate(results).reshape(-1).view(np.uint64),
+    )
