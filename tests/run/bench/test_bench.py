@@ -134,6 +134,7 @@ def test_the_engine_is_that_of_the_launcher() -> None:
     torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     assert engine_name(environment=torchrun) == "torch"
     assert engine_name("shm", torchrun) == "shm"
+    assert engine_name("put-signal", torchrun) == engine_name("put-signal", {"PMI_SIZE": "2"}) == "put-signal"
     assert engine_name(environment={"PMI_SIZE": "2"}) == "mpi"
     with pytest.raises(InputError, match="found none"):
         engine_name(environment={})

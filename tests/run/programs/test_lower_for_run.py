@@ -53,7 +53,7 @@ def run_and_check(body: object, count: int, *, in_place: bool, piece: int | None
     data.check(programs)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [2, 3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (5, 8))])
 def test_every_algorithm_computes(ranks: int) -> None:
     """Step by step, and in random orders that keep to the needs alone."""
     for name, collective, body in catalogue_bodies(ranks):

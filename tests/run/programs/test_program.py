@@ -20,7 +20,7 @@ from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 from support.run_cases import catalogue_bodies, star
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_every_algorithm_checks(ranks: int) -> None:
     for name, collective, body in catalogue_bodies(ranks):
         for count, in_place, piece in (

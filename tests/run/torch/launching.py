@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
+
+from support.rank_processes import rank_codes
 
 HERE = Path(__file__).parent
 
@@ -33,28 +31,14 @@ def run_ranks(
         killed: Ranks that end by a signal or an exit status of their own; all others must end with status 0.
         variables: Further variables.
     """
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "COPPICE_CACHE": str(folder / "cache"),
-        "PYTHONPATH": str(HERE),
-        **(variables or {}),
-    }
     logs = [folder / f"{rank}.log" for rank in range(ranks)]
-    processes = []
-    for rank, log in enumerate(logs):
-        command = [sys.executable, str(HERE / script), str(rank), str(ranks), str(folder), *arguments]
-        with log.open("w") as file:
-            processes.append(
-                subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment)
-            )
-    end = time.monotonic() + timeout_s
-    try:
-        codes = [process.wait(max(0.1, end - time.monotonic())) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    codes = rank_codes(
+        HERE / script,
+        [(rank, ranks, folder, *arguments) for rank in range(ranks)],
+        logs,
+        variables={"COPPICE_CACHE": str(folder / "cache"), **(variables or {})},
+        timeout_s=timeout_s,
+    )
     survivors = [rank for rank in range(ranks) if rank not in killed]
     failed = [rank for rank in survivors if codes[rank]]
     assert not failed, "\n".join(f"rank {rank}: {codes[rank]}\n{logs[rank].read_text()}" for rank in failed)

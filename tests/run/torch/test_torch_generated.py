@@ -15,7 +15,9 @@ from support.generated_calls import EVERY_PAIR, calls_of
 from support.rank_groups import calls_in_processes, in_threads
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "ranks", [1, 2, 3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (5, 8))]
+)
 def test_every_collective_with_every_type(ranks: int) -> None:
     calls, store = calls_of(ranks, EVERY_PAIR, first=5000), torch.distributed.HashStore()
 

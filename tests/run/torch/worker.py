@@ -18,6 +18,7 @@ RANK, RANKS, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 MODES = {
     "gloo": None,
     "shm": coppice.torch.Options(engine="shm"),
+    "puts": coppice.torch.Options(engine="put-signal", topology=str(FOLDER / "ring.json"), threshold_bytes=0),
     "messages": coppice.torch.Options(engine="torch", topology=str(FOLDER / "ring.json"), threshold_bytes=0),
 }
 

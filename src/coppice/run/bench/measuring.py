@@ -22,7 +22,7 @@ from coppice.errors import InputError
 from coppice.run.bench.data import contribution, expected, wrong_elements
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
-from coppice.run.engines.engine import DirectEngine, Engine
+from coppice.run.engines.engine import DeviceMemory, DirectEngine, Engine
 from coppice.run.programs.planned import FOREST
 from coppice.topology.model import Topology
 
@@ -80,6 +80,7 @@ class BenchRow:
         slowest_us: Most of the rounds.
         algbw_gb_per_s: M / time.
         busbw_gb_per_s: The same times the factor of nccl-tests.
+        rounds_us: Times of the slowest rank in each round, in the order of the rounds; not among :meth:`fields`.
         wrong: Wrong elements on all ranks, in the first and the last round.
         cores_busy: Share of this host's cores that were busy during the measured rounds of all contenders of the size,
             or -1 where the system does not tell.
@@ -101,13 +102,16 @@ class BenchRow:
     slowest_us: float = 0.0
     algbw_gb_per_s: float = 0.0
     busbw_gb_per_s: float = 0.0
+    rounds_us: tuple[float, ...] = ()
     wrong: int = 0
     cores_busy: float = -1.0
     refusal: str = ""
 
     def fields(self) -> dict[str, Any]:
         """As a dictionary."""
-        return asdict(self)
+        found = asdict(self)
+        del found["rounds_us"]
+        return found
 
 
 def bench(
@@ -269,6 +273,7 @@ def _result(row: BenchRow, answers: Sequence[tuple[list[float], int]]) -> BenchR
         time_us=time_us,
         fastest_us=min(slowest),
         slowest_us=max(slowest),
+        rounds_us=tuple(slowest),
         algbw_gb_per_s=algbw,
         busbw_gb_per_s=algbw * float(Collective(row.collective).busbw_factor(row.ranks)),
         wrong=sum(wrong for _, wrong in answers),
@@ -311,11 +316,17 @@ class _Contender:
         if not program.in_place:
             self._given = np.zeros(program.input_elements, dtype=kind)
         self._output = np.zeros(program.output_elements, dtype=kind)
+        self._memory: DeviceMemory | None = getattr(engine, "device_memory", None)
+        self._buffers: tuple[Any, Any] = self._given, self._output
+        if self._memory is not None:
+            to_device = self._memory.to_device
+            self._buffers = None if self._given is None else to_device(self._given), to_device(self._output)
         self._contribution = contribution(program, program.rank, self._dtype)
         self._wanted = expected(program, self._dtype, self._op)
         if self._native is not None:
             self._fill()
             self._start()
+            self._settle()
 
     @property
     def pieces(self) -> int:
@@ -331,37 +342,52 @@ class _Contender:
         self._engine.exchange(b"")
         begin = time.perf_counter()
         self._start()
+        self._settle()
         seconds = time.perf_counter() - begin
         if check:
             program = self._program
+            if self._memory is not None:
+                self._memory.download(self._buffers[1], self._output)
             found = self._output[program.result_offset :][: program.result_elements]
             self.wrong += wrong_elements(found, self._wanted, self._dtype)
         return seconds
 
     def _start(self) -> None:
         program = self._program
+        given, output = self._buffers
         if self._direct is not None:
             self._direct.run_direct(
                 program.collective,
-                self._given,
-                self._output,
+                given,
+                output,
                 count=program.count,
                 dtype=self._dtype,
                 op=self._op,
                 root=program.root,
-                in_place=self._given is None,
+                in_place=given is None,
                 timeout_s=self._timeout_s,
             )
             return
         if self._native is None:
-            self._group.carry_out(program, self._given, self._output, dtype=self._dtype, op=self._op)
+            self._group.carry_out(program, given, output, dtype=self._dtype, op=self._op)
             return
         self._native.native(
-            program.collective, self._given, self._output, dtype=self._dtype, op=self._op, root=program.root
+            program.collective, given, output, dtype=self._dtype, op=self._op, root=program.root
         )
+
+    def _settle(self) -> None:
+        if self._memory is not None:
+            self._memory.settle()
 
     def _fill(self) -> None:
         """Put this rank's contribution where the program reads it, and something else where the result goes."""
+        self._fill_arrays()
+        if self._memory is not None:
+            for array, buffer in zip((self._given, self._output), self._buffers, strict=True):
+                if array is not None:
+                    self._memory.upload(array, buffer)
+
+    def _fill_arrays(self) -> None:
         program = self._program
         if self._given is not None:
             self._given[:] = self._contribution[: len(self._given)]  # nothing, where only the root gives

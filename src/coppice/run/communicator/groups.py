@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -14,7 +16,7 @@ from coppice.run.errors import Mismatch
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 
-__all__ = ["AUTO", "GroupSettings", "Value", "agree", "topology_of"]
+__all__ = ["AUTO", "GroupSettings", "Value", "agree", "host_of_process", "topology_of"]
 
 AUTO = "auto"
 """What the engine does by itself where its ranks share memory, forests elsewhere."""
@@ -182,3 +184,11 @@ def agree(
 
 def _word(value: Value) -> str:
     return "none" if value is None else str(value)
+
+
+def host_of_process() -> str:
+    """Equal for processes that can share memory and are neighbours on the network: one boot, one network namespace."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"  # noqa: PTH116  (a link that leads nowhere)
+    return os.uname().nodename

@@ -11,13 +11,25 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from numpy.typing import NDArray
+
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.errors import PeerLost
 from coppice.run.programs.rank_program import RankProgram
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
 
-__all__ = ["BaseEngine", "DirectEngine", "Engine", "GroupingEngine", "check_rank"]
+__all__ = [
+    "BaseEngine",
+    "DeviceMemory",
+    "DirectEngine",
+    "Engine",
+    "GroupingEngine",
+    "LearningEngine",
+    "check_rank",
+]
 
 
 @runtime_checkable
@@ -25,7 +37,8 @@ class Engine(Protocol):
     """One rank's end of a group that carries out programs.
 
     Attributes:
-        name: Short name of the kind of engine, as users choose it: ``numpy``, ``shm``, ``torch``, ``mpi``.
+        name: Short name of the kind of engine, as users choose it: ``numpy``, ``shm``, ``torch``, ``mpi``,
+            ``put-signal``.
         rank: This rank, 0 .. ranks - 1.
         ranks: Number of ranks of the group.
     """
@@ -112,6 +125,31 @@ class GroupingEngine(Engine, Protocol):
         Raises:
             InputError: If this rank is not among them.
         """
+
+
+@runtime_checkable
+class LearningEngine(Engine, Protocol):
+    """An engine that has programs of its own for the schedules that it is told of."""
+
+    def learn(self, program: RankProgram, body: Schedule | Forest) -> None:
+        """Note the schedule that a program was lowered from, before it is run; all ranks call this alike."""
+
+
+@runtime_checkable
+class DeviceMemory(Protocol):
+    """Memory of a device that is not the host's."""
+
+    def to_device(self, array: NDArray[Any]) -> Any:
+        """New memory with the elements of an array."""
+
+    def upload(self, array: NDArray[Any], buffer: Any) -> None:
+        """Copy elements to memory of :meth:`to_device`."""
+
+    def download(self, buffer: Any, array: NDArray[Any]) -> None:
+        """Copy them back."""
+
+    def settle(self) -> None:
+        """Wait for all that was issued."""
 
 
 class BaseEngine(Engine):

@@ -10,9 +10,11 @@ from coppice.run.engines.engine import Engine
 
 __all__ = ["ENGINES", "engine_name", "open_engine"]
 
-ENGINES = ("torch", "mpi", "shm")
+ENGINES = ("torch", "mpi", "shm", "put-signal")
 
 _MPI_SIGNS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_SIZE")
+_EITHER = ("shm", "put-signal")
+"""Engines for both launchers."""
 _TORCH_SIGNS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -35,7 +37,7 @@ def engine_name(asked: str | None = None, environment: Mapping[str, str] | None 
         msg = f"expected `engine` {', '.join(ENGINES)}, found {asked!r}: choose one of them."
         raise InputError(msg)
     by_torch = all(sign in variables for sign in _TORCH_SIGNS)
-    if not by_torch and (asked == "torch" or (asked == "shm" and not by_mpi(variables))):
+    if not by_torch and (asked == "torch" or (asked in _EITHER and not by_mpi(variables))):
         missing = next(sign for sign in _TORCH_SIGNS if sign not in variables)
         msg = (
             f"expected the variables of torchrun for `engine={asked}`, found no {missing}: start with "
@@ -62,6 +64,12 @@ def open_engine(name: str, *, timeout_s: float = 300.0) -> Engine:
         from coppice.run.engines.mpi.engine import MpiEngine
 
         return MpiEngine(exchange_timeout_s=timeout_s)
+    if name == "put-signal":
+        from coppice.run.engines.put_signal.opening import put_signal_engine
+
+        return put_signal_engine(
+            open_engine("mpi" if by_mpi(os.environ) else "torch", timeout_s=timeout_s), timeout_s=timeout_s
+        )
     if name == "shm":
         from coppice.run.engines.shared_memory.engine import ShmEngine
 

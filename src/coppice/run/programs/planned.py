@@ -23,7 +23,7 @@ from coppice.files import write_atomically
 from coppice.planners.planning import plan
 from coppice.run.communicator.groups import Value, agree
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.engine import Engine
+from coppice.run.engines.engine import Engine, LearningEngine
 from coppice.run.programs.lower import lower_rank
 from coppice.run.programs.pieces import choose_pieces, measure_overhead_us, piece_elements
 from coppice.run.programs.rank_program import RankProgram
@@ -136,6 +136,8 @@ class RankPrograms:
             in_place=request.in_place,
             piece_elements=piece_elements(body, request.count, pieces),
         )
+        if isinstance(self._engine, LearningEngine):
+            self._engine.learn(program, body)
         self._programs[request] = program
         while len(self._programs) > PROGRAMS_KEPT:
             self._programs.popitem(last=False)

@@ -55,7 +55,7 @@ class CoppiceProcessGroup(PlannedGroup):
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
         """Reduce a tensor in place."""
         [tensor], options = listed(tensors), reduction_options(opts, timeout, c10d.AllreduceOptions)
-        ready = self.reducing(tensor, tensor.numel(), options)
+        ready = self.reducing(tensor, tensor.numel(), options, Collective.ALL_REDUCE, in_place=True)
         if ready is None:
             return self._left(tensor, lambda memory: self.backend(tensor).allreduce([memory], options))
         lane, dtype, op = ready
@@ -79,11 +79,11 @@ class CoppiceProcessGroup(PlannedGroup):
             options = c10d.BroadcastOptions()
             options.rootRank = opts or 0
         set_timeout(options, timeout)
-        ready = self.moving(tensor, tensor.numel())
+        root = options.rootRank
+        ready = self.moving(tensor, tensor.numel(), Collective.BROADCAST, root=root, in_place=True)
         if ready is None:
             return self._left(tensor, lambda memory: self.backend(tensor).broadcast([memory], options))
         lane, dtype, count = ready
-        root = options.rootRank
 
         def action() -> None:
             memory = flat(tensor)
@@ -95,8 +95,9 @@ class CoppiceProcessGroup(PlannedGroup):
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
         """Gather a tensor of every rank in one."""
         options = opts or c10d.AllgatherOptions()
-        ready = self.moving(output, output.numel())
-        if ready is None or output.numel() != self.size() * input.numel() or output.dtype != input.dtype:
+        usable = output.numel() == self.size() * input.numel() and output.dtype == input.dtype
+        ready = self.moving(output, output.numel(), Collective.ALL_GATHER) if usable else None
+        if ready is None:
             start = self.backend(output)._allgather_base  # noqa: SLF001
             return self._left(output, lambda memory: start(memory, flat(input), options))
         lane, dtype, count = ready
@@ -130,7 +131,7 @@ class CoppiceProcessGroup(PlannedGroup):
         even = all(part.numel() == given.numel() for part in parts)
         alike = all(part.dtype == given.dtype and part.device == given.device for part in parts)
         usable = alike and len(parts) == self.size() and parts[self.rank()].numel() == given.numel()
-        ready = self.moving(given, total, always=not even) if usable else None
+        ready = self.moving(given, total, Collective.ALL_GATHER, always=not even) if usable else None
         if ready is None:
             memory = [flat(part) for part in parts]
             work = self.backend(given).allgather([memory], [flat(given)], options)
@@ -152,8 +153,9 @@ class CoppiceProcessGroup(PlannedGroup):
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
         """Reduce a tensor, and give every rank its block."""
         options = reduction_options(opts, None, c10d.ReduceScatterOptions)
-        ready = self.reducing(input, input.numel(), options)
-        if ready is None or input.numel() != self.size() * output.numel() or output.dtype != input.dtype:
+        usable = input.numel() == self.size() * output.numel() and output.dtype == input.dtype
+        ready = self.reducing(input, input.numel(), options, Collective.REDUCE_SCATTER) if usable else None
+        if ready is None:
             start = self.backend(output)._reduce_scatter_base  # noqa: SLF001
             return self._left(output, lambda memory: start(memory, flat(input), options))
         lane, dtype, op = ready
@@ -182,7 +184,11 @@ class CoppiceProcessGroup(PlannedGroup):
         even = all(part.numel() == output.numel() for part in parts)
         alike = all(part.dtype == output.dtype and part.device == output.device for part in parts)
         usable = alike and len(parts) == self.size() and parts[self.rank()].numel() == output.numel()
-        ready = self.reducing(output, total, options, always=not even) if usable else None
+        ready = (
+            self.reducing(output, total, options, Collective.REDUCE_SCATTER, always=not even)
+            if usable
+            else None
+        )
         if ready is not None and not even and not ready[0].direct:
             return self._reduces(output, parts, options)
         if ready is None:
@@ -211,8 +217,9 @@ class CoppiceProcessGroup(PlannedGroup):
         options = opts or c10d.AllToAllOptions()
         named = len(output_splits) or len(input_splits)
         alike = output.numel() == input.numel() and output.dtype == input.dtype
-        ready = self.moving(input, input.numel()) if alike and not named else None
-        if ready is None or input.numel() % self.size():
+        usable = alike and not named and not input.numel() % self.size()
+        ready = self.moving(input, input.numel(), Collective.ALL_TO_ALL) if usable else None
+        if ready is None:
             splits, start = (list(output_splits), list(input_splits)), self.backend(output).alltoall_base
             return self._left(output, lambda memory: start(memory, flat(input), *splits, options))
         lane, dtype, count = ready
@@ -239,7 +246,7 @@ class CoppiceProcessGroup(PlannedGroup):
         options = opts if isinstance(opts, c10d.BarrierOptions) else c10d.BarrierOptions()
         set_timeout(options, timeout)
         nothing = torch.empty(0)
-        ready = self.moving(nothing, 0, always=True) if self.nccl is None else None
+        ready = self.moving(nothing, 0, Collective.BARRIER, always=True) if self.nccl is None else None
         if ready is None or not ready[0].direct:
             before = self.issue("barrier", [], _nothing, nothing, options)
             native = self.gloo if self.nccl is None else self.nccl

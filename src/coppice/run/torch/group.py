@@ -7,17 +7,20 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from coppice.errors import CoppiceError
+from coppice.collectives import Collective
+from coppice.errors import CoppiceError, InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.shared_memory.setup import store_exchange
 from coppice.run.engines.torch.tensors import c10d, put_back, reduce_op, type_of
 from coppice.run.torch.lane import Lane, Options, open_lane
+from coppice.run.torch.puts import LaneCall, PutChoice
 from coppice.run.torch.work import Afterwards, AllOf, Queue, Task, error_of
 
 __all__ = ["PlannedGroup"]
@@ -65,7 +68,7 @@ class PlannedGroup(dist.ProcessGroup):
             self.nccl = c10d.ProcessGroupNCCL(c10d.PrefixStore("nccl", store), rank, size, chosen)
             self._register_backend(_CUDA, dist.ProcessGroup.BackendType.NCCL, self.nccl)
         self._queue = Queue(f"coppice-{rank}")
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, Lane | None] = {}
         self._broken: Exception | None = None
         self._opening = threading.Lock()
         self._gathered: list[dist.Work] | None = None
@@ -80,7 +83,14 @@ class PlannedGroup(dist.ProcessGroup):
         return self.nccl if tensor.device.type == "cuda" and self.nccl is not None else self.gloo
 
     def reducing(
-        self, tensor: torch.Tensor, count: int, options: Any, *, always: bool = False
+        self,
+        tensor: torch.Tensor,
+        count: int,
+        options: Any,
+        collective: Collective,
+        *,
+        in_place: bool = False,
+        always: bool = False,
     ) -> tuple[Lane, DataType, ReduceOp] | None:
         """How to reduce ``count`` elements like those of ``tensor``; None if gloo or NCCL shall do it.
 
@@ -88,31 +98,45 @@ class PlannedGroup(dist.ProcessGroup):
             tensor: Has the type and device.
             count: M in elements.
             options: Of torch, with the operation.
-            always: Whatever the size.
+            collective: The collective.
+            in_place: Nothing is given beside the output.
+            always: Whatever the size, and however blocks are cut.
         """
         dtype, op = type_of(tensor), reduce_op(options.reduceOp)
         if dtype is None or op is None or not op.serves(dtype):
             return None
-        lane = self._lane_for(tensor, count, always=always)
+        call = LaneCall(collective=collective, count=count, dtype=dtype, op=op, in_place=in_place)
+        lane = self._lane_for(tensor, None if always else call)
         return None if lane is None else (lane, dtype, op)
 
     def moving(
-        self, tensor: torch.Tensor, count: int, *, always: bool = False
+        self,
+        tensor: torch.Tensor,
+        count: int,
+        collective: Collective,
+        *,
+        root: int = -1,
+        in_place: bool = False,
+        always: bool = False,
     ) -> tuple[Lane, DataType, int] | None:
         """How to move ``count`` elements like those of ``tensor``, and how many those are of the type to use."""
-        lane = self._lane_for(tensor, count, always=always)
-        if lane is None:
-            return None
         dtype = type_of(tensor)
         if dtype is None:
-            return lane, DataType.UINT8, count * tensor.itemsize
-        return lane, dtype, count
+            dtype, count = DataType.UINT8, count * tensor.itemsize
+        call = LaneCall(collective=collective, count=count, dtype=dtype, root=root, in_place=in_place)
+        lane = self._lane_for(tensor, None if always else call)
+        return None if lane is None else (lane, dtype, count)
 
     def issue(
         self, what: str, outputs: Any, action: Callable[[], None], tensor: torch.Tensor, options: Any
     ) -> dist.Work:
         """Carry out an action after all that was issued before it."""
         device = tensor.device if tensor.device.type == "cuda" else None
+        lane = self._lanes.get(tensor.device.type)
+        if lane is not None and lane.recording():  # a graph: by this thread, on the stream that is recorded
+            recorded = Task(what, outputs, action)
+            recorded.carry_out(None)
+            return self._noted(recorded)
         task = Task(what, outputs, action, device=device)
         waits = not getattr(options, "asyncOp", True) and self._gathered is None
         self._queue.put(task, device=device, waits=waits)
@@ -159,15 +183,38 @@ class PlannedGroup(dist.ProcessGroup):
             self._gathered.append(work)
         return work
 
-    def _lane_for(self, tensor: torch.Tensor, count: int, *, always: bool) -> Lane | None:
+    def _lane_for(self, tensor: torch.Tensor, call: LaneCall | None) -> Lane | None:
+        """The way of a call, None for gloo or NCCL; without a call, whatever the size."""
         served = "cuda" if self.nccl is not None and tensor.device.type == "cuda" else "cpu"
         if self.size() == 1 or tensor.device.type != served or tensor.layout is not torch.strided:
             return None
         lane = self._lane(served)
-        return lane if always or count * tensor.itemsize >= lane.threshold_bytes else None
+        if lane is None or call is None:
+            return lane
+        if call.count * call.dtype.itemsize < lane.threshold_bytes and not (lane.puts and lane.puts.tuned):
+            return None
+        if lane.puts is None:
+            return lane
+        if not lane.puts.knows(call):
+            self._plan(lane, lane.puts, call)
+        return None if lane.puts.group_for(call) is None else lane
 
-    def _lane(self, device: str) -> Lane:
-        """The way around gloo or NCCL, opened when it is first needed: at the same call on every rank.
+    def _plan(self, lane: Lane, puts: PutChoice, call: LaneCall) -> None:
+        """Find out with all ranks whether a new call can be put, after what was issued before it.
+
+        Raises:
+            DistBackendError: If ranks ask for different things, or calls are recorded now.
+        """
+        what = str(call.collective)
+        if lane.recording():
+            msg = f"expected {what} to have run before it is recorded, found a new call: make it once before."
+            raise error_of(what, InputError(msg))
+        task = Task(what, None, lambda: puts.plan(call))
+        self._queue.put(task, device=None, waits=True)
+        task.wait()
+
+    def _lane(self, device: str) -> Lane | None:
+        """The way around gloo or NCCL, if there is one, opened when it is first needed: at the same call on every rank.
 
         Raises:
             DistBackendError: If ranks are set up differently, or one is gone; on every rank, now and later.
@@ -176,14 +223,20 @@ class PlannedGroup(dist.ProcessGroup):
             if self._broken is not None:
                 raise self._broken
             if device not in self._lanes:
+                if device == "cuda" and torch.cuda.is_current_stream_capturing():
+                    msg = "expected a call that ran before it is recorded, found the first one: make it once before."
+                    raise error_of(device, InputError(msg))
                 store = c10d.PrefixStore(f"coppice/{device}", self._store)
+                options = self._options
+                if device == "cpu" and self.nccl is not None and options.engine == "put-signal":
+                    options = replace(options, engine="auto")  # that was meant for tensors on GPUs
                 try:
                     self._lanes[device] = open_lane(
                         store,
                         store_exchange(store, self.rank(), self.size()),
                         self.rank(),
                         self._members,
-                        self._options,
+                        options,
                         world=dist.get_world_size() if dist.is_initialized() else self.size(),
                         device=device,
                         timeout=self._timeout_s,
@@ -210,14 +263,16 @@ class PlannedGroup(dist.ProcessGroup):
             self._broken = dist.DistBackendError(reason)
         if not drain:
             self._queue.stop(reason, drain=False, timeout_s=0.0)
-            self._close_lanes()
+            self._close_lanes(given_up=reason)
         self._queue.stop(reason, drain=drain, timeout_s=timeout_s)
         self._close_lanes()
         _GROUPS.discard(self)
 
-    def _close_lanes(self) -> None:
-        for lane in self._lanes.values():
+    def _close_lanes(self, *, given_up: str = "") -> None:
+        for lane in [each for each in self._lanes.values() if each is not None]:
             with suppress(CoppiceError, RuntimeError):
+                if given_up:
+                    lane.abort(given_up)
                 lane.close()
 
 

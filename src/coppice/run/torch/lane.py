@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +13,17 @@ import torch
 
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
+from coppice.run.choices import TUNING_VARIABLE, AlgorithmRules, read_rules
 from coppice.run.communicator.communicator import Communicator
-from coppice.run.communicator.groups import agree, topology_of
+from coppice.run.communicator.groups import agree, host_of_process, topology_of
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine
+from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.shared_memory.engine import ShmEngine
 from coppice.run.engines.shared_memory.setup import Exchange
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.errors import Mismatch, PeerLost
+from coppice.run.torch.puts import LaneCall, PutChoice, open_puts
 from coppice.text import parse_size
 from coppice.topology.model import Topology
 
@@ -39,6 +40,7 @@ class Lane:
         engine: Carries them out.
         direct: They need no plan, since all ranks share memory.
         threshold_bytes: M from which this way is the faster one.
+        puts: Which calls are carried out by puts, where that is the way; None elsewhere, and all are carried out.
     """
 
     def __init__(
@@ -47,10 +49,16 @@ class Lane:
         groups: Sequence[Communicator],
         timeout: Callable[[], float],
         threshold_bytes: int,
+        *,
+        puts: PutChoice | None = None,
     ) -> None:
         self.engine, self._groups, self._timeout = engine, groups, timeout
-        self.direct = not groups
-        self.threshold_bytes = threshold_bytes
+        self.direct = not groups and puts is None
+        self.threshold_bytes, self.puts = threshold_bytes, puts
+
+    def recording(self) -> bool:
+        """What is called now is recorded as a graph."""
+        return isinstance(self.engine, PutSignalEngine) and self.engine.device.recording()
 
     def run(
         self,
@@ -95,7 +103,20 @@ class Lane:
                 in_place=given is None,
             )
             return
-        for group in self._groups:
+        if self.puts is not None:
+            call = LaneCall(
+                collective=collective, count=count, dtype=dtype, op=op, root=root, in_place=given is None
+            )
+            if not self.puts.knows(call):
+                self.puts.plan(call)
+            taken = self.puts.group_for(call)
+            if taken is None:
+                msg = f"expected a collective that can be put, found {collective} of {count} {dtype}."
+                raise InputError(msg)
+            chosen: Sequence[Communicator] = (taken,)
+        else:
+            chosen = self._groups
+        for group in chosen:
             try:
                 program = group.prepare(
                     collective,
@@ -106,11 +127,16 @@ class Lane:
                     in_place=given is None,
                 )
             except InputError:  # the same on every rank: the algorithm is not for this
-                if group is self._groups[-1]:
+                if group is chosen[-1]:
                     raise
             else:
                 group.carry_out(program, source, target, dtype=dtype, op=op, timeout_s=timeout_s)
                 return
+
+    def abort(self, reason: str) -> None:
+        """Give up what is under way, so that closing waits for nobody."""
+        if isinstance(self.engine, PutSignalEngine):
+            self.engine.device.abort(reason)
 
     def close(self) -> None:
         """Let go of the engine; others that wait for this rank raise."""
@@ -130,8 +156,8 @@ def open_lane(
     device: str,
     timeout: Callable[[], float],
     native: Callable[[torch.Tensor], None],
-) -> Lane:
-    """The way of a group; every rank of it calls this.
+) -> Lane | None:
+    """The way of a group, None where its library does everything; every rank of it calls this.
 
     Args:
         store: The group's store.
@@ -148,7 +174,14 @@ def open_lane(
         Mismatch: On every rank, if ranks are set up differently, or one of them cannot take part.
         RunError: If a rank is gone.
     """
-    topology, one_host = _agreed(exchange, rank, members, options, device, world)
+    topology, hosts, rules = _agreed(exchange, rank, members, options, device, world)
+    one_host = hosts == 1
+    if options.engine == "put-signal" or (options.engine == "auto" and device == "cuda"):
+        putting = open_puts(store, rank, len(members), device=device, timeout_s=timeout())
+        if putting is not None:
+            return _put_lane(putting, topology, hosts, rules, options, device, timeout, native)
+        if options.engine == "put-signal":
+            return None
     engine: Engine
     if one_host and device == "cpu" and options.engine != "torch":
         engine = ShmEngine.connect(rank, len(members), exchange, exchange_timeout_s=timeout())
@@ -156,10 +189,7 @@ def open_lane(
             return Lane(engine, (), timeout, options.threshold_bytes or 0)
     else:
         engine = TorchEngine(store, rank, len(members), device=device, exchange_timeout_s=timeout())
-    if topology is None:
-        from coppice.topology.presets import preset
-
-        topology = preset("star", gpus=len(members))
+    topology = topology or _star(len(members))
     names = ["forest"] if options.algorithm in (None, "forest") else [str(options.algorithm), "forest"]
     groups = [
         Communicator(
@@ -179,10 +209,48 @@ def open_lane(
     return lane
 
 
+def _put_lane(
+    engine: PutSignalEngine,
+    topology: Topology | None,
+    hosts: int,
+    rules: AlgorithmRules | None,
+    options: Options,
+    device: str,
+    timeout: Callable[[], float],
+    native: Callable[[torch.Tensor], None],
+) -> Lane:
+    """The way by puts; by size as rules say, or else from the threshold on."""
+    planned = topology or _star(engine.ranks)
+
+    def group_of(algorithm: str) -> Communicator:
+        return Communicator(
+            engine,
+            planned,
+            algorithm=algorithm,
+            pieces=1,  # those of programs that are put are another matter
+            cache_dir=options.cache_dir,
+            timeout_s=timeout(),
+            check_every_call=bool(options.check_every_call),
+        )
+
+    puts = PutChoice(engine, group_of, algorithm=options.algorithm or "forest", rules=rules, nodes=hosts)
+    lane = Lane(engine, (), timeout, options.threshold_bytes or 0, puts=puts)
+    if options.threshold_bytes is None and rules is None:
+        lane.threshold_bytes = _measured_threshold(lane, device, native)
+    return lane
+
+
+def _star(ranks: int) -> Topology:
+    """What is planned on where no topology is given: one switch."""
+    from coppice.topology.presets import preset
+
+    return preset("star", gpus=ranks)
+
+
 def _agreed(
     exchange: Exchange, rank: int, members: Sequence[int], options: Options, device: str, world: int
-) -> tuple[Topology | None, bool]:
-    """The group's topology, if one is given, and whether all ranks are on one host.
+) -> tuple[Topology | None, int, AlgorithmRules | None]:
+    """The group's topology, if one is given, on how many hosts its ranks are, and rules by size, if there are any.
 
     Raises:
         Mismatch: On every rank, if ranks differ or one cannot take part.
@@ -190,9 +258,10 @@ def _agreed(
     """
     from coppice.version import __version__
 
-    error, topology = "", None
+    error, topology, rules = "", None, None
     try:
         topology = _topology(options.topology, members, world)
+        rules = None if options.tuning is None else read_rules(options.tuning)
     except CoppiceError as found:
         error = str(found)
     record = {
@@ -201,20 +270,22 @@ def _agreed(
         "algorithm": options.algorithm,
         "threshold_bytes": options.threshold_bytes,
         "topology": None if topology is None else topology.sha256,
+        "tuning": None if rules is None else rules.sha256,
         "check_every_call": bool(options.check_every_call),
         "device": device,
     }
     try:
-        hosts = agree(exchange, "the set-up of its group", record, error=error, own=_host())
+        hosts = agree(exchange, "the set-up of its group", record, error=error, own=host_of_process())
     except RuntimeError as found:
         lines = str(found).splitlines() or [type(found).__name__]
         msg = f"rank {rank} did not hear from all {len(members)} ranks of its group ({lines[0]}): see their output."
         raise PeerLost(msg) from found
-    one_host = len(set(hosts)) == 1
-    if options.engine == "shm" and not one_host:
-        msg = "expected all ranks on one host for the engine shm, found several: use auto or torch."
+    apart = len(set(hosts))
+    twin = options.engine == "put-signal" and device == "cpu"
+    if apart > 1 and (options.engine == "shm" or twin):
+        msg = f"expected all ranks on one host for the engine {options.engine}, found {apart}: use auto or torch."
         raise Mismatch(msg)
-    return topology, one_host
+    return topology, apart, rules
 
 
 def _topology(spec: str | None, members: Sequence[int], world: int) -> Topology | None:
@@ -237,14 +308,6 @@ def _topology(spec: str | None, members: Sequence[int], world: int) -> Topology 
     if list(members) == list(range(world)):
         return whole
     return topology_of(whole, members)
-
-
-def _host() -> str:
-    """Equal for processes that can share memory and are neighbours on the network: one boot, one network namespace."""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"  # noqa: PTH116  (a link that leads nowhere)
-    return os.uname().nodename
 
 
 def _measured_threshold(lane: Lane, device: str, native: Callable[[torch.Tensor], None]) -> int:
@@ -287,7 +350,7 @@ def _memory(tensor: torch.Tensor) -> Any:
     return tensor.detach().reshape(-1).view(torch.uint8).numpy()
 
 
-ENGINES = ("auto", "torch", "shm")
+ENGINES = ("auto", "torch", "shm", "put-signal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,12 +362,15 @@ class Options:
     Attributes:
         topology: A preset name or file; its rank r is rank r of the world. ``COPPICE_TOPOLOGY``; without one, ranks of
             one host use shared memory directly, others are planned as if on one switch.
-        engine: ``auto``, ``torch`` (messages of gloo or NCCL) or ``shm`` (shared memory of one host).
-            ``COPPICE_ENGINE``.
+        engine: ``auto``, ``torch`` (messages of gloo or NCCL), ``shm`` (shared memory of one host) or ``put-signal``
+            (puts and signals: of NCCL or torch's symmetric memory for tensors on GPUs, which is what ``auto`` tries
+            first there; on CPUs the twin, for tests). ``COPPICE_ENGINE``.
         algorithm: ``forest``, a name of the catalogue, or a protocol of switches such as ``switchml``.
             ``COPPICE_ALGORITHM``.
         threshold_bytes: Smaller tensors (M of :mod:`coppice.run.programs.rank_program`, in bytes) go to gloo or NCCL.
             ``COPPICE_THRESHOLD``; without one it is measured.
+        tuning: File of `coppice tune export --to put-signal-rules`, which says by collective and size what is put and
+            by which algorithm, in place of ``algorithm`` and ``threshold_bytes``. ``COPPICE_TUNING``.
         cache_dir: Where plans are kept. ``COPPICE_CACHE``.
         check_every_call: Compare every planned call between the ranks before it runs, not only new ones.
             ``TORCH_DISTRIBUTED_DEBUG=DETAIL``.
@@ -314,6 +380,7 @@ class Options:
     engine: str | None = None
     algorithm: str | None = None
     threshold_bytes: int | None = None
+    tuning: str | None = None
     cache_dir: str | None = None
     check_every_call: bool | None = None
 
@@ -354,5 +421,6 @@ def options_from(given: Options | None, environment: Mapping[str, str] | None = 
         engine=engine,
         algorithm=said.algorithm or variables.get("COPPICE_ALGORITHM") or None,
         threshold_bytes=threshold,
+        tuning=said.tuning or variables.get(TUNING_VARIABLE) or None,
         check_every_call=checked,
     )

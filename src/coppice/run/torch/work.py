@@ -83,7 +83,8 @@ class Task(PlannedWork):
             if self._done.is_set():
                 return
             self._error = error
-            self._action = _nothing  # lets go of the tensors that it read
+            if self._device is None or error is not None:
+                self._action = _nothing  # lets go of the tensors that it read
             self._done.set()
             future = self._future
         if future is not None:
@@ -104,6 +105,7 @@ class Task(PlannedWork):
             raise self._error
         if self._after is not None:
             torch.cuda.current_stream(self._device).wait_event(self._after)
+            self._action = _nothing  # their memory may be used again on that stream, and not before
         return True
 
     def block_current_stream(self) -> None:

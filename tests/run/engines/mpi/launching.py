@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 LIBRARIES = ("open-mpi", "mpich")
+QUICK_LIBRARIES = ("open-mpi", pytest.param("mpich", marks=pytest.mark.slow))
+"""For tests of ours that do the same under both."""
 HOME = Path(os.environ.get("COPPICE_MPI", Path(sys.prefix) / "mpi"))
 
 

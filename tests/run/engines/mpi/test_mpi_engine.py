@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from run.engines.mpi.launching import LIBRARIES, reason_to_skip, run_mpi
+from run.engines.mpi.launching import QUICK_LIBRARIES, reason_to_skip, run_mpi
 
 HERE = Path(__file__).parent
 
@@ -17,7 +17,7 @@ def needs(library: str) -> None:
         pytest.skip(reason)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", QUICK_LIBRARIES)
 @pytest.mark.parametrize(
     "ranks", [1, 3, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
 )
@@ -28,7 +28,7 @@ def test_every_collective_equals_the_library(library: str, ranks: int) -> None:
     assert f"140 collectives equal on {ranks} ranks" in done.stdout
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", QUICK_LIBRARIES)
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -51,7 +51,7 @@ def test_the_others_learn_of_a_fault(library: str, fault: str, words: str) -> No
         assert len(lines) == 3
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", QUICK_LIBRARIES)
 def test_a_slow_rank_is_waited_for(library: str) -> None:
     needs(library)
     done = run_mpi(library, 3, [str(HERE / "faults_worker.py"), "slow"], timeout_s=60)

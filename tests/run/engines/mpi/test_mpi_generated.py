@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from run.engines.mpi.launching import LIBRARIES, reason_to_skip, run_mpi
+from run.engines.mpi.launching import QUICK_LIBRARIES, reason_to_skip, run_mpi
 from support.generated_calls import EVERY_PAIR, calls_of
 from support.paths import TESTS
 from support.rank_groups import GENERATED_WORKER
@@ -31,13 +31,13 @@ def programs_are_right(library: str, ranks: int, number: int, file: Path, *, fir
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", QUICK_LIBRARIES)
 def test_every_collective_with_every_type(library: str, tmp_path: Path) -> None:
     programs_are_right(library, 3, EVERY_PAIR, tmp_path / "calls", first=3000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", QUICK_LIBRARIES)
 @pytest.mark.parametrize("ranks", [1, 2, 4, 5, 6, 7, 8])
 def test_many_calls(library: str, ranks: int, tmp_path: Path) -> None:
     programs_are_right(library, ranks, 3 * EVERY_PAIR, tmp_path / "calls", first=4000)

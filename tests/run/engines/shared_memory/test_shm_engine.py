@@ -60,7 +60,7 @@ def same_as_reference(
         np.testing.assert_array_equal(right.view(np.uint8), output.view(np.uint8))
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("ranks", [2, 5, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 8))])
 def test_programs_of_every_algorithm(ranks: int) -> None:
     for _, _, body in catalogue_bodies(ranks):
         same_as_reference(

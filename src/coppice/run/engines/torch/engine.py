@@ -90,6 +90,7 @@ class TorchEngine(BaseEngine):
             )
             raise PeerLost(msg) from error
         self._grouped: Any = None
+        self._own: Any = None
         if device == "cuda":
             from coppice.run.engines.torch.tensors import nccl_group
 
@@ -157,21 +158,22 @@ class TorchEngine(BaseEngine):
             carry_out(kept.order, memory, staging, messages, timeout_s=timeout_s)
 
     def native(
-        self,
-        collective: Collective,
-        given: NDArray[Any] | None,
-        output: NDArray[Any],
-        *,
-        dtype: DataType,
-        op: ReduceOp,
-        root: int,
+        self, collective: Collective, given: Any, output: Any, *, dtype: DataType, op: ReduceOp, root: int
     ) -> None:
-        """See :meth:`coppice.run.bench.measuring.Native.native`: gloo's own collective."""
+        """See :meth:`coppice.run.bench.measuring.Native.native`: gloo's own collective, of tensors on GPUs NCCL's."""
         self._check_open()
         from coppice.run.engines.torch.messages import run_native
 
-        with self._failing_together(f"gloo's {collective}"):
-            run_native(self._gloo, collective, given, output, dtype=dtype, op=op, root=root)
+        on_gpu = getattr(getattr(output, "device", None), "type", "") == "cuda"
+        if on_gpu and self._grouped is None:
+            from coppice.run.engines.torch.tensors import nccl_group
+
+            patience = timedelta(seconds=self._exchange_timeout_s)
+            store = _distributed().PrefixStore("nccl", self._store)
+            self._own = self._own or nccl_group(store, self.rank, self.ranks, patience)
+        group, name = (self._grouped or self._own, "NCCL") if on_gpu else (self._gloo, "gloo")
+        with self._failing_together(f"{name}'s {collective}"):
+            run_native(group, collective, given, output, dtype=dtype, op=op, root=root)
 
     def exchange(self, data: bytes) -> list[bytes]:
         """See :meth:`coppice.run.engines.engine.Engine.exchange`."""
@@ -214,7 +216,7 @@ class TorchEngine(BaseEngine):
         super().close()
         if self._gloo is not None:
             self._tell("closed its engine", key=f"closed/{self.rank}")
-        self._gloo = self._grouped = None
+        self._gloo = self._grouped = self._own = None
         self._kept.clear()
 
     def _spread(self, data: bytes, lengths: Sequence[int], stage: int) -> list[bytes]:

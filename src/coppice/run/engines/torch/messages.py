@@ -145,14 +145,14 @@ def lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
 def run_native(
     backend: Any,
     collective: Collective,
-    given: NDArray[Any] | None,
-    output: NDArray[Any],
+    given: Any,
+    output: Any,
     *,
     dtype: DataType,
     op: ReduceOp,
     root: int,
 ) -> None:
-    """Carry out a collective of a backend of torch on NumPy memory, and wait for it.
+    """Carry out a collective of a backend of torch on NumPy memory or tensors, and wait for it.
 
     Args:
         backend: A backend of torch, such as gloo.
@@ -176,7 +176,9 @@ def run_native(
     kind = getattr(torch, dtype.value)
     rank, ranks = backend.rank(), backend.size()
 
-    def tensor(memory: NDArray[Any]) -> torch.Tensor:
+    def tensor(memory: Any) -> torch.Tensor:
+        if isinstance(memory, torch.Tensor):
+            return memory.view(-1)
         return torch.from_numpy(memory.reshape(-1).view(np.uint8)).view(kind)
 
     wanted = tensor(output)

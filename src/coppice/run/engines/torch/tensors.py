@@ -23,6 +23,8 @@ __all__ = [
     "as_type",
     "bounds_of",
     "c10d",
+    "combining",
+    "elements_on",
     "flat",
     "give_out",
     "listed",
@@ -186,10 +188,10 @@ def run_steps(
         InputError: If a tensor does not fit; nothing was sent.
     """
     place = torch.device(device)
-    combine = _combining(op, dtype) if program.collective.reduces else torch.add
+    combine = combining(op, dtype) if program.collective.reduces else torch.add
     arrays = (
-        _elements(given, dtype, program.input_elements, place, "the input"),
-        _elements(wanted, dtype, program.output_elements, place, "the output"),
+        elements_on(given, dtype, program.input_elements, place, "the input"),
+        elements_on(wanted, dtype, program.output_elements, place, "the output"),
         torch.empty(program.scratch_elements, dtype=getattr(torch, dtype.value), device=place),
     )
     staging = torch.empty(program.staging_elements, dtype=arrays[2].dtype, device=place)
@@ -246,7 +248,7 @@ def _move(
         work.wait()
 
 
-def _elements(
+def elements_on(
     tensor: torch.Tensor | None, dtype: DataType, elements: int, place: torch.device, name: str
 ) -> torch.Tensor:
     """The first elements of a tensor, flat.
@@ -270,7 +272,7 @@ def _elements(
     return tensor.detach().view(-1)[:elements]
 
 
-def _combining(op: ReduceOp, dtype: DataType) -> Callable[..., torch.Tensor]:
+def combining(op: ReduceOp, dtype: DataType) -> Callable[..., torch.Tensor]:
     """The function with ``out=`` that reduces two tensors.
 
     Raises:

@@ -1,0 +1,140 @@
+"""Rules that say which algorithm carries out a collective by puts and signals, and where the library's own is faster.
+
+`coppice tune export TABLE --to put-signal-rules` writes them; ``COPPICE_TUNING`` names the file for the torch backend.
+A size between two measured ones belongs to the rule that `coppice tune fit` gave it: the ranges of two rules meet at
+the geometric mean of the sizes where they were measured. What no rule names is left to the library: sizes further out
+than half a step, other collectives, other numbers of ranks or nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from itertools import pairwise
+
+import msgspec
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.files import file_name, read_bytes
+
+__all__ = ["TUNING_VARIABLE", "AlgorithmRule", "AlgorithmRules", "decode_rules", "encode_rules", "read_rules"]
+
+TUNING_VARIABLE = "COPPICE_TUNING"
+"""Environment variable that names the file."""
+
+_FORMAT = "coppice-put-signal-rules"
+
+
+class AlgorithmRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An algorithm from one size to another.
+
+    Attributes:
+        collective: The collective.
+        nodes: Hosts that the group spans.
+        ranks: Its ranks.
+        first_bytes: Least M, included.
+        last_bytes: Largest M, included.
+        algorithm: ``forest`` or a name of the catalogue.
+    """
+
+    collective: Collective
+    nodes: int
+    ranks: int
+    first_bytes: int
+    last_bytes: int
+    algorithm: str
+
+
+class AlgorithmRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a file holds.
+
+    Attributes:
+        format: Always the same.
+        version: 1.
+        notes: Where it comes from, in words.
+        rules: The rules; ranges of one collective, number of nodes and of ranks do not overlap.
+    """
+
+    format: str = _FORMAT
+    version: int = 1
+    notes: tuple[str, ...] = ()
+    rules: tuple[AlgorithmRule, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        """The same for files that say the same."""
+        return hashlib.sha256(msgspec.json.encode(self.rules)).hexdigest()
+
+    def choice(self, collective: Collective, *, nodes: int, ranks: int, size_bytes: int) -> str | None:
+        """The algorithm for a call, None for the library's own.
+
+        Examples:
+            >>> rule = AlgorithmRule(
+            ...     collective="all_reduce", nodes=1, ranks=4, first_bytes=100, last_bytes=200, algorithm="ring"
+            ... )
+            >>> rules = AlgorithmRules(rules=(rule,))
+            >>> [rules.choice(Collective.ALL_REDUCE, nodes=1, ranks=4, size_bytes=size) for size in (99, 100, 201)]
+            [None, 'ring', None]
+        """
+        return next(
+            (
+                rule.algorithm
+                for rule in self.rules
+                if (rule.collective, rule.nodes, rule.ranks) == (collective, nodes, ranks)
+                and rule.first_bytes <= size_bytes <= rule.last_bytes
+            ),
+            None,
+        )
+
+
+def encode_rules(rules: AlgorithmRules) -> str:
+    """The text of a file."""
+    return msgspec.json.format(msgspec.json.encode(rules), indent=2).decode() + "\n"
+
+
+def read_rules(path: str | os.PathLike[str]) -> AlgorithmRules:
+    """The rules in a file.
+
+    Raises:
+        InputError: If it cannot be read, or does not hold rules.
+    """
+    data = read_bytes(path, hint="give a file of `coppice tune export --to put-signal-rules`")
+    return decode_rules(data, file=file_name(path))
+
+
+def decode_rules(data: bytes, *, file: str) -> AlgorithmRules:
+    """The rules in the content of a file.
+
+    Args:
+        data: The content.
+        file: Its name, for messages.
+
+    Raises:
+        InputError: If they have no meaning, or overlap.
+    """
+    try:
+        found = msgspec.json.decode(data, type=AlgorithmRules)
+    except msgspec.DecodeError as error:
+        msg = f"{file} holds no rules for puts and signals ({error}): `coppice tune export` writes them."
+        raise InputError(msg) from None
+    if (found.format, found.version) != (_FORMAT, 1):
+        msg = f"expected {_FORMAT} of version 1 in {file}, found {found.format} of version {found.version}."
+        raise InputError(msg)
+    ordered = sorted(
+        found.rules, key=lambda rule: (rule.collective, rule.nodes, rule.ranks, rule.first_bytes)
+    )
+    for rule in ordered:
+        if not 0 <= rule.first_bytes <= rule.last_bytes or not rule.algorithm:
+            msg = f"expected sizes from a first to a last and an algorithm in {file}, found {rule}."
+            raise InputError(msg)
+    for before, after in pairwise(ordered):
+        alike = (before.collective, before.nodes, before.ranks) == (
+            after.collective,
+            after.nodes,
+            after.ranks,
+        )
+        if alike and after.first_bytes <= before.last_bytes:
+            msg = f"expected ranges that do not overlap in {file}, found {before} and {after}: keep one of them."
+            raise InputError(msg)
+    return found

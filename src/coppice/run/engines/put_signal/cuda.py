@@ -1,0 +1,254 @@
+"""What the devices on GPUs have in common: streams, copies and sums of torch, and a watchdog.
+
+Operations of torch on one stream are carried out one after the other; the caller's stream is joined at both ends, and
+the host waits for nothing. The libraries' watchdogs do not see puts and signals, so every run has a time limit here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coppice.errors import InputError, MissingExtraError
+from coppice.run.engines.datatype import DataType, ReduceOp, divide, elements_of
+from coppice.run.engines.put_signal.device import LocalWork, window_missing
+from coppice.run.engines.put_signal.kernels import in_few_kernels
+from coppice.run.engines.put_signal.watch import Watchdog
+from coppice.run.errors import RunError, TimedOut
+
+__all__ = ["PLACE", "CudaStreams"]
+
+PLACE = "cuda"
+"""Where windows and tensors are."""
+
+_POLL_S = 2e-5
+_PREPARE_S = 300.0
+_PAGE_BYTES = 4096
+
+
+class CudaStreams:
+    """Streams and a window on the current GPU.
+
+    Args:
+        name: What the device is called in messages.
+
+    Attributes:
+        window: The own window, bytes.
+
+    Raises:
+        MissingExtraError: If torch is not installed.
+        InputError: If torch sees no GPU.
+    """
+
+    def __init__(self, name: str) -> None:
+        try:
+            import torch
+        except ImportError:
+            package = "torch"
+            raise MissingExtraError.of(package, extra=package) from None
+        if not torch.cuda.is_available():
+            msg = f"expected a GPU for {name}, found none that torch sees: use the twin, or run where there is one."
+            raise InputError(msg)
+        if "LOCAL_RANK" in os.environ:  # of torchrun: a GPU each, or in turn where there are fewer
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        self.torch: Any = torch
+        self.name = name
+        self.device = torch.device(PLACE, torch.cuda.current_device())
+        self.window: Any = None
+        self._streams: list[Any] = []
+        self._end: Any = None
+        self._given_up = False
+        self._watchdog = Watchdog(name, self.failure, self.abort)
+
+    def recording(self) -> bool:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.recording`."""
+        return bool(self.torch.cuda.is_current_stream_capturing())
+
+    def refusal(self, op: ReduceOp, dtype: DataType) -> str:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.refusal`."""
+        from coppice.run.engines.torch.tensors import combining
+
+        try:
+            combining(op, dtype)
+        except InputError as error:
+            return str(error)
+        return ""
+
+    def elements(
+        self, buffer: Any, dtype: DataType, elements: int, *, name: str, writable: bool = False
+    ) -> Any:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.elements`: of the GPU, or of the host."""
+        if not isinstance(buffer, self.torch.Tensor):
+            return elements_of(buffer, dtype, elements, name=name, writable=writable)
+        from coppice.run.engines.torch.tensors import elements_on
+
+        return elements_on(buffer, dtype, elements, self.device, name)
+
+    def to_device(self, array: np.ndarray[Any, Any]) -> Any:
+        """See :meth:`coppice.run.engines.engine.DeviceMemory.to_device`."""
+        name = "bfloat16" if array.dtype.name == "uint16" else array.dtype.name  # as engines name its bits
+        flat = self.torch.from_numpy(array.reshape(-1).view(np.uint8))
+        return flat.to(self.device).view(getattr(self.torch, name))
+
+    def upload(self, array: np.ndarray[Any, Any], buffer: Any) -> None:
+        """See :meth:`coppice.run.engines.engine.DeviceMemory.upload`."""
+        self._bytes(buffer).copy_(self._bytes(array))
+
+    def download(self, buffer: Any, array: np.ndarray[Any, Any]) -> None:
+        """See :meth:`coppice.run.engines.engine.DeviceMemory.download`."""
+        self._bytes(array).copy_(self._bytes(buffer))
+
+    def settle(self) -> None:
+        """See :meth:`coppice.run.engines.engine.DeviceMemory.settle`."""
+        self.finish("what was issued", _PREPARE_S)
+
+    def order(self) -> None:
+        """Let the caller's stream wait for the end of the run before, whatever stream that was for.
+
+        Raises:
+            RunError: If a run has failed since.
+        """
+        self._watchdog.check()
+        if self._end is not None and not self.recording():
+            self.torch.cuda.current_stream(self.device).wait_event(self._end)
+
+    def new_window(self, num_bytes: int) -> int:
+        """Bytes of the window to make, 0 where that of now will do; all that uses the old one is over then.
+
+        Raises:
+            InputError: While calls are recorded.
+            RunError: If the runs before do not end.
+        """
+        if self.window is not None and num_bytes <= self.window.numel():
+            return 0
+        if self.recording():
+            raise window_missing(num_bytes)
+        self.finish("what came before a larger window", _PREPARE_S)
+        step = max(
+            _PAGE_BYTES, 1 << num_bytes.bit_length() >> 4
+        )  # an eighth more at most, and seldom a new window
+        return -(-num_bytes // step) * step
+
+    def want_streams(self, number: int) -> None:
+        """Have so many streams or more."""
+        while len(self._streams) < number:
+            self._streams.append(self.torch.cuda.Stream(self.device))
+
+    def stream(self, number: int) -> Any:
+        """A stream."""
+        return self._streams[number]
+
+    def begin(self) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.begin`."""
+        now = self.torch.cuda.current_stream(self.device)
+        for stream in self._streams:
+            stream.wait_stream(now)
+
+    def write(self, offset: int, values: Any) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.write`."""
+        data = self._bytes(values)
+        self.window[offset : offset + data.numel()].copy_(data)
+
+    def read(self, offset: int, into: Any) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.read`."""
+        data = self._bytes(into)
+        data.copy_(self.window[offset : offset + data.numel()])
+
+    def copy(self, stream: int, source: int, target: int, num_bytes: int) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.copy`."""
+        with self.torch.cuda.stream(self._streams[stream]):
+            self.window[target : target + num_bytes].copy_(self.window[source : source + num_bytes])
+
+    def add(
+        self,
+        stream: int,
+        source: int,
+        addend: int,
+        target: int,
+        num_bytes: int,
+        dtype: DataType,
+        op: ReduceOp,
+    ) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.add`."""
+        from coppice.run.engines.torch.tensors import combining
+
+        kind = getattr(self.torch, dtype.value)
+        one, other, out = (self.window[at : at + num_bytes].view(kind) for at in (source, addend, target))
+        with self.torch.cuda.stream(self._streams[stream]):
+            combining(op, dtype)(one, other, out=out)
+
+    def divide(self, dtype: DataType, values: Any, ranks: int) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.divide`."""
+        if isinstance(values, np.ndarray):
+            divide(dtype, values, ranks)
+        else:
+            values.div_(ranks, rounding_mode=None if dtype.is_float else "trunc")
+
+    def join(self, what: str, timeout_s: float, *, into: Any) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.join`."""
+        now = self.torch.cuda.current_stream(self.device)
+        for stream in self._streams:
+            now.wait_stream(stream)
+        if self.recording():
+            return
+        if isinstance(into, np.ndarray):
+            self.finish(what, timeout_s)
+            return
+        self._end = now.record_event()
+        self._watchdog.watch(what, self._end, timeout_s)
+
+    def local(self, stream: int, work: Sequence[LocalWork], dtype: DataType, op: ReduceOp) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.local`."""
+        with self.torch.cuda.stream(self._streams[stream]):
+            left = in_few_kernels(self.window, work, dtype, op)
+        for each in left:
+            self.add(stream, each.source, each.addend, each.target, each.num_bytes, dtype, op)
+
+    def finish(self, what: str, timeout_s: float) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.finish`."""
+        events = [
+            stream.record_event() for stream in (*self._streams, self.torch.cuda.current_stream(self.device))
+        ]
+        end = time.monotonic() + timeout_s
+        while not all(event.query() for event in events):
+            reason = self.failure()
+            if reason:
+                msg = f"expected {what} to complete on {self.name}, found {reason}: see the output of the other ranks."
+                raise RunError(msg)
+            if time.monotonic() > end:
+                msg = (
+                    f"{what} did not complete on {self.name} within {timeout_s:g} s: see what the other ranks do, or "
+                    "allow more time."
+                )
+                raise TimedOut(msg)
+            time.sleep(_POLL_S)
+
+    def failure(self) -> str:
+        """What the library reports by itself, or nothing."""
+        return ""
+
+    def abort(self, reason: str) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.abort`; devices add what they can."""
+        del reason
+        self._given_up = True
+
+    def leave(self) -> None:
+        """Let what was issued end, as long as that may take; what does not end is left to the watchdog."""
+        if self._given_up:
+            return
+        try:
+            self.finish("what was issued before the end", _PREPARE_S)
+        except RunError as error:
+            self.abort(str(error))
+        else:
+            self._watchdog.close()
+
+    def _bytes(self, values: Any) -> Any:
+        """Values of the caller's as bytes of torch."""
+        if isinstance(values, np.ndarray):
+            return self.torch.from_numpy(values.reshape(-1).view(np.uint8))
+        return values.reshape(-1).view(self.torch.uint8)

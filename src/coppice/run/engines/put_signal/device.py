@@ -1,0 +1,183 @@
+"""What an engine needs of whatever puts and signals: a window of memory, and streams of calls.
+
+All of it is asynchronous, as on a GPU: calls return when they are issued, and :meth:`PutSignalDevice.finish` waits.
+Windows are alike on all ranks, so that an offset at a peer is one into the caller's own window, in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from coppice.errors import InputError
+from coppice.run.engines.datatype import DataType, ReduceOp
+
+__all__ = ["Awaited", "LocalWork", "Put", "PutSignalDevice", "window_missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A put with its signal, or a signal alone.
+
+    Attributes:
+        peer: Rank that it goes to.
+        source: First byte in the own window.
+        target: First byte in the window of the peer.
+        num_bytes: How many; 0 for a signal alone.
+        signal: Signal index.
+        context: Context.
+    """
+
+    peer: int
+    source: int
+    target: int
+    num_bytes: int
+    signal: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Signals that a wait takes.
+
+    Attributes:
+        peer: Rank that they come from.
+        count: How many, 1 or more.
+        signal: Signal index.
+        context: Context.
+    """
+
+    peer: int
+    count: int
+    signal: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """A copy within the own window, or a sum.
+
+    Attributes:
+        source: First byte that is read.
+        addend: First byte of what is added to it, or -1: a copy.
+        target: First byte that is written; of a sum it may be the source or the addend.
+        num_bytes: How many.
+    """
+
+    source: int
+    addend: int
+    target: int
+    num_bytes: int
+
+
+class PutSignalDevice(Protocol):
+    """One rank's end of a library that puts and signals.
+
+    Attributes:
+        name: What it is called in messages.
+        rank: This rank.
+        ranks: Number of ranks.
+        signals: Signal indices of a pair that it offers.
+        single: A counter holds one signal at most, as in CUDA graphs: only programs that may be captured run on it.
+        captures: Its calls can be recorded and replayed, as in CUDA graphs.
+    """
+
+    name: str
+    rank: int
+    ranks: int
+    signals: int
+    single: bool
+    captures: bool
+
+    def recording(self) -> bool:
+        """What is called now is recorded for replays, and not carried out."""
+
+    def refusal(self, op: ReduceOp, dtype: DataType) -> str:
+        """Why it does not reduce elements of a type, or nothing; the same on all ranks."""
+
+    def elements(
+        self, buffer: Any, dtype: DataType, elements: int, *, name: str, writable: bool = False
+    ) -> Any:
+        """The first elements of a buffer of the caller's, flat and without a copy.
+
+        Raises:
+            InputError: If it does not hold them, or not where this device reads.
+        """
+
+    def prepare(self, num_bytes: int, *, communicators: int, streams: int) -> None:
+        """Have a window of ``num_bytes`` or more on every rank, and communicators and streams; all ranks call this.
+
+        What the window held is gone where it grows. It goes before every run, and orders it after the one before.
+
+        Raises:
+            InputError: While calls are recorded, if the window would have to grow.
+            RunError: On every rank, if one of them cannot have it, or an earlier run has failed since.
+        """
+
+    def begin(self) -> None:
+        """Let all streams wait for what the caller has issued so far."""
+
+    def write(self, offset: int, values: Any) -> None:
+        """Fill the own window with contiguous values of the caller's, before :meth:`begin`."""
+
+    def read(self, offset: int, into: Any) -> None:
+        """Give the caller what the own window holds, after :meth:`join` or :meth:`finish`."""
+
+    def divide(self, dtype: DataType, values: Any, ranks: int) -> None:
+        """Divide values of the caller's, after :meth:`read`."""
+
+    def transfer(self, communicator: int, stream: int, puts: Sequence[Put]) -> None:
+        """Put and signal, as one group."""
+
+    def wait(self, communicator: int, stream: int, awaited: Sequence[Awaited]) -> None:
+        """Let the stream wait for signals."""
+
+    def copy(self, stream: int, source: int, target: int, num_bytes: int) -> None:
+        """Copy within the own window."""
+
+    def add(
+        self,
+        stream: int,
+        source: int,
+        addend: int,
+        target: int,
+        num_bytes: int,
+        dtype: DataType,
+        op: ReduceOp,
+    ) -> None:
+        """``target = source (op) addend`` within the own window; the target may be either of them."""
+
+    def local(self, stream: int, work: Sequence[LocalWork], dtype: DataType, op: ReduceOp) -> None:
+        """Copy and add; none of the work touches what another part of it writes."""
+
+    def finish(self, what: str, timeout_s: float) -> None:
+        """Wait until all streams are done.
+
+        Raises:
+            RunError: If they are not within the time, or a rank is gone; the device is of no more use then.
+        """
+
+    def join(self, what: str, timeout_s: float, *, into: Any) -> None:
+        """Let what the caller issues next wait for all streams.
+
+        A caller without a stream of its own, or whose ``into`` is memory of the host, waits here. Otherwise nobody
+        does, and a run that fails or takes longer than ``timeout_s`` makes the next :meth:`prepare` raise.
+
+        Raises:
+            RunError: As :meth:`finish`.
+        """
+
+    def abort(self, reason: str) -> None:
+        """Give up, and let the other ranks know where that is possible."""
+
+    def close(self) -> None:
+        """Let go of everything; twice is allowed."""
+
+
+def window_missing(num_bytes: int) -> InputError:
+    """What is raised where a window would have to grow while calls are recorded."""
+    return InputError(
+        f"expected a window of {num_bytes} bytes before calls are recorded, found a smaller one: make the same call "
+        "once before."
+    )

@@ -1,0 +1,338 @@
+"""The engine that runs put/signal programs, on the twin and on stock GPU libraries alike.
+
+It stands on another engine of the same ranks, which exchanges what little there is to agree on, and carries out what
+cannot be done with puts: barriers, blocks of different lengths, programs whose schedule it was not told. What falls
+back, and why, is logged once for each reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.program.put_signal.lower import lower_put_signal
+from coppice.program.put_signal.order import is_graph_safe
+from coppice.program.put_signal.program import PutSignalProgram
+from coppice.program.put_signal.verify import verify_put_signal
+from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
+from coppice.run.engines.engine import BaseEngine, DeviceMemory, Engine
+from coppice.run.engines.put_signal.device import Awaited, Put, PutSignalDevice
+from coppice.run.engines.put_signal.issue import IssuedCalls, WindowStretch
+from coppice.run.errors import RunError
+from coppice.run.programs.rank_program import RankProgram
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["PutSignalEngine"]
+
+_LOG = logging.getLogger("coppice")
+
+
+class PutSignalEngine(BaseEngine):
+    """One rank's end of a group that puts and signals.
+
+    Args:
+        device: What puts and signals; the engine closes it.
+        below: An engine of the same ranks, which the engine closes as well.
+        owns_below: It does; otherwise whoever made that engine closes it.
+        lanes: Communicators and streams of the programs.
+        pieces: Pieces of every chunk, None for what the lowering takes.
+        left_to: Who carries out what puts cannot, for messages, if not the engine below.
+
+    Raises:
+        RunError: If the warm-up of the device fails.
+    """
+
+    name = "put-signal"
+
+    def __init__(
+        self,
+        device: PutSignalDevice,
+        below: Engine,
+        *,
+        owns_below: bool = True,
+        lanes: int = 1,
+        pieces: int | None = None,
+        left_to: str | None = None,
+        timeout_s: float = 300.0,
+    ) -> None:
+        if (device.rank, device.ranks) != (below.rank, below.ranks):
+            msg = (
+                f"expected a device of rank {below.rank} of {below.ranks}, found one of rank {device.rank} of "
+                f"{device.ranks}: make both for one group."
+            )
+            raise InputError(msg)
+        super().__init__(below.rank, below.ranks, timeout_s)
+        self.device, self.below = device, below
+        self._owns_below, self._lanes, self._pieces = owns_below, lanes, pieces
+        self._lowered: WeakKeyDictionary[Schedule | Forest, PutSignalProgram | str] = WeakKeyDictionary()
+        self._programs: WeakKeyDictionary[RankProgram, PutSignalProgram] = WeakKeyDictionary()
+        self._calls: WeakKeyDictionary[RankProgram, dict[DataType, IssuedCalls]] = WeakKeyDictionary()
+        self._left: WeakKeyDictionary[RankProgram, str] = WeakKeyDictionary()
+        self._left_to = left_to or below.name
+        self._told: set[str] = set()
+        self._warm = 0
+
+    def learn(self, program: RankProgram, body: Schedule | Forest) -> None:
+        """See :meth:`coppice.run.engines.engine.LearningEngine.learn`."""
+        reason = ""
+        if program.collective.sharded and program.count % program.ranks:
+            reason = f"blocks of {program.collective} that differ in length"
+        elif not program.count:
+            reason = f"{program.collective} without data"
+        else:
+            found = self._lowered.get(body)
+            if found is None:
+                found = self._lowered[body] = self._lower(body)
+            if isinstance(found, PutSignalProgram):
+                self._programs[program] = found
+            else:
+                reason = found
+        self._left[program] = reason
+
+    def obstacle(self, program: RankProgram, dtype: DataType, op: ReduceOp) -> str:
+        """Why a program that was made here is left to the engine below, or nothing; the same on all ranks.
+
+        It is logged by rank 0, once for each reason.
+        """
+        reason = self._left.get(program)
+        if reason is None:  # such as one that measures what a message costs
+            return "a program whose schedule is not known"
+        if not reason and program.collective.reduces:
+            reason = self.device.refusal(op, dtype)
+        if reason:
+            self.leave(reason)
+        return reason
+
+    def run_program(
+        self,
+        program: PutSignalProgram,
+        given: Any,
+        wanted: Any,
+        *,
+        count: int,
+        dtype: DataType,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout_s: float = 300.0,
+    ) -> None:
+        """Run a put/signal program, such as one from a file, out of place; every rank calls this.
+
+        Args:
+            program: The program; it should have been verified.
+            given: This rank's input: ``count`` elements, or its block of them, as the collective says.
+            wanted: Takes the output, likewise.
+            count: M in elements; in blocks, of which all are equal.
+            dtype: Type of the elements.
+            op: The reduction; an average is divided at the end.
+            timeout_s: Longest wait for another rank.
+
+        Raises:
+            InputError: If a buffer does not fit, or the device cannot run such a program.
+            RunError: If the run did not complete.
+        """
+        self._check_open()
+        if program.num_ranks != self.ranks:
+            msg = f"expected a program of {self.ranks} ranks, found one of {program.num_ranks}: plan for this group."
+            raise InputError(msg)
+        if program.collective.sharded and count % self.ranks:
+            msg = f"expected equal blocks for {self.ranks} ranks, found {count} elements: pad them."
+            raise InputError(msg)
+        reason = _obstacle(program, self.device)
+        if reason:
+            msg = f"expected a program that {self.device.name} runs, found {reason}: export it with other options."
+            raise InputError(msg)
+        calls = IssuedCalls(program, self.rank, count, dtype)
+        elements = self.device.elements
+        source = elements(given, dtype, calls.given.blocks * calls.given.length, name="the input")
+        target = elements(
+            wanted, dtype, calls.wanted.blocks * calls.wanted.length, name="the output", writable=True
+        )
+        self._run(calls, source, target, op, timeout_s)
+
+    def _carry_out(
+        self,
+        program: RankProgram,
+        given: Any,
+        wanted: Any,
+        dtype: DataType,
+        op: ReduceOp,
+        timeout_s: float,
+    ) -> None:
+        if self.obstacle(program, dtype, op):
+            self.below.run(program, given, wanted, dtype=dtype, op=op, timeout_s=timeout_s)
+            return
+        if program.collective.reduces:
+            check_reduction(op, dtype)
+        kept = self._calls.setdefault(program, {})
+        if dtype not in kept:
+            kept[dtype] = IssuedCalls(self._programs[program], self.rank, program.count, dtype)
+        calls = kept[dtype]
+        output = self.device.elements(
+            wanted, dtype, program.output_elements, name="the output", writable=True
+        )
+        if program.in_place:
+            first, length = _place_of_input(program), calls.given.blocks * calls.given.length
+            source = output[first : first + length]
+        else:
+            source = self.device.elements(given, dtype, program.input_elements, name="the input")
+        target = output[program.result_offset : program.result_offset + program.result_elements]
+        self._run(calls, source, target, op, timeout_s)
+
+    def _run(self, calls: IssuedCalls, source: Any, target: Any, op: ReduceOp, timeout_s: float) -> None:
+        """Stage in, issue, wait, stage out."""
+        device, program = self.device, calls.program
+        what = str(program.collective)
+        if device.recording():
+            self._check_recordable(program)
+        try:
+            device.prepare(
+                calls.window_bytes, communicators=program.num_communicators, streams=program.num_streams
+            )
+            self._warm_up(program.num_communicators, timeout_s)
+            for offset, part in _parts(calls.given, source):
+                device.write(offset, part)
+            device.begin()
+            calls.issue(device, op)
+            device.join(what, timeout_s, into=target)
+            for offset, part in _parts(calls.wanted, target):
+                device.read(offset, part)
+            if op is ReduceOp.AVG and program.collective.reduces:
+                device.divide(calls.dtype, target, self.ranks)
+        except RunError as error:
+            self._lost = str(error)
+            device.abort(str(error))
+            raise
+        except InputError:  # on all ranks alike, before anything was sent
+            raise
+        except BaseException as error:
+            self._lost = f"{what} failed on {device.name} with {type(error).__name__}: {error}."
+            device.abort(self._lost)
+            if isinstance(error, Exception):  # of the library
+                raise RunError(self._lost) from error
+            raise
+
+    def try_out(self, timeout_s: float, *, num_bytes: int = 1, communicators: int = 1) -> None:
+        """A window, communicators and signals to oneself, so that what does not work shows; every rank calls this.
+
+        Raises:
+            RunError: If the device does not work between these ranks.
+        """
+        self.device.prepare(num_bytes, communicators=communicators, streams=1)
+        self._warm_up(communicators, timeout_s)
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        """Where buffers should lie; None for the host's memory."""
+        return self.device if isinstance(self.device, DeviceMemory) else None
+
+    def own_below(self) -> None:
+        """From now on, close the engine below too."""
+        self._owns_below = True
+
+    def _check_recordable(self, program: PutSignalProgram) -> None:
+        """Refuse to record what no graph can hold, or what is not set up yet.
+
+        Raises:
+            InputError: If calls of this program cannot be recorded now.
+        """
+        if not self.device.captures:
+            msg = f"expected a library whose calls can be recorded, found {self.device.name}: NCCL 2.30.3 is the first."
+            raise InputError(msg)
+        if not is_graph_safe(program):
+            msg = (
+                "expected a program that may be captured, found one whose counters hold more than one signal: lower "
+                "it with `graphs=True`."
+            )
+            raise InputError(msg)
+        if self._warm < program.num_communicators:
+            msg = "expected a call that has run before it is recorded, found a new one: make the same call once before."
+            raise InputError(msg)
+
+    def _warm_up(self, communicators: int, timeout_s: float) -> None:
+        """Every rank signals itself on new communicators: the first call of one is collective before NCCL 2.31."""
+        for line in range(self._warm, communicators):
+            self.device.transfer(line, 0, [Put(self.rank, 0, 0, 0, 0, 0)])
+            self.device.wait(line, 0, [Awaited(self.rank, 1, 0, 0)])
+            self.device.finish(f"the warm-up of {self.device.name}", timeout_s)
+        self._warm = max(self._warm, communicators)
+
+    def _lower(self, body: Schedule | Forest) -> PutSignalProgram | str:
+        """The program of a plan, the same on all ranks, or why there is none."""
+        try:  # as graphs, which also keeps a pair's puts in flight few: before NCCL 2.30.7 a 257th may be lost
+            program = lower_put_signal(body, lanes=self._lanes, pieces=self._pieces, graphs=True)
+        except InputError as error:
+            return str(error)
+        report = verify_put_signal(program)
+        if not report.ok:
+            return f"a program that does not verify: {report.failures[0]}"
+        return _obstacle(program, self.device) or program
+
+    def leave(self, reason: str) -> None:
+        """Say, once, that something is carried out without puts, and why."""
+        if reason not in self._told:
+            self._told.add(reason)
+            if self.rank == 0:
+                _LOG.warning("%s carries out what puts cannot: %s", self._left_to, reason)
+
+    def native(
+        self, collective: Collective, given: Any, output: Any, *, dtype: DataType, op: ReduceOp, root: int
+    ) -> None:
+        """The library's own collective, of the engine below; see :class:`coppice.run.bench.measuring.Native`.
+
+        Raises:
+            InputError: If that has none.
+        """
+        own = getattr(self.below, "native", None)
+        if own is None:
+            msg = f"the engine {self.below.name} has no collectives of its own: leave native out."
+            raise InputError(msg)
+        own(collective, given, output, dtype=dtype, op=op, root=root)
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """See :meth:`coppice.run.engines.engine.Engine.exchange`."""
+        self._check_open()
+        return self.below.exchange(data)
+
+    def close(self) -> None:
+        """See :meth:`coppice.run.engines.engine.Engine.close`."""
+        super().close()
+        self.device.close()
+        if self._owns_below:
+            self.below.close()
+
+
+def _obstacle(program: PutSignalProgram, device: PutSignalDevice) -> str:
+    """Why a device cannot run a program that verifies; empty if it can."""
+    if int(program.signal.max(initial=0)) >= device.signals or int(program.context.max(initial=0)):
+        return f"more than {device.signals} signals of a pair, or several contexts"
+    if device.single and not is_graph_safe(program):
+        return "a program in which a counter must hold more than one signal"
+    return ""
+
+
+def _place_of_input(program: RankProgram) -> int:
+    """First element of what a rank contributes, in place."""
+    gathers = program.collective in (Collective.ALL_GATHER, Collective.GATHER)
+    if gathers and program.output_elements == program.count:
+        return program.count * program.rank // program.ranks
+    return 0
+
+
+def _parts(stretch: WindowStretch, values: Any) -> Sequence[tuple[int, Any]]:
+    """(first byte in the window, values) of each run of values that lies together in both."""
+    if not stretch.blocks or not stretch.length or not len(values):
+        return []
+    if stretch.pitch == stretch.length:
+        return [(stretch.offset, values[: stretch.blocks * stretch.length])]
+    size = values.itemsize
+    return [
+        (
+            stretch.offset + block * stretch.pitch * size,
+            values[block * stretch.length : (block + 1) * stretch.length],
+        )
+        for block in range(stretch.blocks)
+    ]

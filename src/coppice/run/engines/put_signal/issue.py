@@ -1,0 +1,171 @@
+"""One rank's calls of a put/signal program, with bytes instead of slots, and their issue on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.program.memory import Buffer, memory_of
+from coppice.program.put_signal.kernels import levels_of
+from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.put_signal.device import Awaited, LocalWork, Put, PutSignalDevice
+
+__all__ = ["IssuedCalls", "WindowStretch"]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStretch:
+    """A buffer of a rank in its window.
+
+    Attributes:
+        offset: First byte.
+        blocks: Equal blocks in it, each as long as ``pitch``.
+        pitch: Elements from one block to the next.
+        length: Elements of a block that count; what is left pads it to whole chunks.
+    """
+
+    offset: int
+    blocks: int
+    pitch: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Movement:
+    """Puts and signals that are one group."""
+
+    communicator: int
+    stream: int
+    puts: list[Put]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Signals that a stream waits for."""
+
+    communicator: int
+    stream: int
+    awaited: list[Awaited]
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """Copies and sums, level by level."""
+
+    stream: int
+    levels: list[list[LocalWork]]
+
+
+class IssuedCalls:
+    """The calls of one rank, out of place, for M elements of a type.
+
+    Args:
+        program: The program, verified.
+        rank: This rank.
+        count: M in elements; in blocks, of which all are equal.
+        dtype: Their type.
+
+    Attributes:
+        window_bytes: What a window must hold, the same on all ranks.
+        given: Where the input lies.
+        wanted: Where the output lies.
+    """
+
+    def __init__(self, program: PutSignalProgram, rank: int, count: int, dtype: DataType) -> None:
+        self.program, self.rank, self.dtype = program, rank, dtype
+        blocks = program.num_ranks if program.collective.sharded else 1
+        in_block = program.num_chunks // blocks
+        length = count // blocks
+        elements = -(-length // in_block)
+        self._chunk_bytes = elements * dtype.itemsize
+        memory = memory_of(program, in_place=False)
+        first = memory.base.min(axis=0)
+        words = np.diff(np.append(first, memory.words))
+        self.window_bytes = int(words.max(initial=0)) * self._chunk_bytes
+        self._base = (memory.base - first) * self._chunk_bytes
+
+        def stretch(buffer: Buffer) -> WindowStretch:
+            slots = int(memory.size[buffer, rank])
+            return WindowStretch(
+                int(self._base[buffer, rank]), slots // max(in_block, 1), in_block * elements, length
+            )
+
+        self.given, self.wanted = stretch(Buffer.INPUT), stretch(Buffer.OUTPUT)
+        self._calls = self._compiled()
+
+    def _compiled(self) -> list[_Movement | _Wait | _Local]:
+        program, chunk = self.program, self._chunk_bytes
+        names = (
+            "act", "peer", "count", "signal", "context", "source_buffer", "source", "addend_buffer", "addend",
+            "target_buffer", "target",
+        )  # fmt: skip
+        columns: dict[str, NDArray[np.int64]] = {name: getattr(program, name) for name in names}
+        whose = np.where(columns["act"] == PutSignalAct.PUT, columns["peer"], program.rank_of)
+        at = {
+            name: self._base[np.maximum(columns[f"{name}_buffer"], 0), owner] + columns[name] * chunk
+            for name, owner in (("source", program.rank_of), ("addend", program.rank_of), ("target", whose))
+        }
+        source, addend, target = (at[name].tolist() for name in ("source", "addend", "target"))
+        act, peer, count, signal, context = (columns[name].tolist() for name in names[:5])
+        start, streams, lines = (
+            column.tolist() for column in (program.call_start, program.stream, program.communicator)
+        )
+        calls: list[_Movement | _Wait | _Local] = []
+        for call in range(int(program.rank_start[self.rank]), int(program.rank_start[self.rank + 1])):
+            rows = range(start[call], start[call + 1])
+            kind, line, stream = int(program.call_kind[call]), lines[call], streams[call]
+            if kind == PutSignalCall.TRANSFER:
+                puts = [
+                    Put(peer[op], source[op], target[op], count[op] * chunk, signal[op], context[op])
+                    if act[op] == PutSignalAct.PUT
+                    else Put(peer[op], 0, 0, 0, signal[op], context[op])
+                    for op in rows
+                ]
+                calls.append(_Movement(line, stream, puts))
+            elif kind == PutSignalCall.WAIT:
+                awaited = [Awaited(peer[op], count[op], signal[op], context[op]) for op in rows]
+                calls.append(_Wait(line, stream, awaited))
+            else:
+                work = [
+                    LocalWork(
+                        source[op],
+                        addend[op] if act[op] == PutSignalAct.SUM else -1,
+                        target[op],
+                        count[op] * chunk,
+                    )
+                    for op in rows
+                    if chunk and (act[op] == PutSignalAct.SUM or source[op] != target[op])
+                ]
+                if work:
+                    calls.append(_Local(stream, _levels(work, chunk)))
+        return calls
+
+    def issue(self, device: PutSignalDevice, op: ReduceOp) -> None:
+        """Issue all calls, in the order of the program."""
+        for call in self._calls:
+            if isinstance(call, _Movement):
+                device.transfer(call.communicator, call.stream, call.puts)
+            elif isinstance(call, _Wait):
+                device.wait(call.communicator, call.stream, call.awaited)
+            else:
+                for level in call.levels:
+                    device.local(call.stream, level, self.dtype, op)
+
+
+def _levels(work: Sequence[LocalWork], chunk: int) -> list[list[LocalWork]]:
+    """The copies and sums of a call, those together that do not wait for each other."""
+    columns = np.array(
+        [[each.source, each.addend, each.target, each.num_bytes] for each in work], dtype=np.int64
+    )
+    source, addend, target, size = columns.reshape(-1, 4).T
+    none = np.zeros(len(work), dtype=np.int64)
+    addend = np.where(addend < 0, -1, addend // chunk)
+    level = levels_of(none, source // chunk, addend, target // chunk, size // chunk)
+    found: list[list[LocalWork]] = [[] for _ in range(int(level.max(initial=-1)) + 1)]
+    for each, at in zip(work, level.tolist(), strict=True):
+        found[at].append(each)
+    return found

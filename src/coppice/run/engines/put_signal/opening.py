@@ -1,0 +1,151 @@
+"""Which device a put/signal engine gets, for processes that a launcher started."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from coppice.errors import CoppiceError, InputError
+from coppice.run.engines.engine import Engine
+from coppice.run.engines.put_signal.device import PutSignalDevice
+from coppice.run.engines.put_signal.engine import PutSignalEngine
+from coppice.run.engines.put_signal.twin import TwinDevice
+from coppice.run.errors import PeerLost
+
+__all__ = ["DEVICES", "DEVICE_VARIABLE", "GPU_LANES", "open_device", "put_signal_engine"]
+
+DEVICES = ("nccl", "symmetric", "twin")
+DEVICE_VARIABLE = "COPPICE_PUT_SIGNAL"
+"""Environment variable that names the device."""
+
+GPU_LANES = 8
+"""Communicators of programs on GPUs: with fewer, calls are not hidden behind bytes (benchmarks/put_signal.md)."""
+
+_LOG = logging.getLogger("coppice")
+
+
+def open_device(name: str, below: Engine, *, store: Any = None) -> PutSignalDevice:
+    """A device for the ranks of an engine; every rank calls this.
+
+    Args:
+        name: ``twin``, ``symmetric`` (torch's symmetric memory) or ``nccl`` (through nccl4py).
+        below: The engine, which exchanges what ranks must know of each other.
+        store: Store of torch that these ranks have in common, for ``symmetric`` in a process group.
+
+    Raises:
+        InputError: If there is no such device, or not what it needs.
+        MissingExtraError: If its package is not installed.
+        RunError: If it does not work between these ranks.
+    """
+    rank, ranks, exchange = below.rank, below.ranks, below.exchange
+    if name == "twin":
+        return TwinDevice(rank, ranks, exchange)
+    if name == "symmetric":
+        from coppice.run.engines.put_signal.symmetric import SymmetricMemoryDevice
+
+        return SymmetricMemoryDevice(rank, ranks, exchange, store=store)
+    if name == "nccl":
+        from coppice.run.engines.put_signal.nccl import NcclDevice
+
+        return NcclDevice(rank, ranks, exchange)
+    raise _unknown(name)
+
+
+def put_signal_engine(
+    below: Engine,
+    *,
+    timeout_s: float = 300.0,
+    devices: Sequence[str] = DEVICES,
+    store: Any = None,
+    left_to: str | None = None,
+) -> PutSignalEngine:
+    """A put/signal engine on what there is: NCCL, torch's symmetric memory, or else the twin; every rank calls this.
+
+    ``COPPICE_PUT_SIGNAL`` names the device instead. What ranks choose, they agree on: each device is tried out by all
+    of them, and if one rank cannot have it, none uses it.
+
+    Args:
+        below: Engine of the same ranks, which the new one closes.
+        timeout_s: Longest wait for another rank in an exchange, in seconds.
+        devices: What to try, in this order, and what may be named.
+        store: See :func:`open_device`.
+        left_to: Who carries out what puts cannot, for messages, if not the engine below.
+
+    Raises:
+        InputError: On every rank, if no device does; with the reason of each.
+        RunError: If a rank is gone.
+    """
+    named = os.environ.get(DEVICE_VARIABLE)
+    reasons: dict[str, str] = {}
+    for name in (named,) if named else devices:
+        engine, reason = None, ""
+        try:
+            _require(name, devices)
+        except CoppiceError as found:
+            reason = str(found)
+        reason = _first(below.exchange(reason.encode()))
+        if not reason:
+            lanes = 1 if name == "twin" else GPU_LANES
+            try:
+                engine = PutSignalEngine(
+                    open_device(name, below, store=store),
+                    below,
+                    owns_below=False,
+                    lanes=lanes,
+                    left_to=left_to,
+                    timeout_s=timeout_s,
+                )
+                engine.try_out(timeout_s)
+            except PeerLost:
+                raise
+            except Exception as found:  # noqa: BLE001  (whatever a library raises that does not work here)
+                words = str(found).splitlines() or [""]
+                reason = (
+                    str(found) if isinstance(found, CoppiceError) else f"{type(found).__name__}: {words[0]}"
+                )
+            reason = _first(below.exchange(reason.encode()))
+        if not reason and engine is not None:
+            engine.own_below()
+            return engine
+        if engine is not None:
+            engine.close()
+        reasons[name] = reason
+        if below.rank == 0 and not named:
+            _LOG.info("no puts by %s: %s", name, reason)
+    if len(reasons) == 1:
+        raise InputError(next(iter(reasons.values())))
+    told = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    msg = f"expected a device that puts between these ranks, found none. {told}"
+    raise InputError(msg)
+
+
+def _first(answers: Sequence[bytes]) -> str:
+    """The first reason that a rank has, or nothing."""
+    return next((each.decode() for each in answers if each), "")
+
+
+def _unknown(name: str, devices: Sequence[str] = DEVICES) -> InputError:
+    return InputError(
+        f"expected {DEVICE_VARIABLE} to name one of {', '.join(devices)}, found {name!r}: choose one of them."
+    )
+
+
+def _require(name: str, devices: Sequence[str]) -> None:
+    """Refuse a device whose package or GPU this process has not, before ranks wait for each other in it.
+
+    Raises:
+        CoppiceError: If something is missing.
+    """
+    if name not in devices:
+        raise _unknown(name, devices)
+    if name == "twin":
+        return
+    from coppice.run.engines.put_signal.cuda import CudaStreams
+
+    CudaStreams("NCCL" if name == "nccl" else "torch's symmetric memory")
+    if name == "nccl":
+        from coppice.run.engines.put_signal.nccl import nccl4py
+
+        nccl4py()

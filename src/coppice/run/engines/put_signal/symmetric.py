@@ -1,0 +1,122 @@
+"""Torch's symmetric memory as a device: copies into a peer's buffer, and its signal pad, within one NVLink domain.
+
+A signal of the pad is one bit for each (source, peer, channel): a second one waits until the first was taken, as in
+CUDA graphs. Every peer has a stream of its own for puts, so that a signal that waits holds up no other peer's. Nothing
+in this file has run on a GPU yet.
+
+The module's own ``put_signal``, of torch's NCCL back end, puts to the start of a tensor only, up to torch 2.13: landing
+at an offset of one window goes by :mod:`.nccl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from coppice.errors import InputError
+from coppice.run.engines.put_signal.cuda import CudaStreams
+from coppice.run.engines.put_signal.device import Awaited, Put
+
+__all__ = ["SymmetricMemoryDevice"]
+
+_SIGNALS = 4
+_NUMBER = count()
+
+
+class SymmetricMemoryDevice(CudaStreams):
+    """One rank's end of symmetric memory; see :class:`coppice.run.engines.put_signal.device.PutSignalDevice`.
+
+    Args:
+        rank: This rank; its GPU is torch's current one.
+        ranks: Number of ranks.
+        exchange: Gives every rank the bytes of all, in rank order.
+        store: Store of torch that these ranks have in common and nobody else uses; None takes the default process
+            group, which is made where there is none.
+
+    Raises:
+        MissingExtraError: If torch is not installed.
+        InputError: If there is no GPU, torch has no symmetric memory, or it is set to another back end than CUDA's.
+    """
+
+    signals = _SIGNALS
+    single = True
+    captures = True
+
+    def __init__(
+        self, rank: int, ranks: int, exchange: Callable[[bytes], list[bytes]], *, store: Any = None
+    ) -> None:
+        super().__init__("torch's symmetric memory")
+        try:
+            import torch.distributed as dist
+            import torch.distributed._symmetric_memory as symmetric
+        except ImportError:
+            msg = "expected a torch with symmetric memory, found an older one: install torch 2.9 or later."
+            raise InputError(msg) from None
+        self.rank, self.ranks, self._exchange = rank, ranks, exchange
+        self._symmetric: Any = symmetric
+        chosen = symmetric.get_backend(self.device)
+        if chosen not in (None, "CUDA"):
+            msg = f'expected symmetric memory of the back end CUDA, found {chosen}: call `set_backend("CUDA")` first.'
+            raise InputError(msg)
+        if store is None:
+            if not dist.is_initialized():
+                dist.init_process_group("nccl", rank=rank, world_size=ranks)
+            self._group: Any = dist.group.WORLD
+        else:
+            self._group = (
+                f"coppice-put-signal-{next(_NUMBER)}"  # known to this process alone; ranks meet in the store
+            )
+            self._symmetric._SymmetricMemory.set_group_info(self._group, rank, ranks, store)  # noqa: SLF001
+        self._handle: Any = None
+        self._peer_streams: list[Any] = []
+
+    def prepare(self, num_bytes: int, *, communicators: int, streams: int) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.prepare`."""
+        self.order()
+        length = self.new_window(num_bytes)
+        self.want_streams(streams)
+        if not self._peer_streams:
+            self._peer_streams = [self.torch.cuda.Stream(self.device) for _ in range(self.ranks)]
+        room = self._symmetric.get_signal_pad_size() // (4 * self.ranks)
+        if communicators * _SIGNALS > room:
+            msg = (
+                f"expected a program of {room // _SIGNALS} communicators or fewer for the signal pad, found "
+                f"{communicators}: use fewer lanes."
+            )
+            raise InputError(msg)
+        if not length:
+            return
+        self._exchange(b"")  # nobody puts into what is let go
+        self.window = self._symmetric.empty(length, dtype=self.torch.uint8, device=self.device)
+        self._handle = self._symmetric.rendezvous(self.window, self._group)
+
+    def transfer(self, communicator: int, stream: int, puts: Sequence[Put]) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.transfer`."""
+        queue = self.stream(stream)
+        peers = sorted({put.peer for put in puts})
+        for peer in peers:
+            self._peer_streams[peer].wait_stream(queue)
+        for put in puts:
+            with self.torch.cuda.stream(self._peer_streams[put.peer]):
+                if put.num_bytes:
+                    there = self._handle.get_buffer(
+                        put.peer, (put.num_bytes,), self.torch.uint8, storage_offset=put.target
+                    )
+                    there.copy_(self.window[put.source : put.source + put.num_bytes], non_blocking=True)
+                self._handle.put_signal(put.peer, communicator * _SIGNALS + put.signal)
+        for peer in peers:
+            queue.wait_stream(self._peer_streams[peer])
+
+    def wait(self, communicator: int, stream: int, awaited: Sequence[Awaited]) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.wait`."""
+        with self.torch.cuda.stream(self.stream(stream)):
+            for each in awaited:
+                for _ in range(each.count):
+                    self._handle.wait_signal(each.peer, communicator * _SIGNALS + each.signal)
+
+    def close(self) -> None:
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.close`."""
+        self.leave()  # a kernel that waits for a signal cannot be called back: the watchdog ends the process
+        if not self._given_up:
+            self._handle = self.window = None

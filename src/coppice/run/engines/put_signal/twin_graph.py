@@ -1,0 +1,73 @@
+"""Graphs on the twin: calls that are recorded once and replayed, as CUDA graphs are.
+
+A replay issues what was recorded and nothing else: no window is made, nothing is exchanged between the hosts, and no
+number that a host keeps goes into it. Every rank replays as often as all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from coppice.errors import InputError
+from coppice.run.engines.put_signal.twin import TwinDevice
+
+__all__ = ["TwinGraph"]
+
+
+class TwinGraph:
+    """The calls of one rank; within ``with``, they are recorded and not carried out.
+
+    Args:
+        device: The rank's device.
+
+    Examples:
+        >>> from coppice.run.engines.numpy import numpy_engines
+        >>> [below] = numpy_engines(1)
+        >>> device = TwinDevice(0, 1, below.exchange)
+        >>> device.prepare(4096, communicators=1, streams=1)
+        >>> with TwinGraph(device) as graph:
+        ...     device.copy(0, 0, 8, 8)
+        >>> graph.calls
+        1
+        >>> graph.replay(timeout_s=10)
+        >>> device.close()
+    """
+
+    def __init__(self, device: TwinDevice) -> None:
+        self._device = device
+        self._record: list[Callable[[], None]] = []
+
+    @property
+    def calls(self) -> int:
+        """Number of calls that were recorded."""
+        return len(self._record)
+
+    def __enter__(self) -> TwinGraph:
+        if self._device.record is not None or self._record:
+            msg = "expected a new graph, and no other that is recorded: make one graph after the other."
+            raise InputError(msg)
+        self._device.record = self._record
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._device.record = None
+
+    def replay(self, *, timeout_s: float = 300.0) -> None:
+        """Carry the calls out; every rank does.
+
+        Args:
+            timeout_s: Longest wait for what comes last.
+
+        Raises:
+            RunError: If they do not complete.
+        """
+        self._device.replaying = True
+        try:
+            for call in self._record:
+                call()
+        finally:
+            self._device.replaying = False
+        self._device.finish("a replay", timeout_s)
