@@ -130,7 +130,7 @@ def test_check_passes_and_fails(tmp_path: Path) -> None:
     assert json.loads(CliRunner().invoke(app, [*words, str(tmp_path / "good"), "--json"]).output)["ok"]
 
 
-@pytest.mark.parametrize("library", ["open-mpi", "mpich"])
+@pytest.mark.parametrize("library", ["open-mpi", pytest.param("mpich", marks=pytest.mark.slow)])
 def test_rules_take_effect_in_the_library(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,8 @@ from coppice.doctor import Given, diagnose
 from coppice.errors import CheckError, InputError
 from coppice.export.nccl.tuner import Dialect
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS
-from coppice.tuning.nccl_plugin import PluginTable, build_plugin, compiler_found, fingerprint, load_table
+from coppice.tuning.building import build_plugin, compiler_found
+from coppice.tuning.nccl_plugin import PluginTable, fingerprint, load_table
 
 HERE = Path(__file__).parent
 CELLS = [(algorithm, protocol) for algorithm in ALGORITHMS.values() for protocol in PROTOCOLS]

@@ -15,6 +15,7 @@ from coppice.export.open_mpi.rules_file import FOR_EVER
 from coppice.export.open_mpi.versions import form_of, version_of
 from coppice.export.open_mpi.writer import SUFFIXES, OmpiRule, merged, rules_file
 from coppice.fitting.nccl_tuner.rules import TunerRule
+from coppice.run.choices import TUNING_VARIABLE, AlgorithmRule, AlgorithmRules, decode_rules, encode_rules
 from coppice.selection.open_mpi_names import FUNCTIONS
 from coppice.tuning.fit import SizeRule
 from coppice.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS
@@ -26,7 +27,13 @@ __all__ = ["FORMS", "deployed_environment", "export_table"]
 FORMS = tuple(UNDO)
 """What a table can be exported to."""
 
-_LIBRARY = {"nccl-tuner": "nccl", "rccl-csv": "rccl", "ompi-rules": "open-mpi", "mpich-env": "mpich"}
+_LIBRARY = {
+    "nccl-tuner": "nccl",
+    "rccl-csv": "rccl",
+    "ompi-rules": "open-mpi",
+    "mpich-env": "mpich",
+    "put-signal-rules": "put-signal",
+}
 _OMPI_USE = (
     "use: OMPI_MCA_coll_tuned_use_dynamic_rules=1 OMPI_MCA_coll_tuned_dynamic_rules_filename=FILE OMPI_MCA_coll=^han "
     "(or the same with --mca); han, which rules do not reach, is then off for everything: run `coppice tune check`"
@@ -62,6 +69,7 @@ def export_table(table: RuleTable, form: str) -> Exported:
         "rccl-csv": _tuner,
         "ompi-rules": _ompi,
         "mpich-env": _mpich,
+        "put-signal-rules": _put_signal,
     }
     made = writer[form](table, form)
     return Exported(text=made.text, notes=(*made.notes, f"undo: {UNDO[form]}"), suffix=made.suffix)
@@ -106,6 +114,28 @@ def _tuner(table: RuleTable, form: str) -> Exported:
         "tables that RCCL brings along",
     }
     return Exported(text=text, notes=(f"{len(rules)} rules", use[dialect]), suffix=".csv")
+
+
+def _put_signal(table: RuleTable, form: str) -> Exported:
+    rules = AlgorithmRules(
+        notes=(*_head(table), f"undo: {UNDO[form]}"),
+        rules=tuple(
+            AlgorithmRule(
+                collective=rule.shape.collective,
+                nodes=rule.shape.nodes,
+                ranks=rule.shape.ranks,
+                first_bytes=rule.first_bytes,
+                last_bytes=rule.last_bytes,
+                algorithm=rule.choice.algorithm,
+            )
+            for rule in table.changed
+            if rule.choice is not None
+        ),
+    )
+    text = encode_rules(rules)
+    decode_rules(text.encode(), file="the table")
+    use = f"use: {TUNING_VARIABLE}=FILE on every host, for init_process_group('coppice')"
+    return Exported(text=text, notes=(f"{len(rules.rules)} rules", use), suffix=".json")
 
 
 def _ompi(table: RuleTable, form: str) -> Exported:

@@ -1,96 +1,26 @@
-"""Coppice's tuner plugin for NCCL and RCCL: building it, and what it does with a table, in Python."""
+"""Coppice's tuner plugin for NCCL and RCCL: what it does with a table, in Python."""
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
-import subprocess
 from collections.abc import Container
 from dataclasses import dataclass
-from importlib.resources import as_file, files
-from pathlib import Path
 
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
 from coppice.export.nccl.tuner_reader import ANY, TunerLine, read_tuner_table
-from coppice.files import replacing
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
 
 __all__ = [
-    "NAME",
     "TABLE_VARIABLE",
     "PluginTable",
-    "build_plugin",
-    "compiler_found",
     "fingerprint",
     "load_table",
 ]
 
-NAME = "libnccl-tuner-coppice.so"
-"""File name under which ``NCCL_TUNER_PLUGIN=coppice`` finds it on the library path."""
-
 TABLE_VARIABLE = "COPPICE_TUNER_TABLE"
 """Variable that names the table."""
 
-_FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
-_TIMEOUT_S = 120
-
 _OFFSET, _PRIME = 0xCBF29CE484222325, 0x100000001B3
-
-
-def compiler_found(compiler: str | None = None) -> list[str] | None:
-    """The command of a C compiler: what is asked for, else ``$CC``, else ``cc``; None where there is none.
-
-    Args:
-        compiler: Command, with options where need be.
-    """
-    words = shlex.split(compiler or os.environ.get("CC") or "cc")
-    return words if words and shutil.which(words[0]) else None
-
-
-def build_plugin(output: str | os.PathLike[str] = NAME, *, compiler: str | None = None) -> Path:
-    """Compile the plugin; neither CUDA nor NCCL need be installed.
-
-    Args:
-        output: File to write.
-        compiler: Command of a C11 compiler (default: ``$CC``, else ``cc``).
-
-    Returns:
-        The absolute path of the file, for ``NCCL_TUNER_PLUGIN``.
-
-    Raises:
-        InputError: If there is no compiler, or the file cannot be written.
-        CheckError: If the compiler fails.
-    """
-    command = compiler_found(compiler)
-    if command is None:
-        asked = compiler or os.environ.get("CC") or "cc"
-        msg = f"expected a C compiler, found no {asked!r}: install one, or name it in CC."
-        raise InputError(msg)
-    target = Path(output).absolute()
-    if not target.parent.is_dir():
-        msg = f"expected a directory at {target.parent}, found none: make it, or choose another place."
-        raise InputError(msg)
-    try:
-        with replacing(target) as temporary, as_file(files("coppice.tuning") / "plugin") as directory:
-            sources = sorted(map(str, Path(directory).glob("*.c")))
-            done = subprocess.run(
-                [*command, *_FLAGS, *sources, "-o", str(temporary)],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_TIMEOUT_S,
-                stdin=subprocess.DEVNULL,
-            )
-            if done.returncode:
-                said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-                msg = f"expected {command[0]} to build the plugin, but it says: {said[0]}; try another compiler (CC)."
-                raise CheckError(msg)
-    except subprocess.TimeoutExpired:
-        msg = f"{command[0]} still compiled after {_TIMEOUT_S} s: try another compiler (CC)."
-        raise CheckError(msg) from None
-    return target
 
 
 def fingerprint(data: bytes) -> str:

@@ -16,24 +16,32 @@ from dataclasses import dataclass
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import file_name, read_text
+from coppice.run.choices import TUNING_VARIABLE
 from coppice.tuning.fit import NO_END, Fit, SizeRule
 from coppice.tuning.records import CallShape, LibraryChoice
 from coppice.version import __version__
 
 __all__ = ["LIBRARIES", "UNDO", "RuleTable", "decode_table", "encode_table", "read_table", "undo_line"]
 
-LIBRARIES = ("open-mpi", "mpich", "nccl", "rccl")
-"""Libraries that can be tuned."""
+LIBRARIES = ("open-mpi", "mpich", "nccl", "rccl", "put-signal")
+"""Libraries that can be tuned; the last is what puts, beside the library's own collectives."""
 
 UNDO: Mapping[str, str] = {
     "nccl-tuner": "unset NCCL_TUNER_PLUGIN",
     "rccl-csv": "unset NCCL_TUNER_CONFIG_FILE",
     "ompi-rules": "unset OMPI_MCA_coll_tuned_use_dynamic_rules (and leave out its --mca options)",
     "mpich-env": "unset the variables of the file",
+    "put-signal-rules": f"unset {TUNING_VARIABLE}",
 }
 """How each export is taken back."""
 
-_OF_LIBRARY = {"nccl": "nccl-tuner", "rccl": "rccl-csv", "open-mpi": "ompi-rules", "mpich": "mpich-env"}
+_OF_LIBRARY = {
+    "nccl": "nccl-tuner",
+    "rccl": "rccl-csv",
+    "open-mpi": "ompi-rules",
+    "mpich": "mpich-env",
+    "put-signal": "put-signal-rules",
+}
 
 DEFAULT = "default"
 

@@ -1,0 +1,174 @@
+"""Coppice's plugins for NCCL and RCCL, compiled where they are used: neither CUDA nor NCCL need be installed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from coppice.arguments import checked
+from coppice.errors import CheckError, InputError
+from coppice.files import replacing
+from coppice.text import suggestion
+
+__all__ = ["NCCL_PLUGINS", "NcclPlugin", "build_plugin", "compiler_found"]
+
+_TIMEOUT_S = 900
+_SWITCH_CLIENT = (
+    *(f"udp/{name}.cc" for name in ("client", "envelope", "join", "member", "sockets")),
+    *(f"aggregation/{name}.cc" for name in ("node", "switchml", "switchml_worker")),
+    *(f"numerics/{name}.cc" for name in ("block_float", "fpisa")),
+)
+"""A worker's end of a switch in software."""
+
+_COMMON = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclPlugin:
+    """A kind of plugin.
+
+    Attributes:
+        file: Name under which the library finds it on its path.
+        variable: Variable by which NCCL is told to take it.
+        language: C11, C++17 or C++20.
+        folder: Where its sources are: of the package, or of ``cpp/`` in a checkout.
+        further: Sources of other folders beside that one.
+        flags: Further flags of the compiler.
+        settings: What else to set, with a place for a file.
+    """
+
+    file: str
+    variable: str
+    language: str
+    folder: str
+    further: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    settings: str
+
+    @property
+    def compiler_variable(self) -> str:
+        """Variable that names the compiler."""
+        return "CC" if self.language == "C11" else "CXX"
+
+
+NCCL_PLUGINS: Mapping[str, NcclPlugin] = MappingProxyType(
+    {
+        "tuner": NcclPlugin(
+            file="libnccl-tuner-coppice.so",
+            variable="NCCL_TUNER_PLUGIN",
+            language="C11",
+            folder="",
+            settings="COPPICE_TUNER_TABLE=/path/of/table.csv",
+        ),
+        "net": NcclPlugin(
+            file="libnccl-net-coppice.so",
+            variable="NCCL_NET_PLUGIN",
+            language="C++20",
+            folder="collnet",
+            further=_SWITCH_CLIENT,
+            flags=("-pthread", "-Wl,--version-script={folder}/exports.map"),
+            settings="NCCL_COLLNET_ENABLE=1",
+        ),
+        "env": NcclPlugin(
+            file="libnccl-env-coppice.so",
+            variable="NCCL_ENV_PLUGIN",
+            language="C++17",
+            folder="nccl_env",
+            flags=("-Wl,--version-script={folder}/exports.map",),
+            settings="COPPICE_NCCL_SETTINGS=/path/of/settings",
+        ),
+    }
+)
+"""Kinds of plugins."""
+
+
+def compiler_found(compiler: str | None = None, *, language: str = "C11") -> list[str] | None:
+    """The command of a compiler: what is asked for, else ``$CC`` or ``$CXX``, else ``cc`` or ``c++``; None if absent.
+
+    Args:
+        compiler: Command, with options where need be.
+        language: ``C11``, ``C++17`` or ``C++20``.
+    """
+    words = shlex.split(_asked(compiler, language))
+    return words if words and shutil.which(words[0]) else None
+
+
+def _asked(compiler: str | None, language: str) -> str:
+    own = ("CC", "cc") if language == "C11" else ("CXX", "c++")
+    return compiler or os.environ.get(own[0]) or own[1]
+
+
+@checked
+def build_plugin(
+    output: str | os.PathLike[str] | None = None, *, kind: str = "tuner", compiler: str | None = None
+) -> Path:
+    """Compile a plugin.
+
+    Args:
+        output: File to write (default: the name by which NCCL finds the kind, here).
+        kind: One of :data:`NCCL_PLUGINS`.
+        compiler: Command of a C11 compiler, for ``env`` of a C++17 and for ``net`` of a C++20 compiler (default:
+            ``$CC``, else ``cc``; ``$CXX``, else ``c++``).
+
+    Returns:
+        The absolute path of the file, for the variable of the kind.
+
+    Raises:
+        InputError: If there is no such kind or compiler, or the file cannot be written.
+        CheckError: If the compiler fails.
+    """
+    if kind not in NCCL_PLUGINS:
+        msg = f"there is no plugin {kind!r}: {suggestion(kind, NCCL_PLUGINS)}"
+        raise InputError(msg)
+    made = NCCL_PLUGINS[kind]
+    command = compiler_found(compiler, language=made.language)
+    if command is None:
+        asked = _asked(compiler, made.language)
+        words = "a C compiler" if made.language == "C11" else "a C++ compiler"
+        msg = f"expected {words}, found no {asked!r}: install one, or name it in {made.compiler_variable}."
+        raise InputError(msg)
+    target = Path(output or made.file).absolute()
+    if not target.parent.is_dir():
+        msg = f"expected a directory at {target.parent}, found none: make it, or choose another place."
+        raise InputError(msg)
+    try:
+        with replacing(target) as temporary:
+            done = subprocess.run(
+                [*command, *_flags(made, _sources(made)), "-o", str(temporary)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_TIMEOUT_S,
+                stdin=subprocess.DEVNULL,
+            )
+            if done.returncode:
+                said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+                msg = (
+                    f"expected {command[0]} to build the plugin, but it says: {said[0]}; try another compiler "
+                    f"({made.compiler_variable})."
+                )
+                raise CheckError(msg)
+    except subprocess.TimeoutExpired:
+        msg = f"{command[0]} still compiled after {_TIMEOUT_S} s: try another compiler ({made.compiler_variable})."
+        raise CheckError(msg) from None
+    return target
+
+
+def _sources(made: NcclPlugin) -> Path:
+    """The folder of a plugin's sources: the C++ ones are part of ``cpp/``, and packed when the package is built."""
+    packed = Path(__file__).with_name("plugin") / made.folder
+    return packed if packed.is_dir() else Path(__file__).resolve().parents[3] / "cpp" / made.folder
+
+
+def _flags(made: NcclPlugin, folder: Path) -> list[str]:
+    ends = "*.c" if made.language == "C11" else "*.cc"
+    sources = sorted(str(each) for each in folder.glob(ends) if not each.name.endswith(".test.cc"))
+    sources += [str(folder.parent / each) for each in made.further]
+    own = [flag.format(folder=folder) for flag in made.flags]
+    return [f"-std={made.language.lower()}", *_COMMON, f"-I{folder.parent}", *sources, *own]

@@ -1,0 +1,124 @@
+"""Algorithms by puts and signals, measured beside the library's own collective on the processes that run now.
+
+In every round all of them run in turn, right after each other, with memory of the device that puts; a time is that of
+the slowest rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.run.bench.measuring import NATIVE, bench
+from coppice.run.communicator.groups import host_of_process
+from coppice.run.engines.put_signal.engine import PutSignalEngine
+from coppice.topology.model import Topology
+from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
+
+__all__ = ["PUT_SIGNAL", "sweep_put_signal"]
+
+PUT_SIGNAL = "put-signal"
+
+
+def sweep_put_signal(
+    engine: PutSignalEngine,
+    topology: Topology,
+    *,
+    collectives: Sequence[Collective],
+    sizes: Sequence[int],
+    algorithms: Sequence[str],
+    rounds: int,
+    output: Path,
+    say: Callable[[str], None],
+    timeout_s: float = 300.0,
+    cache_dir: str | None = None,
+) -> None:
+    """Measure; what the output file has already is not measured again. Every rank calls this.
+
+    Args:
+        engine: This rank's end of the group.
+        topology: What algorithms are planned for.
+        collectives: The collectives.
+        sizes: M in bytes; cut to whole elements and equal blocks.
+        algorithms: ``forest`` and names of the catalogue.
+        rounds: Measured rounds.
+        output: File that rank 0 appends lines to, and reads what is there.
+        say: Told of every line, on rank 0.
+        timeout_s: Longest wait for another rank, in seconds.
+        cache_dir: Where plans are kept.
+
+    Raises:
+        InputError: On every rank, if something cannot be asked for.
+        RunError: If a rank is lost.
+    """
+    names = tuple(dict.fromkeys(algorithms))
+    if not names or NATIVE in names or not collectives or not sizes:
+        msg = f"expected collectives, sizes, and algorithms beside {NATIVE}, found {', '.join(names) or 'none'}."
+        raise InputError(msg)
+    nodes = len(set(engine.exchange(host_of_process().encode())))
+    words, done = "", set()
+    if engine.rank == 0:
+        try:
+            done = {run.key for run in reopen(output)}
+        except InputError as error:
+            words = str(error)
+    if reason := engine.exchange(words.encode())[0].decode():
+        raise InputError(reason)
+
+    def run_of(collective: Collective, size: int, name: str) -> TimedRun:
+        return TimedRun(
+            library=PUT_SIGNAL,
+            version=engine.device.name,
+            collective=collective,
+            nodes=nodes,
+            ranks=engine.ranks,
+            size_bytes=size,
+            choice=LibraryChoice(name),
+            origin="measured by coppice tune sweep",
+        )
+
+    for collective in collectives:
+        whole = 4 * (engine.ranks if collective.sharded else 1)
+        cut = sorted({size - size % whole for size in sizes if size >= whole})
+        lacking: dict[tuple[str, ...], list[int]] = {}
+        for size in cut:
+            missing = tuple(name for name in names if run_of(collective, size, name).key not in done)
+            lacking.setdefault(missing, []).append(size)
+        told = engine.exchange(msgspec.json.encode(list(lacking.items())))[0]  # as rank 0 has read it
+        for missing, own in msgspec.json.decode(told, type=list[tuple[tuple[str, ...], list[int]]]):
+            if not missing:
+                continue
+            found = []
+            for row in bench(
+                engine,
+                topology,
+                collective,
+                algorithms=[NATIVE, *missing],
+                sizes=own,
+                rounds=rounds,
+                warmup=2,
+                timeout_s=timeout_s,
+                cache_dir=cache_dir,
+            ):
+                if row.algorithm == NATIVE:
+                    default = row
+                    continue
+                made = run_of(collective, row.size_bytes, row.algorithm)
+                found.append(
+                    msgspec.structs.replace(
+                        made,
+                        default_us=() if row.refusal else default.rounds_us,
+                        time_us=row.rounds_us,
+                        wrong=row.wrong,
+                        refusal=default.refusal or row.refusal,
+                    )
+                )
+                if len(found) == len(missing):
+                    if engine.rank == 0:
+                        append(output, found)
+                        say(f"{collective} of {row.size_bytes} bytes: {len(found)} choices")
+                    found = []
