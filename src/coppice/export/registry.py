@@ -17,9 +17,13 @@ from coppice.export.exported import Exported
 from coppice.export.msccl.export import PROTOCOLS, export_msccl_xml, read_msccl_source
 from coppice.export.msccl.targets import TARGETS
 from coppice.export.mscclpp.program import export_mscclpp_json
+from coppice.export.nccl.collnet import export_nccl_collnet
 from coppice.export.nccl.topo_xml import export_nccl_topo_xml
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
 from coppice.export.open_mpi.writer import FORMS, export_ompi_rules
+from coppice.export.put_signal.kernel import export_put_signal_kernel
+from coppice.export.put_signal.program import export_put_signal
+from coppice.export.put_signal.script import export_put_signal_script
 from coppice.export.rank_order import LAUNCHERS, export_rank_order
 from coppice.export.rccl import export_rccl_rings, export_rccl_trees
 from coppice.fitting.size_range import MODEL_KINDS
@@ -172,6 +176,18 @@ _model = _option(OptionKind.MODEL)
 
 _size, _sizes, _range = map(_option, (OptionKind.SIZE, OptionKind.SIZES, OptionKind.SIZE_RANGE))
 
+_PUT_SIGNAL: Mapping[str, ExportOption] = {
+    "pieces": _number("pieces of every chunk, which follow each other (default: as few as keep the rate)"),
+    "lanes": _number("communicators, each with a stream, that go side by side (default: 1)"),
+    "groups": _number("groups of lanes, each with trees of its own (default: 1)"),
+    "size": _size("size of the message for which pieces, lanes and groups are chosen, by simulation"),
+    "signals": _number("signal indices of a peer; more than 1 needs NCCL 2.31 (default: 1)"),
+    "graphs": _flag("may be captured as a CUDA graph: yes (default) or no"),
+    "staging": _number("per cent of the message up to which staging memory costs no credits (default: 25)"),
+    "name": _text("label of the program"),
+}
+"""Options of programs of puts and signals."""
+
 FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
     {
         "msccl-xml": ExportFormat(
@@ -222,6 +238,31 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
             options={
                 "size": _size("size of the message (needed)"),
                 "name": _text("first part of the names of the files (default: trace)"),
+            },
+        ),
+        "put-signal": ExportFormat(
+            summary="Program of puts and signals for engines over stock NCCL and RCCL.",
+            make=export_put_signal,
+            takes_plan=True,
+            tells_stages=True,
+            options=_PUT_SIGNAL,
+        ),
+        "python": ExportFormat(
+            summary="Script that runs the put/signal program over nccl4py or torch, or on NumPy arrays.",
+            make=export_put_signal_script,
+            takes_plan=True,
+            tells_stages=True,
+            options=_PUT_SIGNAL,
+        ),
+        "cuda": ExportFormat(
+            summary="Kernel for NCCL's device API that holds the put/signal programs of all ranks.",
+            make=export_put_signal_kernel,
+            takes_plan=True,
+            tells_stages=True,
+            options={
+                "pieces": _number("pieces of every chunk, which follow each other in a block (default: 1)"),
+                "staging": _PUT_SIGNAL["staging"],
+                "name": _PUT_SIGNAL["name"],
             },
         ),
         "rank-order": ExportFormat(
@@ -277,6 +318,12 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
                 "speeds": _flag("ports get the speeds of the topology: yes or no (default)"),
                 "nvlinks": _flag("keep the GPU links of the dump: yes (default), or no to detect them"),
             },
+        ),
+        "nccl-collnet": ExportFormat(
+            summary="Trees between nodes for Coppice's network plugin of NCCL (COPPICE_COLLNET_FOREST).",
+            make=export_nccl_collnet,
+            takes_plan=True,
+            options={},
         ),
         "rccl-trees": ExportFormat(
             summary="RCCL_TREES: the trees of an all-reduce plan on one box, for RCCL as it is shipped.",

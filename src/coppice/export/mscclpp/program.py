@@ -9,6 +9,7 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.exported import Excess, Exported
 from coppice.export.mscclpp.limits import LIMITS, block_excesses, largest_message, size_unit
+from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS, slots_for
 from coppice.export.mscclpp.writer import mscclpp_json
 from coppice.program.one_sided.lower import OneSidedLowering, lower_one_sided
 from coppice.program.one_sided.program import OneSidedProgram
@@ -222,5 +223,10 @@ def _notes(program: OneSidedProgram) -> tuple[str, ...]:
         f"a GPU needs {blocks}, with {most} of {LIMITS.operations} operations in the fullest; {ways} in all.",
         f"{chunks}: messages use it where their size is a multiple of {unit}, up to {short_size(upper)}.",
         "buffers must begin at the same distance from the start of their allocation at every rank.",
+        *(
+            f"the preloaded NCCL API library reads it as {PRELOAD_DIRECTORY}/{slot} below MSCCLPP_CACHE_DIR "
+            f"({PRELOAD_SLOTS[slot]})."
+            for slot in slots_for(program)[:1]
+        ),
         "`coppice doctor FILE --target mscclpp` tells more.",
     )

@@ -1,0 +1,198 @@
+"""A plan as one CUDA file: a kernel for NCCL's device API with the put/signal programs of all ranks in a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from importlib import resources
+
+import numpy as np
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.export.exported import Exported
+from coppice.export.put_signal.multimem import check_stars, multimem_rows
+from coppice.export.put_signal.program import provenance_of, verified_put_signal
+from coppice.program.memory import all_sizes
+from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
+from coppice.schedule.forest import Forest
+from coppice.schedule.plan import Plan
+from coppice.text import percent_text, plural
+
+__all__ = ["export_put_signal_kernel"]
+
+_SWITCHES = """
+//
+// Sums and copies are made by the switches of the box: each chunk has a rank that loads the sum of all ranks' inputs
+// through an address that stands for the memory of all (multimem), and stores to all. Ranks meet before and after."""
+_BUFFERS = ("INPUT", "OUTPUT", "STAGING")
+_IN_BLOCKS = {Collective.ALL_GATHER: (1, 0), Collective.REDUCE_SCATTER: (0, 1)}
+_MOST_ROWS = 2**17
+"""Of 28 bytes each, in the GPU's memory; a rank number has 16 bits, and a program of more ranks has more rows."""
+
+
+def export_put_signal_kernel(
+    plan: Plan,
+    *,
+    pieces: int = 1,
+    staging: int | None = None,
+    name: str | None = None,
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> Exported:
+    """Write a plan as a CUDA kernel for NCCL's device API: loads and stores within a box, GIN puts between boxes.
+
+    Args:
+        plan: The plan.
+        pieces: Pieces of every chunk, which follow each other in a block. Blocks follow each other as it is, each on
+            its part of every chunk, so that one piece is usual; more need less staging memory.
+        staging: Staging memory in per cent of the message up to which no credit is spent on it.
+        name: Label.
+        on_stage: Called with what goes on.
+
+    Raises:
+        InputError: If an option or the plan cannot be used, or the table of operations would be too long.
+    """
+    if isinstance(plan.body, Forest) and plan.body.branches_at_switches:
+        return _switched(plan, plan.body, pieces=pieces, staging=staging, name=name)
+    program = verified_put_signal(
+        plan, pieces=pieces, graphs=False, staging=staging, name=name, on_stage=on_stage
+    )
+    if program.num_operations > _MOST_ROWS:
+        msg = (
+            f"expected at most {_MOST_ROWS:,} operations of all ranks in a kernel, found {program.num_operations:,}: "
+            "use fewer `pieces`, or a plan with fewer trees."
+        )
+        raise InputError(msg)
+    on_stage("writing the kernel")
+    rows = [list(_rows(program, rank)) for rank in range(program.num_ranks)]
+    block = program.num_chunks // program.num_ranks
+    text = _text(
+        plan,
+        rows,
+        name=program.name,
+        chunks=program.num_chunks,
+        slots=all_sizes(program).max(axis=1).tolist(),
+        shift=[each * block for each in (*_IN_BLOCKS.get(program.collective, (0, 0)), 0)],
+        in_place=program.in_place and _shares(program),
+    )
+    operations = plural(sum(map(len, rows)), "operation")
+    share = Fraction(int(program.staging.max(initial=0)), program.num_chunks)
+    return Exported(
+        text=text,
+        notes=(
+            "for NCCL 2.29 or later, built anew for every release: `nvcc -std=c++17 -arch=sm_90 -c FILE`.",
+            f"{operations} of all ranks; staging memory is {percent_text(share)} of the message.",
+        ),
+        suffix=".cu",
+    )
+
+
+def _switched(plan: Plan, forest: Forest, *, pieces: int, staging: int | None, name: str | None) -> Exported:
+    """The kernel of a plan in which switches add and copy."""
+    if pieces != 1 or staging is not None:
+        msg = "`pieces` and `staging` are for transfers between ranks, and switches need neither: leave them out."
+        raise InputError(msg)
+    check_stars(forest)
+    ranks = forest.topology.num_ranks
+    text = _text(
+        plan,
+        [list(multimem_rows(ranks, rank)) for rank in range(ranks)],
+        name=name or f"{forest.collective}-{plan.topology.name}",
+        chunks=ranks,
+        slots=[ranks, ranks, 0],
+        shift=[0, 0, 0],
+        in_place=True,
+        multimem=True,
+    )
+    return Exported(
+        text=text,
+        notes=(
+            "for NCCL 2.29 or later, built anew for every release: `nvcc -std=c++17 -arch=sm_90 -c FILE`.",
+            "switches add and copy (multimem): for GPUs of sm_90 and later in one NVLink domain.",
+        ),
+        suffix=".cu",
+    )
+
+
+def _text(
+    plan: Plan,
+    rows: list[list[str]],
+    *,
+    name: str,
+    chunks: int,
+    slots: list[int],
+    shift: list[int],
+    in_place: bool,
+    multimem: bool = False,
+) -> str:
+    """The file, with the operations of all ranks."""
+    begin = np.cumsum([0, *map(len, rows)]).tolist()
+    lines = [
+        line for rank, found in enumerate(rows) for line in (f"// rank {rank}", *(f"{row}," for row in found))
+    ]
+    provenance = provenance_of(plan)
+    label = re.sub(r"[^\x20-\x7e]|\\", "?", name)
+    words = {
+        "name": label,
+        "namespace": "coppice_" + re.sub(r"\W", "_", label, flags=re.ASCII),
+        "collective": str(plan.problem.collective),
+        "ranks": str(len(rows)),
+        "chunks": str(chunks),
+        "version": provenance["coppice"],
+        "planner": provenance["planner"],
+        "topology": re.sub(r"[^\x20-\x7e]|\\", "?", provenance["topology"]),
+        "slots": ", ".join(map(str, slots)),
+        "in_place": "true" if in_place else "false",
+        "shift": ", ".join(map(str, shift)),
+        "program": "".join(f"  {line}\n" for line in lines),
+        "begin": ", ".join(map(str, begin)),
+        "multimem": str(int(multimem)),
+        "switches": _SWITCHES if multimem else "",
+    }
+    template = resources.files("coppice.export.put_signal").joinpath("kernel.cu").read_text()
+    return re.sub(r"@(\w+)@", lambda found: words[found[1]], template)
+
+
+def _shares(program: PutSignalProgram) -> bool:
+    """Whether input and output of all ranks begin alike in place; at the root of a gather they do not."""
+    return program.collective not in (Collective.GATHER, Collective.SCATTER)
+
+
+def _rows(program: PutSignalProgram, rank: int) -> Iterator[str]:
+    """The operations of a rank.
+
+    What the network card puts is flushed before anything may overwrite it: the rank itself, or who learns from a later
+    message that it may.
+    """
+    kind, unflushed = program.call_kind, False
+    for call in range(int(program.rank_start[rank]), int(program.rank_start[rank + 1])):
+        if unflushed and kind[call] != PutSignalCall.WAIT:
+            yield "flush()"
+            unflushed = False
+        rows = np.arange(program.call_start[call], program.call_start[call + 1])
+        yield from (_row(program, op) for op in rows.tolist())
+        unflushed |= bool((program.act[rows] == PutSignalAct.PUT).any())
+    if unflushed:
+        yield "flush()"
+
+
+def _row(program: PutSignalProgram, op: int) -> str:
+    """An operation as a call of the kernel's own."""
+    peer, count = int(program.peer[op]), int(program.count[op])
+
+    def place(which: str) -> str:
+        buffer = _BUFFERS[int(getattr(program, f"{which}_buffer")[op])]
+        return f"{buffer}, {int(getattr(program, which)[op])}"
+
+    match program.act[op]:
+        case PutSignalAct.PUT:
+            return f"put({peer}, {place('source')}, {place('target')}, {count})"
+        case PutSignalAct.SIGNAL:
+            return f"signal({peer})"
+        case PutSignalAct.WAIT:
+            return f"wait({peer}, {count})"
+        case PutSignalAct.COPY:
+            return f"copy({place('source')}, {place('target')}, {count})"
+        case _:
+            return f"sum({place('source')}, {place('addend')}, {place('target')}, {count})"

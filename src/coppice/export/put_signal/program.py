@@ -1,0 +1,141 @@
+"""A plan as the file of a put/signal program, lowered and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TypedDict
+
+from coppice.errors import InputError
+from coppice.export.exported import Exported
+from coppice.export.put_signal.document import put_signal_json
+from coppice.fitting.put_signal import fit_put_signal
+from coppice.program.memory import all_sizes
+from coppice.program.put_signal.lower import MOST_STAGING, lower_put_signal
+from coppice.program.put_signal.program import PutSignalProgram
+from coppice.program.put_signal.verify import verify_put_signal
+from coppice.schedule.plan import Plan
+from coppice.text import percent_text, plural
+from coppice.version import __version__
+
+__all__ = ["export_put_signal", "provenance_of", "verified_put_signal"]
+
+
+class _Options(TypedDict):
+    signals: int
+    graphs: bool
+    staging: Fraction
+    name: str
+
+
+def export_put_signal(
+    plan: Plan,
+    *,
+    pieces: int | None = None,
+    lanes: int | None = None,
+    groups: int | None = None,
+    size: int | None = None,
+    signals: int = 1,
+    graphs: bool = True,
+    staging: int | None = None,
+    name: str | None = None,
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> Exported:
+    """Write a plan as a put/signal program for engines over stock NCCL and RCCL.
+
+    Args:
+        plan: The plan.
+        pieces: Pieces of every chunk, which follow each other; None is what suits the size, or what
+            :func:`coppice.program.put_signal.lower.lower_put_signal` takes.
+        lanes: Communicators and streams; None is 1, or what suits the size.
+        groups: Groups of them that have trees of their own; None likewise.
+        size: M in bytes for which the numbers that are not given are chosen, by simulated time.
+        signals: Signal indices of a peer; more than 1 needs NCCL 2.31.
+        graphs: It may be captured as a CUDA graph.
+        staging: Staging memory in per cent of the message up to which no credit is spent on it.
+        name: Label.
+        on_stage: Called with what goes on.
+
+    Raises:
+        InputError: If an option or the plan cannot be used.
+    """
+    program = verified_put_signal(
+        plan,
+        pieces=pieces,
+        lanes=lanes,
+        groups=groups,
+        size=size,
+        signals=signals,
+        graphs=graphs,
+        staging=staging,
+        name=name,
+        on_stage=on_stage,
+    )
+    on_stage("writing the program")
+    text = put_signal_json(program, provenance=provenance_of(plan))
+    return Exported(text=text, notes=_notes(program), suffix=".psp.json")
+
+
+def verified_put_signal(
+    plan: Plan,
+    *,
+    pieces: int | None = None,
+    lanes: int | None = None,
+    groups: int | None = None,
+    size: int | None = None,
+    signals: int = 1,
+    graphs: bool = True,
+    staging: int | None = None,
+    name: str | None = None,
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> PutSignalProgram:
+    """The verified program of a plan, with the arguments and errors of :func:`export_put_signal`."""
+    if staging is not None and not 0 <= staging <= 1000:
+        msg = f"expected `staging` in per cent of the message, 0 to 1000, found {staging}."
+        raise InputError(msg)
+    options = _Options(
+        signals=signals,
+        graphs=graphs,
+        staging=MOST_STAGING if staging is None else Fraction(staging, 100),
+        name=name or f"{plan.problem.collective}-{plan.topology.name}",
+    )
+    if size is None:
+        on_stage("lowering the plan")
+        program = lower_put_signal(plan.body, pieces=pieces, lanes=lanes or 1, groups=groups or 1, **options)
+    else:
+        on_stage("choosing lanes and pieces")
+        program = fit_put_signal(
+            plan.body, size, pieces=pieces, lanes=lanes, groups=groups, **options
+        ).program
+    on_stage("verifying the program")
+    verify_put_signal(program).require_ok()
+    return program
+
+
+def provenance_of(plan: Plan) -> dict[str, str]:
+    """Who made a program, and of what."""
+    return {
+        "coppice": __version__,
+        "planner": plan.planner,
+        "topology": plan.topology.name,
+        "topology_sha256": plan.topology.sha256,
+    }
+
+
+def _notes(program: PutSignalProgram) -> tuple[str, ...]:
+    messages = program.messages
+    share = Fraction(int(program.staging.max(initial=0)), program.num_chunks)
+    lines = plural(program.num_communicators, "communicator")
+    chunks = plural(program.num_chunks, "chunk")
+    reads = int(all_sizes(program)[:2].max())
+    ways = [
+        way
+        for way, meant in (("in place", program.in_place), ("out of place", program.out_of_place))
+        if meant
+    ]
+    return (
+        f"for NCCL 2.29.2 or later, and RCCL with one-sided calls; {' and '.join(ways)}.",
+        f"a GPU issues up to {int(messages.max())} puts and signals on {lines}.",
+        f"{chunks}, up to {reads} of them in a buffer; staging memory is {percent_text(share)} of the message.",
+        "`coppice doctor FILE --target nccl --nccl VERSION` tells what your library makes of it.",
+    )

@@ -1,0 +1,75 @@
+"""A plan as one Python file that runs its put/signal program wherever NumPy is, without Coppice."""
+
+from __future__ import annotations
+
+import base64
+import re
+import textwrap
+import zlib
+from collections.abc import Callable
+from importlib import resources
+
+from coppice.export.exported import Exported
+from coppice.export.put_signal.document import put_signal_json
+from coppice.export.put_signal.program import provenance_of, verified_put_signal
+from coppice.schedule.plan import Plan
+from coppice.text import plural
+
+__all__ = ["export_put_signal_script"]
+
+_EMPTY = 'PROGRAM = ""\n'
+_FUTURE = "from __future__ import annotations\n"
+_WIDTH = 110
+
+
+def export_put_signal_script(
+    plan: Plan,
+    *,
+    pieces: int | None = None,
+    lanes: int | None = None,
+    groups: int | None = None,
+    size: int | None = None,
+    signals: int = 1,
+    graphs: bool = True,
+    staging: int | None = None,
+    name: str | None = None,
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> Exported:
+    """Write a plan as a Python script that runs it over nccl4py, torch, or as threads on NumPy arrays.
+
+    The script is the two modules of :mod:`coppice.export.put_signal.standalone` with the program in them. Arguments
+    and errors are those of :func:`coppice.export.put_signal.program.export_put_signal`.
+    """
+    program = verified_put_signal(
+        plan,
+        pieces=pieces,
+        lanes=lanes,
+        groups=groups,
+        size=size,
+        signals=signals,
+        graphs=graphs,
+        staging=staging,
+        name=name,
+        on_stage=on_stage,
+    )
+    on_stage("writing the script")
+    provenance = provenance_of(plan)
+    text = put_signal_json(program, provenance=provenance)
+    packed = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
+    held = "\n".join(textwrap.wrap(packed, _WIDTH, break_on_hyphens=False))
+    halves = resources.files("coppice.export.put_signal.standalone")
+    source = halves.joinpath("twin.py").read_text().replace(_EMPTY, f'PROGRAM = """\n{held}\n"""\n', 1)
+    second = halves.joinpath("gpus.py").read_text().partition(_FUTURE)[2]
+    source += re.sub(r"\nfrom coppice[^)]*\)\n", "", second)
+    first = (
+        f"#!/usr/bin/env python3\n# {program.name}: {program.collective} on {plural(program.num_ranks, 'rank')}, "
+        f"planned by Coppice {provenance['coppice']} ({provenance['planner']}).\n"
+    )
+    return Exported(
+        text=first + source,
+        notes=(
+            "`python FILE` runs all ranks on NumPy arrays, `torchrun ... FILE --engine nccl4py` or `torch` on GPUs.",
+            f"it holds {plural(program.num_operations, 'operation')}, and needs no Coppice.",
+        ),
+        suffix=".py",
+    )

@@ -1,0 +1,1 @@
+"""The two halves of an exported script, which knows nothing of Coppice."""
