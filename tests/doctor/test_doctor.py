@@ -530,8 +530,8 @@ def test_a_rule_that_finds_very_much_is_cut_short() -> None:
 def test_what_is_no_msccl_xml_is_refused() -> None:
     with pytest.raises(InputError, match="expected an <algo> element"):
         diagnose(b"<system/>", "rccl")
-    with pytest.raises(InputError, match="no target 'nccl': did you mean"):
-        diagnose(RCCL.encode(), "nccl")
+    with pytest.raises(InputError, match="no target 'ncclx': did you mean"):
+        diagnose(RCCL.encode(), "ncclx")
     with pytest.raises(InputError, match=r"expected sizes of 0 bytes or more, found \(-1,\)"):
         diagnose(RCCL.encode(), "rccl", sizes=(-1,))
     with pytest.raises(InputError, match=r"cannot read no-such-file\.xml"):

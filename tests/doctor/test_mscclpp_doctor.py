@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import coppice
 from coppice.doctor import Diagnosis, Severity, diagnose, rules_for
 from coppice.errors import CheckError, InputError
+from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS
 from support.mscclpp_samples import (
     MEMORY,
     NOP,
@@ -28,6 +30,9 @@ from support.mscclpp_samples import (
     text,
     there,
 )
+from support.mscclpp_samples import block as block_of
+from support.mscclpp_samples import gpu as gpu_of
+from support.mscclpp_samples import plan as plan_of
 
 Change = Callable[[Plan], object]
 PORT = {"channel_type": "port", "channel_ids": [0]}
@@ -107,6 +112,11 @@ def blocks(count: int) -> Change:
         "threadblocks",
         [{"id": number, "channels": [], "remote_buffer_refs": [], "ops": [NOP]} for number in range(count)],
     )
+
+
+def there_is(plan: Plan, rank: int) -> Plan:
+    found: Plan = plan["gpus"][rank]["remote_buffers"][0]
+    return found
 
 
 LARGE = 4_294_967_264
@@ -255,6 +265,16 @@ PAIR: list[Sample] = [
     ),
     ("Z06", pipelined, in_gpu("scratch_chunks", 3), same),
     ("Z07", pair, top("buffer_alignment", 8), top("buffer_alignment", 32)),
+    ("Z08", pair, top("reuse_resources", True), same),
+    (
+        "Z08",
+        pair,
+        top("reuse_resources", True),
+        both(
+            top("reuse_resources", True),
+            *(lambda plan, rank=rank: there_is(plan, rank).update(type="s") for rank in range(2)),
+        ),
+    ),
 ]
 
 
@@ -276,10 +296,114 @@ def test_rules(rule: str, make: Callable[[], Plan], bad: Change, good: Change) -
     assert rule not in {finding.rule for finding in examined(make, good).findings}
 
 
+FIRST, SECOND, FOUR, SMALL = PRELOAD_SLOTS
+
+
+def preloaded(slot: str = FIRST, **more: object) -> Plan:
+    """An all-reduce that the preloaded library has nothing to say against."""
+    first = PRELOAD_SLOTS[slot]
+    nothing = block_of(0, [NOP])
+    gpus = [gpu_of(rank, [nothing], (1, 1, 0)) for rank in range(first.ranks)]
+    sizes = {"min_message_size": 1024, "max_message_size": 1024, "reuse_resources": True}
+    return {**plan_of("allreduce", gpus), **sizes, "name": f"mine-{slot}", **more}
+
+
+def near(kind: str, peer: int) -> Plan:
+    """A plan in which GPU 0 has a channel to another."""
+    found = preloaded()
+    found["gpus"][0]["channels"] = [
+        {"channel_type": "switch", "buffer_type": "i", "rank_groups": [{"size": 1, "ranks": [0, peer]}]}
+        if kind == "switch"
+        else {"channel_type": kind, "connected_to": [peer]}
+    ]
+    return found
+
+
+# Rule, names and plans of files that break it, judged by the first, and of files that do not.
+Files = dict[str, Plan]
+FINE: Files = {FIRST: preloaded(), SECOND: preloaded(SECOND, min_message_size=2048, max_message_size=2048)}
+PRELOADED: list[tuple[str, Files, Files]] = [
+    ("P01", {"mine.json": preloaded()}, FINE),
+    ("P02", {FOUR: preloaded()}, {FOUR: preloaded(FOUR)}),
+    ("P02", {SMALL: preloaded(FOUR)}, {SMALL: preloaded(SMALL)}),
+    ("P03", {FIRST: preloaded(collective="alltoall")}, {FIRST: preloaded(collective="allgather")}),
+    ("P04", {**FINE, SMALL: preloaded(SMALL, inplace=False)}, FINE),
+    ("P05", {FIRST: preloaded(collective="reducescatter")}, FINE),
+    ("P05", {FIRST: preloaded(collective="reducescatter", inplace=False)}, FINE),
+    ("P06", {**FINE, FOUR: preloaded(FOUR, name=FINE[FIRST]["name"])}, FINE),
+    ("P06", {FIRST: preloaded(name="default_allreduce_packet")}, FINE),
+    ("P07", {**FINE, SECOND: preloaded(SECOND)}, {**FINE, FOUR: preloaded(FOUR)}),
+    ("P08", {FIRST: preloaded(min_message_size=0)}, FINE),
+    ("P08", {FIRST: preloaded(max_message_size=2048)}, FINE),
+    ("P09", {FIRST: near("memory", 8)}, {FIRST: near("memory", 7)}),
+    ("P09", {FIRST: near("switch", 8)}, {FIRST: near("port", 8)}),
+    ("P10", {FIRST: preloaded(reuse_resources=False)}, FINE),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "bad", "good"), PRELOADED, ids=[f"{rule}-{k}" for k, (rule, *_) in enumerate(PRELOADED)]
+)
+def test_rules_of_the_preloaded_library(tmp_path: Path, rule: str, bad: Files, good: Files) -> None:
+    for place, (files, broken) in enumerate(((bad, True), (good, False))):
+        folder = tmp_path / str(place) / PRELOAD_DIRECTORY
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(text(content))
+        judged = diagnose(folder / next(iter(files)), "mscclpp")
+        assert (rule in {finding.rule for finding in judged.findings}) == broken
+        told = {finding.rule for finding in judged.findings if finding.rule.startswith("P")}
+        assert told == ({rule} if broken else set()) or rule in ("P02", "P05", "P09")
+        assert all(finding.fix and finding.path.startswith("$") for finding in judged.findings)
+
+
+def test_the_library_that_is_not_preloaded_has_no_such_rules(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_bytes(text(preloaded(min_message_size=0, reuse_resources=False)))
+    assert not [found for found in diagnose(file, "mscclpp").findings if found.rule.startswith("P")]
+
+
+def test_packets_of_scratch_memory_that_plans_share_may_go_by_ports() -> None:
+    packed = {**across(), "protocol": "LL", "use_double_scratch_buffer": True, "reuse_resources": True}
+    found = {}
+    for letter in "so":
+        change = both(in_op(3, "name", "ppkt"), in_op(3, "src_buff", [here(letter, 0)]))
+        judged = examined(lambda: packed, change).findings
+        found[letter] = {finding.severity for finding in judged if finding.rule == "O07"}
+    assert found == {"s": {Severity.WARNING}, "o": {Severity.ERROR}}
+
+
+def test_a_file_beside_it_that_is_no_plan_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / FIRST).write_bytes(text(preloaded()))
+    for broken in (b"{", b"[]"):
+        (tmp_path / SECOND).write_bytes(broken)
+        assert not diagnose(tmp_path / FIRST, "mscclpp").findings
+
+
+def test_a_preloaded_plan_throws_where_a_size_is_no_multiple(tmp_path: Path) -> None:
+    (tmp_path / FIRST).write_bytes(text(preloaded(max_message_size=2048)))
+    sizes = dict(diagnose(tmp_path / FIRST, "mscclpp", sizes=(1024, 1032)).sizes)
+    assert sizes == {
+        1024: None,
+        1032: "it is no positive multiple of 16 bytes (1 chunks of 16 bytes), and the call throws",
+    }
+
+
+def test_exported_plans_say_where_the_library_reads_them(tmp_path: Path) -> None:
+    made = coppice.plan(coppice.load("dgx-a100", boxes=2), "all_reduce", trees=1)
+    written = coppice.export(made, "mscclpp-json", tmp_path / FIRST, size="1M:1G")
+    assert any(f"default/{FIRST}" in note for note in written.notes)
+    judged = diagnose(tmp_path / FIRST, "mscclpp", ranks=16, sizes="1M:1G")
+    assert judged.ok
+    assert {finding.rule for finding in judged.findings} == {"P08", "P10"}
+    other = coppice.plan(coppice.load("dgx-a100", boxes=1), "all_reduce")
+    assert not any("default/" in note for note in coppice.export(other, "mscclpp-json").notes)
+
+
 def test_every_rule_is_tested() -> None:
     ids = [rule.id for rule in rules_for("mscclpp")]
     assert ids == sorted(set(ids))
-    assert {rule for rule, *_ in PAIR} == set(ids)
+    assert {rule for rule, *_ in PAIR} | {rule for rule, *_ in PRELOADED} == set(ids)
 
 
 @pytest.mark.parametrize("make", SAMPLES)

@@ -30,10 +30,14 @@ from coppice.doctor.nccl import (
 )
 from coppice.doctor.open_mpi import RULES as OMPI_RULES
 from coppice.doctor.open_mpi import OmpiRulesFile
+from coppice.doctor.put_signal import RULES as PUT_SIGNAL_RULES
+from coppice.doctor.put_signal import TARGET as NCCL
+from coppice.doctor.put_signal import diagnose_put_signal
 from coppice.doctor.rccl import RING_RULES, TREE_RULES, RcclVariables
 from coppice.errors import InputError
 from coppice.export.msccl.targets import TARGETS as MSCCL_TARGETS
 from coppice.export.mscclpp.document import is_mscclpp
+from coppice.export.put_signal.document import is_put_signal
 from coppice.files import file_name, read_bytes
 from coppice.text import parse_sizes, suggestion
 
@@ -52,8 +56,9 @@ _TUNING: Mapping[str, tuple[type[TuningFile], Rulebook[Any]]] = {
 TUNING_TARGETS = tuple(_TUNING)
 """Kinds of tuning files."""
 
-TARGETS = (*MSCCL_TARGETS, MSCCLPP, *TUNING_TARGETS)
-"""Runtimes that read MSCCL XML, the executor of MSCCL++, and kinds of tuning files."""
+TARGETS = (*MSCCL_TARGETS, MSCCLPP, NCCL, *TUNING_TARGETS)
+"""Runtimes that read MSCCL XML, the executor of MSCCL++, stock NCCL (programs of puts and signals), and kinds of tuning
+files."""
 
 _TELLS = (
     (r"<graphs\b", "nccl-graph"),
@@ -82,7 +87,8 @@ def diagnose(
         ranks: Ranks of the communicator, for MSCCL XML and MSCCL++; None leaves that open.
         sizes: Message sizes M in bytes at which it is to be used, for the same, as nccl-tests counts them; or as text,
             such as ``1M:1G``.
-        options: For tuning files: what is known of the job, or texts for :meth:`coppice.doctor.given.Given.parse`.
+        options: For tuning files and programs of puts and signals: what is known of the job, or texts for
+            :meth:`coppice.doctor.given.Given.parse`.
         file: Name for messages, where ``source`` is the content.
 
     Raises:
@@ -100,18 +106,21 @@ def diagnose(
     if ranks is not None and ranks < 1:
         msg = f"expected `ranks` as a number of 1 or more, found {ranks!r}."
         raise InputError(msg)
-    if target in TUNING_TARGETS and (ranks is not None or wanted):
+    data, name = _content(source, file)
+    target = target or _told(data, name)
+    told = (*TUNING_TARGETS, NCCL)
+    if target in told and (ranks is not None or wanted):
         msg = f"`ranks` and `sizes` are for MSCCL XML: tell the doctor of {target} files by `options` (shapes=2x16)."
         raise InputError(msg)
-    if target is not None and target not in TUNING_TARGETS and options:
-        msg = "`options` is for tuning files: give `ranks` and `sizes` for MSCCL XML."
+    if target not in told and options:
+        msg = "`options` is for tuning files and nccl: give `ranks` and `sizes` for MSCCL XML."
         raise InputError(msg)
     given = options if isinstance(options, Given) else Given.parse(options or {})
-    data, name = _content(source, file)
-    if target is None:
-        return diagnose(data, _told(data, name), ranks=ranks, sizes=wanted, options=options, file=name)
     if target == MSCCLPP:
-        return diagnose_mscclpp(data, file=name, ranks=ranks, sizes=wanted)
+        beside = not _is_content(source) and os.fspath(source) == name
+        return diagnose_mscclpp(data, file=name, ranks=ranks, sizes=wanted, beside=beside)
+    if target == NCCL:
+        return diagnose_put_signal(data, file=name, given=given)
     if target in MSCCL_TARGETS:
         return diagnose_msccl(data, target, file=name, ranks=ranks, sizes=wanted)
     kind, rules = _TUNING[target]
@@ -132,6 +141,8 @@ def rules_for(target: str) -> tuple[DoctorRule[Any], ...]:
     _check_target(target)
     if target in MSCCL_TARGETS:
         return tuple(MSCCL_RULES)
+    if target == NCCL:
+        return tuple(PUT_SIGNAL_RULES)
     return tuple(MSCCLPP_RULES if target == MSCCLPP else _TUNING[target][1])
 
 
@@ -155,9 +166,15 @@ def _content(source: str | bytes | os.PathLike[str], file: str | None) -> tuple[
     """Bytes of what is to be examined, and a name for messages."""
     if isinstance(source, bytes):
         return source, file or "the file"
-    if isinstance(source, str) and ("\n" in source or source.startswith(("<", "{"))):
-        return source.encode(), file or "the file"
+    if _is_content(source):
+        return str(source).encode(), file or "the file"
     return read_bytes(source), file or file_name(source)
+
+
+def _is_content(source: str | bytes | os.PathLike[str]) -> bool:
+    """It is no path."""
+    text = isinstance(source, str) and ("\n" in source or source.startswith(("<", "{")))
+    return text or isinstance(source, bytes)
 
 
 def _told(data: bytes, file: str) -> str:
@@ -166,6 +183,8 @@ def _told(data: bytes, file: str) -> str:
     Raises:
         InputError: If it leaves that open.
     """
+    if is_put_signal(data):
+        return NCCL
     if is_mscclpp(data):
         return MSCCLPP
     text = data[: 1 << 16].decode("utf-8", errors="replace")

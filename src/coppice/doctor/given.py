@@ -34,6 +34,8 @@ OPTIONS: Mapping[str, str] = {
     "version": "version of the library, such as 2.27.7, 5.0.11, or rccl-2.21.5",
     "gpus": "GPUs of a host",
     "nics": "names of the NICs in the plug-in's list, such as mlx5_0,mlx5_1",
+    "max_connections": "CUDA_DEVICE_MAX_CONNECTIONS of the job",
+    "environment": "settings of the job, such as NCCL_RMA_DISABLE=1,NCCL_WIN_ENABLE=0",
 }
 """What can be told of a job as text, with its meaning."""
 
@@ -56,6 +58,8 @@ class Given:
         rccl: The library is RCCL.
         gpus: GPUs of a host.
         nics: Names of the NICs in the network plug-in's list.
+        max_connections: CUDA_DEVICE_MAX_CONNECTIONS.
+        environment: Settings of the job.
         warnings: What the reader of the topology remarks.
     """
 
@@ -69,6 +73,8 @@ class Given:
     rccl: bool = False
     gpus: int | None = None
     nics: tuple[str, ...] = ()
+    max_connections: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -114,6 +120,8 @@ class Given:
             rccl=version is not None and version[1] == "rccl-",
             gpus=_number(options, "gpus"),
             nics=tuple(part.strip() for part in options["nics"].split(",")) if "nics" in options else (),
+            max_connections=_number(options, "max_connections"),
+            environment=_settings(options.get("environment")),
             warnings=() if reading is None else reading.warnings,
         )
 
@@ -214,3 +222,14 @@ def _shapes(text: str | None) -> tuple[tuple[int, int], ...]:
             raise InputError(msg)
         found.append((int(match[1]), int(match[2])))
     return tuple(found)
+
+
+def _settings(text: str | None) -> dict[str, str]:
+    found = {}
+    for part in [] if text is None else text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not name or not equals:
+            msg = f"expected environment as NAME=VALUE,NAME=VALUE, found {part!r}."
+            raise InputError(msg)
+        found[name] = value
+    return found

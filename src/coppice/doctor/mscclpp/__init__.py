@@ -8,15 +8,20 @@ ends in memory that is overwritten, in ranks that wait for ever, or in wrong sum
     O   operations
     L   limits of the executor
     Z   chunks and sizes
+    P   plans that the preloaded NCCL API library reads by itself
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from coppice.doctor.framework import Diagnosis, run
 from coppice.doctor.mscclpp import channels, form, operations, room  # noqa: F401  (their rules join the table)
 from coppice.doctor.mscclpp.plan import RULES, MscclppPlan
+from coppice.doctor.mscclpp.preload import neighbours_of
 from coppice.doctor.mscclpp.room import reason_not_used
 from coppice.export.mscclpp.document import parse_document
+from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS
 
 __all__ = ["RULES", "TARGET", "diagnose_mscclpp"]
 
@@ -24,19 +29,31 @@ TARGET = "mscclpp"
 """Name of the executor as a target."""
 
 
-def diagnose_mscclpp(data: bytes, *, file: str, ranks: int | None, sizes: tuple[int, ...]) -> Diagnosis:
+def diagnose_mscclpp(
+    data: bytes, *, file: str, ranks: int | None, sizes: tuple[int, ...], beside: bool = False
+) -> Diagnosis:
     """Examine the bytes of an execution plan.
 
     Args:
         data: The bytes.
-        file: Name for messages.
+        file: Name for messages; its last parts tell whether the preloaded library would read it.
         ranks: Ranks of the communicator; None leaves that open.
         sizes: Message sizes M in bytes, as nccl-tests counts them.
+        beside: It is the path of a file, and what the library reads beside it is looked at too.
 
     Raises:
         InputError: If it is no JSON.
     """
-    subject = MscclppPlan(file=file, document=parse_document(data, file=file), ranks=ranks)
+    path = Path(file)
+    slot = PRELOAD_SLOTS.get(path.name)
+    subject = MscclppPlan(
+        file=file,
+        document=parse_document(data, file=file),
+        ranks=ranks,
+        slot=slot,
+        preloaded=slot is not None or path.parent.name == PRELOAD_DIRECTORY,
+        neighbours=neighbours_of(path) if beside and slot is not None else {},
+    )
     return run(
         subject,
         RULES,

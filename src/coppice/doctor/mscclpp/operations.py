@@ -88,8 +88,19 @@ def _silent(plan: MscclppPlan) -> Iterator[Complaint]:
 
 @RULES.rule("O07", ERROR, "no ppkt over ports", "wrong data are sent")
 def _packets_by_port(plan: MscclppPlan) -> Iterator[Complaint]:
+    reused = plan.top.get("reuse_resources") is True
     for here in plan.named("ppkt", by="port"):
-        yield here.path, "ppkt over a port channel takes the wrong memory", "use cpkt and rppkt"
+        sources = [each for _, each in entries(here.op.get("src_buff"))]
+        if reused and sources and all(each.get("type") == "s" for each in sources):
+            text = "ppkt over a port channel takes the scratch memory of the communicator's first plan"
+            yield (
+                WARNING,
+                here.path,
+                text,
+                "let all plans of a communicator reuse resources, or use cpkt and rppkt",
+            )
+        else:
+            yield here.path, "ppkt over a port channel takes the wrong memory", "use cpkt and rppkt"
 
 
 @RULES.rule("O08", ERROR, "a source for each target", "the first bytes of a buffer are sent")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from coppice.doctor.framework import Path, Place, Rulebook, Subject
 from coppice.export.mscclpp.document import JsonText, line_of, path_text
+from coppice.export.mscclpp.preload import PreloadSlot
 
 __all__ = ["RULES", "MscclppPlan", "PlanObject", "entries", "listed", "number", "slots"]
 
@@ -46,10 +47,16 @@ class MscclppPlan(Subject):
     Attributes:
         document: The file.
         ranks: Ranks of the communicator, or None if not known.
+        slot: Communicators that the preloaded NCCL API library takes a file of its name for, None for other names.
+        preloaded: It has such a name, or lies where that library looks.
+        neighbours: Other plans that the library reads beside it, by the name of the file.
     """
 
     document: JsonText
     ranks: int | None
+    slot: PreloadSlot | None = None
+    preloaded: bool = False
+    neighbours: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def locate(self, place: Place) -> tuple[int, str]:
         """Line and JSON path of a value."""

@@ -12,7 +12,7 @@ from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries,
 from coppice.export.mscclpp.limits import LIMITS
 from coppice.export.mscclpp.reader import COLLECTIVES, SCRATCH_BYTES
 
-__all__ = ["reason_not_used"]
+__all__ = ["reason_not_used", "size_range", "unit_bytes"]
 
 
 _SMALL_GPU = 104
@@ -154,6 +154,26 @@ def _largest(plan: MscclppPlan, gpu: dict[str, Any]) -> int:
     return chunk * _told(plan, gpu)
 
 
+def size_range(top: dict[str, Any]) -> tuple[int, int]:
+    """Smallest and largest message that a plan is for, in bytes.
+
+    Args:
+        top: The outermost object.
+    """
+    high = number(top.get("max_message_size"))
+    return number(top.get("min_message_size")) or 0, _NO_LIMIT if high is None else high
+
+
+def unit_bytes(plan: MscclppPlan, gpu: dict[str, Any]) -> int:
+    """Bytes of which messages must be multiples, as a GPU tells; 0 where it tells no chunks.
+
+    Args:
+        plan: The plan.
+        gpu: The GPU.
+    """
+    return _alignment(plan) * _told(plan, gpu)
+
+
 @RULES.rule("Z01", ERROR, "no rank without chunks", "the loader divides by zero")
 def _zero(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.gpus:
@@ -196,8 +216,8 @@ def _bounds(plan: MscclppPlan) -> Iterator[Complaint]:
 
 @RULES.rule("Z04", ERROR, "sizes rise", "no message uses the plan")
 def _order(plan: MscclppPlan) -> Iterator[Complaint]:
-    low, high = number(plan.top.get("min_message_size")) or 0, number(plan.top.get("max_message_size"))
-    if high is not None and high < low:
+    low, high = size_range(plan.top)
+    if high < low:
         text = f"sizes from {low} to {high} are none"
         yield ("max_message_size",), text, "write min_message_size up to max_message_size"
 
@@ -241,6 +261,23 @@ def _rings(plan: MscclppPlan) -> Iterator[Complaint]:
                 return
 
 
+@RULES.rule(
+    "Z08",
+    WARNING,
+    "resources that are reused reach scratch memory only",
+    "later calls with other buffers still use those of the first",
+)
+def _first_buffers(plan: MscclppPlan) -> Iterator[Complaint]:
+    if plan.top.get("reuse_resources") is not True:
+        return
+    for here in plan.gpus:
+        for place, buffer in entries(here.gpu.get("remote_buffers")):
+            if buffer.get("type") in ("i", "o"):
+                path = (*here.path, "remote_buffers", place)
+                text = f"buffer {buffer['type']!r} of GPU {buffer.get('rank')} is that of the first call for ever"
+                yield path, text, "drop reuse_resources, or go by way of scratch memory"
+
+
 @RULES.rule("Z07", ERROR, "alignments are multiples of 16", "sums of the last bytes are read elsewhere")
 def _aligned(plan: MscclppPlan) -> Iterator[Complaint]:
     alignment = number(plan.top.get("buffer_alignment"))
@@ -260,20 +297,19 @@ def reason_not_used(plan: MscclppPlan, size: int) -> str | None:
     if plan.ranks is not None and plan.ranks != len(found):
         return f"the plan is for {len(found)} ranks, not {plan.ranks}"
     alignment = _alignment(plan)
-    low = number(plan.top.get("min_message_size")) or 0
-    high = number(plan.top.get("max_message_size"))
+    low, high = size_range(plan.top)
     if size < low:
         return f"min_message_size is {low}"
-    if size > (_NO_LIMIT if high is None else high):
+    if size > high:
         return f"max_message_size is {high}"
     for here in found:
         told = _told(plan, here.gpu)
         if not told:
             return "a rank has no chunks"
         if not size or size % (alignment * told):
-            return (
-                f"it is no positive multiple of {alignment * told} bytes ({told} chunks of {alignment} bytes)"
-            )
+            throws = ", and the call throws" if plan.preloaded and size else ""
+            unit = f"{alignment * told} bytes ({told} chunks of {alignment} bytes)"
+            return f"it is no positive multiple of {unit}{throws}"
         if size > _largest(plan, here.gpu):
             return f"offsets above {_largest(plan, here.gpu)} bytes do not fit into 32 bits"
     return None
