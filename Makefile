@@ -18,7 +18,7 @@ CORE_SOURCES := $(filter-out %.test.cc %.perf.cc,$(wildcard cpp/*/*.cc))
 CORE_OBJECTS := $(patsubst cpp/%.cc,build/optimized/%.o,$(CORE_SOURCES))
 TEST_SOURCES := $(wildcard cpp/*/*.test.cc)
 TEST_OBJECTS := $(patsubst cpp/%.cc,build/sanitized/%.o,$(CORE_SOURCES) $(TEST_SOURCES))
-SANITIZE := -std=c++20 -O1 -g -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+SANITIZE := -std=c++20 -Og -g1 -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 .PHONY: help demo setup test test-cpp test-races test-python test-slow lint docs bench bench-cpp wheel clean
 
@@ -70,7 +70,7 @@ build/cpp_tests: $(TEST_OBJECTS)
 	$(CXX) $(SANITIZE) $^ -pthread -o $@
 
 test-cpp:
-	@$(MAKE) --no-print-directory -j$(JOBS) build/cpp_tests
+	+@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) build/cpp_tests
 	./build/cpp_tests
 
 # Ranks as threads over the shared-memory executor: ten thousand runs without a data race (ten minutes or more).
@@ -95,7 +95,10 @@ test-python: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
-test: setup lint test-cpp test-python
+# Types are checked on one core while the other compiles.
+test: setup
+	@$(MAKE) --no-print-directory -j$(JOBS) lint test-cpp
+	@$(MAKE) --no-print-directory test-python
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py

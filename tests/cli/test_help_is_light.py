@@ -24,8 +24,8 @@ from coppice.planners.synthesis.catalogue import METHODS
 from coppice.selection import LIBRARIES
 from coppice.selection.nccl import SETTINGS
 from coppice.topology.composition.fabric import FABRIC_KINDS
+from coppice.tuning.building import NCCL_PLUGINS
 from coppice.tuning.exports import FORMS
-from coppice.tuning.nccl_plugin import NAME
 from coppice.tuning.table import LIBRARIES as TUNED
 
 HEAVY = {"numpy", "highspy", "coppice._core", "msgspec", "multiprocessing", "rich.console", "rich.progress"}
@@ -75,7 +75,7 @@ def test_lists_of_names_are_those_of_their_rooms() -> None:
     assert tuple(SETTINGS) == names.COST_INPUTS
     assert tuple(TUNED) == names.TUNED
     assert tuple(FORMS) == names.TUNING_FORMS
-    assert names.PLUGIN == NAME
+    assert tuple(NCCL_PLUGINS) == names.PLUGINS
     assert tuple(TARGETS) == names.MSCCL_RUNTIMES
     assert tuple(TUNING_TARGETS) == names.TUNING_FILES
     assert tuple(OPTIONS) == names.JOB_FACTS

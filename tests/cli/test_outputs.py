@@ -77,11 +77,13 @@ COMMANDS = {
     "tune fit --output": f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json",
     "tune report --output": f"tune report {RUNS}",
     "tune export --output": "tune export table.csv --to ompi-rules",
+    "tune plugin settings --output": "tune plugin settings NCCL_ALGO=Ring",
 }
 
 WITHOUT = {
     "bench --output": "is started by a launcher",
     "probe --output": "is started by a launcher",
+    "probe --costs": "is started by a launcher",
     "design --output": "is a folder",
     "switch export --output": "is a folder",
     "tune sweep --output": "measures a library",

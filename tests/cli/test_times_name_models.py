@@ -94,6 +94,7 @@ OTHERS = {
     "tune from-logs": "measured times",
     "tune report": "measured times",
     "tune plugin build": "no times",
+    "tune plugin settings": "no times",
     "switch export": "no times",
     "switch xdp": "counts",
     "switch check": "no times",

@@ -95,6 +95,7 @@ PRINTING = {
     ),
     "tune fit": (f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json -o table.csv",),
     "tune export": ("tune export given.csv --to ompi-rules -o rules.conf",),
+    "tune plugin settings": ("tune plugin settings NCCL_ALGO=Ring -o site.conf",),
     "switch check": ("switch check --elements 2", "switch check --losses 1 --most-states 50"),
     "switch export": ("switch export --to p4 --workers 32 --slots 8192 --values 256 -o rack",),
     "tune report": (f"tune report {RUNS} -o tuning.html",),

@@ -104,6 +104,7 @@ def test_both_classes_of_rates(run: Run) -> None:
     assert records[1]["rows"][0]["time_us"] > records[0]["rows"][0]["time_us"]
 
 
+@pytest.mark.slow
 def test_gain(run: Run) -> None:
     arguments = ("dgx-a100", "--boxes", "1,2", "--gain", "--sizes", "64M", "-j", "1", "-c", "all_gather")
     done = run(*arguments)

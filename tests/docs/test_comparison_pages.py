@@ -42,6 +42,7 @@ def test_page_has_all_rows(script: ModuleType) -> None:
                 assert section.count(f"\n| {collective} | {size} | ") == 1
 
 
+@pytest.mark.slow
 def test_one_cluster_is_current(script: ModuleType) -> None:
     cluster = next(each for each in script.clusters() if each.name == "h100")
     fresh = script.section(cluster, collectives=(Collective.ALL_GATHER, Collective.ALL_TO_ALL))

@@ -30,7 +30,13 @@ def test_jobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "count"), [("tuning.md", 2), ("selection.md", 3), ("iteration.md", 19), ("jobs.md", 4)]
+    ("page", "count"),
+    [
+        ("tuning.md", 2),
+        ("selection.md", 3),
+        pytest.param("iteration.md", 19, marks=pytest.mark.slow),
+        ("jobs.md", 4),
+    ],
 )
 def test_commands(page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -30,6 +30,7 @@ def test_the_program_prints_what_is_shown(tmp_path: Path) -> None:
     assert "".join(printed) == shown[at + 1].text
 
 
+@pytest.mark.slow
 def test_the_table_has_the_columns_and_rows_that_are_shown() -> None:
     """All but the times is what the command prints."""
     pytest.importorskip("torch", reason="torch is not installed (TORCH=0)")

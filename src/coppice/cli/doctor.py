@@ -10,6 +10,7 @@ import typer
 from coppice.cli.options.inputs import JsonOption, parse_settings
 from coppice.cli.options.names import JOB_FACTS, MSCCL_RUNTIMES, TUNING_FILES
 from coppice.cli.output.render import print_json, print_lines, print_note
+from coppice.errors import InputError
 from coppice.text import parse_sizes
 
 __all__ = ["doctor"]
@@ -18,7 +19,10 @@ __all__ = ["doctor"]
 def doctor(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="MSCCL XML, MSCCL++ JSON or tuning file; - is standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="MSCCL XML, MSCCL++ JSON, put/signal program or tuning file; - is standard input.",
+        ),
     ],
     *,
     target: Annotated[
@@ -26,8 +30,8 @@ def doctor(
         typer.Option(
             "--target",
             metavar="NAME",
-            help=f"Runtime that is to read MSCCL XML ({', '.join(MSCCL_RUNTIMES)}), mscclpp, or kind of a tuning file "
-            f"({', '.join(TUNING_FILES)}).",
+            help=f"Runtime that is to read MSCCL XML ({', '.join(MSCCL_RUNTIMES)}), mscclpp, nccl for a put/signal "
+            f"program, or kind of a tuning file ({', '.join(TUNING_FILES)}).",
         ),
     ],
     ranks: Annotated[
@@ -44,7 +48,22 @@ def doctor(
         typer.Option(
             "--option",
             metavar="KEY=VALUE",
-            help=f"Tuning files: what is known of the job, out of {', '.join(JOB_FACTS)}; may be repeated.",
+            help=f"Tuning files, nccl: what is known of the job, out of {', '.join(JOB_FACTS)}; may be repeated.",
+        ),
+    ] = None,
+    nccl: Annotated[
+        str | None,
+        typer.Option(
+            "--nccl", metavar="VERSION", help="Put/signal programs: version of NCCL, such as 2.30.7."
+        ),
+    ] = None,
+    max_connections: Annotated[
+        int | None,
+        typer.Option(
+            "--cuda-max-connections",
+            min=1,
+            metavar="N",
+            help="Put/signal programs: CUDA_DEVICE_MAX_CONNECTIONS of the job.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -64,13 +83,19 @@ def doctor(
       coppice doctor algo.xml --target rccl
       coppice doctor algo.xml --target rccl --ranks 16 --size 1M:1G
       coppice doctor plan.mscclpp.json --target mscclpp --ranks 8 --size 1M:1G
+      coppice doctor plan.psp.json --target nccl --nccl 2.30 --cuda-max-connections 1
       coppice doctor table.csv --target nccl-tuner --option dialect=rccl-builtin --option log=nccl.log
       coppice doctor rules.conf --target ompi-rules --option shapes=4x32,1x8 --option version=5.0.11
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.doctor import Given, diagnose
 
     told = parse_settings(options or (), option="--option")
-    given = Given.parse(told) if target in TUNING_FILES else None
+    if target != "nccl" and (nccl is not None or max_connections is not None):
+        msg = f"--nccl and --cuda-max-connections go with --target nccl, found {target}: leave them out."
+        raise InputError(msg)
+    told |= {} if nccl is None else {"version": nccl}
+    told |= {} if max_connections is None else {"max_connections": str(max_connections)}
+    given = Given.parse(told) if target in (*TUNING_FILES, "nccl") else None
     for warning in given.warnings if given else ():
         print_note(f"warning: {warning}")
     diagnosis = diagnose(

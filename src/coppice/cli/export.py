@@ -352,6 +352,7 @@ _KINDS = {
     OptionKind.NUMBER: "N",
     OptionKind.FLAG: "yes|no",
     OptionKind.NAMES: "A,B,...",
+    OptionKind.SIZE: "SIZE",
     OptionKind.SIZES: "SIZES",
     OptionKind.FILE: "FILE",
     OptionKind.MODEL: "NAME|FILE",
@@ -374,7 +375,8 @@ def option_help(indent: str = "    ") -> str:
     for name, chosen in FORMATS.items():
         if name in RUNTIMES:
             continue
-        lines = textwrap.wrap(f"--to {name}: {chosen.summary} Its --option KEY=VALUE:", _WIDTH)
+        options = " Its --option KEY=VALUE:" if chosen.options else ""
+        lines = textwrap.wrap(f"--to {name}: {chosen.summary}{options}", _WIDTH)
         for key, option in _own_options(name).items():
             values = "|".join(option.choices) if option.choices else _KINDS[option.kind]
             head = f"  {key}={values}"

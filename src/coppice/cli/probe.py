@@ -35,6 +35,15 @@ def probe(
         ),
     ] = None,
     engine: EngineOption = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            "--costs",
+            metavar="FILE",
+            help="Instead, measure what puts, signals, waits and kernels cost on the device of `--engine put-signal`, "
+            "and write what their simulation takes.",
+        ),
+    ] = None,
     rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Rounds of each experiment.")] = 3,
     timeout: TimeoutOption = 300.0,
     boxes: BoxesOption = None,
@@ -50,6 +59,7 @@ def probe(
     Examples:
       torchrun --nproc-per-node 8 -m coppice probe -o measured.json
       mpirun -np 16 coppice probe --engine mpi --expect cluster.json
+      torchrun --nproc-per-node 8 -m coppice probe --engine put-signal --costs costs.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.run.engines.launched import engine_name, open_engine
     from coppice.run.probe.network import probe_network
@@ -58,6 +68,9 @@ def probe(
     if expect is None and (boxes is not None or settings):
         msg = "--boxes and --set go with --expect PRESET: add it, or leave them out."
         raise InputError(msg)
+    if costs is not None:
+        _probe_costs(costs, engine, expect, output, rounds=rounds, timeout_s=timeout, as_json=as_json)
+        return
     end = open_engine(engine_name(engine), timeout_s=timeout)
     try:
         expected = None if expect is None else load_topology(expect, boxes=boxes, settings=settings)
@@ -77,6 +90,41 @@ def probe(
     finally:
         end.close()
     found.require_rates()
+
+
+def _probe_costs(
+    path: Path,
+    engine: str | None,
+    expect: str | None,
+    output: Path | None,
+    *,
+    rounds: int,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    from coppice.files import write_atomically
+    from coppice.run.engines.launched import engine_name, open_engine
+    from coppice.run.engines.put_signal.engine import PutSignalEngine
+    from coppice.run.probe.put_signal_costs import measure_put_signal_costs
+    from coppice.simulation.put_signal_costs import encode_put_signal_costs
+
+    if engine not in (None, "put-signal") or expect is not None or output is not None:
+        msg = "--costs goes with --engine put-signal, and without --expect and -o: leave them out."
+        raise InputError(msg)
+    end = open_engine(engine_name("put-signal"), timeout_s=timeout_s)
+    try:
+        assert isinstance(end, PutSignalEngine)  # what it opens by that name
+        found = measure_put_signal_costs(end, rounds=rounds, timeout_s=timeout_s)
+        if end.rank:
+            return
+        text = encode_put_signal_costs(found, measured=f"{end.ranks} ranks on {end.device.name}")
+        write_atomically(path, text.encode())
+        if as_json:
+            print_json(found)
+        else:
+            print_lines([f"{name:16} {value:.4g}" for name, value in found.items()])
+    finally:
+        end.close()
 
 
 def _words(found: Probed) -> list[str]:

@@ -9,6 +9,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_note
+from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 from coppice.text import bandwidth_text, percent_text, plural
 
@@ -23,14 +24,27 @@ __all__ = ["PlanArgument", "verify"]
 PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="Plan file; - is standard input.")]
 
 
-def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
+SchedulesOption = Annotated[
+    int,
+    typer.Option(
+        "--schedules",
+        metavar="N",
+        min=0,
+        help="Adversarial schedules under which a program of puts and signals is run as well, with data.",
+    ),
+]
+
+
+def verify(plan: PlanArgument, *, schedules: SchedulesOption = 0, as_json: JsonOption = False) -> None:
     """Check that a plan does what it claims, by counting; nothing about its planner is believed.
 
     Trees span the ranks, roots carry their shares, paths follow links of the topology, switches do not copy
     unless they can, every byte arrives (exactly once where it is added), and no link carries more than the
     claimed time allows. An MSCCL XML file is run symbolically instead: it must not stand still with the connections
     that its protocol has, have no race, and bring about what its collective promises. So is an execution plan of
-    MSCCL++, where every put must be signalled as well. Exit code 1 if anything fails.
+    MSCCL++, where every put must be signalled as well, and a program of puts and signals, which must be right in every
+    order that stock NCCL allows; with `--schedules` it is also run, with data, in orders that try to break it. Exit
+    code 1 if anything fails.
 
     \b
     Examples:
@@ -38,14 +52,22 @@ def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
       coppice plan dgx-a100 --collective all_gather -o - | coppice verify - --json
       coppice verify algo.xml
       coppice verify plan.mscclpp.json
+      coppice verify plan.psp.json --schedules 1000
       coppice export plan.json --to msccl-xml --target msccl | coppice verify -
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.export.msccl.document import is_xml
     from coppice.export.mscclpp.document import is_mscclpp
+    from coppice.export.put_signal.document import is_put_signal
     from coppice.schedule.files.plan_file import decode_plan
     from coppice.schedule.verification.verify import verify as check
 
     data, name = read_bytes(plan), file_name(plan)
+    if is_put_signal(data):
+        _verify_put_signal(data, name=name, schedules=schedules, as_json=as_json)
+        return
+    if schedules:
+        msg = f"expected a program of puts and signals for `schedules={schedules}`, found another file in {name}."
+        raise InputError(msg)
     if is_xml(data) or is_mscclpp(data):
         _verify_program(data, name=name, as_json=as_json)
         return
@@ -176,6 +198,56 @@ def _verify_program(data: bytes, *, name: str, as_json: bool) -> None:
         ("checked", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.checked.items())),
         ("run", run),
     ]
+    verdict = "verified" if report.ok else "FAILED"
+    print_fields(
+        f"{program.collective} of {plural(program.num_ranks, 'rank')} ({program.name}): {verdict}", fields
+    )
+    report.require_ok()
+
+
+def _verify_put_signal(data: bytes, *, name: str, schedules: int, as_json: bool) -> None:
+    """Verify a program of puts and signals, and print what was found."""
+    from coppice.export.put_signal.document import parse_put_signal
+    from coppice.program.put_signal.verify import verify_put_signal
+
+    with Stages() as stages:
+        stages.begin("reading the file")
+        program = parse_put_signal(data, file=name).program
+        stages.begin("verifying the program")
+        report = verify_put_signal(program, schedules=schedules)
+    messages = program.messages
+    ways = {"in place": program.in_place, "out of place": program.out_of_place}
+    if as_json:
+        print_json(
+            {
+                "collective": program.collective.value,
+                "name": program.name,
+                "ranks": program.num_ranks,
+                "verified": report.ok,
+                "failures": list(report.failures),
+                "in_place": program.in_place,
+                "out_of_place": program.out_of_place,
+                "graph_safe": report.graph_safe,
+                "chunks": program.num_chunks,
+                "staging_chunks": int(program.staging.max(initial=0)),
+                "messages_of_a_gpu": int(messages.max()),
+                "communicators": program.num_communicators,
+                "checked": report.checked,
+            }
+        )
+        report.require_ok()
+        return
+    fields = [("failure", sentence) for sentence in report.failures]
+    fields += [
+        ("checked", ", ".join(f"{count} {name}" for name, count in report.checked.items())),
+        ("run", " and ".join(way for way, meant in ways.items() if meant)),
+        ("messages", f"up to {int(messages.max())} of a GPU"),
+        ("staging", f"{int(program.staging.max(initial=0))} of {plural(program.num_chunks, 'chunk')}"),
+    ]
+    if report.graph_safe is not None:
+        fields.append(
+            ("captured", "as a graph as well" if report.graph_safe else "as a graph it stands still")
+        )
     verdict = "verified" if report.ok else "FAILED"
     print_fields(
         f"{program.collective} of {plural(program.num_ranks, 'rank')} ({program.name}): {verdict}", fields

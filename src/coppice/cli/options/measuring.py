@@ -80,7 +80,9 @@ def chosen_model(name: str | None, *, overhead: float | None = None, **changes: 
 
 EngineOption = Annotated[
     str | None,
-    typer.Option("--engine", metavar="torch|mpi|shm", help="What moves the data [default: by the launcher]."),
+    typer.Option(
+        "--engine", metavar="torch|mpi|shm|put-signal", help="What moves the data [default: by the launcher]."
+    ),
 ]
 
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Longest wait for another rank, s.")]

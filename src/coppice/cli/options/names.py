@@ -15,7 +15,7 @@ __all__ = [
     "OVERLAPS",
     "P4_VARIANTS",
     "PIPELINE_ORDERS",
-    "PLUGIN",
+    "PLUGINS",
     "POLICIES",
     "SELECTING",
     "SWITCH_TARGETS",
@@ -70,14 +70,14 @@ COST_INPUTS = (
 )
 """Inputs of NCCL's cost model."""
 
-TUNED = ("open-mpi", "mpich", "nccl", "rccl")
+TUNED = ("open-mpi", "mpich", "nccl", "rccl", "put-signal")
 """Libraries that can be tuned."""
 
-TUNING_FORMS = ("nccl-tuner", "rccl-csv", "ompi-rules", "mpich-env")
+TUNING_FORMS = ("nccl-tuner", "rccl-csv", "ompi-rules", "mpich-env", "put-signal-rules")
 """Forms in which libraries read rules."""
 
-PLUGIN = "libnccl-tuner-coppice.so"
-"""File of the tuner plugin."""
+PLUGINS = ("tuner", "net", "env")
+"""Plugins of NCCL and RCCL."""
 
 MSCCL_RUNTIMES = ("rccl", "azure-executor", "msccl")
 """Runtimes that read MSCCL XML."""
@@ -93,7 +93,20 @@ TUNING_FILES = (
 )
 """Kinds of tuning files that the doctor judges."""
 
-JOB_FACTS = ("dialect", "topology", "boxes", "log", "dump", "shapes", "channels", "version", "gpus", "nics")
+JOB_FACTS = (
+    "dialect",
+    "topology",
+    "boxes",
+    "log",
+    "dump",
+    "shapes",
+    "channels",
+    "version",
+    "gpus",
+    "nics",
+    "max_connections",
+    "environment",
+)
 """What the doctor can be told of a job."""
 
 SYNTHESIS_METHODS = ("sccl", "taccl", "te-ccl", "tacos", "syccl", "blink")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption, OutputOption
+from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings
 from coppice.cli.options.measuring import LauncherWordsOption
-from coppice.cli.options.names import PLUGIN, TUNING_FORMS
+from coppice.cli.options.names import PLUGINS, TUNING_FORMS
 from coppice.cli.output.breaking import room_of
 from coppice.cli.output.render import print_json, print_lines, print_note, to_stdout, write_text
 from coppice.errors import CheckError
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "export", "plugin_app"]
 
-plugin_app = typer.Typer(
-    no_args_is_help=True, help="The tuner plugin by which NCCL and RCCL read a tuner table."
-)
+plugin_app = typer.Typer(no_args_is_help=True, help="Plugins by which NCCL and RCCL do as Coppice says.")
 
 
 def export(
@@ -57,37 +55,83 @@ def export(
 
 @plugin_app.callback()
 def plugin() -> None:
-    """The tuner plugin by which NCCL and RCCL read a tuner table."""
+    """Plugins by which NCCL and RCCL do as Coppice says."""
 
 
 @plugin_app.command("build")
 def build(
+    kind: Annotated[
+        str, typer.Argument(metavar=f"[{'|'.join(PLUGINS)}]", help="Which plugin [default: tuner].")
+    ] = "tuner",
     *,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")] = Path(
-        PLUGIN
-    ),
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="File to write [default: as NCCL looks for it]."),
+    ] = None,
     compiler: Annotated[
-        str | None, typer.Option("--cc", metavar="COMMAND", help="C11 compiler [default: $CC, else cc].")
+        str | None,
+        typer.Option(
+            "--cc",
+            metavar="COMMAND",
+            help="C11 compiler, for env C++17, for net C++20 [default: $CC, cc; $CXX, c++].",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compile the plugin: C11, without CUDA and NCCL; API versions 3 to 6, that is NCCL 2.22 and later.
+    """Compile a plugin, without CUDA and NCCL.
 
-    It changes a call only where a line of the table holds and the library offers what the line names.
+    tuner picks algorithms by a tuner table (API versions 3 to 6: NCCL 2.22 and later): it changes a call only where a
+    line of the table holds and the library offers what the line names. net carries all-reduce, all-gather and
+    reduce-scatter between nodes by trees over TCP (network and collective network, versions 8 to 12). env hands
+    settings of `coppice tune plugin settings` to jobs that set nothing themselves (versions 1 and 2: NCCL 2.28.7 and
+    later).
 
     \b
     Examples:
       coppice tune plugin build -o libnccl-tuner-coppice.so
+      coppice tune plugin build net
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.tuning.nccl_plugin import TABLE_VARIABLE, build_plugin
+    from coppice.tuning.building import NCCL_PLUGINS, build_plugin
 
-    path = build_plugin(output, compiler=compiler)
-    use = f"export NCCL_TUNER_PLUGIN={path} {TABLE_VARIABLE}=/path/of/table.csv"
-    undo = "unset NCCL_TUNER_PLUGIN"
+    path = build_plugin(output, kind=kind, compiler=compiler)
+    made = NCCL_PLUGINS[kind]
+    use = f"export {made.variable}={path} {made.settings}"
+    undo = f"unset {made.variable}"
     if as_json:
         print_json({"output": str(path), "use": use, "undo": undo})
         return
     print_lines([f"written to {path}", f"use:  {use}", f"undo: {undo}"])
+
+
+@plugin_app.command("settings")
+def settings(
+    given: Annotated[
+        list[str], typer.Argument(metavar="NAME=VALUE...", help="Variables of NCCL, RCCL or Coppice.")
+    ],
+    *,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a site's settings for the env plugin: files are checked, and named absolutely.
+
+    A job's own environment wins over the file.
+
+    \b
+    Examples:
+      coppice tune plugin settings NCCL_ALGO=Ring NCCL_BUFFSIZE=8388608 -o site.conf
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.tuning.settings import SETTINGS_VARIABLE, settings_text
+    from coppice.version import __version__
+
+    if as_json:
+        to_stdout(output or Path("-"), as_json=True, holds="the settings", instead="site.conf")
+    pairs = parse_settings(given, option="NAME=VALUE")
+    write_text(settings_text(pairs, notes=[f"written by coppice {__version__}"]), output)
+    use = f"export NCCL_ENV_PLUGIN=coppice {SETTINGS_VARIABLE}={output.absolute() if output else 'FILE'}"
+    if as_json:
+        print_json({"output": str(output), "settings": dict(pairs), "use": use})
+        return
+    print_note(f"note: use: {use}; take it back: unset {SETTINGS_VARIABLE}")
 
 
 def check(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.options.completion import collective_names
-from coppice.cli.options.inputs import JsonOption, OutputOption, with_options
+from coppice.cli.options.completion import algorithm_names, collective_names
+from coppice.cli.options.inputs import JsonOption, OutputOption, load_topology, with_options
 from coppice.cli.options.measuring import LauncherWordsOption, SteppedSizes
 from coppice.cli.options.names import TUNED
 from coppice.cli.output.kept import keeps
@@ -71,6 +71,24 @@ def sweep(
     ll128: Annotated[
         bool, typer.Option("--ll128", help="Force LL128 too: it may corrupt data where NCCL has it off.")
     ] = False,
+    algorithms: Annotated[
+        str,
+        typer.Option(
+            "--algorithm",
+            "-a",
+            metavar="LIST",
+            help="What puts: forest and names of `coppice algorithms`, each beside the library's own collective.",
+            autocompletion=algorithm_names,
+        ),
+    ] = "forest,ring",
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology",
+            metavar="TOPOLOGY",
+            help="What put-signal plans for [default: one switch between all ranks].",
+        ),
+    ] = None,
     timeout: Annotated[
         float | None,
         typer.Option("--timeout", min=1, help="Stop after so many seconds; with nccl-tests, each run."),
@@ -86,6 +104,7 @@ def sweep(
     Examples:
       coppice tune sweep --library open-mpi --collective all_reduce -b 1K -e 64M --ranks 8 -o runs.jsonl
       coppice tune sweep --library mpich --collective all_gather,broadcast --lab lab -o runs.jsonl
+      torchrun --nproc-per-node 8 -m coppice tune sweep --library put-signal --topology dgx-h100 -o runs.jsonl
       coppice tune sweep --library nccl --tests ~/nccl-tests/build --launcher "mpirun -np 16 -npernode 8" -o runs.jsonl
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.tuning.sweep import sweep_mpi
@@ -125,6 +144,32 @@ def sweep(
             timeout_s=timeout,
         )
         _tell_end(output, library, as_json=as_json)
+        return
+    if library == "put-signal":
+        from coppice.run.engines.launched import engine_name, open_engine
+        from coppice.run.engines.put_signal.engine import PutSignalEngine
+        from coppice.tuning.put_signal_sweep import sweep_put_signal
+
+        end = open_engine(engine_name(library), timeout_s=timeout or 300.0)
+        assert isinstance(end, PutSignalEngine)  # what it opens by that name
+        try:
+            sweep_put_signal(
+                end,
+                load_topology(topology)
+                if topology
+                else load_topology("star", settings=[f"gpus={end.ranks}"]),
+                collectives=chosen_collectives(collective),
+                sizes=stepped.sizes(least=4),
+                algorithms=[name.strip() for name in algorithms.split(",") if name.strip()],
+                rounds=rounds,
+                output=output,
+                say=lambda line: typer.echo(line, err=as_json),
+                timeout_s=timeout or 300.0,
+            )
+        finally:
+            end.close()
+        if end.rank == 0:
+            _tell_end(output, library, as_json=as_json)
         return
     spec = Spec(
         library=library,
