@@ -5,13 +5,19 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import pytest
+
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from support.shared_data import forest_oracle
 
-__all__ = ["ENTRIES", "NAMES", "oracle_topology"]
+__all__ = ["ENTRIES", "NAMES", "SAMPLED_NAMES", "oracle_topology"]
 
 ENTRIES: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in forest_oracle()}
 NAMES = list(ENTRIES)
+SAMPLED_NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] if at % 3 else []) for at, name in enumerate(NAMES)
+]
+"""All of them, two thirds among the slow tests: where each takes a second."""
 
 
 def oracle_topology(name: str) -> Topology:
