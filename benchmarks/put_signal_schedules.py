@@ -1,11 +1,12 @@
 """Every reference topology, collective and planner under adversarial schedules: what the slow tests' sweep takes.
 
-Usage: python benchmarks/put_signal_schedules.py [--planner P ...] [--minutes M] [--figures FILE] [--write]
+Usage: python benchmarks/put_signal_schedules.py [--planner P ...] [--minutes M] [--write]
 
 Runs what `tests/program/put_signal/test_put_signal_twin.py` runs under its mark `slow`, one case (topology, planner,
-collective) after the other, small topologies first; a case is all its programs, three sizes of chunks, in place and out
-of place. What has been done is kept in FILE, and a further call goes on from there; after M minutes no case is begun.
---write replaces the table of put_signal_schedules.md. It needs the reference data (COPPICE_SHARED, as the tests do).
+collective) after the other, small topologies first; a case is all its programs, in place and out of place, with chunks
+of three sizes. What has been done is kept in put_signal_schedules.json (or --figures FILE), and a further call goes on
+from there; delete a case there to run it anew. After M minutes no case is begun. --write replaces the table of
+put_signal_schedules.md. It needs the reference data (COPPICE_SHARED, as the tests do).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def cases(planners: list[str]) -> Iterator[tuple[str, str, str]]:
 
 def measured(name: str, planner: str, collective: str, schedules: int) -> dict[str, Any]:
     """Run a case."""
-    found = {"programs": 0, "runs": 0, "actions": 0, "seconds": 0.0}
+    found = {"schedules": schedules, "programs": 0, "runs": 0, "actions": 0, "seconds": 0.0}
     for _, program in SWEEP.programs_of(ORACLE.oracle_topology(name), planner, Collective(collective)):
         begin = process_time()
         done = SWEEP.run_in_every_way(program, schedules)
@@ -56,7 +57,12 @@ def measured(name: str, planner: str, collective: str, schedules: int) -> dict[s
         found["programs"] += 1
         found["runs"] += done.runs
         found["actions"] += done.actions
-    return found
+    return {**found, "seconds": round(found["seconds"], 3)}
+
+
+def written(figures: dict[str, dict[str, Any]]) -> str:
+    """Figures as JSON, a line for each case."""
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(figures[key])}" for key in figures) + "\n}\n"
 
 
 def table(figures: dict[str, dict[str, Any]]) -> str:
@@ -101,21 +107,22 @@ def main() -> None:
     parser.add_argument("--schedules", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--planner", choices=PLANNERS, action="append")
-    parser.add_argument("--figures", type=Path)
+    parser.add_argument("--figures", type=Path, default=PAGE.with_suffix(".json"))
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     figures: dict[str, dict[str, Any]] = {}
-    if given.figures is not None and given.figures.is_file():
+    if given.figures.is_file():
         figures = json.loads(given.figures.read_text())
     begin, asked = monotonic(), list(cases(given.planner or list(PLANNERS)))
     for name, planner, collective in asked:
         key = f"{name} {planner} {collective}"
-        if key in figures or monotonic() - begin > 60 * given.minutes:
+        is_done = key in figures and figures[key]["schedules"] >= given.schedules
+        if is_done or monotonic() - begin > 60 * given.minutes:
             continue
         figures[key] = measured(name, planner, collective, given.schedules)
         sys.stderr.write(f"{key}: {figures[key]}\n")
-        if given.figures is not None:
-            given.figures.write_text(json.dumps(figures, indent=1))
+        given.figures.write_text(written(figures))
+    figures = {key: each for key, each in figures.items() if each["schedules"] >= given.schedules}
     every = len(NAMES) * len(PLANNERS) * len(COLLECTIVES)
     text = f"{len(figures)} of {every} cases, {given.schedules:,} schedules each.\n\n{table(figures)}"
     if not given.write:
