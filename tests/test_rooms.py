@@ -7,6 +7,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,13 @@ def room_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else "__init__"
 
 
-def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imported_modules(path: Path) -> tuple[tuple[int, str], ...]:
     """(line, module) of every import of our own, inside functions as well; modules taken from a package too."""
+    return tuple(imports_in(path))
+
+
+def imports_in(path: Path) -> Iterator[tuple[int, str]]:
     package = name_of(path) if path.name == "__init__.py" else name_of(path).rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(), filename=str(path))):
         if isinstance(node, ast.Import):
