@@ -1,12 +1,16 @@
-"""Settings of all tests: a busy machine may be slow to draw examples, and that is no failure."""
+"""Settings of all tests: what a busy machine takes long for is no failure, and each process keeps to one core."""
 
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Read when numpy or torch is loaded. Arrays of tests are small: threads that share them out would mostly spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
