@@ -48,7 +48,8 @@ $(VENV)/.dev: $(VENV)/.package pyproject.toml
 	$(PIP) install -q $$($(BIN)/python -c "import tomllib; print(*(repr(d) for d in tomllib.load(open('pyproject.toml','rb'))['dependency-groups']['dev']))" | tr -d "'")
 	@touch $@
 
-$(VENV)/.torch: $(BIN)/python
+# Behind the other packages, since two pips at a time would install what both need.
+$(VENV)/.torch: $(BIN)/python | $(VENV)/.dev
 	$(PIP) install -q torch==2.13.0
 	@touch $@
 
@@ -106,9 +107,10 @@ test-python: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
-# All cores compile; then types are checked on one while the C++ tests, one process, run on another.
-test: setup
-	@$(MAKE) --no-print-directory -j$(JOBS) build/cpp_tests
+# All cores compile, also while pip, one process, unpacks; then types are checked on one while the C++ tests, one process
+# as well, run on another.
+test:
+	@$(MAKE) --no-print-directory -j$(JOBS) setup build/cpp_tests
 	@$(MAKE) --no-print-directory -j$(JOBS) lint test-cpp
 	@$(MAKE) --no-print-directory test-python
 
