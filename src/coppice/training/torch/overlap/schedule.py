@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -33,7 +34,7 @@ from coppice.training.torch.overlap.recorder import Recorder
 from coppice.training.torch.overlap.recording import Readers
 from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, require_whole, sparse_sums
 from coppice.training.torch.overlap.streams import Streams
-from coppice.training.torch.overlap.trained import require_alike, trained_parameters
+from coppice.training.torch.overlap.trained import require_alike, require_same_way, trained_parameters
 from coppice.training.torch.overlap.tuner import TrainingTuner, TuningOptions
 from coppice.training.torch.overlap.unused import UsedTensors, require_whole_gradients
 from coppice.training.torch.servers.carrier import ServerCarrier
@@ -76,6 +77,15 @@ class OverlapSchedule:
         self._streams = streams
         self._timeout_s = timeout_s
         self._names, self._trained = trained_parameters(model, optimizer)
+        told: dict[str, object] = {
+            "tune": tuning.mode,
+            "trials": tuning.trials,
+            "window": tuning.window,
+            "recorded": recorded,
+        }
+        told |= {"network": network, "unused": unused, "servers": None if servers is None else list(servers)}
+        options = msgspec.structs.asdict(policy.settings)
+        require_same_way({"policy": policy.name, **options, **told}, streams.group("network"))
         require_alike(self._names, self._trained, streams.group("network"))
         self._places = {id(parameter): place for place, parameter in enumerate(self._trained)}
         with torch.no_grad():
