@@ -378,17 +378,34 @@ class OverTorch(OnGpu):
             self.coming[peer] = self.coming[peer][count:] + self.coming[peer][:count]  # for the next run
 
 
+def refused(words: str) -> int:
+    """Say what is missing; the exit status."""
+    sys.stderr.write(f"error: {words}.\n")
+    return 2
+
+
 def run_on_gpus(program: dict[str, Any], given: argparse.Namespace) -> int:
     """Run a rank that torchrun started."""
-    import torch
-    import torch.distributed as dist
+    if "RANK" not in os.environ:
+        return refused(
+            f"expected the variables of torchrun, found no RANK: `torchrun ... FILE --engine {given.engine}`"
+        )
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks != program["ranks"]:
+        return refused(f"expected {program['ranks']} ranks, as the plan has, found {ranks}: start as many")
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError as error:
+        return refused(f"expected PyTorch for --engine {given.engine}, found none ({error}): install it")
+    if not torch.cuda.is_available():
+        return refused(
+            "expected a GPU, found none that torch sees: leave --engine out to run on NumPy arrays"
+        )
 
     rank, device = int(os.environ["RANK"]), f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     torch.cuda.set_device(device)
     dist.init_process_group("nccl" if given.engine == "torch" else "gloo")
-    if dist.get_world_size() != program["ranks"]:
-        sys.stderr.write(f"expected {program['ranks']} ranks, found {dist.get_world_size()}.\n")
-        return 2
     rest = {"in_place": given.in_place, "elements": given.elements, "device": device}
 
     def share(value: Any) -> Any:
@@ -415,8 +432,9 @@ def run_on_gpus(program: dict[str, Any], given: argparse.Namespace) -> int:
         run_rank(program, rank, engine)
         engine.join()
         took = time.perf_counter() - began
-        wrong += not engine.right(seed)
-        sys.stdout.write(f"rank {rank}, run {seed}: {took * 1e3:.3f} ms, {'wrong' if wrong else 'right'}\n")
+        right = engine.right(seed)
+        wrong += not right
+        sys.stdout.write(f"rank {rank}, run {seed}: {took * 1e3:.3f} ms, {'right' if right else 'wrong'}\n")
         dist.barrier()
     dist.destroy_process_group()
     return 1 if wrong else 0
@@ -424,21 +442,35 @@ def run_on_gpus(program: dict[str, Any], given: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what the command line asks for; the exit status."""
-    parser = argparse.ArgumentParser(description="Runs a program of puts and signals and checks its results.")
-    parser.add_argument("--engine", choices=("twin", "nccl", "nccl4py", "torch"), default="twin")
+    parser = argparse.ArgumentParser(
+        description="Runs a program of puts and signals and checks its results.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    engines = ("twin", "nccl", "nccl4py", "torch")
+    parser.add_argument("--engine", choices=engines, default="twin", help="what puts and signals")
     parser.add_argument("--library", default="libnccl.so.2", help="NCCL itself, for --engine nccl")
     parser.add_argument("--print", action="store_true", help="print the program as JSON")
-    parser.add_argument("--elements", type=int, default=4, help="numbers of a chunk")
+    parser.add_argument("--elements", type=int, default=4, help="numbers of a chunk, 1 or more")
     parser.add_argument("--in-place", action="store_true", help="input and output in the same memory")
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=int, default=1, help="runs, 1 or more, each with other inputs")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first run")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a rank of the twin waits")
     given = parser.parse_args(arguments)
+    for name in ("elements", "runs", "timeout"):
+        if getattr(given, name) <= 0:
+            parser.error(f"argument --{name}: expected a number above 0, found {getattr(given, name)}")
     program = program_of(PROGRAM)
+    in_place = given.in_place or (given.engine != "twin" and not program["out_of_place"])
+    if in_place and not program["in_place"]:
+        parser.error(f"argument --in-place: this {program['collective']} is only for output apart from input")
     if given.print:
         sys.stdout.write(json.dumps(program) + "\n")
         return 0
-    return run_on_twin(program, given) if given.engine == "twin" else run_on_gpus(program, given)
+    given.in_place = in_place
+    try:
+        return run_on_twin(program, given) if given.engine == "twin" else run_on_gpus(program, given)
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":
