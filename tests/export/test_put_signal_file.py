@@ -178,6 +178,21 @@ def test_what_is_asked_of_nccl_is_not_asked_of_others(tmp_path: Path, run: Run) 
     assert "go with --target nccl" in found.err
 
 
+def test_the_doctor_is_told_a_thing_once(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "made.psp.json"
+    file.write_bytes(text_of(tree_of(small_programs()[0])))
+    found = run("doctor", file, "--target", "nccl", "--nccl", "2.30", "--option", "version=2.29.2")
+    assert found.code == 2
+    assert "--nccl 2.30 and --option version=2.29.2 say the same thing twice: keep one" in found.err
+
+
+def test_sums_of_switches_are_no_puts() -> None:
+    box = preset("dgx-h100", fabric="switch", multicast=True, aggregate=True)
+    made = coppice.plan(box, "all_reduce", in_network=True)
+    with pytest.raises(InputError, match="between ranks; plan without `in_network`"):
+        coppice.export(made, "put-signal")
+
+
 def test_staging_is_given_in_per_cent() -> None:
     made = coppice.plan(preset("ring", gpus=4), "all_reduce")
     text = coppice.export(made, "put-signal", staging=0).text

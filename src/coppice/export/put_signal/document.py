@@ -213,12 +213,13 @@ class _Reader:
         return value
 
     def read(self) -> PutSignalFile:
-        if not isinstance(self.tree, dict) or self.tree.get("format") != FORMAT:
-            self.refuse(
-                "$.format",
-                f"{FORMAT!r}",
-                self.tree.get("format") if isinstance(self.tree, dict) else self.tree,
+        found = self.tree.get("format") if isinstance(self.tree, dict) else self.tree
+        if found != FORMAT:
+            msg = (
+                f"{self.file} $.format: expected {FORMAT!r}, found {shown(found)}: make one of a plan with "
+                "`coppice export PLAN --to put-signal`."
             )
+            raise InputError(msg)
         if self.tree.get("version") != _VERSION:
             self.refuse(
                 "$.version", f"{_VERSION}, as this version of Coppice reads", self.tree.get("version")
