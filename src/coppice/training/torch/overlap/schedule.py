@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -77,15 +76,8 @@ class OverlapSchedule:
         self._streams = streams
         self._timeout_s = timeout_s
         self._names, self._trained = trained_parameters(model, optimizer)
-        told: dict[str, object] = {
-            "tune": tuning.mode,
-            "trials": tuning.trials,
-            "window": tuning.window,
-            "recorded": recorded,
-        }
-        told |= {"network": network, "unused": unused, "servers": None if servers is None else list(servers)}
-        options = msgspec.structs.asdict(policy.settings)
-        require_same_way({"policy": policy.name, **options, **told}, streams.group("network"))
+        told = {"network": network, "recorded": recorded, "unused": unused, "servers": servers}
+        require_same_way(policy, tuning, told, streams.group("network"))
         require_alike(self._names, self._trained, streams.group("network"))
         self._places = {id(parameter): place for place, parameter in enumerate(self._trained)}
         with torch.no_grad():
