@@ -17,6 +17,7 @@ import pytest
 
 import coppice
 from coppice.cli import COMMANDS
+from coppice.tuning.settings import settings_text
 from support.paths import ROOT
 
 BOX = "dgx-a100"
@@ -279,6 +280,12 @@ class TestWrongArguments:
             coppice.plan(cluster, "all_to_all", trees=2)
         with pytest.raises(coppice.InputError, match="did you mean `trees`"):
             coppice.plan(cluster, "all_gather", tree=2)
+
+    def test_help_is_where_messages_say(self, cluster: coppice.Topology) -> None:
+        with pytest.raises(coppice.InputError, match=r"see help\(coppice\.plan\)"):
+            coppice.plan(cluster, 4)  # type: ignore[arg-type]
+        with pytest.raises(coppice.InputError, match=r"see help\(coppice\.tuning\.settings\.settings_text\)"):
+            settings_text(4)  # type: ignore[arg-type]
 
 
 class TestShown:

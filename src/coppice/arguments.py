@@ -45,9 +45,9 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
         ...     return word * times
         >>> repeat("ab", times=2)
         'abab'
-        >>> repeat("ab", times="2")
+        >>> repeat("ab", times="2")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        coppice.errors.InputError: expected `times` of repeat to be an int, found '2' (str): see help(coppice.repeat).
+        coppice.errors.InputError: expected `times` of repeat to be an int, found '2' (str): see help(...repeat).
         >>> repeat("ab", time=2)
         Traceback (most recent call last):
         coppice.errors.InputError: repeat has no argument `time`: did you mean `times`?
@@ -72,7 +72,7 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
             if key in hints() and not _fits(value, hints()[key]):
                 msg = (
                     f"expected `{key}` of {name} to be {_words(hints()[key])}, found {shown(value)}: "
-                    f"see help(coppice.{name})."
+                    f"see help({_home(name, call)}.{name})."
                 )
                 raise InputError(msg)
             if isinstance(value, _of_numpy(int)):
@@ -80,6 +80,17 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def _home(name: str, function: Callable[..., Any]) -> str:
+    """The shortest module in which people find a function, or the class that it makes."""
+    parts = function.__module__.split(".")
+    for end in range(1, len(parts)):
+        module = ".".join(parts[:end])
+        found = getattr(sys.modules.get(module), name, None)
+        if function in (found, getattr(found, "__init__", None)):
+            return module
+    return function.__module__
 
 
 def shown(value: object) -> str:

@@ -192,8 +192,21 @@ def test_what_is_not_known_is_not_decided(tmp_path: Any) -> None:
     assert {rule.rule for rule in found.undecided} >= {"V01", "W01"}
 
 
+def test_rccl_is_called_by_its_name(tmp_path: Any) -> None:
+    found = examined(same, {**GOOD, "version": "rccl-2.29.1"}, tmp_path)
+    assert found.lines()[0].endswith(" for RCCL 2.29.1: it will NOT work")
+
+
+def test_more_connections_than_cuda_takes_are_not_asked_for() -> None:
+    made = lower_put_signal(forest("ring", Collective.ALL_GATHER, (("gpus", 4),)), pieces=40, lanes=40)
+    found = diagnose(text_of(tree_of(made)), "nccl", options={"max_connections": "32"})
+    assert [each.fix for each in found.findings if each.rule == "D01"] == [
+        "export with fewer than 32 `lanes`"
+    ]
+
+
 def test_the_content_tells_the_target() -> None:
     text = text_of(tree_of(lower_put_signal(RING)))
     assert diagnose(text).target == "nccl"
-    with pytest.raises(InputError, match=r"\$\.format: expected 'coppice-put-signal'"):
+    with pytest.raises(InputError, match=r"\$\.format: expected 'coppice-put-signal', found None: make one"):
         diagnose(b"{}", "nccl")

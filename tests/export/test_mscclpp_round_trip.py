@@ -325,7 +325,7 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
         (("--size", "1G:1M"), "expected `--size` to rise"),
         (("--in-place", "--out-of-place"), "leave one of the two"),
         (("--option", "sms=4"), "no option 'sms': use one of blocks, threads"),
-        (("--option", "threads=x"), "expected threads to be a number"),
+        (("--option", "threads=x"), "expected threads to be a whole number"),
         (("--target", "rccl"), "--target"),
     ):
         code, _, error = run("export", plan, "--to", "mscclpp-json", *arguments)

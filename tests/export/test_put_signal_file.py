@@ -53,6 +53,7 @@ WRONG: dict[str, tuple[Change, str]] = {
         lambda tree: tree["setup"].update(speed=True),
         r"\$\.setup\.speed: expected true or false for one of",
     ),
+    "staging slots": (lambda tree: tree.update(staging=1), r"expected a list of the slots of staging memory"),
     "staging": (lambda tree: tree["staging"].insert(0, -1), r"\$\.staging: expected 2 members"),
     "stream": (
         lambda tree: call(tree).update(stream="a"),
@@ -67,6 +68,10 @@ WRONG: dict[str, tuple[Change, str]] = {
     "buffer": (
         lambda tree: call(tree)["transfer"][0].__setitem__(2, "scratch"),
         r"expected a buffer \(input, output, staging\), found 'scratch'",
+    ),
+    "list for a buffer": (
+        lambda tree: call(tree)["transfer"][0].__setitem__(2, ["input"]),
+        r"expected a buffer \(input, output, staging\), found \['input'\]",
     ),
     "number": (
         lambda tree: call(tree)["transfer"][0].__setitem__(3, 1.5),
@@ -126,6 +131,39 @@ def test_a_program_that_overwrites_does_not_verify(plan_file: Path, tmp_path: Pa
     assert "expected the same number" in str(found.json["failures"])
 
 
+HUGE: dict[str, tuple[Change, str]] = {
+    "chunks": (lambda tree: tree.update(chunks=2 * 10**12), "expected memory of 4294967296 chunks at most"),
+    "staging": (lambda tree: tree.update(staging=[10**13, 0]), "on all ranks, found 100000000000"),
+    "stream": (
+        lambda tree: call(tree).update(stream=10**12),
+        "stream 1000000000000: expected one below 1024",
+    ),
+    "communicator": (
+        lambda tree: call(tree).update(communicator=2**52),
+        "communicator 4503599627370496: expected",
+    ),
+    "context": (lambda tree: call(tree)["transfer"][0].__setitem__(-1, 2**52), "context 4503599627370496"),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_numbers_beyond_all_memory_fail_at_once(name: str, tmp_path: Path, run: Run) -> None:
+    change, words = HUGE[name]
+    tree = tree_of(small_programs()[0])
+    change(tree)
+    file = tmp_path / "huge.psp.json"
+    file.write_bytes(text_of(tree))
+    found = run("verify", file)
+    assert found.code == 1
+    assert words in found.err
+
+
+def test_members_in_another_order_are_the_same_file(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "sorted.psp.json"
+    file.write_text(json.dumps(tree_of(small_programs()[0]), sort_keys=True, indent=1))
+    assert ": verified" in run("verify", file).out
+
+
 def test_schedules_are_for_programs_of_puts(plan_file: Path, run: Run) -> None:
     found = run("verify", plan_file, "--schedules", "3")
     assert found.code == 2
@@ -140,9 +178,46 @@ def test_what_is_asked_of_nccl_is_not_asked_of_others(tmp_path: Path, run: Run) 
     assert "go with --target nccl" in found.err
 
 
+def test_the_doctor_is_told_a_thing_once(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "made.psp.json"
+    file.write_bytes(text_of(tree_of(small_programs()[0])))
+    found = run("doctor", file, "--target", "nccl", "--nccl", "2.30", "--option", "version=2.29.2")
+    assert found.code == 2
+    assert "--nccl 2.30 and --option version=2.29.2 say the same thing twice: keep one" in found.err
+
+
+def test_sums_of_switches_are_no_puts() -> None:
+    box = preset("dgx-h100", fabric="switch", multicast=True, aggregate=True)
+    made = coppice.plan(box, "all_reduce", in_network=True)
+    with pytest.raises(InputError, match="between ranks; plan without `in_network`"):
+        coppice.export(made, "put-signal")
+
+
 def test_staging_is_given_in_per_cent() -> None:
     made = coppice.plan(preset("ring", gpus=4), "all_reduce")
     text = coppice.export(made, "put-signal", staging=0).text
     assert parse_put_signal(text.encode(), file="made").program.staging.max() > 0
     with pytest.raises(InputError, match="expected `staging` in per cent"):
         coppice.export(made, "put-signal", staging=2000)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lanes": 0}, "expected `lanes` from 1 to 1024, found 0"),
+        ({"groups": 0}, "expected `groups` from 1 to 1024, found 0"),
+        ({"size": 0}, "expected `size` of 1 byte or more, found 0"),
+        ({"staging": "-1"}, "expected staging to be a whole number"),
+    ],
+)
+def test_options_that_say_nothing_are_refused(options: dict[str, Any], words: str) -> None:
+    made = coppice.plan(preset("star", gpus=3), "all_gather")
+    with pytest.raises(InputError, match=words):
+        coppice.export(made, "put-signal", **options)
+
+
+def test_notes_name_the_version_that_takes_more_than_one_signal() -> None:
+    made = coppice.plan(preset("dgx-a100", boxes=2), "all_gather")
+    first, more = (coppice.export(made, "put-signal", signals=signals).notes[0] for signals in (1, 4))
+    assert first.startswith("for NCCL 2.29.2 or later")
+    assert more.startswith("for NCCL 2.31.2 or later")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -93,6 +96,45 @@ def test_a_wrong_program_is_found(
     done = bare(script, "--timeout", 0.2)
     assert "1 signal(s) of rank" in done.stderr
     assert "did not come" in done.stderr
+
+
+def test_what_a_script_cannot_do_is_said_in_a_sentence(
+    tmp_path: Path, bare: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    script = tmp_path / "plan.py"
+    coppice.export(coppice.plan(preset("star", gpus=3), "all_to_all"), "python", script)
+    for arguments, words in (
+        (("--runs", 0), "argument --runs: expected a number above 0, found 0"),
+        (("--elements", -1), "argument --elements: expected a number above 0, found -1"),
+        (("--timeout", 0), "argument --timeout: expected a number above 0, found 0.0"),
+        (("--in-place",), "argument --in-place: this all_to_all is only for output apart from input"),
+        (
+            ("--engine", "nccl"),
+            "expected the variables of torchrun, found no RANK: `torchrun ... FILE --engine nccl`",
+        ),
+    ):
+        done = bare(script, *arguments)
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "equal" not in done.stdout
+
+
+def test_ctrl_c_ends_a_script_without_a_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "plan.py"
+    coppice.export(coppice.plan(preset("ring", gpus=4), "all_reduce"), "python", script)
+    running = subprocess.Popen(
+        [sys.executable, script, "--runs", "100000"],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while len(list(Path(f"/proc/{running.pid}/task").iterdir())) < 5:  # the ranks and the network
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    said = running.communicate(timeout=60)[1]
+    assert running.returncode == 130
+    assert said == ""
 
 
 def test_options_are_those_of_the_program() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from coppice.errors import CheckError, InputError
@@ -284,6 +286,57 @@ def refused(rank: int, size: int) -> list[str]:
     return said
 
 
+class Emptied(nn.Module):
+    """A perceptron and a parameter without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = chain()
+        self.empty = nn.Parameter(torch.zeros(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.inner(x) + self.empty.sum()
+        return made
+
+
+def odd(rank: int, size: int, folder: Path) -> dict[str, Any]:
+    """A parameter without elements, and what ranks must not be told."""
+    del folder
+    mine = slice(rank * ROWS, (rank + 1) * ROWS)
+    found: dict[str, Any] = {}
+    for name in ("bytescheduler", "serial"):
+        plain, model = Emptied(), Emptied()
+        reference, optimizer = (OPTIMIZERS["sgd"](each.parameters()) for each in (plain, model))
+        model, optimizer = schedule(model, optimizer, name, network=NETWORK)
+        for step in range(8):
+            x, y = batch(step, size)
+            for each, rows, stepping in ((model, mine, optimizer), (plain, slice(None), reference)):
+                stepping.zero_grad()
+                nn.functional.mse_loss(each(x[rows]), y[rows]).backward()
+                stepping.step()
+        optimizer.close()
+        found[name] = distance(plain.inner, model.inner)
+    said = []
+    frozen, sharded = chain().requires_grad_(False), chain()
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (size,)))
+    here = {"network": NETWORK}
+    for model, policy, settings in (
+        (chain(), ("ddp", "dear")[rank % 2], here),
+        (chain(), "ddp", {**here, "bucket_bytes": 100 + rank}),
+        (chain(), "dear", {**here, "tune": rank == 1}),
+        (chain(), "ddp", {"network": (0, 0)}),
+        (chain(), "ddp", {"network": "fast"}),
+        (frozen, "ddp", here),
+        (nn.parallel.DistributedDataParallel(chain()), "ddp", here),
+        (sharded, "ddp", here),
+    ):
+        try:
+            schedule(model, OPTIMIZERS["sgd"](model.parameters()), policy, **settings)
+        except InputError as error:
+            said.append(str(error))
+    return {"distances": found, "refused": said}
+
+
 def killed(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """Rank 1 dies while gradients are under way."""
     del folder
@@ -306,7 +359,7 @@ def killed(rank: int, size: int, folder: Path) -> dict[str, Any]:
     return {"said": "", "step": STEPS}
 
 
-MODES = {"policies": policies, "same_as_ddp": same_as_ddp, "features": features, "killed": killed}
+MODES = {"policies": policies, "same_as_ddp": same_as_ddp, "features": features, "odd": odd, "killed": killed}
 
 
 def main(modes: Mapping[str, Callable[[int, int, Path], dict[str, Any]]]) -> None:

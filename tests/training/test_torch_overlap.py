@@ -93,6 +93,25 @@ def test_tied_frozen_and_mixed_parameters_accumulation_clipping_and_checkpoints(
         assert "expected trained parameters on one device, found cpu and meta" in said[5]
 
 
+def test_odd_parameters_train_and_ranks_that_were_told_different_things_are_refused(tmp_path: Path) -> None:
+    for rank, outcome in run("odd", 2, tmp_path).items():
+        assert set(outcome["distances"]) == {"bytescheduler", "serial"}
+        assert max(outcome["distances"].values()) < LIKE
+        own, other = ("ddp", "dear")[rank], ("dear", "ddp")[rank]
+        said = outcome["refused"]
+        assert (
+            f"same policy on all ranks, found {own!r} (str) on this rank and {other!r} (str) on rank"
+            in said[0]
+        )
+        assert "expected the same bucket_bytes on all ranks" in said[1]
+        assert "expected the same tune on all ranks" in said[2]
+        assert "expected `network` as bytes per second above 0" in said[3]
+        assert "found 'fast' (str): leave it out to have it measured" in said[4]
+        assert "found that all are frozen or empty" in said[5]
+        assert "found DistributedDataParallel, which sums gradients itself" in said[6]
+        assert "as a DTensor: whoever shards it sums its gradients" in said[7]
+
+
 def test_a_killed_rank_ends_the_others_with_an_error(tmp_path: Path) -> None:
     found = run("killed", 3, tmp_path, dies=1)
     for outcome in found.values():

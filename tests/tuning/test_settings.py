@@ -163,6 +163,8 @@ def test_the_command_writes_what_the_plugin_reads(tmp_path: Path) -> None:
     assert f"COPPICE_NCCL_SETTINGS={site}" in done.output
     assert read_settings(site.read_bytes()) == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
     assert coppice("tune", "plugin", "settings", "PATH=/bin").exit_code == 2
+    bare = coppice("tune", "plugin", "settings", "NCCL_ALGO")
+    assert "expected the argument KEY=VALUE, found 'NCCL_ALGO'" in bare.output
 
 
 def test_there_are_three_kinds_of_plugins(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def bench(
     """Time algorithms beside each other and beside the library's own collective, in one run, round by round.
 
     Started by torchrun, mpirun or `coppice lab run`; rank 0 prints a table like that of nccl-tests. Exit code 1 if
-    any element is wrong.
+    any element is wrong, or no algorithm can run.
 
     \b
     Examples:
@@ -105,13 +105,14 @@ def bench(
     from coppice.run.bench.measuring import bench as measure
     from coppice.run.engines.datatype import DataType, ReduceOp
     from coppice.run.engines.launched import engine_name, open_engine
+    from coppice.run.engines.put_signal.engine import PutSignalEngine
 
     what, kind, reduction = Collective.named(collective), _named(DataType, dtype), _named(ReduceOp, op)
     sizes = stepped.sizes()
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
     chosen = engine_name(engine)
     end = open_engine(chosen, timeout_s=timeout)
-    wrong = 0
+    wrong = measured = 0
     lines: list[str] = []
     try:
         spec = topology or os.environ.get(TOPOLOGY_VARIABLE)
@@ -119,7 +120,8 @@ def bench(
         talk = end.rank == 0
         if talk and not as_json:
             source = spec or "one switch between all ranks, none was given"
-            _say(f"# coppice bench {what} on {end.ranks} ranks, engine {chosen}, topology {source}")
+            moved = f"{chosen} on {end.device.name}" if isinstance(end, PutSignalEngine) else chosen
+            _say(f"# coppice bench {what} on {end.ranks} ranks, engine {moved}, topology {source}")
             _say(f"# median, least and most of {rounds} interleaved rounds of the slowest rank's time")
             _say("#" + _line(_TITLES)[1:])
             _say("#" + _line(_UNITS)[1:])
@@ -138,6 +140,7 @@ def bench(
             timeout_s=timeout,
         ):
             wrong += row.wrong
+            measured += not row.refusal
             if not talk:
                 continue
             record = json.dumps(row.fields())
@@ -163,6 +166,10 @@ def bench(
         end.close()
     if wrong:
         msg = f"expected right results on all ranks, found {wrong} wrong elements: see the column #wrong."
+        raise CheckError(msg)
+    if not measured:
+        found = ", ".join(names)
+        msg = f"expected an algorithm that performs {what} here, found none of {found}: the lines above say why."
         raise CheckError(msg)
 
 

@@ -93,8 +93,14 @@ def doctor(
     if target != "nccl" and (nccl is not None or max_connections is not None):
         msg = f"--nccl and --cuda-max-connections go with --target nccl, found {target}: leave them out."
         raise InputError(msg)
-    told |= {} if nccl is None else {"version": nccl}
-    told |= {} if max_connections is None else {"max_connections": str(max_connections)}
+    for key, flag, value in (
+        ("version", "--nccl", nccl),
+        ("max_connections", "--cuda-max-connections", max_connections),
+    ):
+        if value is not None and key in told:
+            msg = f"{flag} {value} and --option {key}={told[key]} say the same thing twice: keep one."
+            raise InputError(msg)
+        told |= {} if value is None else {key: str(value)}
     given = Given.parse(told) if target in (*TUNING_FILES, "nccl") else None
     for warning in given.warnings if given else ():
         print_note(f"warning: {warning}")

@@ -28,6 +28,7 @@ from coppice.program.put_signal.structure import check_form
 from coppice.program.put_signal.verify import verify_put_signal
 from coppice.rows import begins_run
 from coppice.schedule.verification.report import Findings
+from coppice.text import plural
 
 __all__ = ["RULES", "TARGET", "diagnose_put_signal"]
 
@@ -78,6 +79,8 @@ class PutSignalJob(Subject):
 
 
 RULES: Rulebook[PutSignalJob] = Rulebook()
+_MOST_CONNECTIONS = 32
+"""More hardware queues than these CUDA does not take."""
 _VERSION = Need("--nccl VERSION, or a log", lambda job: job.given.known_version is not None)
 
 
@@ -254,10 +257,11 @@ def _connections(job: PutSignalJob) -> Iterator[Complaint]:
     have = job.given.max_connections
     streams = job.program.num_streams
     if have is not None and have <= streams:
-        text = (
-            f"CUDA_DEVICE_MAX_CONNECTIONS={have}, with {streams} streams of the program and those of the job"
-        )
-        yield 0, text, f"set it to {max(8, streams + 1)} or more"
+        own = f"{plural(streams, 'stream')} of the program and those of the job"
+        more = f"set it to {max(8, streams + 1)} or more"
+        fewer = f"export with fewer than {_MOST_CONNECTIONS} `lanes`"
+        text = f"CUDA_DEVICE_MAX_CONNECTIONS={have}, with {own}"
+        yield 0, text, more if streams < _MOST_CONNECTIONS else fewer
 
 
 @RULES.rule("D02", WARNING, "puts of a step in one group", "between boxes each waits for the network")
@@ -322,10 +326,11 @@ def diagnose_put_signal(data: bytes, *, file: str, given: Given) -> Diagnosis:
     """
     version = given.known_version
     words = "" if version is None else f" {'.'.join(map(str, version))}"
+    library = "RCCL" if given.rccl else "NCCL"
     return run(
         PutSignalJob(file=file, content=parse_put_signal(data, file=file), given=given),
         RULES,
         target=TARGET,
-        heading=f"for NCCL{words}",
-        runtime="NCCL",
+        heading=f"for {library}{words}",
+        runtime=library,
     )

@@ -110,7 +110,7 @@ class ExportOption:
         if isinstance(given, int) and not isinstance(given, bool):
             return given
         if not (isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 10):
-            msg = f"expected {name} to be a number ({self.help}), found {given!r}."
+            msg = f"expected {name} to be a whole number ({self.help}), found {given!r}."
             raise InputError(msg)
         return int(given)
 

@@ -60,7 +60,7 @@ def lower(forest: Forest) -> Schedule:
     if len(inner):
         msg = (
             f"expected trees that branch at ranks, found one at {topology.node_ids[inner[0]]}: "
-            "a copying or adding switch cannot be lowered to transfers between ranks."
+            "a copying or adding switch cannot be lowered to transfers between ranks; plan without `in_network`."
         )
         raise InputError(msg)
     both = forest.collective is Collective.ALL_REDUCE

@@ -16,6 +16,7 @@ from coppice.errors import InputError
 from coppice.run.bench.measuring import NATIVE, bench
 from coppice.run.communicator.groups import host_of_process
 from coppice.run.engines.put_signal.engine import PutSignalEngine
+from coppice.text import plural
 from coppice.topology.model import Topology
 from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
@@ -120,5 +121,12 @@ def sweep_put_signal(
                 if len(found) == len(missing):
                     if engine.rank == 0:
                         append(output, found)
-                        say(f"{collective} of {row.size_bytes} bytes: {len(found)} choices")
+                        say(f"{collective} of {row.size_bytes} bytes: {_words(found)}")
                     found = []
+
+
+def _words(found: Sequence[TimedRun]) -> str:
+    """What was measured at a size, and what could not be."""
+    refused = [f"{run.choice.algorithm}: {run.refusal}" for run in found if run.refusal]
+    told = [plural(len(found) - len(refused), "choice")]
+    return "; ".join(told + ([f"not {each}" for each in refused]))

@@ -9,7 +9,7 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.composing import composed
-from coppice.iteration.composing.advice import advise
+from coppice.iteration.composing.advice import Advice, AdvisedPolicies, advise
 from coppice.iteration.composing.compared import ComparedPolicy, compare_policies
 from coppice.iteration.composing.composed import compose
 from coppice.iteration.composing.composition import ALL_POLICIES, composition_of
@@ -178,6 +178,13 @@ def test_all_has_the_best_composition(monkeypatch: pytest.MonkeyPatch) -> None:
     assert advice.worth.share >= 0.9 * advice.best.share
     assert advice.stock is None or advice.stock.stock
     assert all(each.endswith(".") for each in advice.sentences())
+
+
+def test_a_rounding_below_the_bound_leaves_nothing() -> None:
+    taken = AdvisedPolicies(name="dear", seconds=0.5 - 1e-10, share=1.0, assumes=(), stock=())
+    advice = Advice(baseline_seconds=1.0, lower_bound_seconds=0.5, worth=taken, best=taken, stock=None)
+    assert advice.record()["left_seconds"] == 0.0
+    assert "leaves 0 ms." in advice.sentences()[1]
 
 
 def test_memory_follows_what_is_in_flight(table: dict[str, ComparedPolicy]) -> None:

@@ -25,6 +25,7 @@ KINDS = [
 
 def rows_of(ranks: int, collective: Collective, tmp_path: object, **options: object) -> list[BenchRow]:
     algorithms = options.pop("algorithms", ["forest", "linear"])
+    sizes = options.pop("sizes", [0, 96, 1000])
 
     def work(engine: NumpyEngine) -> list[BenchRow]:
         return list(
@@ -33,7 +34,7 @@ def rows_of(ranks: int, collective: Collective, tmp_path: object, **options: obj
                 preset("star", gpus=ranks),
                 collective,
                 algorithms=algorithms,  # type: ignore[arg-type]
-                sizes=[0, 96, 1000],
+                sizes=sizes,  # type: ignore[arg-type]
                 rounds=2,
                 warmup=1,
                 timeout_s=20,
@@ -113,6 +114,14 @@ def test_tolerance_is_of_the_type() -> None:
     assert wrong_elements(wanted * np.float32(1.001), wanted, DataType.FLOAT32) == 2
     assert wrong_elements(np.array([np.nan, 5.0]), np.array([3.0, 5.0]), DataType.FLOAT64) == 1
     assert wrong_elements(np.array([3, 4]), np.array([3, 5]), DataType.INT64) == 1
+
+
+def test_sizes_that_are_equal_in_whole_elements_are_measured_once(tmp_path: object) -> None:
+    for collective, sizes in ((Collective.ALL_GATHER, [0, 96, 996]), (Collective.BARRIER, [0])):
+        rows = rows_of(
+            3, collective, tmp_path, algorithms=["dissemination", "forest"], sizes=[0, 1, 96, 97, 998]
+        )
+        assert [row.size_bytes for row in rows] == [size for size in sizes for _ in range(2)]
 
 
 def test_algorithms_that_do_not_fit_are_rows_with_the_reason(tmp_path: object) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (TORCH=0)")
 
+from coppice.errors import InputError
 from run.torch.launching import run_ranks
 from run.torch.test_torch_backend import cases_of
 
@@ -91,6 +92,17 @@ def test_rules_are_named_by_the_program_or_the_environment() -> None:
     assert options_from(None, variables).engine == "put-signal"
     assert options_from(Options(tuning="own.json"), variables).tuning == "own.json"
     assert options_from(None, {}).tuning is None
+
+
+def test_a_name_of_no_algorithm_is_refused_and_not_left_to_the_planner() -> None:
+    from coppice.run.torch.lane import Options, options_from
+
+    for known in ("forest", "ring", "switchml"):
+        assert options_from(None, {"COPPICE_ALGORITHM": known}).algorithm == known
+    with pytest.raises(InputError, match="name of an algorithm, found 'rign': did you mean 'ring'"):
+        options_from(None, {"COPPICE_ALGORITHM": "rign"})
+    with pytest.raises(InputError, match="`coppice algorithms` lists all"):
+        options_from(Options(algorithm="nosuch"), {})
 
 
 def test_without_a_gpu_no_device_of_gpus_is_opened(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def settings(
 
     if as_json:
         to_stdout(output or Path("-"), as_json=True, holds="the settings", instead="site.conf")
-    pairs = parse_settings(given, option="NAME=VALUE")
+    pairs = parse_settings(given, option="the argument")
     write_text(settings_text(pairs, notes=[f"written by coppice {__version__}"]), output)
     use = f"export NCCL_ENV_PLUGIN=coppice {SETTINGS_VARIABLE}={output.absolute() if output else 'FILE'}"
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NoReturn
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 FORMAT = "coppice-put-signal"
+_FORMAT_MEMBER = re.compile(rb'"format"\s*:\s*"' + FORMAT.encode() + b'"')
 _VERSION = 1
 _MOST_NUMBER = 2**53
 _NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "staging"}
@@ -77,13 +79,12 @@ class PutSignalFile:
 
 
 def is_put_signal(data: bytes) -> bool:
-    """Whether a file is one of ours, by its first member.
+    """Whether a file is one of ours, by its ``format``, which other writers of JSON may put last.
 
     >>> is_put_signal(b'{"format": "coppice-put-signal", "version": 1}'), is_put_signal(b'{"gpus": []}')
     (True, False)
     """
-    start = data[:4096].lstrip()
-    return start.startswith(b"{") and f'"{FORMAT}"'.encode() in start
+    return data[:4096].lstrip().startswith(b"{") and _FORMAT_MEMBER.search(data) is not None
 
 
 def put_signal_json(
@@ -212,12 +213,13 @@ class _Reader:
         return value
 
     def read(self) -> PutSignalFile:
-        if not isinstance(self.tree, dict) or self.tree.get("format") != FORMAT:
-            self.refuse(
-                "$.format",
-                f"{FORMAT!r}",
-                self.tree.get("format") if isinstance(self.tree, dict) else self.tree,
+        found = self.tree.get("format") if isinstance(self.tree, dict) else self.tree
+        if found != FORMAT:
+            msg = (
+                f"{self.file} $.format: expected {FORMAT!r}, found {shown(found)}: make one of a plan with "
+                "`coppice export PLAN --to put-signal`."
             )
+            raise InputError(msg)
         if self.tree.get("version") != _VERSION:
             self.refuse(
                 "$.version", f"{_VERSION}, as this version of Coppice reads", self.tree.get("version")
@@ -230,8 +232,8 @@ class _Reader:
         ranks = self.number(self.tree.get("ranks"), "$.ranks", 1, "a number of ranks")
         chunks = self.number(self.tree.get("chunks"), "$.chunks", 1, "a number of chunks")
         root = self.number(self.tree.get("root"), "$.root", -1, "a rank, or -1")
-        staging = self.member("staging", list, "slots of staging memory of each rank")
-        calls = self.member("calls", list, "the calls of each rank")
+        staging = self.member("staging", list, "a list of the slots of staging memory of each rank")
+        calls = self.member("calls", list, "a list of the calls of each rank")
         for key, line in (("staging", staging), ("calls", calls)):
             if len(line) != ranks:
                 self.refuse(f"$.{key}", f"{ranks} members, one for each rank", len(line))
@@ -303,7 +305,7 @@ class _Reader:
         found = {"peer": -1, "source_buffer": -1, "addend_buffer": -1, "target_buffer": -1, "act": int(act)}
         for key, value in zip(keys, row[1:], strict=True):
             if key.endswith("_buffer"):
-                if value not in _BUFFERS:
+                if not isinstance(value, str) or value not in _BUFFERS:
                     self.refuse(path(), f"a buffer ({', '.join(_BUFFERS)})", value)
                 found[key] = _BUFFERS[value]
             elif not isinstance(value, int) or isinstance(value, bool) or abs(value) >= _MOST_NUMBER:

@@ -93,6 +93,9 @@ def verified_put_signal(
     if staging is not None and not 0 <= staging <= 1000:
         msg = f"expected `staging` in per cent of the message, 0 to 1000, found {staging}."
         raise InputError(msg)
+    if size is not None and size < 1:
+        msg = f"expected `size` of 1 byte or more, found {size}: leave it out to choose for none."
+        raise InputError(msg)
     options = _Options(
         signals=signals,
         graphs=graphs,
@@ -101,7 +104,8 @@ def verified_put_signal(
     )
     if size is None:
         on_stage("lowering the plan")
-        program = lower_put_signal(plan.body, pieces=pieces, lanes=lanes or 1, groups=groups or 1, **options)
+        given = {key: value for key, value in (("lanes", lanes), ("groups", groups)) if value is not None}
+        program = lower_put_signal(plan.body, pieces=pieces, **given, **options)
     else:
         on_stage("choosing lanes and pieces")
         program = fit_put_signal(
@@ -127,6 +131,7 @@ def _notes(program: PutSignalProgram) -> tuple[str, ...]:
     share = Fraction(int(program.staging.max(initial=0)), program.num_chunks)
     lines = plural(program.num_communicators, "communicator")
     chunks = plural(program.num_chunks, "chunk")
+    least = "2.31.2" if program.signal.any() or program.context.any() else "2.29.2"
     reads = int(all_sizes(program)[:2].max())
     ways = [
         way
@@ -134,7 +139,7 @@ def _notes(program: PutSignalProgram) -> tuple[str, ...]:
         if meant
     ]
     return (
-        f"for NCCL 2.29.2 or later, and RCCL with one-sided calls; {' and '.join(ways)}.",
+        f"for NCCL {least} or later, and RCCL with one-sided calls; {' and '.join(ways)}.",
         f"a GPU issues up to {int(messages.max())} puts and signals on {lines}.",
         f"{chunks}, up to {reads} of them in a buffer; staging memory is {percent_text(share)} of the message.",
         "`coppice doctor FILE --target nccl --nccl VERSION` tells what your library makes of it.",

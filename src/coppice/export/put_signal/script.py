@@ -37,7 +37,7 @@ def export_put_signal_script(
 ) -> Exported:
     """Write a plan as a Python script that runs it over nccl4py, torch, or as threads on NumPy arrays.
 
-    The script is the two modules of :mod:`coppice.export.put_signal.standalone` with the program in them. Arguments
+    The script is the modules of :mod:`coppice.export.put_signal.standalone` with the program in them. Arguments
     and errors are those of :func:`coppice.export.put_signal.program.export_put_signal`.
     """
     program = verified_put_signal(
@@ -57,10 +57,11 @@ def export_put_signal_script(
     text = put_signal_json(program, provenance=provenance)
     packed = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
     held = "\n".join(textwrap.wrap(packed, _WIDTH, break_on_hyphens=False))
-    halves = resources.files("coppice.export.put_signal.standalone")
-    source = halves.joinpath("twin.py").read_text().replace(_EMPTY, f'PROGRAM = """\n{held}\n"""\n', 1)
-    second = halves.joinpath("gpus.py").read_text().partition(_FUTURE)[2]
-    source += re.sub(r"\nfrom coppice[^)]*\)\n", "", second)
+    parts = resources.files("coppice.export.put_signal.standalone")
+    source = parts.joinpath("twin.py").read_text().replace(_EMPTY, f'PROGRAM = """\n{held}\n"""\n', 1)
+    for name in ("gpus.py", "command.py"):
+        following = parts.joinpath(name).read_text().partition(_FUTURE)[2]
+        source += re.sub(r"(?m)^from coppice[^)]*\)\n", "", following)
     first = (
         f"#!/usr/bin/env python3\n# {program.name}: {program.collective} on {plural(program.num_ranks, 'rank')}, "
         f"planned by Coppice {provenance['coppice']} ({provenance['planner']}).\n"

@@ -70,15 +70,20 @@ class Advice:
     best: AdvisedPolicies
     stock: AdvisedPolicies | None
 
+    @property
+    def left_seconds(self) -> float:
+        """What is left above the bound, which simulated sums of floats may miss by a rounding."""
+        taken = self.worth.seconds if self.worth else self.baseline_seconds
+        return max(0.0, taken - self.lower_bound_seconds)
+
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""
-        left = (self.worth.seconds if self.worth else self.baseline_seconds) - self.lower_bound_seconds
         return {
             "baseline_seconds": self.baseline_seconds,
             "lower_bound_seconds": self.lower_bound_seconds,
             "possible_gain_seconds": self.baseline_seconds - self.lower_bound_seconds,
             "worth_its_trouble": self.worth.record() if self.worth else None,
-            "left_seconds": left,
+            "left_seconds": self.left_seconds,
             "best": self.best.record(),
             "best_by_flags": self.stock.record() if self.stock else None,
         }
@@ -93,10 +98,9 @@ class Advice:
         if self.worth is None:
             found.append("No policy gains 1% of that time: leave it as it is.")
             return found
-        left = self.worth.seconds - self.lower_bound_seconds
         found.append(
             f"{self.worth.name} is worth its trouble: {seconds_text(self.worth.seconds)}, which takes "
-            f"{_percent(self.worth.share)} of what is possible and leaves {seconds_text(left)}."
+            f"{_percent(self.worth.share)} of what is possible and leaves {seconds_text(self.left_seconds)}."
         )
         if self.worth.assumes:
             found.append(f"It needs {'; '.join(self.worth.assumes)}.")
@@ -132,7 +136,7 @@ def advise(found: ComparedPolicies) -> Advice:
         return AdvisedPolicies(
             name=row.name,
             seconds=row.seconds,
-            share=(baseline.seconds - row.seconds) / (baseline.seconds - least)
+            share=min(1.0, (baseline.seconds - row.seconds) / (baseline.seconds - least))
             if baseline.seconds > least
             else 0.0,
             assumes=tuple(

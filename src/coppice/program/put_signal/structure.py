@@ -17,6 +17,9 @@ from coppice.schedule.verification.report import Findings
 
 __all__ = ["check_form"]
 
+_MOST_NUMBER = 1024
+"""Streams, communicators, contexts and signals are fewer; what is known of calls is kept for every stream."""
+_MOST_SLOTS = 2**32
 _KIND_OF = np.array(
     [
         PutSignalCall.TRANSFER,
@@ -55,6 +58,10 @@ def check_form(program: PutSignalProgram, findings: Findings) -> None:
     if len(program.staging) != ranks or (program.staging < 0).any():
         findings.add("expected the slots of staging memory of every rank.")
         return
+    slots = 2 * ranks * chunks + sum(program.staging.tolist())
+    if slots > _MOST_SLOTS:
+        findings.add(f"expected memory of {_MOST_SLOTS} chunks at most on all ranks, found {slots}.")
+        return
     sentences = list(_faults(program))
     findings.add_examples(sentences, len(sentences), "faults of form")
 
@@ -81,6 +88,14 @@ def _faults(program: PutSignalProgram) -> Iterator[str]:
     yield from (f"{program.place(op)} names rank {program.peer[op]}." for op in outside.tolist())
     below = np.flatnonzero(remote & ((program.context < 0) | (program.signal < 0)))
     yield from (f"{program.place(op)} has a context or signal below 0." for op in below.tolist())
+    numbers = {"context": program.context, "signal": program.signal}
+    numbers |= {each: getattr(program, each)[program.call_of] for each in ("stream", "communicator")}
+    for what, number in numbers.items():
+        above = np.flatnonzero(number >= _MOST_NUMBER)
+        yield from (
+            f"{program.place(op)} has {what} {number[op]}: expected one below {_MOST_NUMBER}."
+            for op in above.tolist()
+        )
     empty = np.flatnonzero((act != PutSignalAct.SIGNAL) & (program.count < 1))
     yield from (
         f"{program.place(op)} counts {program.count[op]}: expected 1 or more." for op in empty.tolist()

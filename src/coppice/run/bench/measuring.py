@@ -208,10 +208,11 @@ def _rows(
     timeout_s: float,
 ) -> Iterator[BenchRow]:
     """The rows of :func:`bench`."""
-    for size in sizes:
-        count = 0 if collective is Collective.BARRIER else size // dtype.itemsize
-        if collective.sharded:
-            count -= count % engine.ranks
+    whole = engine.ranks if collective.sharded else 1
+    counts = [
+        0 if collective is Collective.BARRIER else size // dtype.itemsize // whole * whole for size in sizes
+    ]
+    for count in dict.fromkeys(counts):
         rows: list[BenchRow] = []
         contenders: dict[str, _Contender] = {}
         for name in groups:

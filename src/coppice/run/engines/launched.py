@@ -40,7 +40,7 @@ def engine_name(asked: str | None = None, environment: Mapping[str, str] | None 
     if not by_torch and (asked == "torch" or (asked in _EITHER and not by_mpi(variables))):
         missing = next(sign for sign in _TORCH_SIGNS if sign not in variables)
         msg = (
-            f"expected the variables of torchrun for `engine={asked}`, found no {missing}: start with "
+            f"expected the variables of torchrun for the engine {asked}, found no {missing}: start with "
             "`torchrun --nproc-per-node N -m coppice ...`."
         )
         raise InputError(msg)

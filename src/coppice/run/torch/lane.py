@@ -13,9 +13,11 @@ import torch
 
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
+from coppice.planners.algorithms.catalogue import algorithms
 from coppice.run.choices import TUNING_VARIABLE, AlgorithmRules, read_rules
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.communicator.groups import agree, host_of_process, topology_of
+from coppice.run.communicator.in_network import is_protocol
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine
 from coppice.run.engines.put_signal.engine import PutSignalEngine
@@ -24,7 +26,7 @@ from coppice.run.engines.shared_memory.setup import Exchange
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.errors import Mismatch, PeerLost
 from coppice.run.torch.puts import LaneCall, PutChoice, open_puts
-from coppice.text import parse_size
+from coppice.text import parse_size, suggestion
 from coppice.topology.model import Topology
 
 __all__ = ["ENGINES", "Lane", "Options", "open_lane", "options_from"]
@@ -412,6 +414,13 @@ def options_from(given: Options | None, environment: Mapping[str, str] | None = 
     if engine not in ENGINES:
         msg = f"expected the engine {', '.join(ENGINES)}, found {engine!r}: choose one of them."
         raise InputError(msg)
+    algorithm = said.algorithm or variables.get("COPPICE_ALGORITHM") or None
+    if algorithm not in (None, "forest") and not is_protocol(str(algorithm)):
+        known = {name for name, _ in algorithms()}
+        if algorithm not in known:
+            hint = suggestion(str(algorithm), known, otherwise="`coppice algorithms` lists all.")
+            msg = f"expected forest or the name of an algorithm, found {algorithm!r}: {hint}"
+            raise InputError(msg)
     checked = said.check_every_call
     if checked is None:
         checked = variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
@@ -419,7 +428,7 @@ def options_from(given: Options | None, environment: Mapping[str, str] | None = 
         said,
         topology=said.topology or variables.get("COPPICE_TOPOLOGY") or None,
         engine=engine,
-        algorithm=said.algorithm or variables.get("COPPICE_ALGORITHM") or None,
+        algorithm=algorithm,
         threshold_bytes=threshold,
         tuning=said.tuning or variables.get(TUNING_VARIABLE) or None,
         check_every_call=checked,

@@ -1,10 +1,9 @@
-"""The engines for GPUs of an exported script, and its command line; follows the other module in the script."""
+"""The engines for GPUs of an exported script; follows the twin in the script."""
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import sys
 import time
@@ -18,13 +17,10 @@ from typing import Any
 import numpy as np
 
 from coppice.export.put_signal.standalone.twin import (
-    PROGRAM,
     Windows,
     input_of,
     output_of,
     places_of,
-    program_of,
-    run_on_twin,
     run_rank,
 )
 
@@ -378,17 +374,34 @@ class OverTorch(OnGpu):
             self.coming[peer] = self.coming[peer][count:] + self.coming[peer][:count]  # for the next run
 
 
+def refused(words: str) -> int:
+    """Say what is missing; the exit status."""
+    sys.stderr.write(f"error: {words}.\n")
+    return 2
+
+
 def run_on_gpus(program: dict[str, Any], given: argparse.Namespace) -> int:
     """Run a rank that torchrun started."""
-    import torch
-    import torch.distributed as dist
+    if "RANK" not in os.environ:
+        return refused(
+            f"expected the variables of torchrun, found no RANK: `torchrun ... FILE --engine {given.engine}`"
+        )
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks != program["ranks"]:
+        return refused(f"expected {program['ranks']} ranks, as the plan has, found {ranks}: start as many")
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError as error:
+        return refused(f"expected PyTorch for --engine {given.engine}, found none ({error}): install it")
+    if not torch.cuda.is_available():
+        return refused(
+            "expected a GPU, found none that torch sees: leave --engine out to run on NumPy arrays"
+        )
 
     rank, device = int(os.environ["RANK"]), f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     torch.cuda.set_device(device)
     dist.init_process_group("nccl" if given.engine == "torch" else "gloo")
-    if dist.get_world_size() != program["ranks"]:
-        sys.stderr.write(f"expected {program['ranks']} ranks, found {dist.get_world_size()}.\n")
-        return 2
     rest = {"in_place": given.in_place, "elements": given.elements, "device": device}
 
     def share(value: Any) -> Any:
@@ -415,31 +428,9 @@ def run_on_gpus(program: dict[str, Any], given: argparse.Namespace) -> int:
         run_rank(program, rank, engine)
         engine.join()
         took = time.perf_counter() - began
-        wrong += not engine.right(seed)
-        sys.stdout.write(f"rank {rank}, run {seed}: {took * 1e3:.3f} ms, {'wrong' if wrong else 'right'}\n")
+        right = engine.right(seed)
+        wrong += not right
+        sys.stdout.write(f"rank {rank}, run {seed}: {took * 1e3:.3f} ms, {'right' if right else 'wrong'}\n")
         dist.barrier()
     dist.destroy_process_group()
     return 1 if wrong else 0
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for; the exit status."""
-    parser = argparse.ArgumentParser(description="Runs a program of puts and signals and checks its results.")
-    parser.add_argument("--engine", choices=("twin", "nccl", "nccl4py", "torch"), default="twin")
-    parser.add_argument("--library", default="libnccl.so.2", help="NCCL itself, for --engine nccl")
-    parser.add_argument("--print", action="store_true", help="print the program as JSON")
-    parser.add_argument("--elements", type=int, default=4, help="numbers of a chunk")
-    parser.add_argument("--in-place", action="store_true", help="input and output in the same memory")
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a rank of the twin waits")
-    given = parser.parse_args(arguments)
-    program = program_of(PROGRAM)
-    if given.print:
-        sys.stdout.write(json.dumps(program) + "\n")
-        return 0
-    return run_on_twin(program, given) if given.engine == "twin" else run_on_gpus(program, given)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from coppice.arguments import shown
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.lina import Lina
@@ -108,6 +110,12 @@ def schedule(
     if isinstance(network, Mapping):
         msg = f"expected `network` of {policy} as bytes per second and seconds per message, found figures by name."
         raise InputError(msg)
+    if network is not None and not _is_network(network):
+        msg = (
+            "expected `network` as bytes per second above 0 and seconds per message of 0 or more, found "
+            f"{shown(network)}: leave it out to have it measured."
+        )
+        raise InputError(msg)
     if policy == Lina.name:
         return model, schedule_mixture(model, optimizer, group=group, **times, **settings)
     made = OverlapSchedule(
@@ -123,3 +131,11 @@ def schedule(
         servers=servers,
     )
     return model, made.optimizer
+
+
+def _is_network(given: object) -> bool:
+    """Whether figures are those of a network."""
+    match given:
+        case (int() | float() as rate, int() | float() as seconds):
+            return 0 < rate < inf and 0 <= seconds < inf
+    return False

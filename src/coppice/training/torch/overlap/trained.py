@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
+from coppice.arguments import shown
 from coppice.errors import InputError
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.training.torch.overlap.tuner import TuningOptions
 
-__all__ = ["require_alike", "trained_parameters"]
+__all__ = ["require_alike", "require_same_way", "trained_parameters"]
 
 
 def trained_parameters(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[list[str], list[nn.Parameter]]:
-    """Names and tensors of what the optimizer trains, in the order of the model.
+    """Names and tensors of what the optimizer trains, in the order of the model; those without elements are left out.
 
     Raises:
-        InputError: If it trains nothing, or something that is not the model's.
+        InputError: If it trains nothing, or something that is not the model's, or if another way sums its gradients.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         msg = "expected an optimizer that updates each parameter by itself, found LBFGS: take another."
         raise InputError(msg)
-    given = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    if any(isinstance(each, DistributedDataParallel) for each in model.modules()):
+        msg = "expected a plain model, found DistributedDataParallel, which sums gradients itself: give its `module`."
+        raise InputError(msg)
+    given = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
     wanted = {id(p) for p in given}
+    if not wanted:
+        msg = (
+            "expected an optimizer of parameters that are trained, found that all are frozen or empty: set "
+            "requires_grad of what is to be trained."
+        )
+        raise InputError(msg)
     found = [(name, p) for name, p in model.named_parameters() if id(p) in wanted]
-    if not found or len(found) != len(wanted):
+    if len(found) != len(wanted):
         msg = (
             f"expected an optimizer of the model's parameters, found {len(wanted) - len(found)} of {len(wanted)} that "
             "are not the model's: hand both over together."
+        )
+        raise InputError(msg)
+    sharded = next((name for name, p in found if isinstance(p, DTensor)), None)
+    if sharded is not None:
+        msg = (
+            f"expected parameters that every rank has whole, found {sharded} as a DTensor: whoever shards it sums its "
+            "gradients (for FSDP2 there is prefetch_order)."
         )
         raise InputError(msg)
     devices = sorted({str(p.device) for _, p in found})
@@ -69,5 +91,36 @@ def require_alike(names: Sequence[str], trained: Sequence[nn.Parameter], group: 
             msg = (
                 f"expected the same trained parameters on all ranks, found others on rank {rank} ({differing}): "
                 "build the model alike on all."
+            )
+            raise InputError(msg)
+
+
+def require_same_way(
+    policy: DataParallelPolicy,
+    tuning: TuningOptions,
+    rest: Mapping[str, object],
+    group: dist.ProcessGroup,
+) -> None:
+    """That ranks were told to train in the same way; else some would wait for messages that others never send.
+
+    Args:
+        policy: The policy, with its options.
+        tuning: How settings are found.
+        rest: What else decides on messages, by argument.
+        group: The ranks.
+
+    Raises:
+        InputError: If they were told different things.
+    """
+    own = {"policy": policy.name, **msgspec.structs.asdict(policy.settings)}
+    own |= {"tune": tuning.mode, "trials": tuning.trials, "window": tuning.window, **rest}
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, own, group=group)
+    for rank, other in enumerate(everyone):
+        differing = next((key for key in {**own, **other} if own.get(key) != other.get(key)), None)
+        if differing is not None:
+            msg = (
+                f"expected the same {differing} on all ranks, found {shown(own.get(differing))} on this rank and "
+                f"{shown(other.get(differing))} on rank {rank}: call schedule alike on all."
             )
             raise InputError(msg)
