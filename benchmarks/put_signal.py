@@ -16,6 +16,7 @@ from coppice.collectives import Collective
 from coppice.fitting.put_signal import fit_put_signal
 from coppice.planners.planning import plan
 from coppice.program.put_signal.verify import verify_put_signal
+from coppice.schedule.plan import Plan
 from coppice.simulation.put_signal import PutSignalCosts, simulate_put_signal
 from coppice.topology.presets import preset
 
@@ -42,11 +43,12 @@ def row(cluster: str, collective: Collective) -> str:
     root = 0 if collective.rooted else None
     problem = Problem(topology=preset(name, **settings), collective=collective, root=root)
     planned = [plan(problem, trees=None if collective is Collective.ALL_TO_ALL else trees)]
-    if collective.rooted and trees is None and (fewest := planned[0].trees_per_root):
-        planned.append(plan(problem, trees=3 * fewest))  # lower, at the same rate
+    if collective.rooted and trees is None:  # lower, at the same rate
+        planned.append(plan(problem, trees=3 * trees_of(planned[0].plan)))
     fitted = [fit_put_signal(each.plan.body, SIZE) for each in planned]
     best = min(range(len(planned)), key=lambda at: fitted[at].time_us)
-    found, made, number = fitted[best], planned[best].plan, planned[best].trees_per_root or ""
+    found, made = fitted[best], planned[best].plan
+    number = trees_of(made) if made.forest is not None else ""
     best_us = SIZE / float(planned[0].plan.algbw_gb_per_s) / 1e3
     verify_put_signal(found.program).require_ok()
     free_us = simulate_put_signal(found.program, made.body, SIZE, costs=PutSignalCosts.free()).time_us
@@ -57,6 +59,12 @@ def row(cluster: str, collective: Collective) -> str:
         f"{int(found.program.messages.max())} | {staging:.1f} | {best_us / free_us:.1%} | "
         f"{best_us / found.time_us:.1%} |"
     )
+
+
+def trees_of(made: Plan) -> int:
+    """Trees of a root, or of each."""
+    assert made.forest is not None
+    return made.forest.total_weight // len(set(made.forest.tree_root.tolist()))
 
 
 def main() -> None:
