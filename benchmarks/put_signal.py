@@ -1,7 +1,7 @@
 """Simulated time of put/signal programs at 256 MiB, with what their calls cost, beside the plan's rate.
 
-Usage: python benchmarks/put_signal.py [--write] [CLUSTER ...]; --write replaces the rows of these clusters in
-put_signal.md, of all where none is named.
+Usage: python benchmarks/put_signal.py [--write] [CLUSTER[:COLLECTIVE] ...]; --write replaces these rows in
+put_signal.md, all where none is named.
 
 Programs are those of `coppice export --to put-signal --option size=256M`.
 """
@@ -16,6 +16,7 @@ from coppice.collectives import Collective
 from coppice.fitting.put_signal import fit_put_signal
 from coppice.planners.planning import plan
 from coppice.program.put_signal.verify import verify_put_signal
+from coppice.schedule.plan import Plan
 from coppice.simulation.put_signal import PutSignalCosts, simulate_put_signal
 from coppice.topology.presets import preset
 
@@ -31,8 +32,8 @@ CLUSTERS: dict[str, tuple[str, dict[str, int], int | None]] = {
 """Preset, its settings, and trees of a root where not all are taken."""
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all")
 HEAD = (
-    "| cluster | collective | GB/s | communicators | pieces | messages | staging, MiB | free | cost |",
-    "|---|---|---|---|---|---|---|---|---|",
+    "| cluster | collective | GB/s | trees | communicators | pieces | messages | staging, MiB | free | cost |",
+    "|---|---|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -41,36 +42,56 @@ def row(cluster: str, collective: Collective) -> str:
     name, settings, trees = CLUSTERS[cluster]
     root = 0 if collective.rooted else None
     problem = Problem(topology=preset(name, **settings), collective=collective, root=root)
-    made = plan(problem, trees=None if collective is Collective.ALL_TO_ALL else trees).plan
-    best_us = SIZE / float(made.algbw_gb_per_s) / 1e3
-    found = fit_put_signal(made.body, SIZE)
+    planned = [plan(problem, trees=None if collective is Collective.ALL_TO_ALL else trees)]
+    if collective.rooted and trees is None:  # lower, at the same rate
+        planned.append(plan(problem, trees=3 * trees_of(planned[0].plan)))
+    fitted = [fit_put_signal(each.plan.body, SIZE) for each in planned]
+    best = min(range(len(planned)), key=lambda at: fitted[at].time_us)
+    found, made = fitted[best], planned[best].plan
+    number = trees_of(made) if made.forest is not None else ""
+    best_us = SIZE / float(planned[0].plan.algbw_gb_per_s) / 1e3
     verify_put_signal(found.program).require_ok()
     free_us = simulate_put_signal(found.program, made.body, SIZE, costs=PutSignalCosts.free()).time_us
     staging = int(found.program.staging.max()) * SIZE / found.program.num_chunks / 2**20
     way = f"{found.way.groups} x {found.way.own}"
     return (
-        f"| {cluster} | {collective} | {float(made.algbw_gb_per_s):.1f} | {way} | {found.way.pieces} | "
+        f"| {cluster} | {collective} | {float(made.algbw_gb_per_s):.1f} | {number} | {way} | {found.way.pieces} | "
         f"{int(found.program.messages.max())} | {staging:.1f} | {best_us / free_us:.1%} | "
         f"{best_us / found.time_us:.1%} |"
     )
 
 
+def trees_of(made: Plan) -> int:
+    """Trees of a root, or of each."""
+    assert made.forest is not None
+    return made.forest.total_weight // len(set(made.forest.tree_root.tolist()))
+
+
 def main() -> None:
     """Print the table, or write it."""
-    wanted = [word for word in sys.argv[1:] if word != "--write"] or list(CLUSTERS)
-    lines = []
-    for cluster in wanted:
-        for collective in COLLECTIVES:
-            lines.append(row(cluster, Collective(collective)))
-            sys.stderr.write(f"{lines[-1]}\n")
+    words = [word for word in sys.argv[1:] if word != "--write"] or list(CLUSTERS)
+    wanted = [
+        (cluster, collective)
+        for cluster in CLUSTERS
+        for collective in COLLECTIVES
+        if cluster in words or f"{cluster}:{collective}" in words
+    ]
+    lines = {}
+    for cluster, collective in wanted:
+        lines[cluster, collective] = row(cluster, Collective(collective))
+        sys.stderr.write(f"{lines[cluster, collective]}\n")
     if "--write" not in sys.argv[1:]:
-        sys.stdout.write("\n".join([*HEAD, *lines]) + "\n")
+        sys.stdout.write("\n".join([*HEAD, *lines.values()]) + "\n")
         return
     page, _, table = PAGE.read_text().partition(HEAD[0])
-    kept = [line for line in table.splitlines()[2:] if line.split("|")[1].strip() not in wanted]
-    order = {cluster: place for place, cluster in enumerate(CLUSTERS)}
-    rows = sorted(kept + lines, key=lambda line: order[line.split("|")[1].strip()])
-    PAGE.write_text(page + "\n".join([*HEAD, *rows]) + "\n")
+    kept = {
+        (cells[1].strip(), cells[2].strip()): line
+        for line in table.splitlines()[2:]
+        if (cells := line.split("|"))
+    }
+    places = [(cluster, collective) for cluster in CLUSTERS for collective in COLLECTIVES]
+    rows = sorted((kept | lines).items(), key=lambda item: places.index(item[0]))
+    PAGE.write_text(page + "\n".join([*HEAD, *(line for _, line in rows)]) + "\n")
 
 
 if __name__ == "__main__":

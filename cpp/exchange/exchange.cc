@@ -19,7 +19,7 @@ namespace {
 constexpr double kSteepness[] = {8, 20, 1.5, 1.1, 1.03};
 constexpr int kRounds = 2;                                      // of growing all trees again
 constexpr std::int64_t kFew = 500, kTooMany = 25;               // one place of so many is missing
-constexpr std::int64_t kMendingWork = 500, kTryingWork = 20, kLoweringWork = 100;  // for each place
+constexpr std::int64_t kMendingWork = 500, kTryingWork = 20, kLoweringWork = 400;  // for each place
 constexpr std::int64_t kSmall = 20'000;                         // places up to which all ways of growing are tried
 
 // Lowest first: largest height, sum of heights by weight, number of trees.
@@ -105,6 +105,36 @@ Outcome pack(Bundles& bundles, std::span<const std::int32_t> lengths, double ste
   return Outcome::kPacked;
 }
 
+// Trees that are finished, as bundles: at each place of a path begins the one arc of the shorter graph that leads on.
+Bundles bundles_of(const Packing& packing, const Chains& chains, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
+                   std::span<const Amount> capacity, Arc num_arcs) {
+  std::vector<Arc> shorter(static_cast<std::size_t>(num_arcs), -1);
+  for (Arc e = 0; e < chains.graph().num_arcs(); ++e) shorter[static_cast<std::size_t>(chains.arcs(e).front())] = e;
+  Bundles bundles(chains.graph(), terminal, roots, capacity);
+  std::vector<std::int32_t> rest(terminal.size(), Bundles::kNone);  // per root: the bundle that has the trees to come
+  for (std::int32_t b = 0; b < bundles.size(); ++b) rest[static_cast<std::size_t>(bundles[b].root)] = b;
+  std::vector<Arc> path;
+  for (std::size_t t = 0; t < packing.root.size(); ++t) {
+    std::int32_t& left = rest[static_cast<std::size_t>(packing.root[t])];
+    const std::int32_t b = left;
+    if (bundles[b].weight > packing.multiplicity[t]) {
+      bundles.split(b, packing.multiplicity[t]);
+      left = bundles.size() - 1;
+    }
+    path.clear();
+    for (std::int64_t i = packing.start[t]; i < packing.start[t + 1];) {
+      const Arc e = shorter[static_cast<std::size_t>(packing.arcs[static_cast<std::size_t>(i)])];
+      path.push_back(e);
+      i += static_cast<std::int64_t>(chains.arcs(e).size());
+      const Vertex v = chains.graph().head(e);
+      if (!bundles.is_terminal(v)) continue;
+      bundles.hang(b, v, bundles.number(path));
+      path.clear();
+    }
+  }
+  return bundles;
+}
+
 // Hangs what is deepest somewhere else, as long as that succeeds.
 void lower(Bundles& bundles, const StopFlag& stop) {
   for (std::int32_t height; (height = bundles.height()) > 1;) {
@@ -142,6 +172,15 @@ std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const st
     if (!small) break;
   }
   return best;
+}
+
+Packing lowered_by_exchange(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
+                            std::span<const Amount> capacity, const Packing& packing, const StopFlag& stop) {
+  const Chains chains(graph, terminal);
+  const std::vector<Amount> least = chains.least(capacity);
+  Bundles bundles = bundles_of(packing, chains, terminal, roots, least, graph.num_arcs());
+  lower(bundles, stop);
+  return packing_of(bundles, chains);
 }
 
 }  // namespace coppice

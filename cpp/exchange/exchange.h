@@ -46,4 +46,8 @@ std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const st
                                         std::span<const Amount> roots, std::span<const Amount> capacity,
                                         std::int32_t most_height = 0, const StopFlag& stop = {});
 
+/// A complete packing, whoever made it, lowered as in step 4: as tall as it is, or less. Other arguments as above.
+Packing lowered_by_exchange(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
+                            std::span<const Amount> capacity, const Packing& packing, const StopFlag& stop = {});
+
 }  // namespace coppice

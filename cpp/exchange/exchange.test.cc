@@ -54,6 +54,24 @@ TEST(no_tree_is_taller_than_it_may_be) {
   CHECK(height_of(network, *low) <= 2);
 }
 
+TEST(a_packing_of_another_hand_is_lowered) {
+  Dice dice(78);
+  int lowered = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    RandomNetwork shape;
+    shape.terminals = 2 + dice(7), shape.switches = dice(5), shape.cycles = dice(10), shape.series_nodes = dice(4);
+    Network network = random_network(shape, dice);
+    CHECK(network.scale_to_bound());
+    network.scale(1 + dice(6));
+    const Packing packing = pack(network);
+    const Packing found = lowered_by_exchange(network.graph(), network.terminal, network.roots, network.capacity, packing);
+    CHECK_EQ(packing_fault(network, found), "");
+    CHECK(height_of(network, found) <= height_of(network, packing));
+    lowered += height_of(network, found) < height_of(network, packing);
+  }
+  CHECK(lowered > 30);
+}
+
 TEST(nothing_is_found_where_a_cut_is_too_narrow) {
   Network network;
   Vertex a = network.add(true), b = network.add(true);

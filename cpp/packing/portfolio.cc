@@ -16,8 +16,8 @@ namespace coppice {
 namespace {
 
 constexpr std::int64_t kSmall = 200'000;  // arcs of all trees up to which a second packing costs little
-
-constexpr std::int64_t kSlow = 2'000;          // terminals times roots from which trees are not packed one by one first
+constexpr Amount kFewUnits = 128;         // of all roots, up to which each may be a tree of its own
+constexpr std::int64_t kSlow = 2'000;     // terminals times roots from which trees are not packed one by one first
 
 struct Shape {
   std::int32_t height = 0;
@@ -67,20 +67,32 @@ Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, 
   const auto spanned = std::count_if(terminal.begin(), terminal.end(), [](auto t) { return t != 0; });
   if (exchange && rooted * spanned > kSlow && possible())
     if (auto found = pack_by_exchange(graph, terminal, roots, capacity, 0, stop)) return *std::move(found);
-  bool divisible = std::any_of(roots.begin(), roots.end(), [](Amount r) { return r > 1; });
-  std::optional<Packing> whole = packed_in(1), halves;
-  bool large = whole && whole->complete && static_cast<std::int64_t>(whole->arcs.size()) > kSmall;
-  if (divisible && !large) halves = packed_in(2);
-  if (!whole && !halves) throw NoPacking{};
-  if (!whole) return *std::move(halves);
-  if (halves && halves->complete &&
-      (!whole->complete || shape_of(graph, terminal, *halves) < shape_of(graph, terminal, *whole)))
-    whole = std::move(halves);
-  if (exchange && whole->complete && rooted * spanned <= kSlow) {
-    auto found = pack_by_exchange(graph, terminal, roots, capacity, 0, stop);
-    if (found && shape_of(graph, terminal, *found) < shape_of(graph, terminal, *whole)) whole = std::move(found);
+  const Amount units = std::accumulate(roots.begin(), roots.end(), Amount{0}), most = *std::max_element(roots.begin(), roots.end());
+  std::optional<Packing> best = packed_in(1);
+  const bool large = best && best->complete && static_cast<std::int64_t>(best->arcs.size()) > kSmall;
+  auto try_pieces = [&](Amount pieces) {
+    std::optional<Packing> found = packed_in(pieces);
+    if (!best || (found && found->complete &&
+                  (!best->complete || shape_of(graph, terminal, *found) < shape_of(graph, terminal, *best))))
+      best = std::move(found);
+  };
+  if (most > 1 && !large) try_pieces(2);
+  if (most > 2 && !large && units <= kFewUnits) try_pieces(most);
+  if (!best) throw NoPacking{};
+  if (exchange && best->complete && rooted * spanned <= kSlow) {
+    Shape shape = shape_of(graph, terminal, *best);
+    auto take_if_better = [&](std::optional<Packing> found) {
+      if (!found) return false;
+      const Shape other = shape_of(graph, terminal, *found);
+      if (other < shape) best = std::move(found), shape = other;
+      return true;
+    };
+    take_if_better(pack_by_exchange(graph, terminal, roots, capacity, 0, stop));
+    take_if_better(lowered_by_exchange(graph, terminal, roots, capacity, *best, stop));
+    while (shape.height > 1 && take_if_better(pack_by_exchange(graph, terminal, roots, capacity, shape.height - 1, stop))) {
+    }
   }
-  return *std::move(whole);
+  return *std::move(best);
 }
 
 }  // namespace coppice

@@ -1,5 +1,7 @@
 #include "packing/portfolio.h"
 
+#include <algorithm>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -38,9 +40,9 @@ Packing best_of(const Network& network, const StopFlag& stop = {}) {
 
 }  // namespace
 
-TEST(the_best_packing_is_right_and_the_best_of_all_ways) {
+TEST(the_best_packing_is_right_and_as_good_as_all_ways) {
   Dice dice(41);
-  int by_pieces = 0, by_exchange = 0;
+  int by_pieces = 0, by_units = 0, by_exchange = 0, lowered = 0;
   for (int trial = 0; trial < 300; ++trial) {
     RandomNetwork shape;
     shape.terminals = 1 + dice(8), shape.switches = dice(5), shape.cycles = dice(10), shape.weighted = dice(3) == 0;
@@ -49,19 +51,28 @@ TEST(the_best_packing_is_right_and_the_best_of_all_ways) {
     network.scale(1 + dice(4));
     Packing best = best_of(network);
     CHECK_EQ(packing_fault(network, best), "");
-    PackingOptions halves;
+    PackingOptions halves, one_by_one;
     halves.pieces = 2;
+    one_by_one.pieces = *std::max_element(network.roots.begin(), network.roots.end());
     Shape whole = shape_of(network, pack(network)), pieces = shape_of(network, pack(network, halves));
     Shape least = std::min(whole, pieces);
+    if (std::accumulate(network.roots.begin(), network.roots.end(), Amount{0}) <= 128 && one_by_one.pieces > 2) {
+      const Shape units = shape_of(network, pack(network, one_by_one));
+      by_units += units < least;
+      least = std::min(least, units);
+    }
     if (auto exchanged = pack_by_exchange(network.graph(), network.terminal, network.roots, network.capacity)) {
       by_exchange += shape_of(network, *exchanged) < least;
       least = std::min(least, shape_of(network, *exchanged));
     }
-    CHECK(shape_of(network, best) == least);
+    CHECK(shape_of(network, best) <= least);
+    lowered += shape_of(network, best) < least;
     by_pieces += pieces < whole;
   }
   CHECK(by_pieces > 10);
+  CHECK(by_units > 10);
   CHECK(by_exchange > 10);
+  CHECK(lowered > 0);
 }
 
 TEST(one_way_that_packs_is_enough) {
@@ -87,7 +98,7 @@ TEST(one_way_that_packs_is_enough) {
     bool pieces = if_any([&] { return pack(network, halves); }).has_value();
     std::optional<Packing> best = if_any([&] { return best_of(network); });
     bool divisible = *std::max_element(network.roots.begin(), network.roots.end()) > 1;
-    CHECK_EQ(best.has_value(), whole || (divisible && pieces));
+    CHECK(best.has_value() || !(whole || (divisible && pieces)));
     if (best) CHECK_EQ(packing_fault(network, *best), "");
     only_whole += whole && !pieces, only_pieces += pieces && !whole, neither += !whole && !pieces;
   }
@@ -117,6 +128,16 @@ TEST(boxes_of_eight_reach_height_two) {
   Network network = dgx_a100(4);
   CHECK(network.scale_to_bound());
   CHECK_EQ(std::get<0>(shape_of(network, best_of(network))), 2);
+}
+
+TEST(a_broadcast_in_a_box_of_eight_is_of_height_three) {
+  Network network = dgx_a100(1);
+  const auto root = std::find(network.terminal.begin(), network.terminal.end(), 1) - network.terminal.begin();
+  std::fill(network.roots.begin(), network.roots.end(), 0);
+  network.roots[static_cast<std::size_t>(root)] = 1;
+  CHECK(network.scale_to_bound());
+  CHECK(std::get<0>(shape_of(network, pack(network))) > 3);
+  CHECK_EQ(std::get<0>(shape_of(network, best_of(network))), 3);
 }
 
 TEST(the_portfolio_stops_when_asked) {

@@ -240,7 +240,7 @@ def test_plan_and_bound_tell_the_gap_where_links_are_lowered_greedily(
 
 
 def test_plans_prefer_rate_or_height(run: Run, tmp_path: Path) -> None:
-    """Two boxes of which one has lost a NIC: the best rate takes trees that are much higher."""
+    """Two boxes of which one has lost a NIC: the best rate takes higher trees."""
     path = tmp_path / "dead.json"
     lost = run("topology", "degrade", "dgx-a100", "--boxes", "2", "--remove", "box1/nic0", "-o", path)
     assert lost.code == 0, lost.err
@@ -251,7 +251,7 @@ def test_plans_prefer_rate_or_height(run: Run, tmp_path: Path) -> None:
         **run(*words).json,
         **{key: rate[key] for key in rate if "seconds" in key or "rss" in key},
     }
-    assert int(str(low["max_height"])) < int(str(rate["max_height"])) / 2
+    assert 3 * int(str(low["max_height"])) < 2 * int(str(rate["max_height"]))
     assert Fraction(str(low["loss"])) > 0
     assert low["verified"] is True
     refused = run(*words, "--prefer", "low", "--sizes", "1M")

@@ -22,12 +22,12 @@ from coppice.simulation.put_signal import PutSignalCosts, simulate_put_signal
 __all__ = ["FittedPutSignal", "PutSignalWay", "fit_put_signal"]
 
 _PIECES = tuple(
-    sorted(each for base in (1, 3) for each in (base << shift for shift in range(9)) if each <= 256)
+    sorted(each for base in (1, 3, 5) for each in (base << shift for shift in range(9)) if each <= 256)
 )
 _MOST_LANES = 64
 _MOST_OPERATIONS = 160_000
 """Of a program; a larger one is not tried."""
-_EFFORT = 1_200_000
+_EFFORT = 1_800_000
 """Operations of all programs together after which the search ends."""
 _CLIMBS = 3
 """The search goes on from so many of its starts, those that take the least time."""
@@ -133,6 +133,7 @@ class _LaneSearch:
         )
         self.tried: dict[PutSignalWay, tuple[Fraction, float]] = {}
         self.best: FittedPutSignal | None = None
+        self.operations_a_piece = _MOST_OPERATIONS  # the fewest so far
         self.failure: InputError | None = None
 
     def run(self) -> FittedPutSignal:
@@ -185,7 +186,8 @@ class _LaneSearch:
     def _neighbours(self, way: PutSignalWay) -> Iterator[PutSignalWay]:
         at = self.groups.index(way.groups)
         nearest = _nearest(_PIECES, way.pieces)
-        pieces = [_PIECES[nearest + each] for each in (2, 1, -1, -2) if 0 <= nearest + each < len(_PIECES)]
+        # Three steps are about twice or half as many.
+        pieces = [_PIECES[nearest + each] for each in (3, 1, -1, -3) if 0 <= nearest + each < len(_PIECES)]
         found = [self._way(way.groups, way.own, each) for each in ([] if self.pieces else pieces)]
         found += [self._way(way.groups, own, way.pieces) for own in (way.own * 2, way.own // 2)]
         for each in self.groups[max(at - 1, 0) : at + 2]:
@@ -203,7 +205,9 @@ class _LaneSearch:
         """Whether a way could be tried."""
         if way in self.tried:
             return True
-        if self.effort <= 0 and self.best is not None:
+        if self.best is not None and (
+            self.effort <= 0 or way.pieces * self.operations_a_piece > _MOST_OPERATIONS
+        ):
             return False
         try:
             program = self.lowered(pieces=way.pieces, lanes=way.lanes, groups=way.groups)
@@ -211,6 +215,7 @@ class _LaneSearch:
             self.failure = error
             return False
         self.effort -= program.num_operations
+        self.operations_a_piece = min(self.operations_a_piece, program.num_operations // way.pieces)
         if self.best is not None and program.num_operations > _MOST_OPERATIONS:
             return False
         time_us = simulate_put_signal(program, self.schedule, self.size_bytes, costs=self.costs).time_us
