@@ -50,3 +50,11 @@ def test_lanes_that_no_groups_divide_are_refused() -> None:
     body = forest("star", Collective.ALL_GATHER, (("gpus", 3), ("gb_per_s", 100)))
     with pytest.raises(InputError, match=r"expected `groups` to divide the 4 lanes, found 3\."):
         fit_put_signal(body, SIZE, lanes=4, groups=3)
+
+
+def test_a_small_message_takes_no_pieces() -> None:
+    """Staging memory that is little anyway is no reason to wait."""
+    body = forest("star", Collective.ALL_REDUCE, (("gpus", 3), ("gb_per_s", 100)))
+    found = fit_put_signal(body, 1024)
+    assert (found.way.lanes, found.way.pieces) == (1, 1)
+    assert found.time_us == simulate_put_signal(lower_put_signal(body, pieces=1), body, 1024).time_us

@@ -176,6 +176,7 @@ _model = _option(OptionKind.MODEL)
 
 _size, _sizes, _range = map(_option, (OptionKind.SIZE, OptionKind.SIZES, OptionKind.SIZE_RANGE))
 
+_STAGING = "per cent of the message up to which staging memory costs no credits"
 _PUT_SIGNAL: Mapping[str, ExportOption] = {
     "pieces": _number("pieces of every chunk, which follow each other (default: as few as keep the rate)"),
     "lanes": _number("communicators, each with a stream, that go side by side (default: 1)"),
@@ -183,7 +184,7 @@ _PUT_SIGNAL: Mapping[str, ExportOption] = {
     "size": _size("size of the message for which pieces, lanes and groups are chosen, by simulation"),
     "signals": _number("signal indices of a peer; more than 1 needs NCCL 2.31 (default: 1)"),
     "graphs": _flag("may be captured as a CUDA graph: yes (default) or no"),
-    "staging": _number("per cent of the message up to which staging memory costs no credits (default: 25)"),
+    "staging": _number(f"{_STAGING} (default: 25, with size 4 MiB or more)"),
     "name": _text("label of the program"),
 }
 """Options of programs of puts and signals."""
@@ -261,7 +262,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
             tells_stages=True,
             options={
                 "pieces": _number("pieces of every chunk, which follow each other in a block (default: 1)"),
-                "staging": _PUT_SIGNAL["staging"],
+                "staging": _number(f"{_STAGING} (default: 25)"),
                 "name": _PUT_SIGNAL["name"],
             },
         ),

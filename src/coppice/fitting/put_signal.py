@@ -33,6 +33,8 @@ _CLIMBS = 3
 """The search goes on from so many of its starts, those that take the least time."""
 _FEW_TRANSFERS = 8_000
 """Of the programs that it starts with."""
+_LITTLE_MEMORY = 4 << 20
+"""Bytes that are worth no time."""
 _BETTER = 0.998
 """Twice as many lanes or pieces are taken where they save so much."""
 
@@ -73,7 +75,7 @@ def fit_put_signal(
     groups: int | None = None,
     signals: int = 1,
     graphs: bool = True,
-    staging: Fraction = MOST_STAGING,
+    staging: Fraction | None = None,
     name: str = "coppice",
     costs: PutSignalCosts | None = None,
     effort: int = _EFFORT,
@@ -88,7 +90,8 @@ def fit_put_signal(
         groups: Groups of them; None chooses.
         signals: As of :func:`~coppice.program.put_signal.lower.lower_put_signal`, like the next two.
         graphs: It may be captured.
-        staging: Most staging memory, as a part of M, if there is a way to do with that.
+        staging: Most staging memory, as a part of M, if there is a way to do with that; None for a quarter, or 4 MiB
+            where that is more.
         name: Label.
         costs: What calls cost.
         effort: Operations of all programs together after which the search ends.
@@ -108,6 +111,8 @@ def fit_put_signal(
         True
     """
     schedule = lower(plan) if isinstance(plan, Forest) else plan
+    if staging is None:
+        staging = max(MOST_STAGING, Fraction(_LITTLE_MEMORY, max(size_bytes, 1)))
     lowered = partial(lower_put_signal, schedule, signals=signals, graphs=graphs, staging=staging, name=name)
     return _LaneSearch(
         schedule, lowered, size_bytes, pieces, lanes, groups, staging, costs or PutSignalCosts(), effort
@@ -140,10 +145,14 @@ class _LaneSearch:
         """From each start to where no neighbour is faster."""
         transfers = max(self.schedule.num_transfers, 1)
         few = max((each for each in _PIECES if each * transfers <= _FEW_TRANSFERS and each <= 16), default=1)
-        starts = [(1, 1), (1, 8), (2, 8), (2, 16), (self.groups[-1], 1), (self.groups[-1], 2)]
+        most = self.groups[-1]
+        starts = [
+            (1, 1, 1),
+            *((*each, few) for each in ((1, 1), (1, 8), (2, 8), (2, 16), (most, 1), (most, 2))),
+        ]
         ways = []
-        for groups, own in starts:
-            way = self._way(self.groups[_nearest(self.groups, groups)], own, self.pieces or few)
+        for groups, own, pieces in starts:
+            way = self._way(self.groups[_nearest(self.groups, groups)], own, self.pieces or pieces)
             if way is not None and self._try(way):
                 ways.append(way)
         left = self.effort

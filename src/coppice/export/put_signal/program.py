@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.put_signal.document import put_signal_json
 from coppice.fitting.put_signal import fit_put_signal
 from coppice.program.memory import all_sizes
-from coppice.program.put_signal.lower import MOST_STAGING, lower_put_signal
+from coppice.program.put_signal.lower import lower_put_signal
 from coppice.program.put_signal.program import PutSignalProgram
 from coppice.program.put_signal.verify import verify_put_signal
 from coppice.schedule.plan import Plan
@@ -24,7 +24,7 @@ __all__ = ["export_put_signal", "provenance_of", "verified_put_signal"]
 class _Options(TypedDict):
     signals: int
     graphs: bool
-    staging: Fraction
+    staging: NotRequired[Fraction]
     name: str
 
 
@@ -99,9 +99,10 @@ def verified_put_signal(
     options = _Options(
         signals=signals,
         graphs=graphs,
-        staging=MOST_STAGING if staging is None else Fraction(staging, 100),
         name=name or f"{plan.problem.collective}-{plan.topology.name}",
     )
+    if staging is not None:
+        options["staging"] = Fraction(staging, 100)
     if size is None:
         on_stage("lowering the plan")
         given = {key: value for key, value in (("lanes", lanes), ("groups", groups)) if value is not None}
