@@ -227,7 +227,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options, words in (
         (["luncher=slurm"], "did you mean 'launcher'"),
         (["launcher=lsf"], "one of json"),
-        (["cores=x"], "to be a number"),
+        (["cores=x"], "to be a whole number"),
         (["whole_hosts=1"], "yes or no"),
     ):
         with pytest.raises(InputError, match=words):
