@@ -91,6 +91,7 @@ class _Served:
         self._lock = threading.Lock()
         self._parts: dict[int, dict[int, torch.Tensor]] = {number: {} for number in self._slices}
         self._pulls: dict[int, list[tuple[int, int]]] = {number: [] for number in self._slices}
+        self._given: dict[int, dict[str, Any]] = {}
         self._turn = itertools.count()
 
     def gradient(self, number: int) -> torch.Tensor:
@@ -103,13 +104,12 @@ class _Served:
         return -1 if own is None else own.numel() * own.element_size()
 
     def take(self, number: int, given: Mapping[str, Any]) -> None:
-        """Values of a slice, and what an optimizer has of it if that is given."""
-        state = dict(given)
-        with self._lock, torch.no_grad():
-            own = self._slices[number]
-            own.copy_(state.pop("values"))
-            if state.pop("whole"):
-                self._optimizer.state[own] = state
+        """Values of a slice, and what an optimizer has of it if that is given, as of the next step.
+
+        Not before: whoever tells them is ahead of others, who may still want the values of the last step.
+        """
+        with self._lock:
+            self._given[number] = dict(given)
 
     def settle(self, groups: list[dict[str, Any]]) -> None:
         """Settings of the steps that follow."""
@@ -147,6 +147,11 @@ class _Served:
 
     def _step(self, number: int, parts: list[torch.Tensor]) -> None:
         own = self._slices[number]
+        if given := self._given.pop(number, None):
+            with torch.no_grad():
+                own.copy_(given.pop("values"))
+            if given.pop("whole"):
+                self._optimizer.state[own] = given
         total = parts[0]
         for other in parts[1:]:
             total.add_(other)
