@@ -16,7 +16,7 @@ namespace coppice {
 namespace {
 
 constexpr std::int64_t kSmall = 200'000;  // arcs of all trees up to which a second packing costs little
-constexpr Amount kFewUnits = 128;         // of all roots, up to which each may be a tree of its own
+constexpr Amount kFewUnits = 128;         // of a single root, up to which each may be a tree of its own
 constexpr std::int64_t kSlow = 2'000;     // terminals times roots from which trees are not packed one by one first
 
 struct Shape {
@@ -67,7 +67,7 @@ Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, 
   const auto spanned = std::count_if(terminal.begin(), terminal.end(), [](auto t) { return t != 0; });
   if (exchange && rooted * spanned > kSlow && possible())
     if (auto found = pack_by_exchange(graph, terminal, roots, capacity, 0, stop)) return *std::move(found);
-  const Amount units = std::accumulate(roots.begin(), roots.end(), Amount{0}), most = *std::max_element(roots.begin(), roots.end());
+  const Amount most = *std::max_element(roots.begin(), roots.end());
   std::optional<Packing> best = packed_in(1);
   const bool large = best && best->complete && static_cast<std::int64_t>(best->arcs.size()) > kSmall;
   auto try_pieces = [&](Amount pieces) {
@@ -77,7 +77,7 @@ Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, 
       best = std::move(found);
   };
   if (most > 1 && !large) try_pieces(2);
-  if (most > 2 && !large && units <= kFewUnits) try_pieces(most);
+  if (rooted == 1 && most > 2 && most <= kFewUnits && !large) try_pieces(most);
   if (!best) throw NoPacking{};
   if (exchange && best->complete && rooted * spanned <= kSlow) {
     Shape shape = shape_of(graph, terminal, *best);
