@@ -21,6 +21,7 @@ ROOMS = (
     "interrupts",
     "text",
     "files",
+    "decoding",
     "rows",
     "arguments",
     "display",

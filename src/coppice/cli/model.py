@@ -14,6 +14,7 @@ from coppice.cli.options.measuring import ModelOption, chosen_model
 from coppice.cli.options.problem import ProblemOptions
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, to_stdout, write_text
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import read_bytes
 from coppice.fitting.time_model import LIBRARY, FittedModel, MeasuredTime, bodies_of, fit
@@ -201,7 +202,7 @@ def _bench_times(data: bytes, collective: Collective) -> list[MeasuredTime] | No
     """The times of our own algorithms in lines of JSON; None where these are none."""
     lines = [line for line in data.splitlines() if line.strip()]
     try:
-        rows = [msgspec.json.decode(line, type=_BenchRow) for line in lines]
+        rows = [msgspec.json.decode(line, type=decodable(_BenchRow)) for line in lines]
     except msgspec.DecodeError:
         return None
     return [

@@ -20,6 +20,7 @@ import msgspec
 from coppice.bounds.problem import Problem
 from coppice.comparison.candidates import AlgorithmVariant
 from coppice.comparison.measurement import SimulatedTime
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import AppendedFile
 from coppice.simulation.model import Model
@@ -112,13 +113,13 @@ class ResultsFile(ABC, Generic[Header, Row]):
         """Take the results of whole lines."""
         first, *lines = data.splitlines()
         try:
-            header = msgspec.json.decode(first, type=type(self._header))
+            header = msgspec.json.decode(first, type=decodable(type(self._header)))
         except msgspec.DecodeError:
             self._refuse("its first line does not say so")
         found = self.differs(header)
         if found is not None:
             self._refuse(found)
-        decoder = msgspec.json.Decoder(row)
+        decoder = msgspec.json.Decoder(decodable(row))
         for number, line in enumerate(lines, start=2):
             try:
                 result = decoder.decode(line)

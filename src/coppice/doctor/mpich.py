@@ -15,6 +15,7 @@ from importlib import resources
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Rulebook, Severity
 from coppice.doctor.given import MPI_SHAPES, Given, TuningFile
 from coppice.errors import InputError
@@ -63,7 +64,7 @@ class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def _known() -> _Known:
     data = resources.files("coppice.doctor").joinpath("data", "mpich_variables.json")
-    return msgspec.json.decode(data.read_bytes(), type=_Known)
+    return msgspec.json.decode(data.read_bytes(), type=decodable(_Known))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.tasks import TaskGraphBuilder
@@ -336,7 +337,7 @@ def read_kineto(path: Path | str) -> MeasuredTrace:
     """
     data = read_trace_bytes(path)
     try:
-        events = msgspec.json.decode(data, type=_TraceFile).events
+        events = msgspec.json.decode(data, type=decodable(_TraceFile)).events
     except msgspec.DecodeError as error:
         if "truncated" in str(error):
             msg = (

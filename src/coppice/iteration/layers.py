@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import read_bytes
 
@@ -239,7 +240,7 @@ def read_workload(path: Path | str) -> LayerWorkload:
     """
     data = read_bytes(path, what="the workload")
     try:
-        record = msgspec.json.decode(data, type=_LayerFile)
+        record = msgspec.json.decode(data, type=decodable(_LayerFile))
     except msgspec.DecodeError as error:
         msg = (
             f"expected a workload in {path} (forward, backward, bytes, bytes_per_second, message_seconds, workers; "

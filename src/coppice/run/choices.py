@@ -15,6 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 
@@ -114,7 +115,7 @@ def decode_rules(data: bytes, *, file: str) -> AlgorithmRules:
         InputError: If they have no meaning, or overlap.
     """
     try:
-        found = msgspec.json.decode(data, type=AlgorithmRules)
+        found = msgspec.json.decode(data, type=decodable(AlgorithmRules))
     except msgspec.DecodeError as error:
         msg = f"{file} holds no rules for puts and signals ({error}): `coppice tune export` writes them."
         raise InputError(msg) from None

@@ -7,6 +7,8 @@ from importlib import resources
 
 import msgspec
 
+from coppice.decoding import decodable
+
 __all__ = ["Constants", "KnownBox", "constants"]
 
 
@@ -66,4 +68,4 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def constants() -> Constants:
     """The constants."""
     data = resources.files("coppice.selection").joinpath("data", "nccl.json")
-    return msgspec.json.decode(data.read_bytes(), type=Constants)
+    return msgspec.json.decode(data.read_bytes(), type=decodable(Constants))

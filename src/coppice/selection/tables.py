@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.selection.rules import Facts, RuleTest, TableRule, decide, parse_rules
 from coppice.selection.selection import Selection, SelectionPart, SelectionRequest
@@ -98,7 +99,7 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def library(name: str) -> Library:
     """The tables of ``open-mpi``, ``mpich`` or ``mvapich2``."""
     data = resources.files("coppice.selection").joinpath("data", f"{name.replace('-', '_')}.json")
-    return msgspec.json.decode(data.read_bytes(), type=Library)
+    return msgspec.json.decode(data.read_bytes(), type=decodable(Library))
 
 
 @cache

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.rows import offsets
 from coppice.schedule.messages import Messages, Routes
@@ -393,4 +394,4 @@ def _at_scale(row: tuple[float, float, float] | None, boxes: int) -> float | Non
 @cache
 def _table() -> _Table:
     data = files("coppice.simulation").joinpath("data/protocols.json").read_bytes()
-    return msgspec.json.decode(data, type=_Table)
+    return msgspec.json.decode(data, type=decodable(_Table))

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.files import read_bytes
@@ -299,7 +300,7 @@ def read_jobs(path: Path, *, model: Model, pieces: int | None) -> tuple[list[Job
     """
     try:
         data = read_bytes(path, what="the jobs", hint="check the name")
-        document = msgspec.json.decode(data, type=_JobsFile)
+        document = msgspec.json.decode(data, type=decodable(_JobsFile))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         msg = f"expected jobs as docs/simulation.md describes in {path}, found: {str(error).rstrip('.')}."
         raise InputError(msg) from None

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import read_bytes
 from coppice.simulation.model import Model
@@ -119,7 +120,7 @@ def _made(values: dict[str, Any], where: str) -> NamedModel:
                 "about": values.get("about", ""),
                 "sources": values.get("sources", {}),
             },
-            NamedModel,
+            decodable(NamedModel),
         )
     except (msgspec.ValidationError, InputError) as error:
         msg = f"{where}: {error}"
@@ -130,7 +131,7 @@ def _from_file(path: str | os.PathLike[str]) -> Model:
     """The model in a file."""
     data = read_bytes(path)
     try:
-        values = msgspec.json.decode(data, type=dict[str, Any])
+        values = msgspec.json.decode(data, type=decodable(dict[str, Any]))
     except msgspec.DecodeError as error:
         msg = f"expected {path} to be a model in JSON, found something else ({error})."
         raise InputError(msg) from None
@@ -144,7 +145,7 @@ def _from_file(path: str | os.PathLike[str]) -> Model:
 @cache
 def _named() -> dict[str, NamedModel]:
     data = files("coppice.simulation").joinpath("data/models.json").read_bytes()
-    table = msgspec.json.decode(data, type=_ModelsFile)
+    table = msgspec.json.decode(data, type=decodable(_ModelsFile))
     names = sorted(table.models, key=lambda name: name != table.default)
     return {name: _made({"name": name, **table.models[name]}, f"model {name}") for name in names}
 

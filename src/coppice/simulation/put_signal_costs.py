@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 from coppice.simulation.put_signal import PutSignalCosts
@@ -58,7 +59,7 @@ def read_put_signal_costs(path: str | os.PathLike[str]) -> PutSignalCosts:
     """
     data, name = read_bytes(path, hint="give a file of `coppice probe --costs`"), file_name(path)
     try:
-        found = msgspec.json.decode(data, type=_CostFile)
+        found = msgspec.json.decode(data, type=decodable(_CostFile))
     except msgspec.DecodeError as error:
         msg = f"{name} holds no costs of puts and signals ({error}): `coppice probe --costs` writes them."
         raise InputError(msg) from None

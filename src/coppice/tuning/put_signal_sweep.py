@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.run.bench.measuring import NATIVE, bench
 from coppice.run.communicator.groups import host_of_process
@@ -90,7 +91,9 @@ def sweep_put_signal(
             missing = tuple(name for name in names if run_of(collective, size, name).key not in done)
             lacking.setdefault(missing, []).append(size)
         told = engine.exchange(msgspec.json.encode(list(lacking.items())))[0]  # as rank 0 has read it
-        for missing, own in msgspec.json.decode(told, type=list[tuple[tuple[str, ...], list[int]]]):
+        for missing, own in msgspec.json.decode(
+            told, type=decodable(list[tuple[tuple[str, ...], list[int]]])
+        ):
             if not missing:
                 continue
             found = []

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import AppendedFile, file_name, read_bytes
 
@@ -141,7 +142,7 @@ def decode_runs(data: bytes, *, file: str) -> tuple[tuple[TimedRun, ...], int]:
         if not line.strip():
             continue
         try:
-            run = msgspec.json.decode(line, type=TimedRun)
+            run = msgspec.json.decode(line, type=decodable(TimedRun))
         except msgspec.DecodeError as error:
             msg = f"{file}:{number} is no measurement of `coppice tune sweep` ({error}): remove the line."
             raise InputError(msg) from None

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.errors import CoppiceError
 from coppice.tuning.mpi_switch import DEPLOYED, Switch, open_switch
 from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
@@ -60,7 +61,7 @@ def main(argument: str) -> None:
     """Measure as ``argument``, the JSON of a :class:`Spec`, says; every rank runs this."""
     from mpi4py import MPI
 
-    spec = msgspec.json.decode(argument, type=Spec)
+    spec = msgspec.json.decode(argument, type=decodable(Spec))
     world = MPI.COMM_WORLD
     try:
         switch = open_switch(MPI, spec.library, segments=tuple(spec.segments))

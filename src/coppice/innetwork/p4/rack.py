@@ -7,6 +7,7 @@ from os import PathLike
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 from coppice.innetwork.p4.control_plane import number_of_mac
@@ -110,7 +111,7 @@ def read_rack(path: str | PathLike[str]) -> Rack:
     name = file_name(path)
     data = read_bytes(path, what="the hosts", hint="name a JSON file with switch, workers and others")
     try:
-        rack = msgspec.json.decode(data, type=Rack)
+        rack = msgspec.json.decode(data, type=decodable(Rack))
     except msgspec.MsgspecError as error:
         msg = (
             f"{name}: {error}: write an object with switch, workers and others, as docs/in-network.md shows."

@@ -18,6 +18,7 @@ from typing import Self
 import msgspec
 
 from coppice.arguments import checked
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 from coppice.innetwork.p4.control_plane import number_of_mac
@@ -78,7 +79,7 @@ def read_xdp_hosts(path: str | os.PathLike[str]) -> XdpHosts:
     """
     data = read_bytes(path, what="the hosts", hint="name a JSON file with ipv4 and workers")
     try:
-        return msgspec.json.decode(data, type=XdpHosts)
+        return msgspec.json.decode(data, type=decodable(XdpHosts))
     except msgspec.MsgspecError as error:
         msg = (
             f"{file_name(path)}: {error}: write an object with ipv4 and workers, as docs/in-network.md shows."

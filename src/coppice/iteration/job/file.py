@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import read_text
 from coppice.iteration.job.job import TrainingJob, job_of
@@ -89,7 +90,7 @@ def _converted(data: Mapping[str, Any], where: str) -> JobRecord:
     """The tables of plain values."""
     _refuse_unknown(data, where)
     try:
-        return msgspec.convert(data, type=JobRecord)
+        return msgspec.convert(data, type=decodable(JobRecord))
     except msgspec.ValidationError as error:
         raise InputError(_sentence(str(error), data, where)) from None
 

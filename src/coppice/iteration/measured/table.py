@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import read_bytes
 
@@ -192,7 +193,7 @@ def read_device_table(path: Path | str) -> DeviceTable:
     """
     data = read_bytes(path, what="the device file")
     try:
-        record = msgspec.json.decode(data, type=_DeviceFile)
+        record = msgspec.json.decode(data, type=decodable(_DeviceFile))
     except msgspec.DecodeError as error:
         msg = f"expected a device file in {path} (`coppice train measure` writes one), found otherwise: {error}."
         raise InputError(msg) from None

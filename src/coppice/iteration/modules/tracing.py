@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.iteration.modules.operations import ModuleTrace, TraceRequest, TraceResult
 
@@ -92,7 +93,7 @@ def _traced(request: TraceRequest) -> ModuleTrace:
             last = lines[-1] if lines else f"exit code {done.returncode}"
             msg = f"expected the tracing of {request.file} to end, found it stopped: {last.strip().rstrip('.')}."
             raise InputError(msg)
-        result = msgspec.json.decode(target.read_bytes(), type=TraceResult)
+        result = msgspec.json.decode(target.read_bytes(), type=decodable(TraceResult))
     if result.trace is None:
         raise InputError(result.error)
     return result.trace

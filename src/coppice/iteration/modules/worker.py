@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.iteration.modules.operations import ModuleTrace, TraceRequest, TraceResult
 
@@ -316,7 +317,7 @@ def _buckets(module: Any, group: Any) -> Callable[[], None]:
 
 def main() -> None:
     """Answer the request of the command line."""
-    request = msgspec.json.decode(sys.argv[1], type=TraceRequest)
+    request = msgspec.json.decode(sys.argv[1], type=decodable(TraceRequest))
     Path(sys.argv[2]).write_bytes(msgspec.json.encode(answer(request)))
 
 

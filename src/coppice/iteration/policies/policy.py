@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.tasks import TaskGraph
@@ -122,7 +123,7 @@ class ConfiguredPolicy(ABC):
                 parse_size(value, option=f"option {given} of policy {cls.name}") if sized else value
             )
         try:
-            return cls(msgspec.convert(values, cls.options, strict=False))
+            return cls(msgspec.convert(values, decodable(cls.options), strict=False))
         except msgspec.ValidationError as error:
             msg = f"expected options that policy {cls.name} can use, found otherwise: {error}."
             raise InputError(msg) from None

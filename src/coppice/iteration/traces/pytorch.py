@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.iteration.totals import ELEMENT_BYTES, standard_collective
 from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork
@@ -64,7 +65,7 @@ def pytorch_nodes(data: bytes, *, file: str, rank: int) -> ExecutionTrace:
         InputError: If it is no such file, or is cut off.
     """
     try:
-        found = msgspec.json.decode(data, type=_OperatorFile)
+        found = msgspec.json.decode(data, type=decodable(_OperatorFile))
     except msgspec.DecodeError as error:
         if "truncated" in str(error):
             msg = f"expected a whole execution trace in {file}, found it cut off: unregister the observer first."

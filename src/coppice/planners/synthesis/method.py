@@ -12,6 +12,7 @@ import msgspec
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter
@@ -114,7 +115,7 @@ class SynthesisMethod:
                 msg = f"expected options of method {self.name}, found `{name}`: {has}."
                 raise InputError(msg)
         try:
-            return msgspec.convert(dict(given), self.options, strict=False)
+            return msgspec.convert(dict(given), decodable(self.options), strict=False)
         except msgspec.ValidationError as error:
             msg = f"expected options that method {self.name} can use, found otherwise: {error}."
             raise InputError(msg) from None

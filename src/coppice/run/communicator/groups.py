@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from coppice.decoding import decodable
 from coppice.run.errors import Mismatch
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
@@ -151,7 +152,7 @@ def agree(
     """
     mine = msgspec.json.encode(_Card(what=what, record=dict(record), error=error, own=own))
     try:
-        cards = [msgspec.json.decode(card, type=_Card) for card in exchange(mine)]
+        cards = [msgspec.json.decode(card, type=decodable(_Card)) for card in exchange(mine)]
     except msgspec.MsgspecError as found:
         msg = f"expected what another rank is about to do, found something else ({found}): run one version everywhere."
         raise Mismatch(msg) from None

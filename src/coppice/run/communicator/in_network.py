@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.errors import CoppiceError, InputError
 from coppice.innetwork.serving.address import SECRET_VARIABLE, SWITCH_VARIABLE, parse_address, read_secret
 from coppice.innetwork.serving.client import SwitchClient, SwitchError
@@ -236,7 +237,8 @@ class InNetwork:
 
     def _exchange(self, mine: _Told) -> list[_Told]:
         return [
-            msgspec.json.decode(each, type=_Told) for each in self._engine.exchange(msgspec.json.encode(mine))
+            msgspec.json.decode(each, type=decodable(_Told))
+            for each in self._engine.exchange(msgspec.json.encode(mine))
         ]
 
     def _agreed(self, failure: str) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.run.lab.blueprint import Blueprint, CableEnd, draw
@@ -146,7 +147,7 @@ def find(name: str) -> Lab:
         raise InputError(msg)
     directory = STATE / name
     try:
-        record = msgspec.json.decode((directory / "lab.json").read_bytes(), type=_Record)
+        record = msgspec.json.decode((directory / "lab.json").read_bytes(), type=decodable(_Record))
         blueprint = draw(resolve(str(directory / record.topology)), Fraction(record.scale))
     except (OSError, msgspec.MsgspecError, ValueError) as error:
         msg = f"the lab {name!r} was not built to its end ({error}): take it down with `coppice lab down`."
@@ -362,7 +363,7 @@ def link_bytes(lab: Lab) -> dict[tuple[int, int], int]:
             complaint = shown.stderr.decode(errors="replace").strip()
             msg = f"the namespace {lab.namespace(node)} cannot be read ({complaint}): build the lab again."
             raise InputError(msg)
-        for interface in msgspec.json.decode(shown.stdout, type=list[_Interface]):
+        for interface in msgspec.json.decode(shown.stdout, type=decodable(list[_Interface])):
             if interface.ifname in names:
                 found[node, names[interface.ifname]] = interface.stats64.tx.bytes
     return found

@@ -18,6 +18,7 @@ import msgspec
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.errors import CoppiceError, InputError
 from coppice.files import write_atomically
 from coppice.planners.planning import plan
@@ -149,7 +150,7 @@ class RankPrograms:
         key = (request.collective, request.root)
         if self._engine.rank == 0:
             mine = msgspec.msgpack.encode(self._answer(request, tell=key not in self._bodies))
-        answer = msgspec.msgpack.decode(self._engine.exchange(mine)[0], type=_Answer)
+        answer = msgspec.msgpack.decode(self._engine.exchange(mine)[0], type=decodable(_Answer))
         if answer.error:
             raise InputError(answer.error)
         if key in self._bodies:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.problem import Problem
+from coppice.decoding import decodable
 from coppice.errors import CheckError, InputError
 from coppice.rows import offsets
 from coppice.schedule.columns import forest_defects, schedule_defects
@@ -114,7 +115,7 @@ def decode_json(data: bytes | msgspec.Raw, kind: Callable[..., _T] | Any, where:
         InputError: If it does not fit, with the path of what is wrong.
     """
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=decodable(kind))
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$")
         msg = f"{where}{place.rstrip('`')} is not as a plan has it ({what}): write the plan again."

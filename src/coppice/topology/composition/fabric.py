@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.text import suggestion
 from coppice.topology.composition.parts import (
@@ -381,7 +382,7 @@ def converted(document: object, kind: type[_T], where: str, *, strict: bool = Tr
         InputError: With the path of what is wrong.
     """
     try:
-        return msgspec.convert(document, kind, strict=strict, dec_hook=_custom)
+        return msgspec.convert(document, decodable(kind), strict=strict, dec_hook=_custom)
     except msgspec.ValidationError as error:
         msg = f"{where}: {error}; mend it there."
         raise InputError(msg) from None

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import AppendedFile, write_atomically
 from coppice.training.autolrs.settings import Settings
@@ -243,7 +244,7 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
     except OSError as error:
         msg = f"cannot read {name} ({error.strerror or error}): give the log that AutoLRS wrote."
         raise InputError(msg) from None
-    decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+    decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(decodable(Event))
     events: list[Event] = []
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last line feed was cut off
         try:

@@ -11,6 +11,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.training.autolrs.controller import READ_EVERY, Controller
 from coppice.training.autolrs.log import EventLog
@@ -151,7 +152,7 @@ class AutoLRS:
         self._snapshots = Snapshots(self._training, file=file)
         self._controller = Controller(self.settings)
         self._controller.state = msgspec.msgpack.decode(
-            self._world.agree(lambda: msgspec.msgpack.encode(self._controller.state)), type=State
+            self._world.agree(lambda: msgspec.msgpack.encode(self._controller.state)), type=decodable(State)
         )
         self._losses = LossBuffer(capacity=READ_EVERY, accumulate=accumulate)
         self._log = EventLog(log, self.settings) if log is not None and self._world.decides else None
@@ -257,7 +258,9 @@ class AutoLRS:
             msg = f"expected the settings that the state was saved with, found another {name}: build AutoLRS alike."
             raise InputError(msg)
         self._rates.ratios = list(state["ratios"])
-        self._controller.state = msgspec.msgpack.decode(state["state"].numpy().tobytes(), type=State)
+        self._controller.state = msgspec.msgpack.decode(
+            state["state"].numpy().tobytes(), type=decodable(State)
+        )
         self._losses.load(state["losses"])
         if self._log is not None:
             self._log.resume(state["lines"])
@@ -367,7 +370,7 @@ def _things(also: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:
 def _settings_of(state: Mapping[str, Any]) -> Settings:
     try:
         if state["version"] == VERSION:
-            return msgspec.json.decode(state["settings"], type=Settings)
+            return msgspec.json.decode(state["settings"], type=decodable(Settings))
     except (KeyError, TypeError, msgspec.MsgspecError):
         pass
     msg = f"expected a state of AutoLRS, version {VERSION}, found something else: load what state_dict returned."

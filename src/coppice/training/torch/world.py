@@ -9,6 +9,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from coppice.decoding import decodable
 from coppice.errors import CheckError, CoppiceError
 from coppice.training.autolrs.controller import Controller
 from coppice.training.autolrs.state import Action, SearchDecision, State
@@ -81,7 +82,9 @@ class World:
         if code == _FAILED:
             raise CheckError(payload.decode())
         if code == _ENDED:
-            decision, controller.state = msgspec.msgpack.decode(payload, type=tuple[SearchDecision, State])
+            decision, controller.state = msgspec.msgpack.decode(
+                payload, type=decodable(tuple[SearchDecision, State])
+            )
         return decision if decision is not None else SearchDecision(action=Action.CONTINUE, ended=False)
 
     def agree(self, make: Callable[[], Any]) -> Any:

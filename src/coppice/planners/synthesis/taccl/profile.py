@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import read_bytes
 
@@ -75,7 +76,7 @@ def read_profile(path: str, gpus: int, kinds: int, *, crosses: bool) -> LinkProf
         InputError: If the file cannot be read, or is no profile that fits.
     """
     try:
-        found = msgspec.json.decode(read_bytes(path, what="a link profile"), type=LinkProfile)
+        found = msgspec.json.decode(read_bytes(path, what="a link profile"), type=decodable(LinkProfile))
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         msg = f"{path}: expected a link profile as TACCL reads it, found otherwise: {error}."
         raise InputError(msg) from None

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import read_bytes
 from coppice.topology.readers.document import DuplicateKey
@@ -191,7 +192,7 @@ def read_sketch(path: str, ranks: int) -> CommunicationSketch:
     try:
         tree = parse_json(read_bytes(path, what="a sketch file"), file=path)
         _refuse_repeated(tree, path, "$")
-        sketch = msgspec.convert(tree, CommunicationSketch)
+        sketch = msgspec.convert(tree, decodable(CommunicationSketch))
     except msgspec.ValidationError as error:
         msg = f"{path}: expected a sketch as TACCL reads it, found otherwise: {error}."
         raise InputError(msg) from None

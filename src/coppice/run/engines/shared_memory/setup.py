@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from coppice import _core
+from coppice.decoding import decodable
 from coppice.errors import CoppiceError
 from coppice.files import write_atomically
 from coppice.run.engines.engine import check_rank
@@ -165,7 +166,7 @@ def _compare(own: _SegmentCard, found: list[bytes]) -> None:
     """
     for peer, data in enumerate(found):
         try:
-            card = msgspec.json.decode(data, type=_SegmentCard)
+            card = msgspec.json.decode(data, type=decodable(_SegmentCard))
         except msgspec.MsgspecError as error:
             msg = f"expected the card of rank {peer} of a shared memory group, found something else: {error}."
             raise Mismatch(msg) from error
@@ -201,14 +202,16 @@ def _attempt(
         except CoppiceError as error:
             word = _Word(error=str(error))
     try:
-        offer = msgspec.json.decode(exchange(msgspec.json.encode(word))[0], type=_Word)
+        offer = msgspec.json.decode(exchange(msgspec.json.encode(word))[0], type=decodable(_Word))
         word = offer
         if rank != 0 and not offer.error:
             try:
                 end = _core.shm_open(offer.path, rank, ranks, host)
             except CoppiceError as error:
                 word = _Word(error=str(error))
-        words = [msgspec.json.decode(data, type=_Word) for data in exchange(msgspec.json.encode(word))]
+        words = [
+            msgspec.json.decode(data, type=decodable(_Word)) for data in exchange(msgspec.json.encode(word))
+        ]
     finally:
         if rank == 0 and end is not None:
             end.unlink()

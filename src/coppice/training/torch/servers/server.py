@@ -19,6 +19,7 @@ import msgspec
 import torch
 
 from coppice.arguments import checked
+from coppice.decoding import decodable
 from coppice.errors import CheckError, CoppiceError, InputError
 from coppice.training.torch.servers.wire import FrameKind, ServerLink, address_of, packed, raw, unpacked
 
@@ -324,7 +325,7 @@ def _gathered(listening: socket.socket, links: list[ServerLink], timeout_s: floa
         links.append(link)
         _, _, _, body = link.receive(lambda *_: None)
         try:
-            hello = msgspec.msgpack.decode(body, type=ServerHello)
+            hello = msgspec.msgpack.decode(body, type=decodable(ServerHello))
         except msgspec.ValidationError as error:
             msg = f"expected a worker of this version of coppice, found another ({error})."
             raise InputError(msg) from error
