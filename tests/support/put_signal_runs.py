@@ -26,6 +26,9 @@ PLANNERS = ("forest", "classic", "synthesis")
 SIZES = (1, 3, 64)
 """Numbers of 8 bytes in a chunk. Smaller chunks hold the first words of larger ones, and no schedule depends on what
 chunks hold, so that a run of the largest is one of each."""
+SIZES_OF_MANY = (1, 2, 3)
+"""The same for programs of so many chunks that larger ones would take a gigabyte or more."""
+_MANY_BYTES = 2**30
 
 
 def programs_of(
@@ -60,8 +63,10 @@ def _bodies(asked: Problem, planner: str) -> Iterator[tuple[str, Forest | Schedu
 
 def run_in_every_way(program: PutSignalProgram, schedules: int) -> TwinRuns:
     """All sizes at once, out of place and in place as far as it is meant for both."""
+    slots = 2 * program.num_ranks * program.num_chunks + int(program.staging.sum())
+    elements = max(SIZES if 8 * max(SIZES) * slots < _MANY_BYTES else SIZES_OF_MANY)
     done = [
-        run_on_twin(program, in_place=in_place, elements=max(SIZES), schedules=schedules)
+        run_on_twin(program, in_place=in_place, elements=elements, schedules=schedules)
         for in_place, meant in ((False, program.out_of_place), (True, program.in_place))
         if meant
     ]
