@@ -9,9 +9,8 @@ Peers in one box are reached by copy engines, others by NCCL's proxy thread and 
     put to another box        ``proxy_us`` before it, and ``request_us`` for every put that the proxy posts before it in
                               the group, then the bytes; the call is over when the network has told so (``told_us``)
     wait                      ``wait_us``, one batch of stream operations
-    copies, sums              ``launch_us`` for each kernel, of which one takes all that do not wait for each other
-                              (:mod:`coppice.program.put_signal.kernels`), and what they read and write at the rate of
-                              the memory
+    copies, sums              ``launch_us`` for the kernel of the call (:mod:`coppice.program.put_signal.kernels`), and
+                              what it reads and writes at the rate of the memory
 
 That structure is read from the source of NCCL 2.30.7 (src/rma: batched waves of copies, the ring of the proxy). The
 constants are *assumptions*, of the order of what launches and memory operations take; nobody has measured them, and a
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.program.put_signal.kernels import kernels_of
+from coppice.program.put_signal.kernels import chunks_moved
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.rows import grouped, nth_in_group, offsets, rows_of_groups
 from coppice.schedule.forest import Forest
@@ -211,9 +210,11 @@ class _PutSignalMessages:
         return len(self.after) - 1
 
     def _local_us(self) -> list[float]:
-        """Time of the kernels of each call."""
-        kernels, chunks = kernels_of(self.program)
-        us = self.costs.launch_us * kernels + chunks * self.chunk_bytes / self.costs.memory_gb_per_s / 1e3
+        """Time of the kernel of each call."""
+        chunks = chunks_moved(self.program)
+        us = (
+            self.costs.launch_us * (chunks > 0) + chunks * self.chunk_bytes / self.costs.memory_gb_per_s / 1e3
+        )
         found: list[float] = us.tolist()
         return found
 

@@ -1,6 +1,8 @@
-"""Levels of copies and sums: in any order within a level nothing changes, and there are few of them."""
+"""Levels of copies and sums, in any order within which nothing changes, and what one kernel of them moves."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.put_signal.kernels import kernels_of, levels_of
+from coppice.program.put_signal.kernels import chunks_moved, levels_of
 from coppice.program.put_signal.lower import lower_put_signal
 from coppice.program.put_signal.program import PutSignalCall
 from coppice.program.put_signal.verify import verify_put_signal
@@ -40,13 +42,29 @@ def test_within_a_level_any_order_will_do(
 
 
 def test_many_sums_of_one_value_are_joined_in_pairs() -> None:
-    """15 others send to every rank at once: 4 kernels for pairs of pairs, and one that adds its own."""
+    """15 others send to every rank at once: 15 that landed and its own are read, 8 of them and the result written."""
     program = lower_put_signal(forest("star", Collective.REDUCE_SCATTER, (("gpus", 16),)), pieces=1)
     verify_put_signal(program).require_ok()
-    kernels, chunks = kernels_of(program)
     local = program.call_kind == PutSignalCall.LOCAL
-    assert set(kernels[local].tolist()) == {5}
-    assert set(chunks[local].tolist()) == {45}
+    assert set(chunks_moved(program)[local].tolist()) == {16 + 8}
+
+
+@pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.REDUCE, Collective.BROADCAST])
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-1v", "ring"])
+def test_what_kernels_move(name: str, collective: Collective) -> None:
+    """Beside a cache that takes everything: what is not there is read, and what was written goes to memory once."""
+    program = lower_put_signal(forest(name, collective), pieces=4, lanes=2)
+    moved = chunks_moved(program).tolist()
+    for call, (first, last) in enumerate(pairwise(program.call_start.tolist())):
+        read, written = set(), set()
+        for row in range(first, last) if program.call_kind[call] == PutSignalCall.LOCAL else ():
+            for nth in range(int(program.count[row])):
+                for word in ("source", "addend"):
+                    buffer, slot = getattr(program, f"{word}_buffer")[row], getattr(program, word)[row] + nth
+                    if buffer >= 0 and (buffer, slot) not in written:
+                        read.add((buffer, slot))
+                written.add((program.target_buffer[row], program.target[row] + nth))
+        assert moved[call] == len(read) + len(written)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

@@ -1,7 +1,10 @@
-"""Which copies and sums of a local call one kernel can carry out: those that do not touch what another one writes.
+"""What the copies and sums of a local call take on a GPU.
 
-A kernel that is given many stretches of memory (``torch._foreach_add_``) takes them in no order. So the operations of a
-call fall into *levels*, one after the other; what is added twice in one call is in two of them.
+Whatever they are, one kernel can carry them out: an operation only ever puts element i of two slots into element i of
+a third, so that a thread that has element i of all slots that depend on each other can do its operations one after the
+other. Libraries have no such kernel. One that is given many stretches of memory (``torch._foreach_add_``) takes them in
+no order, so that for these the operations of a call fall into *levels*, one after the other; what is added twice in one
+call is in two of them.
 """
 
 from __future__ import annotations
@@ -12,16 +15,15 @@ from numpy.typing import NDArray
 from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
 from coppice.rows import begins_run, last_before, next_after, ranges
 
-__all__ = ["kernels_of", "levels_of"]
+__all__ = ["chunks_moved", "dependent_of", "levels_of"]
 
 _Ints = NDArray[np.int64]
 
 
-def kernels_of(program: PutSignalProgram) -> tuple[_Ints, _Ints]:
-    """Kernels of each call, out of place, and the chunks that they read and write.
+def chunks_moved(program: PutSignalProgram) -> _Ints:
+    """Chunks that the kernel of each local call reads from memory and writes there, out of place.
 
-    In a level all copies are a kernel, and all sums into their own source or addend. A sum whose target is neither is a
-    kernel of its own; several are copies of their sources, and sums like the others.
+    What an operation of the same call has written is at hand: only what is not is read, and each slot is written once.
 
     Args:
         program: The program.
@@ -35,31 +37,76 @@ def kernels_of(program: PutSignalProgram) -> tuple[_Ints, _Ints]:
         >>> from coppice.topology.presets import preset
         >>> made = plan(Problem(topology=preset("star", gpus=3), collective=Collective.REDUCE_SCATTER)).plan
         >>> program = lower_put_signal(made.body, pieces=1)
-        >>> kernels, chunks = kernels_of(program)
-        >>> local = program.call_kind == PutSignalCall.LOCAL  # what landed is added, then their sum to the own part
-        >>> kernels[local].tolist(), chunks[local].tolist()
-        ([2, 2, 2], [6, 6, 6])
+        >>> local = program.call_kind == PutSignalCall.LOCAL  # what landed is added up, and to the own part
+        >>> chunks_moved(program)[local].tolist()
+        [5, 5, 5]
     """
     local = np.flatnonzero(program.act >= PutSignalAct.COPY)
-    call, adds = program.call_of[local], program.act[local] == PutSignalAct.SUM
-    count = program.count[local]
+    adds = program.act[local] == PutSignalAct.SUM
     wide = int((program.target + program.count).max(initial=0)) + int(program.source.max(initial=0)) + 1
     wide += int(program.addend.max(initial=0))
     source, addend, target = (
         getattr(program, f"{name}_buffer")[local] * wide + getattr(program, name)[local]
         for name in ("source", "addend", "target")
     )
-    level = levels_of(call, source, np.where(adds, addend, -1), target, count)
-    apart = adds & (target != source) & (target != addend)
-    number, where = np.unique(np.stack([call, level]), axis=1, return_inverse=True)
-    where = where.reshape(-1)
-    several = apart & (np.bincount(where, weights=apart)[where] > 1)
-    found = np.bincount(call[apart & ~several], minlength=program.num_calls)
-    for mine in (~adds | several, adds & (~apart | several)):
-        found += np.bincount(number[0][np.unique(where[mine])], minlength=program.num_calls)
-    passes = np.where(adds, 3, 2) + np.where(several, 2, 0)
-    chunks = np.bincount(call, weights=passes * count, minlength=program.num_calls)
-    return found, chunks.astype(np.int64)
+    accesses = _accesses(source, np.where(adds, addend, -1), target, program.count[local])
+    at, row, writes = accesses
+    call = program.call_of[local][row]
+    order = np.lexsort((writes, row, at, call))
+    head = begins_run(call[order], at[order])
+    first = np.flatnonzero(head)
+    if not len(first):
+        return np.zeros(program.num_calls, dtype=np.int64)
+    written = np.maximum.reduceat(writes[order], first)
+    moved = written.astype(np.int64) + ~writes[order][first]
+    return np.bincount(call[order][first], weights=moved, minlength=program.num_calls).astype(np.int64)
+
+
+def _accesses(
+    source: _Ints, addend: _Ints, target: _Ints, count: _Ints
+) -> tuple[_Ints, _Ints, NDArray[np.bool_]]:
+    """Address, row and kind (whether it is written) of each access of copies and sums; an addend of -1 is none."""
+    number = len(source)
+    both = np.flatnonzero(addend >= 0)
+    row = np.concatenate([np.arange(number), both, np.arange(number)])
+    first = np.concatenate([source, addend[both], target])
+    writes = np.concatenate([np.zeros(number + len(both), np.bool_), np.ones(number, np.bool_)])
+    return ranges(first, count[row]), np.repeat(row, count[row]), np.repeat(writes, count[row])
+
+
+def dependent_of(source: _Ints, addend: _Ints, target: _Ints) -> _Ints:
+    """Which copies and sums of single slots depend on each other, by numbers from 0 in the order of the first of each.
+
+    Args:
+        source: Slot that each reads.
+        addend: The other one of a sum; -1 for a copy.
+        target: Slot that each writes.
+
+    Examples:
+        Two sums into slot 0, one into 9, and a copy of what the last one made:
+
+        >>> column = lambda *values: np.array(values, dtype=np.int64)
+        >>> dependent_of(column(0, 9, 0, 9), column(3, 4, 5, -1), column(0, 9, 0, 7)).tolist()
+        [0, 1, 0, 1]
+    """
+    leader = list(range(len(target)))
+
+    def first_of(each: int) -> int:
+        while leader[each] != each:
+            leader[each] = leader[leader[each]]
+            each = leader[each]
+        return each
+
+    writer: dict[int, int] = {}
+    for each, slot in enumerate(target.tolist()):
+        writer.setdefault(slot, each)
+    for each, slots in enumerate(np.stack([source, addend, target], axis=1).tolist()):
+        for slot in slots:
+            if slot in writer:
+                one, other = sorted((first_of(each), first_of(writer[slot])))
+                leader[other] = one
+    leaders = np.array([first_of(each) for each in range(len(leader))], dtype=np.int64)
+    return np.unique(leaders, return_inverse=True)[1].astype(np.int64)
 
 
 def levels_of(call: _Ints, source: _Ints, addend: _Ints, target: _Ints, count: _Ints) -> _Ints:
@@ -82,12 +129,7 @@ def levels_of(call: _Ints, source: _Ints, addend: _Ints, target: _Ints, count: _
     """
     number = len(call)
     level = np.zeros(number, dtype=np.int64)
-    both = np.flatnonzero(addend >= 0)
-    row = np.concatenate([np.arange(number), both, np.arange(number)])
-    first = np.concatenate([source, addend[both], target])
-    writes = np.concatenate([np.zeros(number + len(both), np.bool_), np.ones(number, np.bool_)])
-    writes = np.repeat(writes, count[row])
-    at, row = ranges(first, count[row]), np.repeat(row, count[row])
+    at, row, writes = _accesses(source, addend, target, count)
     order = np.lexsort((writes, row, at, call[row]))
     at, row, writes = at[order], row[order], writes[order]
     group = np.cumsum(begins_run(call[row], at)) if len(row) else row

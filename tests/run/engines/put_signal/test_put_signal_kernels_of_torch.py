@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from coppice.run.engines.datatype import DataType, ReduceOp, combine
-from coppice.run.engines.put_signal.device import LocalWork
 from coppice.run.engines.put_signal.kernels import in_few_kernels
+from coppice.run.engines.put_signal.local_call import LocalWork
 
 torch = pytest.importorskip("torch")
 

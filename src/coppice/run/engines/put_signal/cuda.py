@@ -6,17 +6,18 @@ the host waits for nothing. The libraries' watchdogs do not see puts and signals
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from coppice.errors import InputError, MissingExtraError
 from coppice.run.engines.datatype import DataType, ReduceOp, divide, elements_of
-from coppice.run.engines.put_signal.device import LocalWork, window_missing
-from coppice.run.engines.put_signal.kernels import in_few_kernels
+from coppice.run.engines.put_signal.device import window_missing
+from coppice.run.engines.put_signal.kernels import TYPES_OF_MANY, in_few_kernels
+from coppice.run.engines.put_signal.local_call import LocalCall
 from coppice.run.engines.put_signal.watch import Watchdog
 from coppice.run.errors import RunError, TimedOut
 
@@ -25,6 +26,7 @@ __all__ = ["PLACE", "CudaStreams"]
 PLACE = "cuda"
 """Where windows and tensors are."""
 
+_LOG = logging.getLogger("coppice")
 _POLL_S = 2e-5
 _PREPARE_S = 300.0
 _PAGE_BYTES = 4096
@@ -62,6 +64,7 @@ class CudaStreams:
         self._streams: list[Any] = []
         self._end: Any = None
         self._given_up = False
+        self._joined: Any = None  # not tried yet; False: it is no use here
         self._watchdog = Watchdog(name, self.failure, self.abort)
 
     def recording(self) -> bool:
@@ -201,12 +204,31 @@ class CudaStreams:
         self._end = now.record_event()
         self._watchdog.watch(what, self._end, timeout_s)
 
-    def local(self, stream: int, work: Sequence[LocalWork], dtype: DataType, op: ReduceOp) -> None:
+    def local(self, stream: int, call: LocalCall, dtype: DataType, op: ReduceOp) -> None:
         """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.local`."""
         with self.torch.cuda.stream(self._streams[stream]):
-            left = in_few_kernels(self.window, work, dtype, op)
-        for each in left:
-            self.add(stream, each.source, each.addend, each.target, each.num_bytes, dtype, op)
+            if call.takes_several and op in (ReduceOp.SUM, ReduceOp.AVG) and dtype in TYPES_OF_MANY:
+                kernel = self._joined_kernel(call)
+                if kernel is not None:
+                    kernel.carry_out(self.window, call, getattr(self.torch, dtype.value))
+                    return
+            for level in call.levels:
+                for each in in_few_kernels(self.window, level, dtype, op):
+                    self.add(stream, each.source, each.addend, each.target, each.num_bytes, dtype, op)
+
+    def _joined_kernel(self, call: LocalCall) -> Any:
+        """The kernel that carries out a whole call, None where there is none; it cannot come to be in a recording."""
+        if self.recording() and (self._joined is None or call.placed is None):
+            return None
+        if self._joined is None:
+            self._joined = False
+            try:
+                from coppice.run.engines.put_signal.joined import JoinedKernel
+
+                self._joined = JoinedKernel(self.device)
+            except Exception as error:  # noqa: BLE001 (compilers and drivers raise what they like, and there is another way)
+                _LOG.info("sums of a call take several kernels on %s: %s", self.name, error)
+        return self._joined or None
 
     def finish(self, what: str, timeout_s: float) -> None:
         """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.finish`."""

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.put_signal.local_call import LocalCall
 
-__all__ = ["Awaited", "LocalWork", "Put", "PutSignalDevice", "window_missing"]
+__all__ = ["Awaited", "Put", "PutSignalDevice", "window_missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +53,6 @@ class Awaited:
     count: int
     signal: int
     context: int
-
-
-@dataclass(frozen=True, slots=True)
-class LocalWork:
-    """A copy within the own window, or a sum.
-
-    Attributes:
-        source: First byte that is read.
-        addend: First byte of what is added to it, or -1: a copy.
-        target: First byte that is written; of a sum it may be the source or the addend.
-        num_bytes: How many.
-    """
-
-    source: int
-    addend: int
-    target: int
-    num_bytes: int
 
 
 class PutSignalDevice(Protocol):
@@ -148,8 +132,8 @@ class PutSignalDevice(Protocol):
     ) -> None:
         """``target = source (op) addend`` within the own window; the target may be either of them."""
 
-    def local(self, stream: int, work: Sequence[LocalWork], dtype: DataType, op: ReduceOp) -> None:
-        """Copy and add; none of the work touches what another part of it writes."""
+    def local(self, stream: int, call: LocalCall, dtype: DataType, op: ReduceOp) -> None:
+        """Copy and add."""
 
     def finish(self, what: str, timeout_s: float) -> None:
         """Wait until all streams are done.

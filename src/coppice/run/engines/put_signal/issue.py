@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.memory import Buffer, memory_of
-from coppice.program.put_signal.kernels import levels_of
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.put_signal.device import Awaited, LocalWork, Put, PutSignalDevice
+from coppice.run.engines.put_signal.device import Awaited, Put, PutSignalDevice
+from coppice.run.engines.put_signal.local_call import LocalCall, LocalWork
 
 __all__ = ["IssuedCalls", "WindowStretch"]
 
@@ -54,10 +53,10 @@ class _Wait:
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """Copies and sums, level by level."""
+    """Copies and sums."""
 
     stream: int
-    levels: list[list[LocalWork]]
+    call: LocalCall
 
 
 class IssuedCalls:
@@ -141,7 +140,7 @@ class IssuedCalls:
                     if chunk and (act[op] == PutSignalAct.SUM or source[op] != target[op])
                 ]
                 if work:
-                    calls.append(_Local(stream, _levels(work, chunk)))
+                    calls.append(_Local(stream, LocalCall(work, chunk)))
         return calls
 
     def issue(self, device: PutSignalDevice, op: ReduceOp) -> None:
@@ -152,20 +151,4 @@ class IssuedCalls:
             elif isinstance(call, _Wait):
                 device.wait(call.communicator, call.stream, call.awaited)
             else:
-                for level in call.levels:
-                    device.local(call.stream, level, self.dtype, op)
-
-
-def _levels(work: Sequence[LocalWork], chunk: int) -> list[list[LocalWork]]:
-    """The copies and sums of a call, those together that do not wait for each other."""
-    columns = np.array(
-        [[each.source, each.addend, each.target, each.num_bytes] for each in work], dtype=np.int64
-    )
-    source, addend, target, size = columns.reshape(-1, 4).T
-    none = np.zeros(len(work), dtype=np.int64)
-    addend = np.where(addend < 0, -1, addend // chunk)
-    level = levels_of(none, source // chunk, addend, target // chunk, size // chunk)
-    found: list[list[LocalWork]] = [[] for _ in range(int(level.max(initial=-1)) + 1)]
-    for each, at in zip(work, level.tolist(), strict=True):
-        found[at].append(each)
-    return found
+                device.local(call.stream, call.call, self.dtype, op)

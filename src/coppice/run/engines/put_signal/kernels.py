@@ -1,4 +1,4 @@
-"""Copies and sums in a window of torch in few kernels, as :mod:`coppice.program.put_signal.kernels` counts them.
+"""Copies and sums in a window of torch in few kernels of torch's own, one level after the other.
 
 ``torch._foreach_*`` takes many tensors in one launch, where it may write into the first operand.
 """
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.put_signal.device import LocalWork
+from coppice.run.engines.put_signal.local_call import LocalWork
 
-__all__ = ["in_few_kernels"]
+__all__ = ["TYPES_OF_MANY", "in_few_kernels"]
 
 _TOGETHER = {
     ReduceOp.SUM: "_foreach_add_",
@@ -20,9 +20,10 @@ _TOGETHER = {
     ReduceOp.MAX: "_foreach_maximum_",
     ReduceOp.PRODUCT: "_foreach_mul_",
 }
-_TYPES = {
+TYPES_OF_MANY = {
     DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT32, DataType.FLOAT64, DataType.INT32, DataType.INT64,
 }  # fmt: skip
+"""Types of which one kernel adds many stretches."""
 
 
 def in_few_kernels(window: Any, work: Sequence[LocalWork], dtype: DataType, op: ReduceOp) -> list[LocalWork]:
@@ -46,7 +47,7 @@ def in_few_kernels(window: Any, work: Sequence[LocalWork], dtype: DataType, op: 
     copies = [each for each in work if each.addend < 0]
     sums = [each for each in work if each.addend >= 0]
     left = [each for each in sums if each.target not in (each.source, each.addend)]
-    if op not in _TOGETHER or dtype not in _TYPES:
+    if op not in _TOGETHER or dtype not in TYPES_OF_MANY:
         left, sums = sums, []
     elif len(left) > 1:
         copies += left

@@ -20,6 +20,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
+from itertools import chain
 from typing import Any, Concatenate, ParamSpec, cast
 
 import numpy as np
@@ -27,7 +28,8 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp, combine, divide, elements_of
-from coppice.run.engines.put_signal.device import Awaited, LocalWork, Put, window_missing
+from coppice.run.engines.put_signal.device import Awaited, Put, window_missing
+from coppice.run.engines.put_signal.local_call import LocalCall
 from coppice.run.engines.put_signal.twin_calls import TwinCall, TwinMessage, TwinWait
 from coppice.run.engines.put_signal.twin_segment import (
     ABORTED,
@@ -232,9 +234,9 @@ class TwinDevice:
 
         self._local(stream, work)
 
-    def local(self, stream: int, work: Sequence[LocalWork], dtype: DataType, op: ReduceOp) -> None:
+    def local(self, stream: int, call: LocalCall, dtype: DataType, op: ReduceOp) -> None:
         """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.local`."""
-        for each in work:
+        for each in chain.from_iterable(call.levels):
             if each.addend < 0:
                 self.copy(stream, each.source, each.target, each.num_bytes)
             else:

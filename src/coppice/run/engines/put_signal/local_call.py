@@ -1,0 +1,80 @@
+"""What a rank copies and adds in one call, as few kernels take it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.program.put_signal.kernels import dependent_of, levels_of
+from coppice.rows import offsets, positions
+
+__all__ = ["LocalCall", "LocalWork"]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """A copy within the own window, or a sum.
+
+    Attributes:
+        source: First byte that is read.
+        addend: First byte of what is added to it, or -1: a copy.
+        target: First byte that is written; of a sum it may be the source or the addend.
+        num_bytes: How many.
+    """
+
+    source: int
+    addend: int
+    target: int
+    num_bytes: int
+
+
+class LocalCall:
+    """Copies and sums of whole slots within the own window, as if one after the other.
+
+    Args:
+        work: The copies and sums.
+        slot_bytes: Length of a slot; all addresses are multiples of it.
+
+    Attributes:
+        levels: The work in levels, of which none touches what another of it writes.
+        slot_bytes: As given.
+        placed: What a device keeps of it.
+    """
+
+    def __init__(self, work: Sequence[LocalWork], slot_bytes: int) -> None:
+        self.slot_bytes = slot_bytes
+        self.placed: Any = None
+        columns = np.array([[each.source, each.addend, each.target] for each in work], dtype=np.int64)
+        self._slots = np.where(columns < 0, -1, columns // slot_bytes)
+        self._count = np.array([each.num_bytes for each in work], dtype=np.int64) // slot_bytes
+        source, addend, target = self._slots.T
+        level = levels_of(np.zeros(len(work), dtype=np.int64), source, addend, target, self._count)
+        self.levels: list[list[LocalWork]] = [[] for _ in range(int(level.max(initial=-1)) + 1)]
+        for each, at in zip(work, level.tolist(), strict=True):
+            self.levels[at].append(each)
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether libraries take several kernels: there are levels, or sums whose target is neither operand."""
+        sums = [each for each in self.levels[0] if each.addend >= 0]
+        apart = [each for each in sums if each.target not in (each.source, each.addend)]
+        return len(self.levels) > 1 or len(apart) > 1 or 0 < len(sums) < len(self.levels[0])
+
+    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The same work slot by slot, for one kernel.
+
+        Returns:
+            Where each operation on a single slot reads, reads what is added (-1: a copy), and writes, in bytes
+            (n x 3), those that depend on each other one after the other; and the first row of each such group, with
+            the end.
+        """
+        single = np.repeat(self._slots, self._count, axis=0)
+        single += np.where(single < 0, 0, positions(self._count)[:, None])
+        source, addend, target = single.T
+        group = dependent_of(source, addend, target)
+        rows = np.where(single < 0, -1, single * self.slot_bytes)[np.argsort(group, kind="stable")]
+        return rows, offsets(np.bincount(group)).astype(np.int32)
