@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
-__all__ = ["loading", "running"]
+__all__ = ["later", "loading", "running"]
 
 
 class _Handling:
@@ -39,6 +40,31 @@ def loading() -> _Handling:
 def running() -> _Handling:
     """Let Ctrl-C raise KeyboardInterrupt within :func:`loading`: a command that is at work may have to tidy up."""
     return _Handling(_leave, signal.default_int_handler)
+
+
+class _Later:
+    def __enter__(self) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        self._before: Callable[..., object] | None = before if callable(before) else None
+        self._came: tuple[object, ...] = ()
+        self._changed = self._before is not None and _handle(self._note)
+
+    def __exit__(self, *_: object) -> None:
+        if self._changed:
+            _handle(self._before)
+            if self._came and self._before is not None:
+                self._before(*self._came)
+
+    def _note(self, *came: object) -> None:
+        self._came = came
+
+
+def later() -> _Later:
+    """Let a Ctrl-C that comes within come at the end: what is half done there could not be tidied up.
+
+    A blocked signal is no help: it reaches another thread, and Python handles all of them in the main one.
+    """
+    return _Later()
 
 
 def _handle(handler: object) -> bool:

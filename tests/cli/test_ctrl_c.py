@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -111,3 +112,39 @@ def test_processes_are_deaf_to_ctrl_c_until_they_can_end(monkeypatch: pytest.Mon
 def _blocked() -> bool:
     """Whether this process blocks the signal of Ctrl-C."""
     return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+STARTED = """
+import multiprocessing.util, os, signal, threading
+from coppice.comparison.pool import local_processes
+
+start = multiprocessing.util.spawnv_passfds
+
+def press():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+def and_press(*given):
+    number = start(*given)
+    if not any("spawn_main" in str(word) for word in given[1]):  # of multiprocessing itself
+        return number
+    presses = threading.Thread(target=press)  # any thread may get the signal: this one has blocked it
+    presses.start()
+    presses.join()
+    return number
+
+multiprocessing.util.spawnv_passfds = and_press
+try:
+    with local_processes(1) as pool:
+        pool.submit(abs, -1).result()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_waits_until_a_process_has_been_started() -> None:
+    """Else the process that was started finds nothing in its pipe and prints a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", STARTED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from coppice.errors import InputError
+from coppice.interrupts import later
 
 __all__ = ["chosen_executor", "cores", "local_processes", "run"]
 
@@ -31,8 +32,14 @@ def cores() -> int:
 class _WorkerProcess(SpawnProcess):
     """A process that does not read the script that started it: work is a function of a module.
 
-    Otherwise every process would run a script without a guard again, up to the call that starts processes.
+    Otherwise every process would run a script without a guard again, up to the call that starts processes. Ctrl-C waits
+    until a process has been started: one that is not told what to do says so, and one that nobody knows stays.
     """
+
+    def start(self) -> None:
+        """Start the process."""
+        with later():
+            super().start()
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 (the name is multiprocessing's)
