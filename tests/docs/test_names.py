@@ -25,7 +25,10 @@ def resolves(name: str) -> bool:
                 continue
         except ModuleNotFoundError:
             continue
-        found = import_module(".".join(parts[:length]))
+        try:
+            found = import_module(".".join(parts[:length]))
+        except ModuleNotFoundError as error:  # of a module that needs what is not installed here
+            return not str(error.name).startswith("coppice")
         for part in parts[length:]:
             if part not in getattr(found, "__dataclass_fields__", {}) and not hasattr(found, part):
                 return False
