@@ -17,9 +17,12 @@ namespace coppice {
 namespace {
 
 constexpr double kSteepness[] = {8, 20, 1.5, 1.1, 1.03};
+constexpr double kDrawnSteepness[] = {1, 1.1, 1.2, 1.35, 1.5};
 constexpr int kRounds = 2;                                      // of growing all trees again
 constexpr std::int64_t kFew = 500, kTooMany = 25;               // one place of so many is missing
 constexpr std::int64_t kMendingWork = 500, kTryingWork = 20, kLoweringWork = 400;  // for each place
+constexpr Amount kDrawnTrees = 128;                             // of a single root, up to which costs are drawn
+constexpr std::int64_t kDrawnPlaces = 300'000, kDraws = 512;    // vertices of all trees that are grown so; times
 constexpr std::int64_t kSmall = 20'000;                         // places up to which all ways of growing are tried
 
 // Lowest first: largest height, sum of heights by weight, number of trees.
@@ -85,10 +88,11 @@ enum class Outcome { kPacked, kMissing, kFarFrom };
 // One way of growing, and all that mends it. kFarFrom: so much is missing that ways like this are no use. On large
 // problems the last way gets all the work of mending and no rounds: flat growth leaves little that is missing, and
 // rounds do not make that less.
-Outcome pack(Bundles& bundles, std::span<const std::int32_t> lengths, double steepness, bool last, std::int32_t most_height, const StopFlag& stop) {
+Outcome pack(Bundles& bundles, std::span<const std::int32_t> lengths, double steepness, bool last, std::int32_t most_height, std::uint64_t seed,
+             const StopFlag& stop) {
   const bool small = bundles.places() <= kSmall;
   const std::int32_t unlimited = static_cast<std::int32_t>(bundles.terminals().size());
-  Growth growth(bundles, lengths, steepness, most_height > 0 ? most_height : unlimited);
+  Growth growth(bundles, lengths, steepness, most_height > 0 ? most_height : unlimited, seed);
   grow_all(bundles, growth, stop);
   if (!small && !last && bundles.missing() * kTooMany > bundles.places()) return Outcome::kFarFrom;
   const int rounds = small || !last ? kRounds : 0;
@@ -98,7 +102,8 @@ Outcome pack(Bundles& bundles, std::span<const std::int32_t> lengths, double ste
     const std::int32_t height = std::max(1, bundles.height());
     const std::int32_t first = most_height > 0 ? most_height : height;
     const std::int32_t highest = most_height > 0 ? most_height : std::min(unlimited, 2 * height + 2);
-    Mending mending(bundles, first, (small || last ? kMendingWork : kTryingWork) * bundles.places());
+    const bool at_length = (small && seed == 0) || last;
+    Mending mending(bundles, first, (at_length ? kMendingWork : kTryingWork) * bundles.places());
     if (!mending.mend(highest, stop)) return Outcome::kMissing;
   }
   bundles.join_equal();
@@ -161,7 +166,7 @@ std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const st
   for (std::size_t way = 0; way <= last; ++way) {
     Bundles bundles(chains.graph(), terminal, roots, least);
     const bool small = bundles.places() <= kSmall;
-    const Outcome outcome = pack(bundles, lengths, kSteepness[way], way == last, most_height, stop);
+    const Outcome outcome = pack(bundles, lengths, kSteepness[way], way == last, most_height, 0, stop);
     if (outcome == Outcome::kFarFrom && way > 0) way = last - 1;  // the flattest comes next
     if (outcome != Outcome::kPacked) continue;
     lower(bundles, stop);
@@ -170,6 +175,19 @@ std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const st
       shape = found;
     }
     if (!small) break;
+  }
+  if (best || most_height <= 0) return best;
+  const auto rooted = std::ranges::count_if(roots, [](Amount r) { return r > 0; });
+  const Amount trees = *std::ranges::max_element(roots);
+  if (rooted != 1 || trees > kDrawnTrees) return best;
+  const std::int64_t draws = std::min(kDraws, kDrawnPlaces / (trees * static_cast<std::int64_t>(terminal.size())));
+  for (std::int64_t draw = 1; draw <= draws; ++draw) {
+    Bundles bundles(chains.graph(), terminal, roots, least);
+    while (bundles[0].weight > 1) bundles.split(0, bundles[0].weight - 1);
+    const double steepness = kDrawnSteepness[static_cast<std::size_t>(draw) % std::size(kDrawnSteepness)];
+    if (pack(bundles, lengths, steepness, false, most_height, static_cast<std::uint64_t>(draw), stop) != Outcome::kPacked) continue;
+    lower(bundles, stop);
+    return packing_of(bundles, chains);
   }
   return best;
 }

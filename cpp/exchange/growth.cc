@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <functional>
 
+#include "core/hash.h"
+
 namespace coppice {
 
 static constexpr double kSteepest = 1e30;
+static constexpr double kDrawn = 0x1p-55;  // 53 bits as 0 to 1/4
 static constexpr double kStale = 1.01;  // a way that costs this much more than when it was offered waits its turn
 
-Growth::Growth(Bundles& bundles, std::span<const std::int32_t> lengths, double steepness, std::int32_t most_height)
+Growth::Growth(Bundles& bundles, std::span<const std::int32_t> lengths, double steepness, std::int32_t most_height,
+               std::uint64_t seed)
     : bundles_(bundles),
       graph_(bundles.graph()),
       lengths_(lengths),
       most_height_(most_height),
+      seed_(seed),
       most_(1),
       order_(graph_.num_vertices(), 0),
       from_(graph_.num_vertices(), -1),
@@ -25,7 +30,8 @@ Growth::Growth(Bundles& bundles, std::span<const std::int32_t> lengths, double s
 }
 
 double Growth::cost(Arc e) const {
-  return lengths_[e] * most_ / static_cast<double>(std::max<Amount>(bundles_.residual(e), 1));
+  const double even = lengths_[e] * most_ / static_cast<double>(std::max<Amount>(bundles_.residual(e), 1));
+  return seed_ ? even * (1 + static_cast<double>(mixed(tree_seed_, static_cast<std::uint64_t>(e)) >> 11) * kDrawn) : even;
 }
 
 Growth::Way Growth::extended(const Way& way, Arc e) const {
@@ -173,6 +179,7 @@ bool Growth::mend(const Bundle& tree, Vertex v, Way& way) {
 void Growth::grow(std::int32_t b) {
   bundles_.clear(b);
   const Bundle& tree = bundles_[b];
+  tree_seed_ = mixed(seed_, static_cast<std::uint64_t>(b));
   ++stamp_;
   heap_.clear();
   offer_arcs_from(tree, tree.root);

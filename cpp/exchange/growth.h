@@ -32,7 +32,8 @@ class Growth {
   ///   lengths: Per arc, the number of arcs that it stands for (graph/chains.h). It costs as many times as much.
   ///   steepness: s >= 1.
   ///   most_height: No terminal is hung deeper.
-  Growth(Bundles& bundles, std::span<const std::int32_t> lengths, double steepness, std::int32_t most_height);
+  ///   seed: Of what arcs cost more in each tree, up to a quarter; 0 is nothing.
+  Growth(Bundles& bundles, std::span<const std::int32_t> lengths, double steepness, std::int32_t most_height, std::uint64_t seed = 0);
 
   /// Clears bundle b and hangs every terminal that can be reached.
   void grow(std::int32_t b);
@@ -71,6 +72,7 @@ class Growth {
   const Digraph& graph_;
   std::span<const std::int32_t> lengths_;
   std::int32_t most_height_;
+  std::uint64_t seed_, tree_seed_ = 0;
   double most_;                          // largest capacity
   std::vector<double> power_;            // s^d
   std::vector<double> order_;            // per vertex: of the way that was offered

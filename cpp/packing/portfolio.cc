@@ -42,6 +42,31 @@ Shape shape_of(const Digraph& graph, std::span<const std::uint8_t> terminal, con
   return shape;
 }
 
+// Hops between terminals that the farthest terminal is from a root: no packing is lower.
+std::int32_t least_height(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots) {
+  std::int32_t least = 0;
+  for (Vertex root = 0; root < graph.num_vertices(); ++root) {
+    if (roots[root] == 0) continue;
+    std::vector<std::uint8_t> seen(graph.num_vertices(), 0);
+    std::vector<Vertex> now{root}, next;
+    seen[root] = 1;
+    for (std::int32_t hops = 0; !now.empty(); ++hops) {
+      least = std::max(least, hops);
+      next.clear();
+      for (std::size_t i = 0; i < now.size(); ++i) {  // switches join the terminals of this hop
+        for (Arc e : graph.out(now[i])) {
+          const Vertex to = graph.head(e);
+          if (seen[to]) continue;
+          seen[to] = 1;
+          (terminal[to] ? next : now).push_back(to);
+        }
+      }
+      now.swap(next);
+    }
+  }
+  return least;
+}
+
 }  // namespace
 
 Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
@@ -89,7 +114,8 @@ Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, 
     };
     take_if_better(pack_by_exchange(graph, terminal, roots, capacity, 0, stop));
     take_if_better(lowered_by_exchange(graph, terminal, roots, capacity, *best, stop));
-    while (shape.height > 1 && take_if_better(pack_by_exchange(graph, terminal, roots, capacity, shape.height - 1, stop))) {
+    const std::int32_t least = least_height(graph, terminal, roots);
+    while (shape.height > least && take_if_better(pack_by_exchange(graph, terminal, roots, capacity, shape.height - 1, stop))) {
     }
   }
   return *std::move(best);

@@ -3,7 +3,7 @@
 // All packings of the same problem reach the same rate; they differ in height (latency) and in the number of distinct
 // trees (chunks and channels on a GPU). Taking all units of a root as one tree gives few trees; taking them in halves, or
 // those of a single root one by one, gives the last trees more room and so less height: a broadcast to 7 others in a box
-// of eight is a chain as one tree, but of height 3 as seven. Small problems afford all ways, large ones only the first.
+// of eight is a chain as one tree, but of height 2 or 3 as seven. Small problems afford all ways, large ones only the first.
 //
 // Without a group, all trees may also be packed at once and mended (exchange/exchange.h): lower and much quicker on
 // large networks with little symmetry, so it is the first way there and one more way on small ones. There the best of all is
@@ -11,8 +11,8 @@
 //
 // Cost: for 2,000 trees' ends (roots times terminals) or more one search by exchange, where that finds a packing.
 // Otherwise one packing, a second where the first has at most 200,000 arcs and some root has several units, a third where
-// a single root has at most 128, and searches by exchange for small ones, one for each height that they reach. Overflow: as of packing.h; mean heights are doubles, which decide between valid packings
-// only.
+// a single root has at most 128, and searches by exchange for small ones, one for each height that they reach. Overflow:
+// as of packing.h; mean heights are doubles, which decide between valid packings only.
 #pragma once
 
 #include "packing/packing.h"

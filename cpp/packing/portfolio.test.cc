@@ -137,12 +137,16 @@ TEST(boxes_of_eight_reach_height_two) {
   CHECK_EQ(std::get<0>(shape_of(network, best_of(network))), 2);
 }
 
-TEST(a_broadcast_in_a_box_of_eight_is_of_height_three) {
-  Network network = dgx_a100(1);
-  keep_one_root(network);
-  CHECK(network.scale_to_bound());
-  CHECK(std::get<0>(shape_of(network, pack(network))) > 3);
-  CHECK_EQ(std::get<0>(shape_of(network, best_of(network))), 3);
+TEST(broadcasts_to_boxes_of_eight_are_of_height_three) {
+  for (Vertex boxes : {1, 2}) {
+    Network network = dgx_a100(boxes);
+    keep_one_root(network);
+    CHECK(network.scale_to_bound());
+    CHECK(std::get<0>(shape_of(network, pack(network))) > 3);
+    const Packing best = best_of(network);
+    CHECK_EQ(packing_fault(network, best), "");
+    CHECK_EQ(std::get<0>(shape_of(network, best)), 3);
+  }
 }
 
 TEST(the_portfolio_stops_when_asked) {
