@@ -30,6 +30,7 @@ CLUSTERS: dict[str, tuple[str, dict[str, int], int | None]] = {
     "2 x mi250, 1 tree a root": ("mi250", {"boxes": 2}, 1),
 }
 """Preset, its settings, and trees of a root where not all are taken."""
+_MORE_TREES = (3, 6)
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all")
 HEAD = (
     "| cluster | collective | GB/s | trees | communicators | pieces | messages | staging, MiB | free | cost |",
@@ -44,7 +45,7 @@ def row(cluster: str, collective: Collective) -> str:
     problem = Problem(topology=preset(name, **settings), collective=collective, root=root)
     planned = [plan(problem, trees=None if collective is Collective.ALL_TO_ALL else trees)]
     if collective.rooted and trees is None:  # lower, at the same rate
-        planned.append(plan(problem, trees=3 * trees_of(planned[0].plan)))
+        planned += [plan(problem, trees=times * trees_of(planned[0].plan)) for times in _MORE_TREES]
     fitted = [fit_put_signal(each.plan.body, SIZE) for each in planned]
     best = min(range(len(planned)), key=lambda at: fitted[at].time_us)
     found, made = fitted[best], planned[best].plan
