@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from coppice.errors import CheckError, InputError
-from coppice.training.torch import schedule
+from coppice.training.torch import pipeline, schedule
 
 Settings = dict[str, Any]
 
@@ -329,11 +329,18 @@ def odd(rank: int, size: int, folder: Path) -> dict[str, Any]:
         (frozen, "ddp", here),
         (nn.parallel.DistributedDataParallel(chain()), "ddp", here),
         (sharded, "ddp", here),
+        (chain(), ("lina", "ddp")[rank % 2], here),
+        (chain(), ("centauri", "syndicate")[rank % 2], {}),
+        (chain(), "lina", {**here, "token_pieces": 1 + rank}),
     ):
         try:
             schedule(model, OPTIMIZERS["sgd"](model.parameters()), policy, **settings)
         except InputError as error:
             said.append(str(error))
+    try:
+        pipeline([chain(), chain()], OPTIMIZERS["sgd"], nn.functional.mse_loss, micro_batches=2 + rank)
+    except InputError as error:
+        said.append(str(error))
     return {"distances": found, "refused": said}
 
 

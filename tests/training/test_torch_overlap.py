@@ -110,6 +110,13 @@ def test_odd_parameters_train_and_ranks_that_were_told_different_things_are_refu
         assert "found that all are frozen or empty" in said[5]
         assert "found DistributedDataParallel, which sums gradients itself" in said[6]
         assert "as a DTensor: whoever shards it sums its gradients" in said[7]
+        for words in said[8:10]:
+            assert "expected the same policy on all ranks" in words
+            assert "call schedule alike on all" in words
+        assert "expected the same token_pieces on all ranks" in said[10]
+        assert "expected the same micro_batches on all ranks, found" in said[11]
+        assert "call pipeline alike on all" in said[11]
+        assert len(said) == 12
 
 
 def test_a_killed_rank_ends_the_others_with_an_error(tmp_path: Path) -> None:

@@ -1,16 +1,17 @@
-"""What the first rank finds out by itself, told to all; if it fails, all fail with its sentence."""
+"""What all ranks must be told alike, and what the first rank finds out by itself and tells all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from coppice.arguments import shown
 from coppice.errors import CheckError, CoppiceError, InputError
 
-__all__ = ["told_by_first"]
+__all__ = ["require_told_alike", "told_by_first"]
 
 _KINDS: dict[str, type[CoppiceError]] = {kind.__name__: kind for kind in (InputError, CheckError)}
 
@@ -52,3 +53,36 @@ def told_by_first(
         raise _KINDS[kind](said)
     msg = f"expected rank {first} to say how to go on, found that it failed ({said})."
     raise CheckError(msg)
+
+
+def require_told_alike(told: Mapping[str, object], call: str, group: dist.ProcessGroup | None) -> None:
+    """That all ranks were told the same; else some would wait for messages that others never send.
+
+    Args:
+        told: What this rank was told, by argument: numbers, words, and what is made of them. Other things are left out.
+        call: The function.
+        group: The ranks; None: all.
+
+    Raises:
+        InputError: If they were told different things.
+    """
+    own = {key: value for key, value in told.items() if _is_plain(value)}
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, own, group=group)
+    for rank, other in enumerate(everyone):
+        differing = next((key for key in {**own, **other} if own.get(key) != other.get(key)), None)
+        if differing is not None:
+            msg = (
+                f"expected the same {differing} on all ranks, found {shown(own.get(differing))} on this rank and "
+                f"{shown(other.get(differing))} on rank {rank}: call {call} alike on all."
+            )
+            raise InputError(msg)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is a number, a word, nothing, or made of those."""
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))

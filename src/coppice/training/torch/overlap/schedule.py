@@ -33,7 +33,7 @@ from coppice.training.torch.overlap.recorder import Recorder
 from coppice.training.torch.overlap.recording import Readers
 from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, require_whole, sparse_sums
 from coppice.training.torch.overlap.streams import Streams
-from coppice.training.torch.overlap.trained import require_alike, require_same_way, trained_parameters
+from coppice.training.torch.overlap.trained import require_alike, trained_parameters
 from coppice.training.torch.overlap.tuner import TrainingTuner, TuningOptions
 from coppice.training.torch.overlap.unused import UsedTensors, require_whole_gradients
 from coppice.training.torch.servers.carrier import ServerCarrier
@@ -76,8 +76,6 @@ class OverlapSchedule:
         self._streams = streams
         self._timeout_s = timeout_s
         self._names, self._trained = trained_parameters(model, optimizer)
-        told = {"network": network, "recorded": recorded, "unused": unused, "servers": servers}
-        require_same_way(policy, tuning, told, streams.group("network"))
         require_alike(self._names, self._trained, streams.group("network"))
         self._places = {id(parameter): place for place, parameter in enumerate(self._trained)}
         with torch.no_grad():

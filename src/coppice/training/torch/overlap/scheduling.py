@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -16,6 +17,7 @@ from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.syndicate import Syndicate
+from coppice.training.torch.agreement import require_told_alike
 from coppice.training.torch.chunked.scheduling import schedule_whole_step
 from coppice.training.torch.mixture.scheduling import schedule_mixture
 from coppice.training.torch.overlap.pending import ScheduledOptimizer
@@ -96,6 +98,8 @@ def schedule(
         msg = "expected an optimizer that is not scheduled yet, found one that is: call optimizer.close() first."
         raise InputError(msg)
     tuning = TuningOptions(mode=tune, trials=trials, window=window)
+    told: dict[str, object] = {"tune": tune, "trials": trials, "window": window, "network": network}
+    told |= {"recorded": recorded, "unused": unused, "servers": servers}
     times: dict[str, Any] = {"network": network, "recorded": recorded, "timeout_s": timeout_s}
     whole = isinstance(policy, WholePolicy) or policy in (Centauri.name, Syndicate.name, Lina.name)
     if whole and (unused or servers is not None):
@@ -106,6 +110,8 @@ def schedule(
             found = "a group of some" if group is not None else f"`tune={tune!r}`"
             msg = f"expected a plan of the whole step for all ranks, made by simulation, found {found}: leave it out."
             raise InputError(msg)
+        name = policy if isinstance(policy, str) else policy.name
+        require_told_alike({"policy": name, **told, **settings}, "schedule", group)
         return model, schedule_whole_step(model, optimizer, policy, **times, **settings)
     if isinstance(network, Mapping):
         msg = f"expected `network` of {policy} as bytes per second and seconds per message, found figures by name."
@@ -117,11 +123,15 @@ def schedule(
         )
         raise InputError(msg)
     if policy == Lina.name:
+        require_told_alike({"policy": policy, **told, **settings}, "schedule", group)
         return model, schedule_mixture(model, optimizer, group=group, **times, **settings)
+    made_policy = data_parallel_policy(policy, settings)
+    told |= msgspec.structs.asdict(made_policy.settings)
+    require_told_alike({"policy": made_policy.name, **told}, "schedule", group)
     made = OverlapSchedule(
         model,
         optimizer,
-        data_parallel_policy(policy, settings),
+        made_policy,
         Streams(group),
         tuning=tuning,
         network=network,

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from coppice.arguments import shown
 from coppice.errors import InputError
-from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.training.torch.overlap.tuner import TuningOptions
 
-__all__ = ["require_alike", "require_same_way", "trained_parameters"]
+__all__ = ["require_alike", "trained_parameters"]
 
 
 def trained_parameters(
@@ -91,36 +87,5 @@ def require_alike(names: Sequence[str], trained: Sequence[nn.Parameter], group: 
             msg = (
                 f"expected the same trained parameters on all ranks, found others on rank {rank} ({differing}): "
                 "build the model alike on all."
-            )
-            raise InputError(msg)
-
-
-def require_same_way(
-    policy: DataParallelPolicy,
-    tuning: TuningOptions,
-    rest: Mapping[str, object],
-    group: dist.ProcessGroup,
-) -> None:
-    """That ranks were told to train in the same way; else some would wait for messages that others never send.
-
-    Args:
-        policy: The policy, with its options.
-        tuning: How settings are found.
-        rest: What else decides on messages, by argument.
-        group: The ranks.
-
-    Raises:
-        InputError: If they were told different things.
-    """
-    own = {"policy": policy.name, **msgspec.structs.asdict(policy.settings)}
-    own |= {"tune": tuning.mode, "trials": tuning.trials, "window": tuning.window, **rest}
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, own, group=group)
-    for rank, other in enumerate(everyone):
-        differing = next((key for key in {**own, **other} if own.get(key) != other.get(key)), None)
-        if differing is not None:
-            msg = (
-                f"expected the same {differing} on all ranks, found {shown(own.get(differing))} on this rank and "
-                f"{shown(other.get(differing))} on rank {rank}: call schedule alike on all."
             )
             raise InputError(msg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch import nn
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder
+from coppice.training.torch.agreement import require_told_alike
 from coppice.training.torch.pipelines.layout import PipelineLayout
 from coppice.training.torch.pipelines.training import PipelineTraining
 
@@ -89,6 +91,10 @@ def pipeline(
     if max_norm is not None and not max_norm > 0:
         msg = f"expected a `max_norm` above 0, found {max_norm:g}."
         raise InputError(msg)
+    name = order if isinstance(order, str) else f"an order of its own ({crc32(repr(order).encode()):08x})"
+    told = {"order": name, "micro_batches": micro_batches, "replicas": replicas, "ranks": ranks, "tied": tied}
+    told |= {"max_norm": max_norm, "network": network, "recorded": recorded}
+    require_told_alike({**told, **settings}, "pipeline", group)
     return PipelineTraining(
         stages,
         optimizer,
