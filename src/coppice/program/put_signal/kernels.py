@@ -49,8 +49,7 @@ def chunks_moved(program: PutSignalProgram) -> _Ints:
         getattr(program, f"{name}_buffer")[local] * wide + getattr(program, name)[local]
         for name in ("source", "addend", "target")
     )
-    accesses = _accesses(source, np.where(adds, addend, -1), target, program.count[local])
-    at, row, writes = accesses
+    at, row, writes = _accesses(source, np.where(adds, addend, -1), target, program.count[local])
     call = program.call_of[local][row]
     order = np.lexsort((writes, row, at, call))
     head = begins_run(call[order], at[order])

@@ -41,6 +41,8 @@ class LocalCall:
 
     Attributes:
         levels: The work in levels, of which none touches what another of it writes.
+        takes_several: Libraries take several kernels for it: there are levels, copies beside sums, or sums whose target
+            is neither operand.
         slot_bytes: As given.
         placed: What a device keeps of it.
     """
@@ -56,13 +58,9 @@ class LocalCall:
         self.levels: list[list[LocalWork]] = [[] for _ in range(int(level.max(initial=-1)) + 1)]
         for each, at in zip(work, level.tolist(), strict=True):
             self.levels[at].append(each)
-
-    @property
-    def takes_several(self) -> bool:
-        """Whether libraries take several kernels: there are levels, or sums whose target is neither operand."""
         sums = [each for each in self.levels[0] if each.addend >= 0]
         apart = [each for each in sums if each.target not in (each.source, each.addend)]
-        return len(self.levels) > 1 or len(apart) > 1 or 0 < len(sums) < len(self.levels[0])
+        self.takes_several = len(self.levels) > 1 or len(apart) > 1 or 0 < len(sums) < len(self.levels[0])
 
     def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """The same work slot by slot, for one kernel.
