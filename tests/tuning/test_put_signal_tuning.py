@@ -175,3 +175,17 @@ def test_from_the_command_line_by_processes(tmp_path: Path) -> None:
     assert f"use: COPPICE_TUNING={rules.absolute()} on every host" in done.stderr
     found = read_rules(rules)
     assert found.choice(Collective.ALL_REDUCE, nodes=1, ranks=2, size_bytes=20_000) == "ring"
+
+
+@pytest.mark.parametrize(
+    ("library", "words", "found"),
+    [
+        ("put-signal", ["--lab", "a"], "--lab, which is for open-mpi and mpich"),
+        ("put-signal", ["--gpus", "2"], "--gpus, which is for nccl and rccl"),
+        ("mpich", ["--segments", "1K"], "--segments, which is for open-mpi"),
+        ("nccl", ["-a", "ring"], "--algorithm, which is for put-signal"),
+    ],
+)
+def test_options_of_other_libraries_are_refused(library: str, words: list[str], found: str) -> None:
+    done = CliRunner().invoke(app, ["sweep", "--library", library, *words, "-o", "runs.jsonl"])
+    assert str(done.exception) == f"expected options for {library}, found {found}: leave it out."

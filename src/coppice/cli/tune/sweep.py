@@ -19,6 +19,16 @@ from coppice.text import parse_sizes
 
 __all__ = ["chosen_collectives", "sweep"]
 
+_MPI, _NCCL = ("open-mpi", "mpich"), ("nccl", "rccl")
+_ONLY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("--ranks", "--lab"), _MPI),
+    "--segments": ("open-mpi",),
+    "--launcher": _MPI + _NCCL,
+    **dict.fromkeys(("--tests", "--gpus", "--channels", "--plugin", "--ll128"), _NCCL),
+    **dict.fromkeys(("--algorithm", "--topology"), ("put-signal",)),
+}
+"""Libraries that an option is for."""
+
 
 @with_options("library output collective first last factor listed as_json ...")
 def sweep(
@@ -113,6 +123,25 @@ def sweep(
     if library not in TUNED:
         msg = f"expected --library {', '.join(TUNED)}, found {library!r}."
         raise InputError(msg)
+    given: dict[str, object] = {
+        "--ranks": ranks != 0,
+        "--lab": lab,
+        "--segments": segments != "64K",
+        "--launcher": launcher,
+    }
+    given |= {
+        "--tests": tests,
+        "--gpus": gpus != 1,
+        "--channels": channels,
+        "--plugin": plugin,
+        "--ll128": ll128,
+    }
+    given |= {"--algorithm": algorithms != "forest,ring", "--topology": topology}
+    for option, is_given in given.items():
+        if is_given and library not in _ONLY[option]:
+            others = " and ".join(_ONLY[option])
+            msg = f"expected options for {library}, found {option}, which is for {others}: leave it out."
+            raise InputError(msg)
     if output is None or str(output) == "-":
         msg = "expected a file for the measurements, found none: give `-o runs.jsonl`, where a later run goes on."
         raise InputError(msg)
