@@ -70,7 +70,7 @@ def table(figures: dict[str, dict[str, Any]]) -> str:
     lines, total = list(HEAD), dict.fromkeys(("programs", "runs", "actions", "seconds"), 0.0)
     rows = sorted(
         {tuple(key.split()[:2]) for key in figures},
-        key=lambda row: (PLANNERS.index(row[1]), ranks_of(row[0])),
+        key=lambda row: (PLANNERS.index(row[1]), ranks_of(row[0]), row[0]),
     )
     for name, planner in rows:
         done = [figures.get(f"{name} {planner} {each}") for each in COLLECTIVES]
