@@ -147,7 +147,7 @@ def _groups(topology: Topology) -> tuple[LinkGroup, ...]:
 
 def _stem(name: str) -> str:
     """``box0/mlx5_3`` without host and number (``mlx5``), ``pcie-0000:05:00`` without address (``pcie``)."""
-    last = name.rpartition("/")[2]
+    last = re.sub(r"#[0-9]+$", "", name.rpartition("/")[2])
     if ":" in last:
         return re.split(r"[-_.]?[0-9]", last, maxsplit=1)[0] or last
     return last.rstrip("0123456789").rstrip("_-.#") or last

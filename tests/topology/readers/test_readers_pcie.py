@@ -45,24 +45,38 @@ def rate(topology: Topology) -> Fraction:
 def test_nics_stay_and_gpus_have_the_rate_of_the_preset(gpus: int, nics: int) -> None:
     kept, only = (machine(smi(gpus, nics), pcie=pcie) for pcie in ("keep", "nics"))
     assert int((only.kind == NodeKind.NIC).sum()) == nics
-    assert int((only.kind == NodeKind.SWITCH).sum()) == 1  # the NVSwitch
+    switches = 1 if nics == gpus else 1 + gpus  # the NVSwitch, and one for each GPU with several NICs
+    assert int((only.kind == NodeKind.SWITCH).sum()) == switches
     bare = machine(smi(gpus, nics), pcie="drop")
     assert rate(only) == rate(bare) < rate(kept)
     if gpus == 8:
         assert rate(only) == rate(load("dgx-a100", rates="measured"))
-    for v in np.flatnonzero(only.kind == NodeKind.NIC).tolist():
-        ends = only.dst[only.src == v]
-        assert only.kind[ends].tolist() == [NodeKind.GPU]
-        assert only.gb_per_s(only.link_index[v, int(ends[0])]) == 24
-    per_gpu = np.bincount(only.src[only.kind[only.dst] == NodeKind.NIC], minlength=only.num_nodes)
-    assert set(per_gpu[only.rank >= 0].tolist()) == {nics // gpus}
+    assert {reached(only, gpu, NodeKind.NIC) for gpu in only.rank_nodes.tolist()} == {nics // gpus}
+    assert only.capacity_in[only.kind == NodeKind.NIC].tolist() == [24] * nics
+
+
+def reached(topology: Topology, start: int, kind: NodeKind) -> int:
+    """How many nodes of this kind are one link, or one PCIe switch, away."""
+    near = set(topology.dst[topology.src == start].tolist())
+    beyond = {
+        node
+        for v in near
+        if topology.node_ids[v].startswith("pcie")
+        for node in topology.dst[topology.src == v].tolist()
+    }
+    return sum(topology.kind[v] == kind for v in near | beyond - {start})
 
 
 def test_fewer_nics_than_gpus_are_shared() -> None:
+    """Two GPUs use a NIC at its own rate, and nothing leads from one to the other but that NIC."""
     only = machine(smi(8, 4), pcie="nics")
-    for v in np.flatnonzero(only.kind == NodeKind.NIC).tolist():
-        ends = only.dst[only.src == v]
-        assert [only.node_ids[end] for end in ends] == [f"gpu{2 * (v - 9)}", f"gpu{2 * (v - 9) + 1}"]
+    nics = np.flatnonzero(only.kind == NodeKind.NIC).tolist()
+    assert only.capacity_in[nics].tolist() == only.capacity_out[nics].tolist() == [24] * 4
+    for v in nics:
+        [into] = only.src[only.dst == v].tolist()
+        [out] = only.dst[only.src == v].tolist()
+        for ends in (only.src[only.dst == into], only.dst[only.src == out]):
+            assert [only.node_ids[end] for end in ends] == [f"gpu{2 * (v - 9)}", f"gpu{2 * (v - 9) + 1}"]
 
 
 def test_the_rate_to_a_nic_is_that_of_the_narrowest_part() -> None:

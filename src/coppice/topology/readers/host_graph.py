@@ -14,13 +14,13 @@ from fractions import Fraction
 
 from coppice.errors import InputError
 from coppice.topology.model import Link, Node, NodeKind, Topology
+from coppice.topology.readers.nic_ways import nic_ways
 from coppice.topology.readers.reading import ReadOptions
 
 __all__ = ["HostGraph", "MachinePart"]
 
 _MAX_GPUS = 4096
 _MAX_CPUS = 256
-_FAST = 10**15
 
 
 class MachinePart(enum.IntEnum):
@@ -114,22 +114,12 @@ class HostGraph:
             InputError: If no GPU is left, or a rate cannot be represented.
         """
         if options.pcie != "keep":
-            uplinks = self._uplinks() if options.pcie == "nics" else []
-            own = MachinePart.NIC if options.pcie == "nics" else MachinePart.GPU_SWITCH
-            gpus = [v for v, draft in self.drafts.items() if draft.part is MachinePart.GPU]
-            alone = [v for v in gpus if not self.gpu_degree(v)]
-            if alone and (len(gpus) > 1 or options.pcie == "drop"):
-                msg = (
-                    f"pcie={options.pcie} leaves {alone[0]} of {where} without any link to a GPU: keep PCIe "
-                    "(`pcie=keep`), or leave that GPU out."
-                )
-                raise InputError(msg)
-            self._remove([v for v, draft in self.drafts.items() if draft.part > own])
-            for gpu, nic, rates in uplinks:
-                for (src, dst), rate in zip(((gpu, nic), (nic, gpu)), rates, strict=True):
-                    self.out[src].pop(dst, None)
-                    if rate:
-                        self.connect(src, dst, rate, duplex=False)
+            self._check_joined(options.pcie, where)
+        if options.pcie == "nics":
+            self._simplify()
+            self._keep_nic_ways()
+        elif options.pcie == "drop":
+            self._remove([v for v, draft in self.drafts.items() if draft.part > MachinePart.GPU_SWITCH])
         self._simplify()
         order = sorted(self.drafts, key=self._order)
         if not any(self.drafts[v].part is MachinePart.GPU and self.drafts[v].rank is not None for v in order):
@@ -159,43 +149,32 @@ class HostGraph:
         ]
         return Topology.of(name, nodes, links, source=source)
 
-    def _uplinks(self) -> list[tuple[str, str, tuple[Fraction, Fraction]]]:
-        """GPU, NIC, and the rates from and to the NIC on the way over PCIe, each NIC with GPUs that it is nearest to.
+    def _check_joined(self, pcie: str, where: str) -> None:
+        """Refuse to leave out PCIe where nothing else joins a GPU to the others."""
+        gpus = [v for v, draft in self.drafts.items() if draft.part is MachinePart.GPU]
+        alone = [v for v in gpus if not self.gpu_degree(v)]
+        if alone and (len(gpus) > 1 or pcie == "drop"):
+            msg = (
+                f"pcie={pcie} leaves {alone[0]} of {where} without any link to a GPU: keep PCIe "
+                "(`pcie=keep`), or leave that GPU out."
+            )
+            raise InputError(msg)
 
-        NICs that are equally near to several GPUs are dealt out among these, so that no GPU reaches another through a
-        NIC unless there are fewer NICs than GPUs.
-        """
-        nics = [v for v, draft in self.drafts.items() if draft.part is MachinePart.NIC]
-        near: dict[tuple[str, ...], list[tuple[str, dict[str, tuple[Fraction, Fraction]]]]] = {}
-        for nic in nics:
-            found = self._nearest_gpus(nic)
-            near.setdefault(tuple(found), []).append((nic, found))
-        uplinks = []
-        for gpus, members in near.items():
-            for place, (nic, rates) in enumerate(members):
-                first, last = (len(gpus) * each // len(members) for each in (place, place + 1))
-                uplinks += [(gpu, nic, rates[gpu]) for gpu in gpus[first : max(last, first + 1)]]
-        return uplinks
-
-    def _nearest_gpus(self, nic: str) -> dict[str, tuple[Fraction, Fraction]]:
-        """The GPUs at the fewest hops from a NIC over bridges and CPUs, with the least rate there and back."""
-        ring = {nic: (Fraction(_FAST), Fraction(_FAST))}
-        seen = {nic}
-        while ring:
-            wider: dict[str, tuple[Fraction, Fraction]] = {}
-            for v, (to_nic, from_nic) in ring.items():
-                for b, rate in self.out[v].items():
-                    if b not in seen and self.drafts[b].part not in (MachinePart.GPU_SWITCH, MachinePart.NIC):
-                        back = self.out[b].get(v, Fraction(0))
-                        wider[b] = max(
-                            wider.get(b, (Fraction(0),) * 2), (min(to_nic, back), min(from_nic, rate))
-                        )
-            gpus = {v: rates for v, rates in wider.items() if self.drafts[v].part is MachinePart.GPU}
-            if gpus:
-                return gpus
-            seen |= wider.keys()
-            ring = wider
-        return {}
+    def _keep_nic_ways(self) -> None:
+        """Put the ways between NICs and GPUs in the place of PCIe and CPUs."""
+        part = {v: draft.part for v, draft in self.drafts.items()}
+        ways = nic_ways(
+            self.out,
+            [v for v in part if part[v] is MachinePart.NIC],
+            is_gpu=lambda v: part[v] is MachinePart.GPU,
+            is_inner=lambda v: part[v] >= MachinePart.BRIDGE,
+        )
+        hosts = {v: draft.host for v, draft in self.drafts.items()}
+        self._remove([v for v in part if part[v] >= MachinePart.BRIDGE])
+        places = [self.add(v, MachinePart.BRIDGE, host=hosts[v]) for v in ways.places]
+        for src, dst, rate in ways.links:
+            a, b = (end if isinstance(end, str) else places[end] for end in (src, dst))
+            self.connect(a, b, rate, duplex=False)
 
     def _order(self, v: str) -> tuple[int, int]:
         draft = self.drafts[v]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coppice.errors import InputError
+from coppice.topology.readers.groups import Groups
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GpuModel, pcie_gb_per_s
 from coppice.topology.readers.reading import ReadOptions
@@ -22,7 +23,6 @@ from coppice.topology.readers.reading import ReadOptions
 __all__ = [
     "Attached",
     "Distance",
-    "Groups",
     "Matrix",
     "PcieRates",
     "SmiLine",
@@ -171,26 +171,6 @@ class Distance(enum.IntEnum):
     SWITCHES = 2
     CPU = 3
     SOCKETS = 4
-
-
-class Groups:
-    """Disjoint groups of devices that merge (union-find)."""
-
-    def __init__(self, members: Iterable[Hashable]) -> None:
-        self._parent = {member: member for member in members}
-
-    def find(self, member: Hashable) -> Hashable:
-        """The member that stands for the group of ``member``."""
-        root = member
-        while self._parent[root] != root:
-            root = self._parent[root]
-        while self._parent[member] != root:
-            self._parent[member], member = root, self._parent[member]
-        return root
-
-    def join(self, a: Hashable, b: Hashable) -> None:
-        """Merge the groups of ``a`` and ``b``."""
-        self._parent[self.find(b)] = self.find(a)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
