@@ -89,7 +89,14 @@ def test_a_diagnosis_is_short_to_show_and_whole_as_a_record() -> None:
     assert "for RCCL: not ok, 1 errors" in repr(found)
     record = json.loads(json.dumps(found.record()))
     assert [each["rule"] for each in record["findings"]] == [each.rule for each in found.findings]
-    assert [each["used"] for each in record["sizes"]] == [True, False]
+    assert [each["used"] for each in record["sizes"]] == [False, False]
+    assert record["sizes"][0]["reason"] == "the file does not work as it stands (A05)"
+    assert [each.strip() for each in found.lines() if "used" in each.lower()][-2:] == [
+        "8: NOT used: the file does not work as it stands (A05)",
+        "9: NOT used: it is no multiple of 2 chunks x 4 bytes",
+    ]
+    good = diagnose(GATHER_XML, "rccl", sizes=(8, 9))
+    assert good.sizes[0] == (8, None)
     graph = diagnose(GRAPH, "nccl-graph", options=Given(gpus=2))
     assert graph.ok
     assert set(graph.record()["undecided"]) == {"G06", "G07"}

@@ -65,6 +65,30 @@ def change(old: str, new: str, count: int = 1) -> Callable[[], str]:
     return changed
 
 
+def overwrites(awaited: str) -> str:
+    """Two ranks that send their slot and add what comes, once another thread block is done with it, or with a copy."""
+    copied = awaited == "cpy"
+    copy = step(1, "cpy", "o0", "o0", tell=1) if copied else ""
+    gpus = "".join(
+        f'''<gpu id="{rank}" i_chunks="1" o_chunks="1" s_chunks="1">
+<tb id="0" send="-1" recv="{1 - rank}" chan="0">
+{step(0, "r", "i0", "s0")}
+{step(1, "re", "s0", "o0", wait="1 1" if copied else "1 0")}
+</tb>
+<tb id="1" send="{1 - rank}" recv="-1" chan="0">
+{step(0, "s", "o0", "i0", tell=int(not copied))}
+{copy}
+</tb>
+</gpu>
+'''
+        for rank in range(2)
+    )
+    return (
+        '<algo name="x" proto="LL" nchannels="1" nchunksperloop="1" ngpus="2" coll="allreduce" inplace="1" '
+        f'outofplace="0" minBytes="0" maxBytes="1048576">\n{gpus}</algo>\n'
+    )
+
+
 def exchange(most: int) -> str:
     """Two ranks that send 3 slots to each other before they receive: right for 2 messages each."""
     gpus = "".join(
@@ -336,6 +360,7 @@ SAMPLES: list[Sample] = [
     ("H01", "msccl", lambda: exchange(6 * 2**20 + 1), lambda: exchange(6 * 2**20)),
     ("H02", "rccl", change('"allgather"', '"broadcast"'), good),
     ("H03", "rccl", lambda: waits_with_ll(0), lambda: waits_with_ll(2**32)),
+    ("H04", "rccl", lambda: overwrites("s"), lambda: overwrites("cpy")),
     ("U02", "rccl", change('inplace="1"', 'inplace="0"'), good),
     ("U03", "rccl", good, change('outofplace="0"', 'outofplace="1"')),
     ("U04", "rccl", change('minBytes="0" maxBytes="0"', 'minBytes="5" maxBytes="4"'), good),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.names import MSCCL_RUNTIMES
 from coppice.cli.output.render import Stages, print_fields, print_json, print_note
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
@@ -35,13 +36,27 @@ SchedulesOption = Annotated[
 ]
 
 
-def verify(plan: PlanArgument, *, schedules: SchedulesOption = 0, as_json: JsonOption = False) -> None:
+def verify(
+    plan: PlanArgument,
+    *,
+    schedules: SchedulesOption = 0,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="NAME",
+            help=f"MSCCL XML: the one runtime that is to run it ({', '.join(MSCCL_RUNTIMES)}) [default: all of them].",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Check that a plan does what it claims, by counting; nothing about its planner is believed.
 
     Trees span the ranks, roots carry their shares, paths follow links of the topology, switches do not copy
     unless they can, every byte arrives (exactly once where it is added), and no link carries more than the
     claimed time allows. An MSCCL XML file is run symbolically instead: it must not stand still with the connections
-    that its protocol has, have no race, and bring about what its collective promises. So is an execution plan of
+    that its protocol has, have no race, and bring about what its collective promises, in the kernels of every runtime
+    that reads such files unless `--target` names one. So is an execution plan of
     MSCCL++, where every put must be signalled as well, and a program of puts and signals, which must be right in every
     order that stock NCCL allows; with `--schedules` it is also run, with data, in orders that try to break it. Exit
     code 1 if anything fails.
@@ -68,8 +83,11 @@ def verify(plan: PlanArgument, *, schedules: SchedulesOption = 0, as_json: JsonO
     if schedules:
         msg = f"expected a program of puts and signals for `schedules={schedules}`, found another file in {name}."
         raise InputError(msg)
+    if target is not None and not is_xml(data):
+        msg = f"`target` names a runtime that reads MSCCL XML, and {name} is no such file: leave it out."
+        raise InputError(msg)
     if is_xml(data) or is_mscclpp(data):
-        _verify_program(data, name=name, as_json=as_json)
+        _verify_program(data, name=name, target=target, as_json=as_json)
         return
     with Stages() as stages:
         stages.begin("reading the plan")
@@ -142,39 +160,45 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
     return fields
 
 
-def _verify_program(data: bytes, *, name: str, as_json: bool) -> None:
+def _verify_program(data: bytes, *, name: str, target: str | None, as_json: bool) -> None:
     """Verify the program in MSCCL XML, or in an execution plan of MSCCL++, and print what was found."""
     from coppice.export.msccl.document import is_xml, parse_document
-    from coppice.export.msccl.reader import program_of
+    from coppice.export.msccl.judging import judge_document
     from coppice.export.mscclpp.document import parse_document as parse_json
     from coppice.export.mscclpp.reader import program_of as one_sided_program_of
     from coppice.program.one_sided.program import OneSidedProgram
     from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
     from coppice.program.two_sided.program import Program
-    from coppice.program.two_sided.verify import ProgramReport, verify_program
+    from coppice.program.two_sided.verify import ProgramReport
 
     program: Program | OneSidedProgram
     report: ProgramReport | OneSidedReport
     facts: dict[str, object] = {}
+    sizes = ""
     with Stages() as stages:
         stages.begin("reading the file")
-        reading = (
-            program_of(parse_document(data, file=name))
-            if is_xml(data)
-            else one_sided_program_of(parse_json(data, file=name))
-        )
-        program = reading.program
-        stages.begin("verifying the program")
-        if isinstance(program, OneSidedProgram):
-            report = verify_one_sided(program)
-            run = "in place" if program.in_place else "out of place"
-        else:
-            report = verify_program(program)
+        if is_xml(data):
+            document = parse_document(data, file=name)
+            stages.begin("verifying the program")
+            judged = judge_document(document, target=target)
+            program, report, warnings = judged.program, judged.report, judged.warnings
             ways = {"in place": program.in_place, "out of place": program.out_of_place}
             run = " and ".join(way for way, meant in ways.items() if meant)
-            run += f", connections of {plural(report.depth, 'message')}"
-            facts = {"out_of_place": program.out_of_place, "fifo_depth": report.depth}
-    warnings = [*reading.warnings, *report.warnings]
+            run += f", connections of {plural(judged.report.depth, 'message')}"
+            if program.max_bytes is not None:
+                sizes = f"messages of up to {program.max_bytes} bytes"
+            facts = {
+                "out_of_place": program.out_of_place,
+                "fifo_depth": judged.report.depth,
+                "max_bytes": program.max_bytes,
+            }
+        else:
+            reading = one_sided_program_of(parse_json(data, file=name))
+            program = reading.program
+            stages.begin("verifying the program")
+            report = verify_one_sided(program)
+            warnings = (*reading.warnings, *report.warnings)
+            run = "in place" if program.in_place else "out of place"
     if as_json:
         print_json(
             {
@@ -183,7 +207,7 @@ def _verify_program(data: bytes, *, name: str, as_json: bool) -> None:
                 "ranks": program.num_ranks,
                 "verified": report.ok,
                 "failures": list(report.failures),
-                "warnings": warnings,
+                "warnings": list(warnings),
                 "in_place": program.in_place,
                 **facts,
                 "checked": report.checked,
@@ -198,6 +222,8 @@ def _verify_program(data: bytes, *, name: str, as_json: bool) -> None:
         ("checked", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.checked.items())),
         ("run", run),
     ]
+    if sizes:
+        fields.append(("sizes", sizes))
     verdict = "verified" if report.ok else "FAILED"
     print_fields(
         f"{program.collective} of {plural(program.num_ranks, 'rank')} ({program.name}): {verdict}", fields

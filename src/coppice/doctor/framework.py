@@ -104,6 +104,7 @@ class DoctorRule(Generic[S]):
         why: What happens where it is broken.
         check: Yields the complaints about a file.
         needs: What it cannot be decided without, None for nothing.
+        of_sizes: Its errors concern some of the sizes that are asked for, and not the others.
     """
 
     id: str
@@ -112,6 +113,7 @@ class DoctorRule(Generic[S]):
     why: str
     check: Callable[[S], Iterator[Complaint]]
     needs: Need | None = None
+    of_sizes: bool = False
 
 
 class Rulebook(Generic[S]):
@@ -124,7 +126,14 @@ class Rulebook(Generic[S]):
         return iter(sorted(self._rules.values(), key=lambda rule: rule.id))
 
     def rule(
-        self, rule_id: str, severity: Severity, title: str, why: str, *, needs: Need | None = None
+        self,
+        rule_id: str,
+        severity: Severity,
+        title: str,
+        why: str,
+        *,
+        needs: Need | None = None,
+        of_sizes: bool = False,
     ) -> Callable[[Callable[[S], Iterator[Complaint]]], Callable[[S], Iterator[Complaint]]]:
         """Declare the function below as a rule; arguments are those of :class:`DoctorRule`.
 
@@ -136,7 +145,7 @@ class Rulebook(Generic[S]):
             if rule_id in self._rules:
                 msg = f"there are two rules {rule_id}"
                 raise ValueError(msg)
-            self._rules[rule_id] = DoctorRule(rule_id, severity, title, why, check, needs)
+            self._rules[rule_id] = DoctorRule(rule_id, severity, title, why, check, needs, of_sizes)
             return check
 
         return declare
@@ -311,7 +320,7 @@ def run(
         target: As in :class:`Diagnosis`, like all that follow.
         heading: Likewise.
         runtime: Likewise.
-        sizes: Likewise.
+        sizes: Likewise; no size uses a file with an error that concerns them all.
     """
     findings: list[Finding] = []
     hidden: dict[str, int] = {}
@@ -331,6 +340,11 @@ def run(
                     rule=rule.id, severity=severity, line=line, path=path, text=text, fix=fix, why=rule.why
                 )
             )
+    for_all = {rule.id for rule in rules if not rule.of_sizes}
+    broken = {each.rule for each in findings if each.severity is ERROR and each.rule in for_all}
+    if broken:
+        refused = f"the file does not work as it stands ({', '.join(sorted(broken))})"
+        sizes = tuple((size, reason or refused) for size, reason in sizes)
     order = list(Severity)
     findings.sort(key=lambda finding: (order.index(finding.severity), finding.line, finding.rule))
     return Diagnosis(

@@ -13,6 +13,7 @@ from coppice.bounds.problem import Problem
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.export.msccl.document import parse_document as parse_xml
+from coppice.export.msccl.judging import judge_program
 from coppice.export.msccl.reader import program_of
 from coppice.export.mscclpp.document import is_mscclpp
 from coppice.export.mscclpp.document import parse_document as parse_json
@@ -21,9 +22,9 @@ from coppice.files import file_name, read_bytes
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.to_schedule import one_sided_to_schedule
 from coppice.program.one_sided.verify import verify_one_sided
+from coppice.program.two_sided.cutting import SMALLEST
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.to_schedule import to_schedule
-from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule
@@ -105,7 +106,9 @@ def import_plan(
         on_stage("following the chunks")
         schedule = one_sided_to_schedule(program, place)
     else:
-        verify_program(program).require_ok()
+        judged = judge_program(program, SMALLEST, stated=program.max_bytes is not None, runs=False)
+        judged.report.require_ok()
+        warnings = (*warnings, *judged.warnings)
         on_stage("following the chunks")
         schedule = to_schedule(program, place)
     on_stage("verifying the schedule")

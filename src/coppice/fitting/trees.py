@@ -17,6 +17,7 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.choice import FOREST
 from coppice.planners.forest.planner import plan_forest
+from coppice.program.two_sided.cutting import SMALLEST, Buffers
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
@@ -65,6 +66,7 @@ def fit_trees(
     plan: Plan,
     lowering: Lowering,
     *,
+    buffers: Buffers = SMALLEST,
     instances: int = 1,
     sizes: Sequence[int] = (),
     trees: int | None = None,
@@ -75,6 +77,7 @@ def fit_trees(
     Args:
         plan: The plan.
         lowering: Makes the program of a plan for the runtime.
+        buffers: The runtime, for the verification; by default it has to be right in all of them.
         instances: Parts that the program cuts every chunk into.
         sizes: Sizes M in bytes that should take the file.
         trees: Plan again with so many trees per root, and with no other number.
@@ -90,23 +93,23 @@ def fit_trees(
             raise InputError(msg)
         plan = _with_trees(plan, trees)
     try:
-        program = _verified(lowering(plan.body))
+        program = _verified(lowering(plan.body), buffers)
     except CheckError as error:
         if not _has_trees(plan):
             raise
         if trees is not None or keep:
             raise CheckError(_with_nearest(str(error), plan, lowering)) from None
-        return _best(plan, lowering, sizes, instances, failure=error)
+        return _best(plan, lowering, sizes, instances, buffers, failure=error)
     left_out = tuple(size for size in sizes if not takes(program, size))
     own = FittedPlan(plan=plan, program=program, trees=trees, loss=_loss(plan), left_out=left_out)
     if not left_out or trees is not None or keep or not _has_trees(plan):
         return own
-    better = _best(plan, lowering, sizes, instances, own=own)
+    better = _best(plan, lowering, sizes, instances, buffers, own=own)
     return better if len(better.left_out) < len(left_out) else own
 
 
-def _verified(program: Program) -> Program:
-    verify_program(program).require_ok()
+def _verified(program: Program, buffers: Buffers) -> Program:
+    verify_program(program, buffers=buffers).require_ok()
     return program
 
 
@@ -158,6 +161,7 @@ def _best(
     lowering: Lowering,
     sizes: Sequence[int],
     instances: int,
+    buffers: Buffers,
     *,
     own: FittedPlan | None = None,
     failure: CheckError | None = None,
@@ -171,7 +175,7 @@ def _best(
     tried = sorted((_with_trees(plan, trees) for trees in numbers), key=_by_rate)
     for each in tried:
         with suppress(CheckError):
-            program = _verified(lowering(each.body))
+            program = _verified(lowering(each.body), buffers)
             verify(each).require_ok()
             return FittedPlan(
                 plan=each,

@@ -22,6 +22,7 @@ from coppice.errors import InputError, UnreachableError
 from coppice.language.chunk_program import ChunkProgram
 from coppice.language.source import read_chunk_program
 from coppice.language.to_schedule import schedule_of
+from coppice.program.two_sided.cutting import PATIENT
 from coppice.program.two_sided.operations.lower import lower_operations
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.verify import verify_program
@@ -260,7 +261,7 @@ def per_rank_program(program: ChunkProgram, *, fused: bool = True) -> Program:
         name=program.name,
         protocol=program.protocol,
     )
-    verify_program(made).require_ok()
+    verify_program(made, buffers=PATIENT).require_ok()
     return made
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from coppice.doctor.framework import Diagnosis, run
 from coppice.doctor.msccl import algo, blocks, hangs, steps, text  # noqa: F401  (their rules join the table)
 from coppice.doctor.msccl.file import RULES, MscclFile
+from coppice.doctor.msccl.hangs import reason_not_run
 from coppice.doctor.msccl.use import reason_not_used
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.targets import target_named
@@ -44,5 +45,7 @@ def diagnose_msccl(
         target=target,
         heading=f"for {runtime.title}",
         runtime=runtime.title,
-        sizes=tuple((size, reason_not_used(subject, size)) for size in sizes),
+        sizes=tuple(
+            (size, reason_not_used(subject, size) or reason_not_run(subject, size)) for size in sizes
+        ),
     )

@@ -1,4 +1,4 @@
-"""Doctor rules about running: at which sizes ranks would wait for each other for ever.
+"""Doctor rules about running: at which sizes ranks would wait for each other for ever, and what kernels get wrong.
 
 They look at the program that a tolerant reader makes of the file; what it cannot read is left to other rules.
 """
@@ -6,6 +6,8 @@ They look at the program that a tolerant reader makes of the file; what it canno
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 from coppice.doctor.framework import ERROR, WARNING, Complaint, Severity
 from coppice.doctor.msccl.file import RULES, MscclFile
@@ -13,6 +15,7 @@ from coppice.doctor.msccl.use import reason_not_used
 from coppice.errors import InputError
 from coppice.export.msccl.reader import program_of
 from coppice.program.deadlock import Deadlock
+from coppice.program.memory import memory_of
 from coppice.program.two_sided.cutting import (
     fewest_together,
     fifo_depth,
@@ -20,13 +23,16 @@ from coppice.program.two_sided.cutting import (
     misled_proxies,
     most_in_passes,
 )
+from coppice.program.two_sided.early_sends import early_sends
 from coppice.program.two_sided.order import find_order
 from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.races import written_early
 from coppice.program.two_sided.structure import check_structure
 from coppice.schedule.verification.report import Findings
 from coppice.text import short_size
 
 
+@lru_cache(maxsize=1)
 def _program(file: MscclFile) -> Program | None:
     try:
         return program_of(file.document).program
@@ -34,27 +40,57 @@ def _program(file: MscclFile) -> Program | None:
         return None
 
 
-@RULES.rule("H01", ERROR, "messages that are cut in several", "ranks hang")
-def _cut(file: MscclFile) -> Iterator[Complaint]:
+class _Limit(NamedTuple):
+    """Up to which size a program comes to an end, None for no limit, and why not beyond."""
+
+    most: int | None
+    why: str
+
+
+@lru_cache(maxsize=1)
+def _limit(file: MscclFile) -> _Limit | None:
+    """Of messages that are cut in several; None where there is no program to run."""
     program, findings = _program(file), Findings()
     messages = None if program is None else check_structure(program, findings)
     if program is None or messages is None:
-        return
+        return None
     depth = fifo_depth(program.protocol)
     try:
         find_order(program, messages, depth=depth)
     except Deadlock as circle:
-        text = f"thread blocks wait for each other at every size: {circle}"
-        yield file.document.algo_line, text.rstrip("."), "let both ends of each connection keep to one order"
-        return
+        return _Limit(0, f"thread blocks wait for each other at every size: {circle}".rstrip("."))
     together, circle_in_parts = fewest_together(program, messages, depth=depth)
-    limit = largest_safe(program, together, file.target.buffers)
-    if limit is not None:
-        text = (
-            f"steps of up to {int(program.count.max())} slots are cut into several messages, of which a connection "
-            f"holds {depth}: {circle_in_parts.rstrip('.')}"
-        )
-        yield from _above(file, program, limit, text)
+    return _Limit(
+        largest_safe(program, together, file.target.buffers),
+        f"steps of up to {int(program.count.max(initial=1))} slots are cut into several messages, of which a "
+        f"connection holds {depth}: {circle_in_parts.rstrip('.')}",
+    )
+
+
+def reason_not_run(file: MscclFile, size: int) -> str | None:
+    """Why a call of ``size`` bytes that takes the file would not come to an end; None if it would.
+
+    Args:
+        file: The file and the target.
+        size: M in bytes.
+    """
+    program, limit = _program(file), _limit(file)
+    most = None if program is None else most_in_passes(program, file.target.buffers)
+    limits = [each for each in (None if limit is None else limit.most, most) if each is not None]
+    if not limits or size <= min(limits):
+        return None
+    return f"ranks would hang above {min(limits)} bytes" if min(limits) else "ranks would hang"
+
+
+@RULES.rule("H01", ERROR, "messages that are cut in several", "ranks hang", of_sizes=True)
+def _cut(file: MscclFile) -> Iterator[Complaint]:
+    program, limit = _program(file), _limit(file)
+    if program is None or limit is None or limit.most is None:
+        return
+    if limit.why.startswith("thread blocks"):
+        yield file.document.algo_line, limit.why, "let both ends of each connection keep to one order"
+        return
+    yield from _above(file, program, limit.most, limit.why)
 
 
 @RULES.rule("H02", WARNING, "steps of proxies", "ranks hang")
@@ -69,12 +105,48 @@ def _proxies(file: MscclFile) -> Iterator[Complaint]:
         yield file.document.algo_line, text, 'write proto="LL" where ranks are on several hosts'
 
 
-@RULES.rule("H03", WARNING, "passes that flags can count", "thread blocks that wait for others hang")
+@RULES.rule(
+    "H03",
+    WARNING,
+    "passes that flags can count",
+    "thread blocks that wait for others hang",
+    of_sizes=True,
+)
 def _passes(file: MscclFile) -> Iterator[Complaint]:
     program = _program(file)
     most = None if program is None else most_in_passes(program, file.target.buffers)
     if program is not None and most is not None:
         yield from _above(file, program, most, "slots take more passes than flags can count")
+
+
+@RULES.rule("H04", ERROR, "sends that others wait for", "results are wrong now and then")
+def _early(file: MscclFile) -> Iterator[Complaint]:
+    program, findings = _program(file), Findings()
+    messages = None if program is None else check_structure(program, findings)
+    if program is None or messages is None:
+        return
+    early = early_sends(program, file.target.buffers)
+    if not early.any():
+        return
+    try:
+        order = find_order(program, messages, depth=fifo_depth(program.protocol)).steps
+    except Deadlock:
+        return  # another rule tells
+    for in_place in (True, False):
+        if not (program.in_place, program.out_of_place)[not in_place]:
+            continue
+        memory = memory_of(program, in_place=in_place)
+        found = written_early(program, memory, messages, order, early)
+        if found.sentence:
+            number = len(found.send)
+            more = f" (and {number - 1} others likewise)" if number > 1 else ""
+            what, _, fix = found.sentence.rstrip(".").partition("; ")
+            yield (
+                file.document.algo_line,
+                what + more,
+                f"{fix} (`coppice export FILE --to msccl-xml` does that)",
+            )
+            return
 
 
 def _above(file: MscclFile, program: Program, limit: int, text: str) -> Iterator[Complaint]:

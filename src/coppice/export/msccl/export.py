@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
+import numpy as np
+
 from coppice.errors import CheckError, InputError
 from coppice.export.exported import Exported
 from coppice.export.msccl.document import is_xml, parse_document
+from coppice.export.msccl.judging import judge_document
 from coppice.export.msccl.program import CallKind, MscclOptions, rough_program
-from coppice.export.msccl.reader import program_of
 from coppice.export.msccl.targets import TARGETS, MscclTarget, target_named
 from coppice.export.msccl.writer import msccl_xml
 from coppice.files import file_name, read_bytes
@@ -30,8 +32,10 @@ from coppice.fitting.size_range import (
 )
 from coppice.fitting.trees import ELEMENT_BYTES, FittedPlan, fit_trees
 from coppice.program.two_sided.cutting import most_in_passes
+from coppice.program.two_sided.early_sends import early_sends
 from coppice.program.two_sided.nics import kept_share
-from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.program import Program, StepOp
+from coppice.program.two_sided.settling import settled
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.files.plan_file import decode_plan
 from coppice.schedule.forest import Forest
@@ -75,9 +79,9 @@ def read_msccl_source(path: str) -> Plan | Program:
     data, name = read_bytes(path), file_name(path)
     if not is_xml(data):
         return decode_plan(data, name=name)
-    program = program_of(parse_document(data, file=name)).program
-    verify_program(program).require_ok()
-    return program
+    judged = judge_document(parse_document(data, file=name), runs=False)
+    judged.report.require_ok()
+    return judged.program
 
 
 def export_msccl_xml(
@@ -136,7 +140,9 @@ def export_msccl_xml(
         if extra is not None:
             msg = f"an MSCCL XML file keeps its channels, protocol, sizes and name: leave out `{extra}`."
             raise InputError(msg)
-        return _exported(source, chosen, [])
+        program = settled(source, chosen.buffers)
+        verify_program(program, buffers=chosen.buffers).require_ok()
+        return _exported(program, chosen, [])
     if protocol is not None and protocol not in PROTOCOLS:
         msg = f"expected `protocol` Simple, LL or LL128, found {protocol!r}."
         raise InputError(msg)
@@ -158,6 +164,7 @@ def export_msccl_xml(
     found = fit_trees(
         source,
         lambda body: rough_program(body, target, form),
+        buffers=chosen.buffers,
         instances=form.instances,
         sizes=sizes.wanted,
         trees=count,
@@ -253,6 +260,13 @@ def _program_notes(program: Program, target: MscclTarget) -> list[str]:
         f"{plural(program.num_chunks, 'chunk')}: messages of float32 use it where their size is a multiple of {unit}.",
         f"to use it: {target.switches}; `coppice doctor FILE --target {target.name}` tells more.",
     ]
+    copies = _settling_copies(program, target)
+    if copies:
+        notes.append(
+            f"{plural(copies, 'send')} with {program.protocol} that others wait for {'has' if copies == 1 else 'have'} "
+            "a copy of a slot onto itself behind, which is waited for instead: RCCL from ROCm 6.0 on counts such sends "
+            "as done before all their threads have read."
+        )
     if target.scratch_at_start:
         limit = target.max_bytes_of(program.max_bytes)
         slots = int(program.scratch_chunks.max(initial=0))
@@ -263,6 +277,14 @@ def _program_notes(program: Program, target: MscclTarget) -> list[str]:
             "`size=LOW:HIGH` sets it."
         )
     return notes
+
+
+def _settling_copies(program: Program, target: MscclTarget) -> int:
+    """Copies of a slot onto itself right behind a send that counts as done too early."""
+    behind = np.flatnonzero(early_sends(program, target.buffers)[:-1]) + 1
+    copies = (program.op[behind] == StepOp.COPY) & (program.src_buffer[behind] == program.dst_buffer[behind])
+    copies &= program.src_offset[behind] == program.dst_offset[behind]
+    return int(copies.sum())
 
 
 def _fit_notes(

@@ -17,6 +17,7 @@ from coppice.program.two_sided.channels import ChannelLimits
 from coppice.program.two_sided.cutting import misled_proxies, within_safe_sizes
 from coppice.program.two_sided.lower import Prepared, emit, prepare
 from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.settling import settled
 from coppice.program.two_sided.thread_blocks import waited_first
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
@@ -82,7 +83,7 @@ def program_for(plan: Schedule | Forest, target: str, form: MscclOptions | None 
             takes no file for both kinds of calls.
     """
     program = rough_program(plan, target, form)
-    verify_program(program).require_ok()
+    verify_program(program, buffers=target_named(target).buffers).require_ok()
     return program
 
 
@@ -250,4 +251,6 @@ def _emitted(
         min_bytes=form.min_bytes,
         max_bytes=form.max_bytes,
     )
-    return waited_first(program) if int(program.dep_block.max(initial=0)) > chosen.max_depid else program
+    if int(program.dep_block.max(initial=0)) > chosen.max_depid:
+        program = waited_first(program)
+    return settled(program, chosen.buffers)

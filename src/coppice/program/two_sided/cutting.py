@@ -39,6 +39,7 @@ __all__ = [
     "AMD",
     "MOST_TOGETHER",
     "NVIDIA",
+    "PATIENT",
     "SMALLEST",
     "Buffers",
     "fewest_together",
@@ -77,12 +78,15 @@ class Buffers:
         ll: With LL, half of it flags.
         ll128: With LL128.
         line: Bytes of a line of LL128, 8 of them a flag.
+        early: Protocols whose sends count as done before all their threads have read
+            (:mod:`coppice.program.two_sided.early_sends`).
     """
 
     simple: int
     ll: int
     ll128: int
     line: int
+    early: tuple[str, ...] = ()
 
     def pass_bytes(self, protocol: str) -> int:
         """Bytes of a slot that one pass carries: what fits into one message.
@@ -130,11 +134,16 @@ class Buffers:
 NVIDIA = Buffers(simple=2**22, ll=8 * 512 * 8 * 16, ll128=8 * 640 * 120 * 8, line=128)
 """NCCL of microsoft/msccl and of Azure's executor, on x86."""
 
-AMD = Buffers(simple=2**22, ll=8 * 256 * 8 * 16, ll128=8 * 256 * 28 * 8, line=64)
+AMD = Buffers(simple=2**22, ll=8 * 256 * 8 * 16, ll128=8 * 256 * 28 * 8, line=64, early=("LL",))
 """RCCL."""
 
 SMALLEST = AMD
-"""The smallest of every protocol: what comes to an end with these does so with those of the others."""
+"""The smallest of every protocol: what comes to an end with these does so with those of the others, and what has no
+race with them has none with the others."""
+
+PATIENT = replace(SMALLEST, early=())
+"""The same, where sends are done when all their threads have read: what a program is made for that is settled for its
+target (:func:`coppice.program.two_sided.settling.settled`)."""
 
 
 def misled_proxies(protocol: str, collective: Collective) -> bool:

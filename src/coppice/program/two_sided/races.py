@@ -5,28 +5,41 @@ step that depends on it, the step that receives its message. That a connection h
 it does so with one depth and not with another, and is not counted on. Without a race, all orders of execution give the
 same result, so that one of them stands for all.
 
+What waits for a send need not come after its reads in every runtime (:mod:`coppice.program.two_sided.early_sends`):
+there, only later steps of the send's thread block, and who receives its message, come after them.
+
 Of the pairs of :func:`coppice.program.memory.conflicting_pairs`, those in one thread block, or joined by a dependency
 between their two, are settled at once; for the rest, vector clocks are computed.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.memory import Buffer, ProgramMemory, conflicting_pairs
+from coppice.program.two_sided.early_sends import overwritten_next
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.structure import MessagePairs, step_addresses, step_name
 from coppice.rows import grouped, inverse, ranges
 
-__all__ = ["find_races"]
+__all__ = ["EarlyWrites", "find_races", "written_early"]
 
 _CELLS = 2**25
 _Ints = NDArray[np.int64]
+_Bools = NDArray[np.bool_]
 
 
 def find_races(
-    program: Program, memory: ProgramMemory, messages: MessagePairs, order: list[int], *, examples: int = 5
+    program: Program,
+    memory: ProgramMemory,
+    messages: MessagePairs,
+    order: list[int],
+    *,
+    early: _Bools | None = None,
+    examples: int = 5,
 ) -> tuple[list[str], int]:
     """Races of a program.
 
@@ -35,17 +48,15 @@ def find_races(
         memory: Its slots.
         messages: Its messages.
         order: An order in which its steps can take place.
+        early: Sends that count as done before all their threads have read; None: none does.
         examples: Number of races to tell.
 
     Returns:
         The first few races, a sentence each, and how many pairs of steps there are.
     """
     first, second, address = _conflicts(program, memory, order)
-    block = program.step_block
-    left = np.flatnonzero((block[first] != block[second]) & ~_joined(program, first, second))
-    if len(left):
-        after = _Clocks(program, messages, order).happens_before(first[left], second[left])
-        left = left[~after]
+    none = np.zeros(program.num_steps, dtype=np.bool_)
+    left = _unordered(program, messages, order, first, second, none)
     sentences = []
     for row in left[:examples].tolist():
         one, other = int(first[row]), int(second[row])
@@ -54,7 +65,93 @@ def find_races(
             f"{step_name(program, one)} and {step_name(program, other)} both use {slot}, one of them writes it, "
             "and nothing puts them in order: let one wait for the other."
         )
-    return sentences, len(left)
+    if early is None or not early.any():
+        return sentences, len(left)
+    found = _written_early(program, memory, messages, order, (first, second, address), early)
+    fresh = found[~np.isin(found, left)]
+    sentences += [
+        _of_early_send(program, memory, int(first[row]), int(second[row]), int(address[row]))
+        for row in fresh[: examples - len(sentences)].tolist()
+    ]
+    return sentences, len(left) + len(fresh)
+
+
+class EarlyWrites(NamedTuple):
+    """Slots that are written while a send that counts as done may still read them.
+
+    Attributes:
+        send: The send (row) of each.
+        sentence: The first in words, empty where there is none.
+    """
+
+    send: _Ints
+    sentence: str
+
+
+def written_early(
+    program: Program, memory: ProgramMemory, messages: MessagePairs, order: list[int], early: _Bools
+) -> EarlyWrites:
+    """Slots that are written while a send that counts as done may still read them; arguments as of :func:`find_races`.
+
+    Args:
+        program: The program.
+        memory: Its slots.
+        messages: Its messages.
+        order: An order of its steps.
+        early: Sends that count as done too early.
+    """
+    first, second, address = conflicts = _conflicts(program, memory, order)
+    found = _written_early(program, memory, messages, order, conflicts, early)
+    sentence = ""
+    if len(found):
+        row = int(found[0])
+        sentence = _of_early_send(program, memory, int(first[row]), int(second[row]), int(address[row]))
+    return EarlyWrites(first[found], sentence)
+
+
+def _written_early(
+    program: Program,
+    memory: ProgramMemory,
+    messages: MessagePairs,
+    order: list[int],
+    conflicts: tuple[_Ints, _Ints, _Ints],
+    early: _Bools,
+) -> _Ints:
+    """Conflicts of early sends whose reads come before the write in no way."""
+    first, second, _ = conflicts
+    own = np.flatnonzero(early[first])
+    apart = own[_unordered(program, messages, order, first[own], second[own], early)]
+    next_ = overwritten_next(program, memory, early)
+    same = own[next_[first[own]] & (second[own] == first[own] + 1)]
+    if len(same):
+        # A message that was sent after all that the send reads had arrived comes later.
+        clocks = _Clocks(program, messages, order, early)
+        sender = clocks.sent_by[second[same]]
+        known = np.flatnonzero(sender >= 0)
+        known = known[clocks.happens_before(first[same[known]], sender[known])]
+        same = np.delete(same, known)
+    return np.union1d(apart, same)
+
+
+def _of_early_send(program: Program, memory: ProgramMemory, one: int, other: int, address: int) -> str:
+    return (
+        f"{step_name(program, other)} writes {_slot_name(program, memory, other, address)} while threads of "
+        f"{step_name(program, one)} may still read it: with {program.protocol}, a send of RCCL (ROCm 6.0 and later) "
+        "counts as done before all its threads have read; put a copy of the slot onto itself behind the send and wait "
+        "for that, or use Simple or LL128."
+    )
+
+
+def _unordered(
+    program: Program, messages: MessagePairs, order: list[int], first: _Ints, second: _Ints, early: _Bools
+) -> _Ints:
+    """Pairs of different thread blocks that nothing puts in order."""
+    block = program.step_block
+    left = np.flatnonzero((block[first] != block[second]) & ~_joined(program, first, second, early))
+    if len(left):
+        after = _Clocks(program, messages, order, early).happens_before(first[left], second[left])
+        left = left[~after]
+    return left
 
 
 def _conflicts(program: Program, memory: ProgramMemory, order: list[int]) -> tuple[_Ints, _Ints, _Ints]:
@@ -77,12 +174,12 @@ def _conflicts(program: Program, memory: ProgramMemory, order: list[int]) -> tup
     return first[apart], second[apart], where[apart]
 
 
-def _joined(program: Program, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
+def _joined(program: Program, first: _Ints, second: _Ints, early: _Bools) -> _Bools:
     """Pairs that a single dependency puts in order.
 
     The later one, or a step before it in its thread block, depends on the earlier one or on a step after that.
     """
-    waiting, reached = program.dep_waiter, program.dep_target
+    waiting, reached = program.dep_waiter, program.dep_target - early[program.dep_target]
     block = program.step_block.astype(np.int64)
     blocks = max(program.num_blocks, 1)
     key = block[waiting] * blocks + program.dep_target_block
@@ -106,8 +203,8 @@ def _joined(program: Program, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
 class _Clocks:
     """Vector clocks, a few thread blocks at a time."""
 
-    def __init__(self, program: Program, messages: MessagePairs, order: list[int]) -> None:
-        self.program = program
+    def __init__(self, program: Program, messages: MessagePairs, order: list[int], early: _Bools) -> None:
+        self.program, self.early = program, early
         steps = program.num_steps
         self.sent_by = np.full(steps, -1, dtype=np.int64)
         self.sent_by[messages.recv] = messages.send
@@ -162,7 +259,12 @@ class _Clocks:
             left = layer[dep_count[layer] > 0]
             turn = 0
             while len(left):
-                clock[left] = np.maximum(clock[left], clock[self.deps[program.dep_start[left] + turn]])
+                awaited = self.deps[program.dep_start[left] + turn]
+                reached = clock[awaited]
+                open_ = np.flatnonzero(self.early[awaited] & (own[awaited] >= 0))
+                send = awaited[open_]  # its flag says that what came before it is done
+                reached[open_, own[send]] = np.where(starts[send], -1, send - 1)
+                clock[left] = np.maximum(clock[left], reached)
                 turn += 1
                 left = left[dep_count[left] > turn]
             mine = layer[own[layer] >= 0]

@@ -36,7 +36,15 @@ from coppice.program.memory import (
     start_columns,
 )
 from coppice.program.symbolic import SymbolicMemory
-from coppice.program.two_sided.cutting import fewest_together, fifo_depth, largest_safe, most_in_passes
+from coppice.program.two_sided.cutting import (
+    SMALLEST,
+    Buffers,
+    fewest_together,
+    fifo_depth,
+    largest_safe,
+    most_in_passes,
+)
+from coppice.program.two_sided.early_sends import early_sends
 from coppice.program.two_sided.order import StepOrder, find_order
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.races import find_races
@@ -67,13 +75,16 @@ class ProgramReport(Verdict):
     safe_bytes: int | None = None
 
 
-def verify_program(program: Program, *, depth: int | None = None, seed: int | None = None) -> ProgramReport:
+def verify_program(
+    program: Program, *, depth: int | None = None, seed: int | None = None, buffers: Buffers = SMALLEST
+) -> ProgramReport:
     """Check that a program performs its collective, in place or not, as it claims.
 
     Args:
         program: The program.
         depth: Messages that a connection holds, 1 or more; what its protocol gives by default.
         seed: Carry it out in a random order. The verdict does not depend on it.
+        buffers: The runtime that is to run it; by default it has to be right in all of them.
 
     Returns:
         The report; failures are collected, not raised. A program that is malformed or stands still is not run.
@@ -110,10 +121,11 @@ step 1 (send), behind its step 0.
         except Deadlock as circle:
             findings.add(f"it stands still with connections of {depth} messages: {circle}")
         else:
-            limit, sentence = _limit_of_sizes(program, messages, depth)
+            limit, sentence = _limit_of_sizes(program, messages, depth, buffers)
             if sentence:
                 findings.add(sentence)
-            warnings.extend(_warnings_of_sizes(program))
+            warnings.extend(_warnings_of_sizes(program, buffers))
+            early = early_sends(program, buffers)
             checked["slots"] = 0
             steps = order.steps
             for in_place in [
@@ -121,7 +133,7 @@ step 1 (send), behind its step 0.
             ]:
                 memory = memory_of(program, in_place=in_place)
                 prefix = "" if program.in_place != program.out_of_place else _prefix(in_place=in_place)
-                races, count = find_races(program, memory, messages, steps)
+                races, count = find_races(program, memory, messages, steps, early=early)
                 findings.add_examples([prefix + each for each in races], count, "pairs of steps")
                 slots = None if count or not _wide(order) else accepts(program, memory, messages, order.waves)
                 if slots is None:
@@ -142,20 +154,24 @@ step 1 (send), behind its step 0.
     )
 
 
-def _limit_of_sizes(program: Program, messages: MessagePairs, depth: int) -> tuple[int | None, str]:
+def _limit_of_sizes(
+    program: Program, messages: MessagePairs, depth: int, buffers: Buffers
+) -> tuple[int | None, str]:
     """Largest M at which it does not stand still, and what is to be said where it is meant for more."""
     together, circle = fewest_together(program, messages, depth=depth)
-    limit = largest_safe(program, together)
+    limit = largest_safe(program, together, buffers)
     if limit is None or (program.max_bytes is not None and program.max_bytes <= limit):
         return limit, ""
+    remedy = f'; state that as its largest size (maxBytes="{limit}" in MSCCL XML).' if limit else "."
     return limit, (
         f"it stands still with messages of more than {limit} bytes, where runtimes cut its steps of up to "
-        f"{int(program.count.max())} slots into several messages and a connection holds {depth}: {circle}"
+        f"{int(program.count.max())} slots into several messages and a connection holds {depth}: "
+        f"{circle.rstrip('.')}{remedy}"
     )
 
 
-def _warnings_of_sizes(program: Program) -> list[str]:
-    most = most_in_passes(program)
+def _warnings_of_sizes(program: Program, buffers: Buffers) -> list[str]:
+    most = most_in_passes(program, buffers)
     if most is None or (program.max_bytes is not None and program.max_bytes <= most):
         return []
     words = (

@@ -1,0 +1,76 @@
+"""Files that say nothing of sizes are judged for those at which they come to an end; others for what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coppice.cli import app
+from coppice.errors import CheckError
+from coppice.export.importing import import_plan
+from coppice.export.msccl.document import parse_document
+from coppice.export.msccl.judging import judge_document
+
+
+def swap(sizes: str) -> str:
+    """Two ranks that send 4 slots to each other, in two messages, before they receive: right for short messages."""
+    gpus = "".join(
+        f'''<gpu id="{rank}" i_chunks="12" o_chunks="24" s_chunks="0">
+<tb id="0" send="{1 - rank}" recv="{1 - rank}" chan="0">
+'''
+        + "".join(
+            f'<step s="{s}" type="{kind}" srcbuf="o" srcoff="{first}" dstbuf="o" dstoff="{first}" cnt="6" depid="-1" '
+            'deps="-1" hasdep="0"/>\n'
+            for s, (kind, first) in enumerate(
+                [("s", 12 * rank), ("s", 12 * rank + 6), ("r", 12 - 12 * rank), ("r", 18 - 12 * rank)]
+            )
+        )
+        + "</tb>\n</gpu>\n"
+        for rank in range(2)
+    )
+    return (
+        '<algo name="swap" proto="Simple" nchannels="1" nchunksperloop="24" ngpus="2" coll="allgather" inplace="1" '
+        f'outofplace="0"{sizes}>\n{gpus}</algo>\n'
+    )
+
+
+MOST = (2**21 // 6) * 24  # 6 slots in a message of 2 MiB
+
+
+def test_a_file_without_sizes_is_verified_up_to_the_size_at_which_it_hangs() -> None:
+    judged = judge_document(parse_document(swap("").encode(), file="a.xml"))
+    assert judged.report.ok
+    assert judged.program.max_bytes == MOST
+    assert f'maxBytes="{MOST}"' in " ".join(judged.warnings)
+
+
+@pytest.mark.parametrize("stated", ["0", str(MOST + 1), str(2**30)])
+def test_a_file_that_states_larger_sizes_fails_with_the_remedy(stated: str) -> None:
+    document = parse_document(swap(f' minBytes="0" maxBytes="{stated}"').encode(), file="a.xml")
+    with pytest.raises(CheckError, match=f'maxBytes="{MOST}"'):
+        judge_document(document).report.require_ok()
+
+
+def test_the_size_that_it_names_is_right() -> None:
+    document = parse_document(swap(f' minBytes="0" maxBytes="{MOST}"').encode(), file="a.xml")
+    judged = judge_document(document)
+    assert judged.report.ok
+    assert not judged.warnings
+
+
+def test_commands_say_so(tmp_path: Path) -> None:
+    file = tmp_path / "swap.xml"
+    file.write_text(swap(""), encoding="utf-8")
+    made = import_plan(file)
+    assert f'maxBytes="{MOST}"' in " ".join(made.warnings)
+    answer = CliRunner().invoke(app, ["verify", str(file)])
+    assert answer.exit_code == 0
+    assert f"messages of up to {MOST} bytes" in answer.stdout
+    doctor = CliRunner().invoke(app, ["doctor", str(file), "--target", "msccl", "--size", "3M,48M"])
+    assert "3M: used" in doctor.stdout
+    assert f"48M: NOT used: ranks would hang above {MOST} bytes" in doctor.stdout
+    assert doctor.exit_code == 1
+    other = CliRunner().invoke(app, ["verify", str(file), "--target", "nccl"])
+    assert other.exit_code == 2
