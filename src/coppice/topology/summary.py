@@ -148,6 +148,9 @@ def _groups(topology: Topology) -> tuple[LinkGroup, ...]:
 def _stem(name: str) -> str:
     """``box0/mlx5_3`` without host and number (``mlx5``), ``pcie-0000:05:00`` without address (``pcie``)."""
     last = re.sub(r"#[0-9]+$", "", name.rpartition("/")[2])
+    ports = re.match(r"(rdmap|roce[a-z]*|en[ops]|ib[ops])[0-9]+[a-z][0-9]", last)
+    if ports:
+        return ports[1]
     if ":" in last:
         return re.split(r"[-_.]?[0-9]", last, maxsplit=1)[0] or last
     return last.rstrip("0123456789").rstrip("_-.#") or last

@@ -22,6 +22,7 @@ is left out.
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import NamedTuple
 
 from coppice.errors import InputError
 from coppice.topology.model import Topology
@@ -85,6 +86,17 @@ class _NicDraft:
         self.ports: list[Element] = []
 
 
+class _Unclassed(NamedTuple):
+    """A device below a PCIe switch of which the file says nothing but its link."""
+
+    element: Element
+    parent: str
+    cpu: str
+    host: str
+    busid: str
+    gb_per_s: Fraction
+
+
 class _NcclXmlReader:
     def __init__(self, *, file: str, name: str, options: ReadOptions, root: Element) -> None:
         self.file = file
@@ -96,6 +108,7 @@ class _NcclXmlReader:
         self.gpus: list[GpuEntry] = []
         self.nics: dict[tuple[str, str, str], _NicDraft] = {}
         self.bridges: dict[tuple[str, str], str] = {}
+        self.unclassed: list[_Unclassed] = []
         self.hosts: dict[str, str] = {}
         self.cpu_rates: dict[str, Fraction] = {}
         self.pcilinks: list[tuple[str, str, Element]] = []
@@ -109,11 +122,7 @@ class _NcclXmlReader:
         for cpu in cpus:
             self.cpu(cpu)
         if not self.gpus:
-            msg = (
-                f"{self.file} describes no GPU: give the file that NCCL_TOPO_DUMP_FILE writes in a running "
-                "job."
-            )
-            raise InputError(msg)
+            self.place_gpus()
         self.drop_unranked()
         self.name_gpus()
         link_gpus(self.graph, self.gpus, file=self.file, options=self.options, log=self.log)
@@ -142,6 +151,12 @@ class _NcclXmlReader:
                 element.integer("familyid", low=-(2**31), high=2**31, default=0),
                 element.integer("modelid", low=-(2**31), high=2**31, default=0),
             )
+            if rate == LOCAL_GB_PER_S and len(self.root.named("cpu")) > 1:
+                self.log.add(
+                    f"the maker of a CPU is unknown, so {LOCAL_GB_PER_S} GB/s between sockets are taken, as "
+                    "the runtimes do (option socket_gb_per_s)",
+                    element.line,
+                )
         self.cpu_rates[cpu] = rate
         for child in element.children:
             if child.tag == "pci":
@@ -177,6 +192,10 @@ class _NcclXmlReader:
         elif nic_elements or device_class.startswith(_NIC_CLASS):
             for nic in nic_elements or [element]:
                 self.nic(nic, parent=parent, host=host, busid=busid, cpu=cpu, gb_per_s=gb_per_s)
+        elif (
+            not device_class and not element.children and self.graph.drafts[parent].part is MachinePart.BRIDGE
+        ):
+            self.unclassed.append(_Unclassed(element, parent, cpu, host, busid, gb_per_s))
         else:
             generation = _broadcom_generation(element, level=1)
             if switch_generation and generation == switch_generation:
@@ -191,6 +210,56 @@ class _NcclXmlReader:
             for child in element.named("pci"):
                 self.pci(child, parent=bridge, cpu=cpu, host=host, switch_generation=inside)
             self.pcilinks.extend((bridge, host, child) for child in element.named("pcilink"))
+
+    def place_gpus(self) -> None:
+        """Complete a skeleton that names neither GPUs nor classes: a GPU of the given model beside each group of NICs.
+
+        Clouds ship such files, in which PCIe switches hold the NICs of one GPU each and the runtime finds the rest.
+        """
+        groups: dict[str, list[_Unclassed]] = {}
+        for device in self.unclassed:
+            groups.setdefault(device.parent, []).append(device)
+        if not groups:
+            msg = (
+                f"{self.file} describes no GPU: give the file that NCCL_TOPO_DUMP_FILE writes in a running "
+                "job."
+            )
+            raise InputError(msg)
+        found = f"{len(self.unclassed)} devices without a class on {len(groups)} PCIe switches"
+        model = self.options.gpu
+        if model is None:
+            msg = (
+                f"{self.file} describes no GPU but {found} (first at {self.unclassed[0].element.where}): give the "
+                "file that NCCL_TOPO_DUMP_FILE writes in a running job, or name the model (`gpu=h100`) to place one "
+                "beside each such group of NICs."
+            )
+            raise InputError(msg)
+        self.log.add(
+            f"it describes no GPU but {found}: these are taken for NICs, and beside each such group a GPU of model "
+            f"{model.name} is placed"
+        )
+        for parent, devices in groups.items():
+            first = devices[0]
+            self.gpus.append(
+                GpuEntry(
+                    pci=first.element,
+                    element=None,
+                    busid=f"beside {first.busid}",
+                    host=first.host,
+                    cpu=first.cpu,
+                    parent=parent,
+                    pcie_gb_per_s=pcie_gb_per_s(model.pcie_speed, 16, self.options.rates),
+                )
+            )
+            for device in devices:
+                self.nic(
+                    device.element,
+                    parent=parent,
+                    host=device.host,
+                    busid=device.busid,
+                    cpu=device.cpu,
+                    gb_per_s=device.gb_per_s,
+                )
 
     def pcie_rate(self, element: Element) -> Fraction:
         speed = element.text("link_speed", "")
@@ -222,7 +291,8 @@ class _NcclXmlReader:
         if not nic.ports:
             if any(other.ports for other in self.nics.values()):
                 return
-            self.log.add("no network speed is given: NICs get the rate of their PCIe link", nic.line)
+            if self.options.nic_gb_per_s is None:
+                self.log.add("no network speed is given: NICs get the rate of their PCIe link", nic.line)
             name = checked_id(f"{prefix}nic-{nic.busid}", where=f"{self.file}:{nic.line}")
             rate = self.capped(self.options.nic_gb_per_s, nic.gb_per_s)
             self.graph.connect(nic.parent, self.graph.add(name, MachinePart.NIC, host=nic.host), rate)

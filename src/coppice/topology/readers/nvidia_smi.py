@@ -21,21 +21,15 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from coppice.errors import InputError
+from coppice.text import shortened
 from coppice.topology.model import Topology
 from coppice.topology.readers.groups import Groups
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel
+from coppice.topology.readers.named_model import NVIDIA_NAMES, named_model
 from coppice.topology.readers.reading import ReadOptions, WarningLog, checked_id
-from coppice.topology.readers.smi_table import (
-    Distance,
-    Matrix,
-    PcieRates,
-    SmiLine,
-    attach,
-    is_gpu,
-    parse_matrix,
-    text_lines,
-)
+from coppice.topology.readers.smi_pcie import Distance, PcieRates, attach
+from coppice.topology.readers.smi_table import Matrix, SmiLine, is_gpu, parse_matrices, text_lines
 
 __all__ = ["read_nvidia_smi"]
 
@@ -51,6 +45,9 @@ _DISTANCES = {
     "SOC": Distance.SOCKETS,
 }
 _NVLINKS = re.compile(r"NV([0-9]{1,3})")
+_CELL = re.compile(r"X|NV[0-9]{1,3}|PIX|PSB|PXB|PHB|NODE|SYS|SOC")
+_PEER_ACCESS = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U"))
+_SHOWN_NICS = re.compile(r"([0-9]{1,6}) NICs? found in the topology, only displaying ([0-9]{1,6})")
 _LEGEND = re.compile(r"\s*(NIC[0-9]{1,4}):\s*(\S+)\s*")
 
 
@@ -72,28 +69,64 @@ def read_nvidia_smi(
         InputError: If there is no such matrix or it contradicts itself, with the line.
     """
     lines = text_lines(data, file=file)
-    matrix = parse_matrix(lines, start=0, file=file)
-    if matrix is None or not matrix.lines:
+    log = WarningLog(file)
+    tables = [table for table in parse_matrices(lines, cell=_CELL, file=file, log=log) if table.lines]
+    if not tables:
         msg = f"{file} holds no matrix of GPUs: give the output of `nvidia-smi topo -m`."
         raise InputError(msg)
-    return _NvidiaSmiReader(matrix, lines, file=file, name=name, options=options).read()
+    matrix = _only_matrix(tables, file=file, log=log)
+    return _NvidiaSmiReader(matrix, lines, file=file, name=name, options=options, log=log).read()
+
+
+def _only_matrix(tables: Sequence[Matrix], *, file: str, log: WarningLog) -> Matrix:
+    """The matrix of the machine; other tables are told, and several machines refused."""
+    matrices = [table for table in tables if not _PEER_ACCESS & set(table.cells.values())]
+    for table in tables:
+        if table not in matrices:
+            log.add("a table of what peers may access (`topo -p2p`) is left out", table.start)
+    if not matrices:
+        msg = (
+            f"{file}:{tables[0].start} is a table of what peers may access, which knows no distances: give the "
+            "output of `nvidia-smi topo -m`."
+        )
+        raise InputError(msg)
+    first = matrices[0]
+    for other in matrices[1:]:
+        if (other.devices, other.cells, other.extra) != (first.devices, first.cells, first.extra):
+            msg = (
+                f"expected the matrix of one machine in {file}, found one at line {first.start} and another one "
+                f"at line {other.start}: give a file for each, with the output of `nvidia-smi topo -m` alone."
+            )
+            raise InputError(msg)
+    if len(matrices) > 1:
+        log.add(f"the matrix stands there {len(matrices)} times and is read once", matrices[1].start)
+    return first
 
 
 class _NvidiaSmiReader:
     def __init__(
-        self, matrix: Matrix, lines: Sequence[SmiLine], *, file: str, name: str, options: ReadOptions
+        self,
+        matrix: Matrix,
+        lines: Sequence[SmiLine],
+        *,
+        file: str,
+        name: str,
+        options: ReadOptions,
+        log: WarningLog,
     ) -> None:
         self.matrix = matrix
         self.file = file
         self.name = name
         self.options = options
-        self.log = WarningLog(file)
+        self.log = log
         self.graph = HostGraph()
         self.gpus = [device for device in matrix.devices if is_gpu(device)]
         self.nvlinks: dict[tuple[str, str], int] = {}
         self.pairs: dict[tuple[str, str], Distance] = {}
         found = (_LEGEND.fullmatch(line.text) for line in lines[matrix.end :])
         self.legend = {match[1]: match[2] for match in found if match is not None}
+        self.named = None if options.gpu is not None else named_model(lines, NVIDIA_NAMES, log)
+        self.tell_left_out(lines)
 
     def read(self) -> tuple[Topology, tuple[str, ...]]:
         self.read_cells()
@@ -108,9 +141,35 @@ class _NvidiaSmiReader:
                 nic = checked_id(self.legend.get(device, device), where=self.file)
                 nodes[device] = self.graph.add(nic, MachinePart.NIC, host=self.name)
         self.attach(nodes, model)
-        source = f"nvidia-smi topo -m, {model.name} with {self.options.rates.value} rates"
+        of = (
+            model.name
+            if self.options.gpu or self.named or (self.nvlinks and not self.options.no_gpu_links)
+            else "PCIe"
+        )
+        source = f"nvidia-smi topo -m, {of} with {self.options.rates.value} rates"
         topology = self.graph.topology(self.name, options=self.options, source=source, where=self.file)
         return topology, self.log.sentences()
+
+    def tell_left_out(self, lines: Sequence[SmiLine]) -> None:
+        """NICs that the text knows of but that have no column or no row."""
+        nics = [device for device in self.matrix.devices if not is_gpu(device)]
+        for line in lines:
+            shown = _SHOWN_NICS.search(line.text)
+            if shown is not None:
+                all_nics, displayed = int(shown[1]), int(shown[2])
+                self.log.add(
+                    f"{all_nics - displayed} of the {all_nics} NICs of the machine are not in the matrix and are "
+                    "left out",
+                    line.number,
+                )
+        unseen = [nic for nic in self.legend if nic not in nics]
+        if unseen:
+            self.log.add(f"{shortened(unseen, 8)} of the legend have no column and are left out")
+        without_row = [nic for nic in nics if nic not in self.matrix.lines]
+        if without_row:
+            self.log.add(
+                f"{shortened(without_row, 8)} have no row, so how near NICs are to each other is not known"
+            )
 
     def read_cells(self) -> None:
         """Split the matrix into NVLink counts and PCIe distances, and check that both halves agree."""
@@ -151,27 +210,58 @@ class _NvidiaSmiReader:
                 raise InputError(msg)
 
     def model(self) -> GpuModel:
+        """The GPU model, given, named in the text around the matrix, or guessed from the number of NVLinks."""
+        if not self.nvlinks and not self.options.no_gpu_links and len(self.gpus) > 1:
+            rates_only = (
+                f", and gpu={self.options.gpu.name} sets rates only: give the output of `topo -m`"
+                if self.options.gpu is not None
+                else ""
+            )
+            self.log.add(
+                "no NVLink is listed (`topo -mp` never lists them): the GPUs are joined by PCIe only"
+                + rates_only
+            )
         if self.options.gpu is not None:
             return self.options.gpu
-        most = max(self.nvlinks.values(), default=0)
-        row_sum = max((sum(self.row(gpu).values()) for gpu in self.gpus), default=0)
-        if self.options.no_gpu_links or not most:
-            if not self.options.no_gpu_links and len(self.gpus) > 1:
-                self.log.add(
-                    "no NVLink is listed (`topo -mp` never lists them): the GPUs are joined by PCIe only"
-                )
-            model = GPU_MODELS["a100"]
+        if self.named is not None:
             self.log.add(
-                "the PCIe generation is not in the text: gen 4 is assumed (options gpu, pcie_gb_per_s)"
+                f"the text names {self.named.text}: rates not given are those of model {self.named.model.name} "
+                "(option gpu)",
+                self.named.line,
             )
-            return model
+            return self.named.model
+        most = max(self.nvlinks.values(), default=0)
+        if self.options.no_gpu_links or not most:
+            self.tell_guess("gen 4", "the PCIe generation")
+            return GPU_MODELS["a100"]
+        row_sum = max((sum(self.row(gpu).values()) for gpu in self.gpus), default=0)
         links = row_sum if row_sum <= _MOST_LINKS else most
         model = GPU_MODELS[next(name for limit, name in _BY_LINKS if links <= limit)]
-        self.log.add(
-            f"the GPU model is not in the text: {links} links per GPU are taken for model {model.name}, and "
-            "its rates for NVLink, PCIe, sockets and NICs (option gpu)"
-        )
+        self.tell_guess(f"{links} links per GPU are taken for model {model.name}", "the GPU model")
         return model
+
+    def tell_guess(self, guess: str, unknown: str) -> None:
+        """Tell which rates a guess is behind; where all are given there is nothing to tell."""
+        options = self.options
+        nics = len(self.gpus) < len(self.matrix.devices)
+        rates = {
+            "gpu_link_gb_per_s": ("NVLink", bool(self.nvlinks) and not options.no_gpu_links),
+            "pcie_gb_per_s": ("PCIe", True),
+            "socket_gb_per_s": ("sockets", Distance.SOCKETS in self.pairs.values()),
+            "nic_gb_per_s": ("NICs", nics),
+        }
+        assumed = [name for key, (name, used) in rates.items() if used and getattr(options, key) is None]
+        by_number = bool(self.nvlinks) and not options.no_gpu_links
+        if by_number and assumed:
+            self.log.add(
+                f"{unknown} is not in the text: {guess}, and its rates for {', '.join(assumed)} (option gpu)"
+            )
+        elif assumed:
+            what = f"{guess} is assumed" if options.pcie_gb_per_s is None else "a machine of gen 4 is assumed"
+            others = [name for name in assumed if name != "PCIe"]
+            more = f", and the usual rates for {', '.join(others)}" if others else ""
+            keys = [key for key in rates if rates[key][0] in assumed]
+            self.log.add(f"{unknown} is not in the text: {what}{more} (options gpu, {', '.join(keys)})")
 
     def row(self, gpu: str) -> dict[str, int]:
         """NVLinks of a GPU, by peer."""
@@ -246,15 +336,20 @@ class _NvidiaSmiReader:
 
     def numa(self) -> dict[str, int]:
         """NUMA node of each GPU; where the text has only CPU lists, equal lists count as one node."""
-        columns = [name for name in ("CPU Affinity", "NUMA Affinity") if name in self.matrix.extra_columns]
         result: dict[str, int] = {}
         lists: dict[str, int] = {}
-        for gpu in self.gpus:
-            values = self.matrix.extra[gpu]
-            if "NUMA Affinity" in columns:
-                text = values[len(columns) - 1] if len(values) >= len(columns) else ""
-                if text.isascii() and text.isdigit() and len(text) < 5:
-                    result[gpu] = int(text)
-            elif columns and values and values[0][:1].isdigit():
-                result[gpu] = lists.setdefault(values[0], len(lists))
+        below = {gpu: self.matrix.extra[gpu] for gpu in self.gpus}
+        for gpu, cells in below.items():
+            text = cells.get("NUMA Affinity", "")
+            if text.isascii() and text.isdigit() and len(text) < 5:
+                result[gpu] = int(text)
+            elif text and text != "N/A":
+                self.log.add(
+                    f"the NUMA affinity {text[:20]!r} is not one node: left out", self.matrix.lines[gpu]
+                )
+        if not result:
+            for gpu, cells in below.items():
+                cpus = cells.get("CPU Affinity", "")
+                if cpus[:1].isdigit():
+                    result[gpu] = lists.setdefault(cpus, len(lists))
         return result

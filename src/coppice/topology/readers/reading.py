@@ -17,7 +17,28 @@ __all__ = ["ReadOptions", "Reading", "TopologyFormat", "WarningLog", "checked_id
 
 
 _MAX_BYTES = 256 * 2**20
-_MATRIX = re.compile(rb"(?:^|\n)(?:\x1b\[[0-9;]*m|[ \t])*GPU[0-9]+[ \t\x1b]", re.ASCII)
+_COLOURS = rb"(?:\x1b\[[0-9;]*m|[ \t])"
+_MATRIX = re.compile(
+    rb"^" + _COLOURS + rb"*GPU[0-9]+[ \t\x1b]"
+    rb"|^[^\n]{1,80}[ \t]GPU0" + _COLOURS + rb"+(?:GPU1|NIC0|CPU Affinity|mlx5_0)",
+    re.ASCII | re.MULTILINE,
+)
+_FOREIGN = (
+    (rb"^(?:WEIGHT|LINK TYPE) TABLE:", "the output of `amd-smi topology`", "`rocm-smi --showtopo`"),
+    (rb"^[ \t]*Link [0-9]+: [0-9.]+ GB/s", "the output of `nvidia-smi nvlink -s`", "`nvidia-smi topo -m`"),
+    (rb"^\| NVIDIA-SMI [0-9.]+", "the overview of `nvidia-smi`", "`nvidia-smi topo -m`"),
+    (
+        rb"^Machine \([^\n]*\)|^ +Package L#0",
+        "the output of `lstopo`, which knows no NVLinks",
+        "`nvidia-smi topo -m`",
+    ),
+    (
+        rb"^[0-9a-f:.]{7,12} [^\n]*(?:3D|VGA|Processing)[^\n]*controller|^[0-9a-f:.]{7,12} 3D controller",
+        "the output of `lspci`",
+        "`nvidia-smi topo -m`",
+    ),
+)
+"""Texts that people take for a topology: how their lines begin, what they are, and what to give instead."""
 _YAML_KEY = re.compile(
     rb"(?:^|\n)(?:---[ \t]*\r?\n)?(format|version|name|nodes|links|source)[ \t]*:", re.ASCII
 )
@@ -73,17 +94,20 @@ def sniff(data: bytes, *, file: str) -> TopologyFormat:
 
 
 def _recognised(data: bytes, *, file: str) -> TopologyFormat | None:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        data = data[2:].replace(b"\0", b"")
+    data = data[: _LIMITS[TopologyFormat.NVIDIA_SMI]].removeprefix(b"\xef\xbb\xbf").lstrip()
     head = data[:_HEAD]
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        head = head[2:].replace(b"\0", b"")
-    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if head.startswith(b"<"):
+    if head.startswith((b"<?", b"<!", b"<system")):
         return TopologyFormat.NCCL_XML
-    if head.startswith((b"{", b"[")):
+    has_matrix = _MATRIX.search(data) is not None  # no line of JSON or XML begins like one of a matrix
+    if head.startswith(b"<") and not has_matrix:
+        return TopologyFormat.NCCL_XML
+    if head.startswith((b"{", b"[")) and not has_matrix:
         return TopologyFormat.JSON
-    if b"Weight between two GPUs" in head or b"ROCm System Management Interface" in head:
+    if b"Weight between two GPUs" in data or b"ROCm System Management Interface" in data:
         return TopologyFormat.ROCM_SMI
-    if _MATRIX.search(b"\n" + head):
+    if has_matrix:
         return TopologyFormat.NVIDIA_SMI
     if file.lower().endswith((".yaml", ".yml")) or _YAML_KEY.search(head):
         return TopologyFormat.YAML
@@ -93,6 +117,9 @@ def _recognised(data: bytes, *, file: str) -> TopologyFormat | None:
 def _impression(data: bytes) -> str:
     if not data.strip():
         return "empty"
+    for pattern, what, instead in _FOREIGN:
+        if re.search(pattern, data[:_HEAD], re.MULTILINE):
+            return f"{what} (give {instead})"
     return "binary" if b"\0" in data[:_HEAD] else "text of no known format"
 
 

@@ -17,21 +17,21 @@ from coppice.errors import InputError
 from coppice.topology.model import Topology
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel
+from coppice.topology.readers.named_model import AMD_NAMES, named_model
 from coppice.topology.readers.reading import ReadOptions, WarningLog
-from coppice.topology.readers.smi_table import (
-    Distance,
-    Matrix,
-    PcieRates,
-    SmiLine,
-    attach,
-    is_gpu,
-    parse_matrix,
-    text_lines,
-)
+from coppice.topology.readers.smi_pcie import Distance, PcieRates, attach
+from coppice.topology.readers.smi_table import Matrix, SmiLine, is_gpu, parse_matrices, text_lines
 
 __all__ = ["read_rocm_smi"]
 
 _ONE_HOP = range(1, 16)
+_CELL = re.compile(r"[0-9]{1,5}|XGMI|PCIE")
+_MI250X_NODE = {
+    **dict.fromkeys(((0, 1), (2, 3), (4, 5), (6, 7)), 4),
+    **dict.fromkeys(((0, 6), (2, 4)), 2),
+    **dict.fromkeys(((0, 2), (1, 3), (1, 5), (3, 7), (4, 6), (5, 7)), 1),
+}
+"""xGMI links between the 8 dies of 4 MI250X, as on the nodes of Frontier and LUMI."""
 _TITLES = {"weight": "Weight between two GPUs", "type": "Link Type between two GPUs"}
 _NUMA = re.compile(r"\s*GPU\[([0-9]{1,4})\]\s*:?\s*\(Topology\) Numa Node:\s*(-?[0-9]{1,10})\s*")
 _MAX_NUMA = 4096
@@ -66,9 +66,10 @@ class _RocmSmiReader:
         self.options = options
         self.log = WarningLog(file)
         self.graph = HostGraph()
-        self.weights = _section(lines, _TITLES["weight"], file=file)
-        self.types = _section(lines, _TITLES["type"], file=file)
+        self.weights = _section(lines, _TITLES["weight"], file=file, log=self.log)
+        self.types = _section(lines, _TITLES["type"], file=file, log=self.log)
         self.gpus = list(self.weights.devices)
+        self.named = None if options.gpu is not None else named_model(lines, AMD_NAMES, self.log)
         found = (_NUMA.fullmatch(line.text) for line in lines)
         self.numa_nodes = {f"GPU{match[1]}": int(match[2]) for match in found if match is not None}
 
@@ -78,13 +79,15 @@ class _RocmSmiReader:
             for rank, gpu in enumerate(self.gpus)
         }
         direct = self.direct_pairs()
-        model, links = self.model(direct)
+        model = self.model(direct)
         rate = self.options.link_rate(model)
-        for a, b in direct:
+        for (a, b), links in self.links(direct, model).items():
             self.graph.connect(nodes[a], nodes[b], links * rate, duplex=False)
         if model.name != "mi300a":
             self.attach(nodes, model)
-        source = f"rocm-smi --showtopo, {model.name} with {self.options.rates.value} rates"
+        known = bool(direct) or self.options.gpu is not None or self.named is not None
+        of = model.name if known else "PCIe"
+        source = f"rocm-smi --showtopo, {of} with {self.options.rates.value} rates"
         topology = self.graph.topology(self.name, options=self.options, source=source, where=self.file)
         return topology, self.log.sentences()
 
@@ -129,36 +132,90 @@ class _RocmSmiReader:
             )
             raise InputError(msg)
         if matrix.cells.get((b, a), value) != value:
-            msg = f"{a} to {b} differs from {b} to {a} at {self.file}:{matrix.lines[a]}: run the tool again."
+            what = "weight" if matrix is self.weights else "link type"
+            msg = (
+                f"the {what} from {a} to {b} is {value[:20]} at {self.file}:{matrix.lines[a]} but from {b} to {a} "
+                f"{matrix.cells[b, a][:20]}: run the tool again, or give a topology XML of RCCL."
+            )
             raise InputError(msg)
         return value
 
-    def model(self, direct: list[tuple[str, str]]) -> tuple[GpuModel, int]:
-        """The GPU model and the number of links between two GPUs that are joined."""
-        count = len(self.gpus)
-        model = self.options.gpu
-        complete = count > 1 and len(direct) == count * (count - 1)
-        if model is None:
-            own_numa = len({self.numa_nodes.get(gpu) for gpu in self.gpus}) == count
-            if count == 4 and complete:
-                name = "mi300a" if own_numa else "mi100"
-            else:
-                name = "mi300x" if count == 8 and complete else "mi250"
-            model = GPU_MODELS["mi100" if not direct else name]
+    def model(self, direct: list[tuple[str, str]]) -> GpuModel:
+        """The GPU model, given, named in the text around the tables, or guessed from their shape."""
+        if self.options.gpu is not None:
+            return self.options.gpu
+        if self.named is not None:
             self.log.add(
-                f"the GPU model is not in the text: {model.name} is assumed, and its rates for xGMI and PCIe "
+                f"the text names {self.named.text}: rates not given are those of model {self.named.model.name} "
+                "(option gpu)",
+                self.named.line,
+            )
+            return self.named.model
+        count = len(self.gpus)
+        own_numa = len({self.numa_nodes.get(gpu) for gpu in self.gpus}) == count
+        if count == 4 and self.complete(direct):
+            name = "mi300a" if own_numa else "mi100"
+        else:
+            name = "mi300x" if count == 8 and self.complete(direct) else "mi250" if direct else "mi100"
+        options = self.options
+        sockets = len(set(self.numa_nodes.values())) > 1 and options.socket_gb_per_s is None
+        assumed = [
+            *(["xGMI"] if direct and options.gpu_link_gb_per_s is None else []),
+            *(["PCIe"] if options.pcie_gb_per_s is None else []),
+            *(["sockets"] if sockets else []),
+        ]
+        if assumed and direct:
+            self.log.add(
+                f"the GPU model is not in the text: {name} is assumed, and its rates for {', '.join(assumed)} "
                 "(option gpu)"
             )
-        if self.options.xgmi_links is not None or not direct:
-            return model, self.options.xgmi_links or 1
-        if complete and count in model.mesh:
-            links = model.links // (count - 1)
+        elif assumed:
+            self.log.add(
+                "no xGMI link is listed: the GPUs are joined by PCIe only, and its generation is not in the text: gen "
+                f"4 is assumed, with its usual rates for {', '.join(assumed)} (options gpu, pcie_gb_per_s, "
+                "socket_gb_per_s)"
+            )
+        return GPU_MODELS[name]
+
+    def complete(self, direct: list[tuple[str, str]]) -> bool:
+        """Whether every two GPUs are joined."""
+        return len(direct) == len(self.gpus) * (len(self.gpus) - 1)
+
+    def links(self, direct: list[tuple[str, str]], model: GpuModel) -> dict[tuple[str, str], int]:
+        """Numbers of xGMI links of the pairs that are joined, as given or as known boards have them."""
+        number = {gpu: place for place, gpu in enumerate(self.gpus)}
+        known = {
+            (a, b): _MI250X_NODE.get((min(number[a], number[b]), max(number[a], number[b])), 0)
+            for a, b in direct
+        }
+        is_node = model.name == "mi250" and len(self.gpus) == 8 and len(direct) == 24 and all(known.values())
+        given = self.options.xgmi_links
+        if given is not None or not direct:
+            if is_node:
+                self.log.add(
+                    f"xgmi_links={given} is taken for every pair, but on the known node of 4 MI250X packages with "
+                    "these pairs it is 4 within a package and 1 or 2 between: leave the option out"
+                )
+            elif direct and not self.complete(direct):
+                self.log.add(
+                    f"xgmi_links={given} is taken for every pair, but where not all GPUs are joined the numbers "
+                    "often differ: a topology XML of RCCL has them"
+                )
+            return dict.fromkeys(direct, given or 1)
+        if is_node:
+            self.log.add(
+                "the number of xGMI links between two GPUs is not in the text: those of the known node of 4 MI250X "
+                "packages are taken, 4 within a package, 2 for 0-6 and 2-4, 1 otherwise"
+            )
+            return known
+        if self.complete(direct) and len(self.gpus) in model.mesh:
+            links = model.links // (len(self.gpus) - 1)
             self.log.add(f"the number of xGMI links between two GPUs is not in the text: {links} is assumed")
-            return model, links
+            return dict.fromkeys(direct, links)
         msg = (
-            f"{self.file} does not show how many xGMI links join two GPUs, and they differ on such a machine "
-            f"(model {model.name}, {count} GPUs): give a topology XML of RCCL, or `xgmi_links=1` if it is "
-            "one for every pair."
+            f"{self.file} does not show how many xGMI links join two GPUs, and no board of {len(self.gpus)} GPUs of "
+            f"model {model.name} with these pairs is known: give a topology XML of RCCL, a native file with the "
+            "links (docs/topology-formats.md), or `xgmi_links=N` if the number is the same for every pair."
         )
         raise InputError(msg)
 
@@ -170,14 +227,23 @@ class _RocmSmiReader:
         attach(self.graph, nodes, pairs, host=self.name, numa=known, rates=rates)
 
 
-def _section(lines: Sequence[SmiLine], title: str, *, file: str) -> Matrix:
-    start = next((i for i, line in enumerate(lines) if title in line.text), None)
-    matrix = None
-    if start is not None:
-        body = range(start + 1, len(lines))
-        end = next((i for i in body if lines[i].text.lstrip().startswith("===")), len(lines))
-        matrix = parse_matrix(lines[start + 1 : end], start=0, file=file)
+def _section(lines: Sequence[SmiLine], title: str, *, file: str, log: WarningLog) -> Matrix:
+    """The table below a title; where the text has several such tables they have to be equal."""
+    found: list[Matrix] = []
+    for start, line in enumerate(lines):
+        if title in line.text:
+            body = range(start + 1, len(lines))
+            end = next((i for i in body if lines[i].text.lstrip().startswith("===")), len(lines))
+            found += parse_matrices(lines[start + 1 : end], cell=_CELL, file=file, log=log)[:1]
+    matrix = next(iter(found), None)
     if matrix is None or not matrix.lines or not all(is_gpu(device) for device in matrix.devices):
         msg = f"{file} has no table {title!r}: give the output of `rocm-smi --showtopo`."
         raise InputError(msg)
+    for other in found[1:]:
+        if (other.devices, other.cells) != (matrix.devices, matrix.cells):
+            msg = (
+                f"expected the tables of one machine in {file}, found {title!r} at line {matrix.start} and another "
+                f"one at line {other.start}: give a file for each machine."
+            )
+            raise InputError(msg)
     return matrix

@@ -1,40 +1,28 @@
-"""The text of smi tools: numbered lines, square tables in them, and the PCIe tree that explains distances.
+"""Tables in the text of smi tools: numbered lines, a header of devices, and rows whose cells belong to its columns.
 
-``nvidia-smi topo -m`` tells of every two devices whether they share one PCIe switch (PIX), several (PXB), a
-host bridge or NUMA node (PHB, NODE), or nothing but the interconnect between sockets (SYS). Devices with a
-chain of pairs at most that near form a group; groups of PIX become switches, groups of PXB switches above
-them, and groups of PHB or NODE the CPU that they hang from.
+Terminals and reports damage wide tables: a header cell and the next one become one word (``NIC11NIC12``), so do cells
+(``NODENODE``), tabs become spaces, and columns that are blank disappear between white space. The header and the names
+of the rows say how many cells there have to be; what does not fit them is taken apart where only one way is possible,
+and refused with its line otherwise.
 """
 
 from __future__ import annotations
 
-import enum
 import re
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from coppice.errors import InputError
-from coppice.topology.readers.groups import Groups
-from coppice.topology.readers.host_graph import HostGraph, MachinePart
-from coppice.topology.readers.link_rates import GpuModel, pcie_gb_per_s
-from coppice.topology.readers.reading import ReadOptions
+from coppice.text import shortened
+from coppice.topology.readers.reading import WarningLog
 
-__all__ = [
-    "Attached",
-    "Distance",
-    "Matrix",
-    "PcieRates",
-    "SmiLine",
-    "attach",
-    "is_gpu",
-    "parse_matrix",
-    "text_lines",
-]
-
+__all__ = ["Matrix", "SmiLine", "is_gpu", "parse_matrices", "text_lines"]
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 _GPU = re.compile(r"GPU\[?([0-9]{1,4})\]?")
+_GLUED_NAMES = re.compile(r"(?:GPU|NIC)[0-9]{1,4}")
+_TITLE = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
+_TAB = 8
 _MAX_LINES = 5000
 _MAX_LINE = 20_000
 _MAX_DEVICES = 512
@@ -56,16 +44,18 @@ class Matrix:
         devices: Names of the columns.
         cells: ``cells[row, column]``; rows may be missing.
         lines: Line of each row that is there.
-        extra: What stands after the device columns of each row.
-        extra_columns: The header after the device columns.
+        titles: Titles of the columns after the devices.
+        extra: What stands below these titles, by row; blank cells are left out.
+        start: Line of the header.
         end: Position in the list of lines after the last row.
     """
 
     devices: tuple[str, ...]
     cells: dict[tuple[str, str], str]
     lines: dict[str, int]
-    extra: dict[str, tuple[str, ...]]
-    extra_columns: str
+    titles: tuple[str, ...]
+    extra: dict[str, dict[str, str]]
+    start: int
     end: int
 
 
@@ -75,7 +65,7 @@ def is_gpu(name: str) -> bool:
 
 
 def text_lines(data: bytes, *, file: str) -> list[SmiLine]:
-    """The lines of ``data`` without terminal colours.
+    """The lines of ``data`` without terminal colours, and without what a launcher or a quotation puts before each.
 
     Raises:
         InputError: If it is not text, or longer than the output of any such tool.
@@ -86,218 +76,262 @@ def text_lines(data: bytes, *, file: str) -> list[SmiLine]:
     except UnicodeDecodeError as error:
         msg = f"{file} is not text (byte {error.start}): save the output of the tool as UTF-8."
         raise InputError(msg) from None
-    lines = text.replace("\r\n", "\n").split("\n")
+    lines = re.split(r"\r*\n", text)
     if len(lines) > _MAX_LINES or any(len(line) > _MAX_LINE for line in lines):
         msg = (
             f"{file} has more than {_MAX_LINES} lines or {_MAX_LINE} characters in one: is this the right "
             "file?"
         )
         raise InputError(msg)
-    return [SmiLine(number, _ESCAPE.sub("", line)) for number, line in enumerate(lines, start=1)]
+    plain = [_ESCAPE.sub("", line) for line in lines]
+    prefix = next((found for line in plain if (found := _prefix(line)) is not None), None)
+    if prefix is not None:
+        plain = [prefix.sub("", line, count=1) for line in plain]
+    return [SmiLine(number, line) for number, line in enumerate(plain, start=1)]
 
 
-def parse_matrix(lines: Sequence[SmiLine], *, start: int, file: str) -> Matrix | None:
-    """The first table at or after position ``start`` whose header begins with a GPU, or None.
-
-    Columns may be separated by tabs or spaces. The table ends at the first line that begins with no device.
-
-    Raises:
-        InputError: If a row is short, or devices repeat.
-    """
-    header = next((i for i in range(start, len(lines)) if _is_header(lines[i].text)), None)
-    if header is None:
+def _prefix(text: str) -> re.Pattern[str] | None:
+    """What stands before the header of a table, as a pattern for all lines; numbers in it may differ."""
+    found = re.match(r"\s*(\S.{0,80}?)(?=\s+GPU0\s+(?:GPU1|NIC0|CPU Affinity|mlx5_0)\b)", text)
+    if found is None or is_gpu(found[1].split()[-1]):
         return None
-    line = lines[header]
-    devices, rest = _columns(line.text)
-    repeated = next((name for i, name in enumerate(devices) if name in devices[:i]), None)
-    if repeated is not None or len(devices) > _MAX_DEVICES:
-        problem = (
-            f"names {repeated[:40]} twice" if repeated is not None else f"has over {_MAX_DEVICES} columns"
-        )
-        msg = f"the header at {file}:{line.number} {problem}: run the tool again."
-        raise InputError(msg)
-    cells: dict[tuple[str, str], str] = {}
-    rows: dict[str, int] = {}
-    extra: dict[str, tuple[str, ...]] = {}
-    position = header + 1
-    while position < len(lines):
-        line = lines[position]
-        words = line.text.split()
-        if not words or words[0] not in devices:
-            break
-        name, values = words[0], words[1:]
-        if name in rows:
-            msg = (
-                f"the row {name[:40]} at {file}:{line.number} repeats line {rows[name]}: run the tool again."
-            )
-            raise InputError(msg)
-        if len(values) < len(devices):
-            msg = (
-                f"expected {len(devices)} cells in the row {name[:40]} at {file}:{line.number}, found "
-                f"{len(values)}: the text was cut or wrapped; run the tool again."
-            )
-            raise InputError(msg)
-        rows[name] = line.number
-        cells.update(((name, column), value) for column, value in zip(devices, values, strict=False))
-        extra[name] = tuple(values[len(devices) :])
-        position += 1
-    return Matrix(
-        devices=tuple(devices), cells=cells, lines=rows, extra=extra, extra_columns=rest, end=position
-    )
+    pattern = "[0-9]+".join(re.escape(word) for word in re.split(r"[0-9]+", found[1]))
+    boundary = r"(?=[ \t]|$)" if found[1][-1].isalnum() else ""
+    return re.compile(rf"^\s*{pattern}{boundary} ?")
 
 
-def _is_header(text: str) -> bool:
-    words = text.split()
-    return bool(words) and is_gpu(words[0]) and (len(words) == 1 or words[1] == "CPU" or _names(words[1]))
-
-
-def _names(word: str) -> bool:
-    """Whether the word is a device name rather than a cell, which is what follows GPU0 in a row."""
-    cells = r"X|NV[0-9]+|PIX|PXB|PHB|NODE|SYS|SOC|PSB|[0-9]+|XGMI|PCIE|N/A"
-    return re.fullmatch(cells, word) is None
-
-
-def _columns(text: str) -> tuple[list[str], str]:
-    found = re.search(r"\s(CPU Affinity|NUMA Affinity|GPU NUMA ID)", text)
-    if found is None:
-        return text.split(), ""
-    return text[: found.start()].split(), text[found.start() :]
-
-
-class Distance(enum.IntEnum):
-    """How far apart two devices are on PCIe."""
-
-    ONE_SWITCH = 1
-    SWITCHES = 2
-    CPU = 3
-    SOCKETS = 4
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PcieRates:
-    """Rates of the links that the distances imply, GB/s per direction."""
-
-    link: Fraction
-    nic: Fraction
-    socket: Fraction
-
-    @classmethod
-    def of(cls, model: GpuModel, options: ReadOptions) -> PcieRates:
-        """As the options set them, or as machines with this model of GPU have them."""
-        given = (options.pcie_gb_per_s, options.nic_gb_per_s, options.socket_gb_per_s)
-        usual = (
-            pcie_gb_per_s(model.pcie_speed, 16, options.rates),
-            model.nic_gb_per_s,
-            model.socket_gb_per_s,
-        )
-        link, nic, socket = (b if a is None else a for a, b in zip(given, usual, strict=True))
-        return cls(link=link, nic=nic, socket=socket)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attached:
-    """What the reader should tell about a finished tree.
-
-    Attributes:
-        far: Devices whose CPU has no GPU: NICs far from all of them.
-        nearer: A pair of devices that the tree puts nearer together than their own entry says, or None.
-    """
-
-    far: tuple[str, ...]
-    nearer: tuple[str, str] | None
-
-
-def attach(
-    graph: HostGraph,
-    devices: dict[str, str],
-    pairs: dict[tuple[str, str], Distance],
-    *,
-    host: str,
-    numa: dict[str, int],
-    rates: PcieRates,
-) -> Attached:
-    """Connect devices of one host by the PCIe switches and CPUs that their distances imply.
+def parse_matrices(
+    lines: Sequence[SmiLine], *, cell: re.Pattern[str], file: str, log: WarningLog
+) -> list[Matrix]:
+    """All tables whose header begins with a GPU.
 
     Args:
-        graph: Where the GPUs and NICs are.
-        devices: Node of each device.
-        pairs: Distances of pairs of devices, as far as known.
-        host: Name of the host.
-        numa: NUMA node of each device, as far as known; equal ones share a CPU.
-        rates: Rates of the links.
+        lines: The text.
+        cell: What a cell may be.
+        file: Its name, for messages.
+        log: Takes note of cells that had to be taken apart.
 
-    Returns:
-        What is worth telling about the result.
+    Raises:
+        InputError: If a row does not fit the header, or devices repeat; with the line.
     """
-    levels = {level: Groups(devices) for level in (Distance.ONE_SWITCH, Distance.SWITCHES, Distance.CPU)}
-    for (a, b), distance in pairs.items():
-        for level, groups in levels.items():
-            if distance <= level:
-                groups.join(a, b)
-    first_of: dict[int, str] = {}
-    for device, numa_node in numa.items():
-        levels[Distance.CPU].join(first_of.setdefault(numa_node, device), device)
-    cpus = _cpus(graph, levels[Distance.CPU], devices, numa=numa, host=host)
-    graph.connect_cpus(dict.fromkeys(cpus.values(), rates.socket))
-    uplink: dict[Hashable, str] = {}
-    for members in _switches(levels, devices):
-        above = uplink.get(members[0], cpus[levels[Distance.CPU].find(members[0])])
-        switch = graph.add(f"pcie{graph.counts.get(MachinePart.BRIDGE, 0)}", MachinePart.BRIDGE, host=host)
-        graph.connect(switch, above, rates.link)
-        uplink.update(dict.fromkeys(members, switch))
-    for device, node in devices.items():
-        above = uplink.get(device, cpus[levels[Distance.CPU].find(device)])
-        is_nic = graph.drafts[node].part is MachinePart.NIC
-        graph.connect(node, above, min(rates.link, rates.nic) if is_nic else rates.link)
-    gpus = [device for device, node in devices.items() if graph.drafts[node].part is MachinePart.GPU]
-    with_gpu = {levels[Distance.CPU].find(gpu) for gpu in gpus}
-    return Attached(
-        far=tuple(device for device in devices if levels[Distance.CPU].find(device) not in with_gpu),
-        nearer=next(
-            (
-                (a, b)
-                for (a, b), distance in pairs.items()
-                if any(
-                    groups.find(a) == groups.find(b) for level, groups in levels.items() if level < distance
-                )
-            ),
-            None,
-        ),
-    )
+    found: list[Matrix] = []
+    position = 0
+    while position < len(lines):
+        if _is_header(lines[position].text, cell):
+            found.append(_TableReader(lines, position, cell=cell, file=file, log=log).matrix())
+            position = max(found[-1].end, position + 1)
+        else:
+            position += 1
+    return found
 
 
-def _cpus(
-    graph: HostGraph, groups: Groups, devices: dict[str, str], *, numa: dict[str, int], host: str
-) -> dict[Hashable, str]:
-    """A CPU for each group, named by NUMA node where that is known."""
-    names: dict[Hashable, str] = {}
-    for device in devices:
-        if device in numa:
-            names.setdefault(groups.find(device), f"cpu{numa[device]}")
-    taken, number = set(names.values()), 0
-    result = {}
-    for device in devices:
-        group = groups.find(device)
-        if group in result:
-            continue
-        if group not in names:
-            while f"cpu{number}" in taken:
-                number += 1
-            names[group] = f"cpu{number}"
-            taken.add(names[group])
-        result[group] = graph.add(names[group], MachinePart.CPU, host=host)
+def _is_header(text: str, cell: re.Pattern[str]) -> bool:
+    words = text.split()
+    if not words or not (is_gpu(words[0]) or _is_glued(words[0])):
+        return False
+    return len(words) == 1 or cell.fullmatch(words[1]) is None
+
+
+def _is_glued(word: str) -> bool:
+    """Whether a word is several names of devices without a space between them."""
+    return len(_GLUED_NAMES.findall(word)) > 1 and _GLUED_NAMES.sub("", word) == ""
+
+
+@dataclass(slots=True)
+class _TableReader:
+    """Reads the table whose header stands at a position."""
+
+    lines: Sequence[SmiLine]
+    header: int
+    cell: re.Pattern[str]
+    file: str
+    log: WarningLog
+    devices: list[str] = field(default_factory=list)
+    titles: tuple[str, ...] = ()
+
+    def matrix(self) -> Matrix:
+        rows, end = self.rows()
+        self.read_header([line.text.split()[0] for line in rows])
+        unknown = next((line for line in rows if line.text.split()[0] not in self.devices), None)
+        if unknown is not None:
+            msg = (
+                f"the row {unknown.text.split()[0][:40]} at {self.file}:{unknown.number} has no column in the "
+                f"header at line {self.lines[self.header].number}: the header was cut; run the tool again."
+            )
+            raise InputError(msg)
+        cells: dict[tuple[str, str], str] = {}
+        found: dict[str, int] = {}
+        extra: dict[str, dict[str, str]] = {}
+        for line in rows:
+            name = line.text.split()[0]
+            place = f"the row {name[:40]} at {self.file}:{line.number}"
+            if name in found:
+                msg = f"{place} repeats line {found[name]}: run the tool again."
+                raise InputError(msg)
+            values, rest = self.row(line, place)
+            found[name] = line.number
+            cells.update(((name, column), value) for column, value in zip(self.devices, values, strict=True))
+            extra[name] = rest
+        return Matrix(
+            devices=tuple(self.devices),
+            cells=cells,
+            lines=found,
+            titles=self.titles,
+            extra=extra,
+            start=self.lines[self.header].number,
+            end=end,
+        )
+
+    def rows(self) -> tuple[list[SmiLine], int]:
+        """The lines of the table below its header, and the position after the last; blank lines may stand between."""
+        text = self.lines[self.header].text
+        title = _TITLE.search(text)
+        names = set(text[: title.start() if title else None].split())
+        first = re.compile(f"(?:{self.cell.pattern})+")
+        rows: list[SmiLine] = []
+        end = self.header + 1
+        for position in range(self.header + 1, len(self.lines)):
+            line = self.lines[position]
+            words = line.text.split()
+            if not words:
+                continue
+            is_row = len(words) > 1 and first.fullmatch(words[1]) and not self.cell.fullmatch(words[0])
+            next_table = len(words) > 1 and (words[1] in names or words[1] == "CPU")
+            if not is_row and (words[0] not in names or next_table):
+                break
+            rows.append(line)
+            end = position + 1
+        return rows, end
+
+    def read_header(self, rows: list[str]) -> None:
+        """The devices and titles of the header; words that are several devices are taken apart."""
+        line = self.lines[self.header]
+        title = _TITLE.search(line.text)
+        self.titles = tuple(_TITLE.findall(line.text))
+        for word in line.text[: title.start() if title else None].split():
+            names = [word] if word in rows else _apart(word, rows, len(self.devices))
+            if len(names) > 1:
+                shown = " and ".join((", ".join(names[:-1]), names[-1]))
+                self.log.add(f"the header's {word[:60]} is taken for {shown}", line.number)
+            self.devices += names
+        repeated = next((name for i, name in enumerate(self.devices) if name in self.devices[:i]), None)
+        if repeated is not None or len(self.devices) > _MAX_DEVICES:
+            problem = (
+                f"names {repeated[:40]} twice" if repeated is not None else f"has over {_MAX_DEVICES} columns"
+            )
+            msg = f"the header at {self.file}:{line.number} {problem}: run the tool again."
+            raise InputError(msg)
+
+    def row(self, line: SmiLine, place: str) -> tuple[list[str], dict[str, str]]:
+        """The cells of a row by device, and by title what follows them."""
+        wanted = len(self.devices)
+        values: list[str] = []
+        words = list(_words(line.text))[1:]
+        taken = 0
+        for word in words:
+            if len(values) >= wanted or (self.titles and _AFFINITY.fullmatch(word.text)):
+                break
+            parts = self.parts(word.text, wanted - len(values))
+            if len(parts) > 1:
+                self.log.add(f"the cell {word.text[:40]} is taken for {' and '.join(parts)}", line.number)
+            values += parts
+            taken += 1
+        if len(values) != wanted:
+            msg = (
+                f"expected {wanted} cells in {place}, found {len(values)}: the text was cut or wrapped; run the "
+                "tool again."
+            )
+            raise InputError(msg)
+        rest = words[taken:]
+        surplus = next((word.text for word in rest if self.cell.fullmatch(word.text)), None)
+        if surplus is not None:
+            msg = (
+                f"expected {wanted} cells in {place}, as the header names devices, found one more, "
+                f"{surplus[:20]!r}: the header was cut or its names run together; run the tool again."
+            )
+            raise InputError(msg)
+        return values, self.below_titles(line, rest, words[taken - 1] if taken else None)
+
+    def parts(self, word: str, most: int) -> list[str]:
+        """The cells that a word is made of: itself, unless it is several without a space between them."""
+        if self.cell.fullmatch(word) or not re.fullmatch(f"(?:{self.cell.pattern})+", word):
+            return [word]
+        parts = [found[0] for found in self.cell.finditer(word)]
+        return parts if len(parts) <= most and "".join(parts) == word else [word]
+
+    def below_titles(self, line: SmiLine, rest: list[_SmiWord], last: _SmiWord | None) -> dict[str, str]:
+        """What follows the devices, by title: by tabs or tab stops, else by what the words look like."""
+        if not rest:
+            return {}
+        if not self.titles:
+            self.log.add("cells without a title follow the devices and are left out", line.number)
+            return {}
+        fields = _fields(line.text, rest, last)
+        if fields is not None:
+            after_numa = self.titles.index("NUMA Affinity") + 1 if "NUMA Affinity" in self.titles else 0
+            if len(fields) == len(self.titles) + 1 and after_numa > 0 and not fields[after_numa]:
+                del fields[after_numa]  # the tool prints two tabs there
+            if len(fields) <= len(self.titles):
+                return {title: text for title, text in zip(self.titles, fields, strict=False) if text}
+        texts = [word.text for word in rest]
+        if len(texts) == len(self.titles):
+            return dict(zip(self.titles, texts, strict=True))
+        lists = [text for text in texts if re.fullmatch(r"[0-9]+[-,][0-9,-]+", text)]
+        unclear = [text for text in texts if text not in lists and text != "N/A"]
+        if unclear:
+            self.log.add(
+                f"{shortened(unclear, 4)} after the devices may belong below several of "
+                f"{', '.join(self.titles)}: left out",
+                line.number,
+            )
+        return {"CPU Affinity": lists[0]} if lists and "CPU Affinity" in self.titles else {}
+
+
+_AFFINITY = re.compile(r"[0-9]+(?:[-,][0-9,-]+)|N/A")
+
+
+@dataclass(frozen=True, slots=True)
+class _SmiWord:
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+def _words(text: str) -> Iterator[_SmiWord]:
+    return (_SmiWord(found[0], found.start()) for found in re.finditer(r"\S+", text))
+
+
+def _apart(word: str, rows: list[str], position: int) -> list[str]:
+    """A word of the header as the names that it is made of: those of the rows from a position on, or GPUs and NICs."""
+    for count in range(2, len(rows) - position + 1):
+        names = rows[position : position + count]
+        if "".join(names) == word:
+            return names
+    return _GLUED_NAMES.findall(word) if _is_glued(word) else [word]
+
+
+def _fields(text: str, rest: list[_SmiWord], last: _SmiWord | None) -> list[str] | None:
+    """The cells after the devices, blank ones included, or None where the text does not tell them."""
+    start = last.end if last is not None else 0
+    between = text[start : rest[0].start]
+    if "\t" in text[start:]:
+        fields = [part.strip() for part in text[start:].split("\t")][1:]
+        while fields and not fields[-1]:
+            fields.pop()
+        return fields if "\t" in between else None
+    first = next(_words(text)).start
+    words = list(_words(text[first:]))
+    if "\t" in text or any(word.start % _TAB > (word.text == "X") for word in words) or last is None:
+        return None
+    place = _TAB * ((last.end - first) // _TAB + 1)
+    result = []
+    for word in rest:
+        while word.start - first - place >= _TAB:
+            result.append("")
+            place += _TAB
+        result.append(word.text)
+        place = _TAB * ((word.end - first) // _TAB + 1)
     return result
-
-
-def _switches(levels: dict[Distance, Groups], devices: Iterable[str]) -> list[list[str]]:
-    """The devices below each switch, in the order of the first of them, upper switches first."""
-    grouped: dict[tuple[Distance, Hashable], list[str]] = {}
-    for device in devices:
-        for level in (Distance.SWITCHES, Distance.ONE_SWITCH):
-            grouped.setdefault((level, levels[level].find(device)), []).append(device)
-    fine = levels[Distance.ONE_SWITCH]
-    return [
-        members
-        for (level, _), members in grouped.items()
-        if len(members) > 1 and (level is Distance.ONE_SWITCH or len({fine.find(m) for m in members}) > 1)
-    ]

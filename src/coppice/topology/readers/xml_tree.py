@@ -20,6 +20,16 @@ _MAX_ELEMENTS = 50_000
 _MAX_DEPTH = 64
 _MAX_ATTRIBUTES = 64
 _MAX_TEXT = 8192
+_HWLOC = "the output of lstopo (hwloc), which does not know how NVLinks join GPUs"
+_FOREIGN = {
+    "topology": _HWLOC,
+    "topologydiff": _HWLOC,
+    "hwloc": _HWLOC,
+    "nvidia_smi_log": "the output of `nvidia-smi -q -x`, which does not know how GPUs are joined",
+    "nvsmi": "the output of `nvidia-smi -q -x`, which does not know how GPUs are joined",
+    "domain": "a virtual machine of libvirt, which does not know NVLinks",
+}
+"""XML that people take for a topology, by the name of its root or how its document type begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +113,28 @@ class _XmlBuilder:
     def line(self) -> int:
         return int(self.parser.CurrentLineNumber) + self.first_line
 
+    def refuse_document_type(self, name: str, system: str | None, *_: object) -> NoReturn:
+        self.refuse_foreign(name, system or "")
+        self.refuse()
+
     def refuse(self, *_: object) -> NoReturn:
         msg = (
-            f"{self.file}:{self.line} defines a document type or an entity: remove it, topology files need "
-            "none."
+            f"{self.file}:{self.line} defines a document type or an entity, which topology files never do: give "
+            "the file that NCCL_TOPO_DUMP_FILE writes in a job."
         )
         raise InputError(msg)
+
+    def refuse_foreign(self, root: str, dtd: str = "") -> None:
+        """Name the XML of other tools, known by the name of its root or its document type."""
+        what = _FOREIGN.get(root) or next(
+            (what for key, what in _FOREIGN.items() if dtd.startswith(key)), None
+        )
+        if what is not None:
+            msg = (
+                f"{self.file}:{self.line} is {what}: give the file that NCCL_TOPO_DUMP_FILE writes in a job, or "
+                "the text of `nvidia-smi topo -m`."
+            )
+            raise InputError(msg)
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self.elements += 1
@@ -125,6 +151,8 @@ class _XmlBuilder:
         if any(len(value) > _MAX_TEXT for value in attributes.values()):
             msg = f"{self.file}:{self.line} has an attribute of more than {_MAX_TEXT} characters: shorten it."
             raise InputError(msg)
+        if self.root is None:
+            self.refuse_foreign(tag)
         element = Element(tag=tag, attributes=attributes, line=self.line, file=self.file)
         if self.stack:
             self.stack[-1].children.append(element)
@@ -160,7 +188,7 @@ def parse_xml(data: bytes, *, file: str) -> Element:
     builder = _XmlBuilder(file=file, first_line=blank.count(b"\n"), parser=parser)
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
-    parser.StartDoctypeDeclHandler = builder.refuse
+    parser.StartDoctypeDeclHandler = builder.refuse_document_type
     parser.EntityDeclHandler = builder.refuse
     parser.ExternalEntityRefHandler = builder.refuse
     try:
