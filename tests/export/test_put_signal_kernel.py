@@ -114,6 +114,45 @@ def test_results_equal_numpys(
             assert np.array_equal(found[seed, rank, first : first + len(wanted)], wanted), (collective, rank)
 
 
+@pytest.mark.parametrize("near", [16, 8, 1])
+def test_a_kernel_ends_when_its_communicator_is_aborted(
+    kernels: dict[str, Path], program: Path, near: int
+) -> None:
+    """A rank never starts; what others wait for within a box or by the network card does not hold them for ever."""
+    for number, path in enumerate(kernels.values()):
+        slots = _numbers(path.read_text(), "SLOTS")
+        given = np.zeros((RANKS, slots[0], 2), dtype=np.int64)
+        numbers = (number, near, 2, 2, 2, 0, 1, 1, 3)
+        subprocess.run(
+            [program, *map(str, numbers)], input=given.tobytes(), capture_output=True, timeout=300, check=True
+        )
+
+
+@pytest.mark.parametrize("version", [(2, 29, 2), (2, 29, 7), (2, 30, 4), (2, 30, 7)])
+def test_a_kernel_names_what_its_nccl_has(
+    kernels: dict[str, Path], version: tuple[int, int, int], tmp_path: Path
+) -> None:
+    """Signals that say that they are strong from 2.30.7 on, and the flag of aborted communicators from 2.29.7 on."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    space = "coppice_all_gather"
+    lines = ['#include "nccl_device_emulation.h"', f'#include "{kernels["all_gather"]}"']
+    lines.append(f"template void {space}::run<float>(ncclDevComm, {space}::Memory, size_t);")
+    (tmp_path / "main.cc").write_text("\n".join([*lines, ""]))
+    code = version[0] * 10000 + version[1] * 100 + version[2]
+    flags = ("-std=c++20", "-fsyntax-only", "-pthread", "-I", str(ROOT / "tests" / "support"))
+    done = subprocess.run(
+        [compiler, *flags, f"-DNCCL_VERSION_CODE={code}", str(tmp_path / "main.cc")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if "c++20" in done.stderr or "barrier" in done.stderr:
+        pytest.skip("the C++ compiler has no std::barrier")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def _headers() -> Path | None:
     """Where NCCL's headers are: of a package, of NCCL_HOME, or of the system."""
     places = [Path(each, "nvidia", "nccl") for each in sys.path]

@@ -150,6 +150,7 @@ class _World:
         self.changed = threading.Condition()
         self.counters: dict[Any, int] = defaultdict(int)
         self.windows: dict[Any, Any] = {}
+        self.registers = True
 
     def count(self, *key: Any) -> None:
         with self.changed:
@@ -169,12 +170,14 @@ class _Communicator:
         self.taken: dict[Any, int] = defaultdict(int)
         self.registered = 0
 
-    def register_window(self, buffer: Any, flags: int) -> tuple[int, int]:
+    def register_window(self, buffer: Any, flags: int) -> Any:
         assert flags == 1
-        handle = (self.line, self.registered)
         self.registered += 1
+        handle = 100 * self.line + self.registered if self.world.registers else 0
         self.world.windows[handle, self.rank] = buffer
-        return handle
+        return SimpleNamespace(
+            handle=handle
+        )  # from nccl4py 0.4.1 on there is one also where NCCL made no window
 
     def signal(self, peer: int, signal_index: int = 0, context: int = 0, *, stream: Any) -> None:
         assert stream is None
@@ -184,7 +187,7 @@ class _Communicator:
         self, local: Any, peer: int, window: Any, offset: int, signal_index: int, context: int, *, stream: Any
     ) -> None:
         assert stream is None
-        target = self.world.windows[window, peer].view(-1)
+        target = self.world.windows[window.handle, peer].view(-1)
         assert offset + len(local) <= len(target)
         target[offset : offset + len(local)].copy_(local)
         self.world.count(self.line, self.rank, peer, signal_index, context)
@@ -275,6 +278,9 @@ def test_calls_of_nccl4py(collective: str, tmp_path: Path, *, in_place: bool) ->
         )
 
     assert _run_all(script, program, engine_of) == [True] * 8
+    world.registers = False
+    with pytest.raises(RuntimeError, match="NCCL registers no symmetric windows here: see NCCL_CUMEM_ENABLE"):
+        engine_of(0)
 
 
 class _Library:
@@ -299,7 +305,7 @@ class _Library:
         assert (comm.value or 0, flags) == (self.rank, 1)
         self.windows += 1
         self.world.windows[self.windows, self.rank] = (memory.value, size.value)
-        window._obj.value = self.windows
+        window._obj.value = self.windows if self.world.registers else 0
         return 0
 
     def ncclSignal(self, peer: int, index: int, context: int, flags: int, comm: Any, stream: Any) -> int:  # noqa: N802

@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from inspect import Parameter, Signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,6 +74,7 @@ def patch_cuda(patch: Any) -> SimpleNamespace:
         "Stream": Stream,
         "Event": Event,
         "is_current_stream_capturing": lambda: state.capturing,
+        "device": lambda device: contextlib.nullcontext(device),
     }.items():
         patch.setattr(torch.cuda, name, value)
     return state
@@ -101,13 +103,27 @@ class NcclWorld:
     Args:
         version: Release of the library.
         supported: Ranks can put to each other.
-        windows: There is symmetric memory.
+        windows: There is symmetric memory; if not, a window has no handle, or is None as up to nccl4py 0.4.
+        tells: nccl4py says which NCCL it has loaded, as from 0.4.1 on.
+        settings: Names that communicators may be set up with.
+
+    Attributes:
+        stuck: Set, so that nobody stands still; cleared, aborting and destroying wait for it, as NCCL's do for graphs.
     """
 
     def __init__(
-        self, version: tuple[int, int, int] = (2, 31, 2), *, supported: bool = True, windows: bool = True
+        self,
+        version: tuple[int, int, int] = (2, 31, 2),
+        *,
+        supported: bool = True,
+        windows: bool | None = True,
+        tells: bool = True,
+        settings: Sequence[str] = ("num_rma_sig", "rma_eager_init"),
     ) -> None:
         self.version, self.supported = version, supported
+        self.closed: list[torch.Tensor] = []
+        self.stuck = threading.Event()
+        self.stuck.set()
         self.counters = _Counters()
         self.buffers: dict[Any, torch.Tensor] = {}
         self.made = 0
@@ -140,11 +156,13 @@ class NcclWorld:
 
             def register_window(self, buffer: torch.Tensor, flags: int = 0) -> Any:
                 assert flags == 1, "puts are refused"
-                if not windows:
+                if windows is None:
                     return None
+                if not windows:
+                    return SimpleNamespace(handle=0, close=lambda: None, owner=self)
                 world.buffers[self.number, self.rank] = buffer
                 world.counters.add(("window", self.number), 1)
-                return SimpleNamespace(handle=7, close=lambda: None, owner=self)
+                return SimpleNamespace(handle=7, close=lambda: world.closed.append(buffer), owner=self)
 
             def put_signal(
                 self,
@@ -187,9 +205,10 @@ class NcclWorld:
 
             def abort(self) -> None:
                 world.aborted.append(self.rank)
+                world.stuck.wait()
 
             def destroy(self) -> None:
-                pass
+                world.stuck.wait()
 
         def new_id() -> UniqueId:
             self.made += 1
@@ -200,12 +219,20 @@ class NcclWorld:
             return SimpleNamespace(peer=peer, op_count=op_count, signal_index=signal_index)
 
         library = SimpleNamespace(version=SimpleNamespace(release=version))
+        told = SimpleNamespace(libnccl=library) if tells else SimpleNamespace(nccl4py_version="0.3.1")
+        names = [Parameter(each, Parameter.KEYWORD_ONLY, default=None) for each in settings]
+
+        def config(**given: Any) -> Any:
+            config.__signature__.bind(**given)  # type: ignore[attr-defined]
+            return given
+
+        config.__signature__ = Signature(names)  # type: ignore[attr-defined]
         self.module = SimpleNamespace(
-            get_version=lambda: SimpleNamespace(libnccl=library),
+            get_version=lambda: told,
             get_unique_id=new_id,
             UniqueId=UniqueId,
             Communicator=Communicator,
-            NCCLConfig=lambda **settings: settings,
+            NCCLConfig=config,
             WindowFlag=SimpleNamespace(COLL_SYMMETRIC=1),
             WaitSignalDesc=descriptor,
             group=contextlib.nullcontext,
@@ -214,34 +241,48 @@ class NcclWorld:
 
 
 class SymmetricWorld:
-    """Symmetric memory of the back end CUDA for ranks of one process; ``rank_of`` says which one a thread is."""
+    """Symmetric memory of the back end CUDA for ranks of one process: its allocations and its meetings.
+
+    Groups are looked up where torch does, among its process groups, and ranks meet in the store of theirs.
+    """
 
     def __init__(self) -> None:
         self.counters = _Counters()
         self.buffers: dict[Any, torch.Tensor] = {}
-        self.here = threading.local()
-        self.groups: dict[str, tuple[int, int, Any]] = {}
+        self.turns: dict[str, int] = defaultdict(int)
 
     def patch(self, patch: Any) -> None:
-        """Put it into torch."""
-        import torch.distributed._symmetric_memory as symmetric
+        """Put it into torch, in place of what needs a GPU."""
+        from torch._C._distributed_c10d import _SymmetricMemory
 
-        patch.setattr(symmetric, "get_backend", lambda device: None)  # noqa: ARG005
-        patch.setattr(symmetric, "empty", lambda *size, dtype, device: torch.zeros(*size, dtype=dtype))  # noqa: ARG005
-        patch.setattr(symmetric, "rendezvous", self.rendezvous)
-        patch.setattr(symmetric._SymmetricMemory, "set_group_info", self.set_group_info)
+        patch.setattr(_SymmetricMemory, "empty_strided_p2p", self.allocate)
+        patch.setattr(_SymmetricMemory, "rendezvous", self.rendezvous)
 
-    def set_group_info(self, group_name: str, rank: int, world_size: int, store: Any) -> None:
-        assert store is not None
-        self.here.group = group_name, rank, world_size
+    def allocate(
+        self,
+        size: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        group_name: str | None = None,
+        alloc_id: int | None = None,
+    ) -> torch.Tensor:
+        assert device.type == "cpu"
+        assert group_name is None
+        assert alloc_id is None
+        return torch.zeros(*size, dtype=dtype).as_strided(size, stride)
 
-    def rendezvous(self, tensor: torch.Tensor, group: str) -> SymmetricHandle:
-        name, rank, ranks = self.here.group
-        assert name == group
-        turn = self.here.turn = getattr(self.here, "turn", 0) + 1
+    def rendezvous(self, tensor: torch.Tensor, group_name: str | None = None) -> SymmetricHandle:
+        from torch._C._distributed_c10d import _resolve_process_group
+
+        assert group_name is not None
+        group = _resolve_process_group(group_name)  # type: ignore[arg-type]
+        rank, ranks, store = group.rank(), group.size(), group.get_group_store()  # type: ignore[attr-defined]
+        turn = self.turns[group_name] = self.turns[group_name] + 1
         self.buffers[turn, rank] = tensor
-        self.counters.add(("met", turn), 1)
-        self.counters.until(("met", turn), ranks)
+        store.set(f"met/{turn}/{rank}", str(tensor.numel()))
+        lengths = {store.get(f"met/{turn}/{peer}") for peer in range(ranks)}
+        assert len(lengths) == 1
         return SymmetricHandle(self, turn, rank)
 
 

@@ -20,6 +20,10 @@
 #include <vector>
 
 #define COPPICE_EMULATED
+#define NCCL_VERSION(major, minor, patch) ((major) * 10000 + (minor) * 100 + (patch))
+#ifndef NCCL_VERSION_CODE
+#define NCCL_VERSION_CODE NCCL_VERSION(2, 32, 3)
+#endif
 #define __global__
 #define __device__
 
@@ -27,19 +31,35 @@ struct Index {
   unsigned x;
 };
 inline thread_local Index threadIdx, blockIdx, blockDim, gridDim;
-inline thread_local std::barrier<>* block_barrier;
+struct Block {  // what its threads share
+  std::barrier<> barrier;
+  std::atomic<int> any = 0;
+  explicit Block(int threads) : barrier(threads) {}
+};
+inline thread_local Block* this_block;
 inline thread_local std::minstd_rand chance;
 inline void dawdle() {
   if (chance() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(chance() % 2000));
 }
 inline void __syncthreads() {
-  block_barrier->arrive_and_wait();
+  this_block->barrier.arrive_and_wait();
   dawdle();
+}
+inline int __syncthreads_or(int own) {
+  this_block->any.fetch_or(own);
+  this_block->barrier.arrive_and_wait();
+  const int found = this_block->any.load();
+  this_block->barrier.arrive_and_wait();
+  this_block->any.store(0);
+  this_block->barrier.arrive_and_wait();
+  dawdle();
+  return found;
 }
 
 namespace cuda {
 enum thread_scope { thread_scope_system };
 using std::memory_order_acquire;
+using std::memory_order_relaxed;
 using std::memory_order_release;
 template <typename T, thread_scope>
 struct atomic_ref : std::atomic_ref<T> {
@@ -73,6 +93,9 @@ struct ncclDevComm {
   int ranks, rank, near;
   int ginContextCount;
   Network* network;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 7)
+  uint32_t* abortFlag;
+#endif
 };
 inline ncclTeam ncclTeamWorld(const ncclDevComm& comm) { return {comm.ranks, comm.rank, 1}; }
 inline ncclTeam ncclTeamLsa(const ncclDevComm& comm) { return {comm.near, comm.rank % comm.near, 1}; }
@@ -169,9 +192,17 @@ struct Network {
 };
 
 struct ncclGin_None {};
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 7)  // with the deprecated name, which says less, kernels do not compile
+struct ncclGin_StrongSignalInc {
+  uint32_t signal;
+};
+using Signalled = ncclGin_StrongSignalInc;
+#else
 struct ncclGin_SignalInc {
   uint32_t signal;
 };
+using Signalled = ncclGin_SignalInc;
+#endif
 struct ncclCoopThread {};
 
 inline std::vector<std::unique_ptr<Network>> networks;
@@ -193,23 +224,32 @@ struct ncclGin {
     char* const read = static_cast<char*>(ncclGetPeerPointer(from, source, comm.rank));
     comm.network->post({context, peer, to, read, bytes, counter});
   }
-  void signal(ncclTeam, int peer, ncclGin_SignalInc action) const {
+  void signal(ncclTeam, int peer, Signalled action) const {
     comm.network->post({context, peer, nullptr, nullptr, 0, signal_of(peer, action.signal)});
   }
   void waitSignal(ncclCoopThread, uint32_t index, uint64_t least) const {
-    while (signal_of(comm.rank, index)->load(std::memory_order_acquire) < least) std::this_thread::yield();
+    while (signal_of(comm.rank, index)->load(std::memory_order_acquire) < least) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 7)
+      if (comm.abortFlag && std::atomic_ref<uint32_t>(*comm.abortFlag).load()) return;
+#endif
+      std::this_thread::yield();
+    }
   }
+  uint64_t readSignal(uint32_t index) const { return signal_of(comm.rank, index)->load(std::memory_order_acquire); }
   void flush(ncclCoopThread) const { comm.network->flush(context); }
 };
 
 // Launches a kernel on all ranks, `runs` times with the inputs of standard input, and writes the outputs of each run.
-// Arguments: ranks that share memory, blocks, threads of a block, elements of a chunk, 1 for in place, runs, seed.
+// Arguments: ranks that share memory, blocks, threads of a block, elements of a chunk, 1 for in place, runs, seed; and
+// a rank that never starts, whereupon the communicators of all others are aborted after a while.
 template <typename T, typename Memory, typename Kernel>
 int emulate(char** argument, int ranks, const int* slots, Kernel kernel) {
   const int near = std::atoi(argument[1]), blocks = std::atoi(argument[2]), threads = std::atoi(argument[3]);
   const size_t chunk = std::atoi(argument[4]);
   const bool in_place = std::atoi(argument[5]);
   const int runs = std::atoi(argument[6]), contexts = blocks < 2 ? 1 : 2;
+  const int missing = argument[8] ? std::atoi(argument[8]) : -1;
+  [[maybe_unused]] uint32_t aborted = 0;
   signals_of_context = static_cast<size_t>(blocks) * ranks;
   for (int rank = 0; rank < ranks; ++rank) {
     networks.push_back(std::make_unique<Network>(contexts * signals_of_context));
@@ -236,22 +276,28 @@ int emulate(char** argument, int ranks, const int* slots, Kernel kernel) {
   for (int run = 0; run < runs; ++run) {
     if (std::fread(windows[0].bytes.data(), 1, windows[0].bytes.size(), stdin) != windows[0].bytes.size()) return 2;
     std::vector<std::thread> all;
-    std::deque<std::barrier<>> barriers;
+    std::deque<Block> shared_by_block;
     std::deque<std::atomic<int>> running;
     std::deque<std::once_flag> begun(ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       auto& left = running.emplace_back(blocks * threads);
-      const ncclDevComm comm = {ranks, rank, near, contexts, networks[rank].get()};
+      if (rank == missing) continue;
+      const ncclDevComm comm = {
+          ranks, rank, near, contexts, networks[rank].get(),
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 7)
+          &aborted,
+#endif
+      };
       for (unsigned block = 0; block < static_cast<unsigned>(blocks); ++block) {
-        auto& barrier = barriers.emplace_back(threads);
+        auto& block_of_all = shared_by_block.emplace_back(threads);
         for (unsigned thread = 0; thread < static_cast<unsigned>(threads); ++thread) {
-          all.emplace_back([=, &barrier, &left, &windows, &first = begun[rank]] {
+          all.emplace_back([=, &block_of_all, &left, &windows, &first = begun[rank]] {
             chance.seed(seed + 1000 * rank + 10 * block + thread + run);
             threadIdx = {thread};
             blockIdx = {block};
             blockDim = {static_cast<unsigned>(threads)};
             gridDim = {static_cast<unsigned>(blocks)};
-            block_barrier = &barrier;
+            this_block = &block_of_all;
             this_rank = rank;
             std::call_once(first, [&] {  // the output is the caller's before
               std::this_thread::sleep_for(std::chrono::microseconds(chance() % 2000));
@@ -264,6 +310,10 @@ int emulate(char** argument, int ranks, const int* slots, Kernel kernel) {
           });
         }
       }
+    }
+    if (missing >= 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      std::atomic_ref<uint32_t>(aborted).store(1);
     }
     for (std::thread& each : all) each.join();
     std::fwrite(output.bytes.data(), 1, output.bytes.size(), stdout);

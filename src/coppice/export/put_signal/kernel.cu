@@ -64,6 +64,25 @@ constexpr Operation flush() { return {FLUSH, INPUT, INPUT, INPUT, 0, 0, 0, 0, 0}
 constexpr Operation sum_to_all(int32_t chunk) { return {SUM_TO_ALL, INPUT, INPUT, OUTPUT, 0, chunk, 0, chunk, 1}; }
 #endif
 
+// A signal that shows no earlier than all puts before it to that peer in that context. Which of its signals are such,
+// NCCL says by name from 2.30.7 on.
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 7)
+using SignalAfterPuts = ncclGin_StrongSignalInc;
+#else
+using SignalAfterPuts = ncclGin_SignalInc;
+#endif
+
+// Whether the communicator was aborted (ncclCommAbort), looked at once in many turns of a loop that waits: the flag is
+// the host's memory. Before 2.29.7 kernels cannot see it.
+__device__ inline bool is_aborted([[maybe_unused]] const ncclDevComm& comm, [[maybe_unused]] uint32_t& turns) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 7)
+  if (++turns % 8192 != 0 || comm.abortFlag == nullptr) return false;
+  return cuda::atomic_ref<uint32_t, cuda::thread_scope_system>(*comm.abortFlag).load(cuda::memory_order_relaxed) != 0;
+#else
+  return false;
+#endif
+}
+
 constexpr int RANKS = @ranks@;
 [[maybe_unused]] constexpr int CHUNKS = @chunks@;
 // Slots of a rank's input, output and staging memory, of the rank that has most.
@@ -218,7 +237,7 @@ __global__ void run(ncclDevComm comm, Memory memory, size_t chunk) {
               if (i < last) {
                 network.put(world, each.peer, into, target, from, source, bytes);
               } else {  // the signal comes after all puts before it to this peer in this context
-                network.put(world, each.peer, into, target, from, source, bytes, ncclGin_SignalInc{signals + rank});
+                network.put(world, each.peer, into, target, from, source, bytes, SignalAfterPuts{signals + rank});
               }
             }
           }
@@ -233,23 +252,29 @@ __global__ void run(ncclDevComm comm, Memory memory, size_t chunk) {
             Counter(*static_cast<uint64_t*>(at_peer)).fetch_add(1, cuda::memory_order_release);
           } else {
             const ncclGin network{comm, context};
-            network.signal(world, each.peer, ncclGin_SignalInc{signals + rank});
+            network.signal(world, each.peer, SignalAfterPuts{signals + rank});
           }
         }
         break;
-      case WAIT:
+      case WAIT: {
+        bool given_up = false;
         if (threadIdx.x == 0) {
           const uint64_t wanted = taken[each.peer] += each.count;
           if (is_near) {
-            while (Counter(came[each.peer]).load(cuda::memory_order_acquire) < wanted) {
+            uint32_t turns = 0;
+            while (!given_up && Counter(came[each.peer]).load(cuda::memory_order_acquire) < wanted) {
+              given_up = is_aborted(comm, turns);
             }
           } else {
             const ncclGin network{comm, context};
             network.waitSignal(ncclCoopThread{}, signals + each.peer, wanted);
+            given_up = network.readSignal(signals + each.peer) < wanted;  // it returns if the communicator is aborted
           }
         }
-        __syncthreads();
+        // What did not come may not be passed on, above all not to ranks that go on.
+        if (__syncthreads_or(given_up)) return;
         break;
+      }
       case COPY:
       case SUM:
         if (each.act == SUM) {

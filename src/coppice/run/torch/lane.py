@@ -179,10 +179,11 @@ def open_lane(
     topology, hosts, rules = _agreed(exchange, rank, members, options, device, world)
     one_host = hosts == 1
     if options.engine == "put-signal" or (options.engine == "auto" and device == "cuda"):
-        putting = open_puts(store, rank, len(members), device=device, timeout_s=timeout())
+        asked = options.engine == "put-signal"
+        putting = open_puts(store, rank, len(members), device=device, timeout_s=timeout(), asked=asked)
         if putting is not None:
             return _put_lane(putting, topology, hosts, rules, options, device, timeout, native)
-        if options.engine == "put-signal":
+        if asked:
             return None
     engine: Engine
     if one_host and device == "cpu" and options.engine != "torch":

@@ -130,7 +130,9 @@ class PutChoice:
         )
 
 
-def open_puts(store: Any, rank: int, ranks: int, *, device: str, timeout_s: float) -> PutSignalEngine | None:
+def open_puts(
+    store: Any, rank: int, ranks: int, *, device: str, timeout_s: float, asked: bool = True
+) -> PutSignalEngine | None:
     """The engine for tensors of a kind, or None where nothing puts between these ranks; every rank calls this.
 
     Rank 0 logs the reason.
@@ -141,6 +143,7 @@ def open_puts(store: Any, rank: int, ranks: int, *, device: str, timeout_s: floa
         ranks: Number of ranks.
         device: ``cpu`` for the twin, or ``cuda``.
         timeout_s: Longest wait for another rank, in seconds.
+        asked: Puts were asked for, so that the library carries out all calls where there are none.
 
     Raises:
         RunError: If a rank is gone.
@@ -157,7 +160,10 @@ def open_puts(store: Any, rank: int, ranks: int, *, device: str, timeout_s: floa
         )
     except InputError as error:
         if rank == 0:
-            _LOG.warning("%s carries out all collectives, none is put: %s", library, error)
+            instead = (
+                "carries out all collectives" if asked else "sends and receives for all planned collectives"
+            )
+            _LOG.warning("%s %s, none is put: %s", library, instead, error)
     except CoppiceError:
         below.close()
         raise

@@ -6,7 +6,9 @@ import inspect
 import logging
 import re
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,7 @@ from support.gpu_stand_ins import Event, NcclWorld, Stream, SymmetricHandle, Sym
 from support.rank_groups import in_threads
 
 RANKS = 3
+PATIENCE_S = 120  # seconds, where something could stand still
 
 
 @pytest.fixture(name="cuda")
@@ -60,10 +63,11 @@ def with_library(name: str, patch: pytest.MonkeyPatch, **options: Any) -> Any:
 
 def on_gpus(name: str, work: Callable[[PutSignalEngine], Any]) -> list[Any]:
     below = numpy_engines(RANKS)
+    store = torch.distributed.HashStore()
 
     def serve(rank: int) -> Any:
         engine = put_signal_engine(
-            below[rank], devices=(name,), store="a store", left_to="NCCL", timeout_s=30
+            below[rank], devices=(name,), store=store, left_to="NCCL", timeout_s=PATIENCE_S
         )
         try:
             return work(engine)
@@ -172,6 +176,9 @@ def test_reasons_of_a_library_that_does_not_put(cuda: Any, monkeypatch: pytest.M
     with_library("nccl", monkeypatch, windows=False)
     without = on_gpus("nccl", str)
     assert all("expected a window of symmetric memory" in str(each) for each in without), without
+    with_library("nccl", monkeypatch, windows=None)
+    none = on_gpus("nccl", str)
+    assert all("expected a window of symmetric memory" in str(each) for each in none), none
     with_library("nccl", monkeypatch, version=(2, 28, 9))
     old = on_gpus("nccl", str)
     assert all(
@@ -202,9 +209,7 @@ def test_a_run_that_takes_too_long_makes_the_next_one_raise(
         device._watchdog.watch("all_reduce", event, 0.05)
         found = []
         for kind in (TimedOut, PeerLost):
-            end = time.monotonic() + 20
-            while device._watchdog._error is None and time.monotonic() < end:
-                time.sleep(0.01)
+            wait_until(lambda: device._watchdog._error is not None)
             with pytest.raises(kind) as error:
                 group.carry_out(program, None, torch.ones(12), dtype=DataType.FLOAT32, op=ReduceOp.SUM)
             found.append(str(error.value))
@@ -213,7 +218,7 @@ def test_a_run_that_takes_too_long_makes_the_next_one_raise(
 
     for words in on_gpus("nccl", work):
         assert words[0].startswith("all_reduce did not complete on NCCL within 0.05 s"), words
-    assert set(world.aborted) == set(range(RANKS))
+    wait_until(lambda: set(world.aborted) == set(range(RANKS)))
 
 
 def test_the_backend_puts_tensors_of_gpus_where_their_library_does(
@@ -286,13 +291,17 @@ def test_a_work_keeps_its_tensors_until_a_stream_waits_for_it(cuda: Any) -> None
 def test_a_process_that_cannot_be_called_back_is_ended() -> None:
     said: list[str] = []
     reasons: list[str] = []
-    dog = Watchdog("NCCL", lambda: "", reasons.append, grace_s=0.05, end=said.append)
+    never_free = threading.Event()
+
+    def let_go() -> None:
+        reasons.append(str(dog._error))
+        never_free.wait()  # NCCL's abort waits for what stands before it on a stream
+
+    dog = Watchdog("NCCL", lambda: "", let_go, grace_s=0.05, end=said.append)
     over, never = Event(), Event(done=False)
     dog.watch("all_gather", over, 0.0)
     dog.watch("all_reduce", never, 0.05)
-    end = time.monotonic() + 20
-    while not said and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: bool(said))
     assert reasons == [
         "all_reduce did not complete on NCCL within 0.05 s: see what the other ranks do, or allow more time."
     ]
@@ -300,26 +309,216 @@ def test_a_process_that_cannot_be_called_back_is_ended() -> None:
     with pytest.raises(TimedOut):
         dog.check()
     dog.close()
+    never_free.set()
+
+
+def test_an_event_that_cannot_be_asked_for_is_a_failure() -> None:
+    """After an error of a GPU its events raise, and whoever watches them must say so and go on."""
+
+    class Broken(Event):
+        def query(self) -> bool:
+            msg = "CUDA error: an illegal memory access was encountered"
+            raise RuntimeError(msg)
+
+    said: list[str] = []
+    dog = Watchdog("NCCL", lambda: "", lambda: None, grace_s=0.05, end=said.append)
+    dog.watch("all_reduce", Broken(), 1000)
+    wait_until(lambda: dog._error is not None)
+    with pytest.raises(RunError, match="found RuntimeError: CUDA error: an illegal memory access"):
+        dog.check()
+    never = Event(done=False)
+    dog.watch("all_gather", never, 1000)
+    wait_until(lambda: bool(said))
+    dog.close()
 
 
 def test_an_error_of_the_library_is_told_at_once() -> None:
     reasons: list[str] = []
     event = Event(done=False)
 
-    def give_up(reason: str) -> None:
-        reasons.append(reason)
+    def let_go() -> None:
         event.done = True  # communicators that are aborted let go
+        reasons.append("let go")
 
-    dog = Watchdog("NCCL", lambda: "an error of NCCL (6)", give_up, grace_s=0.05, end=reasons.append)
+    dog = Watchdog("NCCL", lambda: "an error of NCCL (6)", let_go, grace_s=PATIENCE_S, end=reasons.append)
     dog.watch("all_reduce", event, 1000)
-    end = time.monotonic() + 20
-    while not reasons and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(0.2)
+    wait_until(lambda: bool(reasons) and not dog._watched)
     dog.close()
-    assert len(reasons) == 1
+    assert reasons == ["let go"]
     with pytest.raises(RunError, match="found an error of NCCL"):
         dog.check()
+
+
+def captured_call(engine: PutSignalEngine, cuda: Any, folder: Path) -> None:
+    """A call that runs, and is then captured by all ranks."""
+    group = Communicator(engine, preset("ring", gpus=RANKS), algorithm="forest", cache_dir=folder, pieces=1)
+    program = group.prepare(Collective.ALL_REDUCE, 12, in_place=True)
+    for capturing in (False, True):
+        engine.exchange(b"")
+        cuda.capturing = capturing
+        engine.exchange(b"")
+        group.carry_out(program, None, torch.ones(12), dtype=DataType.FLOAT32, op=ReduceOp.SUM)
+    engine.exchange(b"")
+    cuda.capturing = False
+    engine.exchange(b"")
+
+
+@pytest.mark.parametrize("name", ["nccl", "symmetric"])
+def test_a_window_that_a_graph_uses_stays(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """A larger call takes a new window; the old one goes only where no call was captured since it came."""
+    world = with_library(name, monkeypatch)
+
+    def work(engine: PutSignalEngine) -> list[bool]:
+        captured_call(engine, cuda, tmp_path)
+        device: Any = engine.device
+        first = weakref.ref(device.window)
+        engine.try_out(PATIENCE_S, num_bytes=100_000)
+        second = weakref.ref(device.window)
+        assert second() is not first()
+        engine.try_out(PATIENCE_S, num_bytes=300_000)
+        if name == "nccl":
+            gone = [any(buffer is each() for buffer in world.closed) for each in (first, second)]
+        else:
+            world.buffers.clear()
+            engine.exchange(b"")
+            gone = [each() is None for each in (first, second)]
+        engine.exchange(b"")
+        return gone
+
+    assert on_gpus(name, work) == [[False, True]] * RANKS
+
+
+def test_closing_under_a_graph_is_an_error(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """NCCL destroys no communicator while a graph holds calls of it."""
+    world = with_library("nccl", monkeypatch)
+    monkeypatch.setattr("coppice.run.engines.put_signal.cuda._DESTROY_S", 0.2)
+
+    def work(engine: PutSignalEngine) -> str:
+        captured_call(engine, cuda, tmp_path)
+        engine.exchange(b"")
+        world.stuck.clear()
+        with pytest.raises(TimedOut) as error:
+            engine.close()
+        return str(error.value)
+
+    wanted = (
+        "expected NCCL to close within 0.2 s, found that it waits: delete the CUDA graphs that captured calls of this "
+        "group before it is closed."
+    )
+    assert on_gpus("nccl", work) == [wanted] * RANKS
+    world.stuck.set()
+
+
+def test_memory_of_a_graph_outlives_the_group_of_symmetric_memory(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = with_library("symmetric", monkeypatch)
+
+    def work(engine: PutSignalEngine) -> Any:
+        captured_call(engine, cuda, tmp_path)
+        device: Any = engine.device
+        return weakref.ref(device.window)
+
+    with caplog.at_level(logging.WARNING, logger="coppice"):
+        windows = on_gpus("symmetric", work)
+    world.buffers.clear()
+    assert all(window() is not None for window in windows)
+    told = [
+        record.getMessage() for record in caplog.records if "until this process ends" in record.getMessage()
+    ]
+    assert len(told) == RANKS
+    assert told[0].startswith("torch's symmetric memory keeps ")
+
+
+def test_giving_up_returns_though_the_library_does_not(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NCCL's abort does not return while a wait stands on the caller's stream; the caller hears of it and goes on."""
+    del cuda
+    world = with_library("nccl", monkeypatch)
+    monkeypatch.setattr("coppice.run.engines.put_signal.cuda._LET_GO_S", 0.05)
+    said: list[str] = []
+
+    def work(engine: PutSignalEngine) -> bool:
+        device: Any = engine.device
+        device._watchdog._grace_s, device._watchdog._end = 0.05, said.append
+        engine.exchange(b"")
+        world.stuck.clear()
+        never = Event(done=False)
+        monkeypatch.setattr(Stream, "record_event", lambda *_: never)
+        with pytest.raises(TimedOut):
+            device.finish("all_reduce", 0.05)
+        device.abort("all_reduce did not complete.")
+        wait_until(lambda: len(said) == RANKS)
+        engine.close()
+        return True
+
+    with caplog.at_level(logging.WARNING, logger="coppice"):
+        assert on_gpus("nccl", work) == [True] * RANKS
+    world.stuck.set()
+    assert set(world.aborted) == set(range(RANKS))
+    assert said == ["all_reduce did not complete. NCCL still waits for it: this process ends."] * RANKS
+    assert any("has not been given up within" in record.getMessage() for record in caplog.records)
+
+
+def test_ranks_of_symmetric_memory_are_a_group_of_torch(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name that torch's rendezvous is given, in torch's own table, until the group is closed."""
+    del cuda
+    with_library("symmetric", monkeypatch)
+    from torch._C._distributed_c10d import _resolve_process_group
+
+    def work(engine: PutSignalEngine) -> str:
+        device: Any = engine.device
+        group = _resolve_process_group(device._group)
+        assert (group.rank(), group.size()) == (engine.rank, RANKS)
+        return str(device._group)
+
+    for name in on_gpus("symmetric", work):
+        with pytest.raises(RuntimeError, match="Could not resolve the process group"):
+            _resolve_process_group(name)  # type: ignore[arg-type]
+
+
+def test_what_nccl4py_does_not_tell_is_said(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    del cuda
+    with_library("nccl", monkeypatch, tells=False)
+    [old] = {str(each) for each in on_gpus("nccl", str)}
+    assert old == (
+        "expected nccl4py 0.4.1 or later, which tells the release of NCCL, found 0.3.1: `pip install -U nccl4py`."
+    )
+    with_library("nccl", monkeypatch, settings=("cta_policy",))
+    assert on_gpus("nccl", lambda engine: engine.device.signals) == [1] * RANKS
+
+
+def test_a_device_that_stands_in_for_another_one_is_told(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    del cuda
+    with_library("nccl", monkeypatch, supported=False)
+    SymmetricWorld().patch(monkeypatch)
+    below, store = numpy_engines(RANKS), torch.distributed.HashStore()
+
+    def serve(rank: int) -> str:
+        engine = put_signal_engine(below[rank], store=store, timeout_s=PATIENCE_S)
+        engine.close()
+        return engine.device.name
+
+    with caplog.at_level(logging.WARNING, logger="coppice"):
+        assert in_threads(RANKS, serve) == ["torch's symmetric memory"] * RANKS
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told.startswith(
+        "torch's symmetric memory puts and signals here. nccl: expected NCCL to put between these ranks"
+    )
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end, "it never comes"
+        time.sleep(0.01)
 
 
 def names(function: Any) -> list[str]:
@@ -338,14 +537,14 @@ def test_stand_ins_have_the_parameters_of_torch() -> None:
     for name in ("get_buffer", "put_signal", "wait_signal"):
         declared = re.findall(r"(\w+): ", str(getattr(_SymmetricMemory, name).__doc__))
         assert [each for each in declared if each != "self"] == names(getattr(SymmetricHandle, name)), name
-    assert (
-        str(_SymmetricMemory.set_group_info.__doc__).count("arg")
-        == len(names(SymmetricWorld.set_group_info))
-        == 4
-    )
+    for name, stand_in in (
+        ("empty_strided_p2p", SymmetricWorld.allocate),
+        ("rendezvous", SymmetricWorld.rendezvous),
+    ):
+        declared = re.findall(r"(\w+): ", str(getattr(_SymmetricMemory, name).__doc__))
+        assert declared == names(stand_in), name
     import torch.distributed._symmetric_memory as symmetric
 
-    assert names(symmetric.rendezvous) == names(SymmetricWorld.rendezvous)
     assert names(symmetric.get_backend) == ["device"]
     assert {"dtype", "device"} <= set(names(symmetric.empty))
     assert symmetric.get_signal_pad_size() >= 4 * 8 * 4 * 8  # bytes, for 8 lanes of 4 signals among 8 ranks

@@ -193,3 +193,25 @@ def test_a_rank_that_does_not_replay_is_lost_to_the_others() -> None:
     found = on_twin(work, seed=1)
     assert found[1] == "left"
     assert any("rank 1 has closed its engine while rank" in str(each) for each in found), found
+
+
+def test_a_larger_call_leaves_a_recorded_one_right(tmp_path: Path) -> None:
+    """The window grows between a graph's recording and its replay."""
+
+    def work(engine: PutSignalEngine) -> list[list[int]]:
+        device = engine.device
+        assert isinstance(device, TwinDevice)
+        group = Communicator(engine, preset("ring", gpus=3), algorithm="forest", cache_dir=tmp_path)
+        small = group.prepare(Collective.ALL_REDUCE, 12, dtype="int64", in_place=False)
+        given, found = np.zeros(12, dtype=np.int64), np.zeros(12, dtype=np.int64)
+        group.carry_out(small, given, found, dtype=DataType.INT64, op=ReduceOp.SUM)
+        with TwinGraph(device) as graph:
+            group.carry_out(small, given, found, dtype=DataType.INT64, op=ReduceOp.SUM)
+        large = group.prepare(Collective.ALL_REDUCE, 300_000, dtype="int64", in_place=True)
+        many = np.full(300_000, engine.rank + 1, dtype=np.int64)
+        group.carry_out(large, None, many, dtype=DataType.INT64, op=ReduceOp.SUM)
+        given[:] = engine.rank + 5
+        graph.replay(timeout_s=120)
+        return [np.unique(many).tolist(), np.unique(found).tolist()]
+
+    assert on_twin(work) == [[[6], [18]]] * 3

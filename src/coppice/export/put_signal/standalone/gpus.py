@@ -121,6 +121,11 @@ class OnGpu:
             self.torch.cuda.synchronize()
 
 
+def is_registered(window: Any) -> bool:
+    """NCCL made a window: where it has no symmetric memory it returns success and a null handle, or nothing."""
+    return window is not None and bool(getattr(window, "handle", window))
+
+
 class OverNccl(OnGpu):
     """Windows, puts, signals and waits by nccl4py, or what offers the same; every program."""
 
@@ -145,7 +150,7 @@ class OverNccl(OnGpu):
             handles = {
                 name: line.register_window(window, flag) for name, window in self.memory.windows.items()
             }
-            if not all(handles.values()):
+            if not all(is_registered(window) for window in handles.values()):
                 msg = (
                     "NCCL registers no symmetric windows here: see NCCL_CUMEM_ENABLE, NCCL_WIN_ENABLE and GIN"
                 )

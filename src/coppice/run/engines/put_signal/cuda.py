@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ PLACE = "cuda"
 _LOG = logging.getLogger("coppice")
 _POLL_S = 2e-5
 _PREPARE_S = 300.0
+_LET_GO_S = 10.0
+_DESTROY_S = 60.0
 _PAGE_BYTES = 4096
 
 
@@ -64,8 +68,10 @@ class CudaStreams:
         self._streams: list[Any] = []
         self._end: Any = None
         self._given_up = False
+        self._waiting: list[Any] = []  # what did not come in time
+        self._recorded = False  # a graph uses the window of now
         self._joined: Any = None  # not tried yet; False: it is no use here
-        self._watchdog = Watchdog(name, self.failure, self.abort)
+        self._watchdog = Watchdog(name, self.failure, self.let_go)
 
     def recording(self) -> bool:
         """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.recording`."""
@@ -116,11 +122,15 @@ class CudaStreams:
             RunError: If a run has failed since.
         """
         self._watchdog.check()
-        if self._end is not None and not self.recording():
+        if self.recording():
+            self._recorded = True
+        elif self._end is not None:
             self.torch.cuda.current_stream(self.device).wait_event(self._end)
 
     def new_window(self, num_bytes: int) -> int:
         """Bytes of the window to make, 0 where that of now will do; all that uses the old one is over then.
+
+        But for graphs, whose replays nobody knows of: see :meth:`window_kept`.
 
         Raises:
             InputError: While calls are recorded.
@@ -135,6 +145,11 @@ class CudaStreams:
             _PAGE_BYTES, 1 << num_bytes.bit_length() >> 4
         )  # an eighth more at most, and seldom a new window
         return -(-num_bytes // step) * step
+
+    def window_kept(self) -> bool:
+        """Whether the window that is replaced must stay, since a graph uses it; asked once when there is a new one."""
+        kept, self._recorded = self._recorded, False
+        return kept
 
     def want_streams(self, number: int) -> None:
         """Have so many streams or more."""
@@ -227,7 +242,9 @@ class CudaStreams:
 
                 self._joined = JoinedKernel(self.device)
             except Exception as error:  # noqa: BLE001 (compilers and drivers raise what they like, and there is another way)
-                _LOG.info("sums of a call take several kernels on %s: %s", self.name, error)
+                _LOG.warning(
+                    "sums of a call take several kernels on %s, not one of Triton: %s", self.name, error
+                )
         return self._joined or None
 
     def finish(self, what: str, timeout_s: float) -> None:
@@ -237,11 +254,13 @@ class CudaStreams:
         ]
         end = time.monotonic() + timeout_s
         while not all(event.query() for event in events):
-            reason = self.failure()
+            reason, late = self.failure(), time.monotonic() > end
+            if reason or late:
+                self._waiting = events
             if reason:
                 msg = f"expected {what} to complete on {self.name}, found {reason}: see the output of the other ranks."
                 raise RunError(msg)
-            if time.monotonic() > end:
+            if late:
                 msg = (
                     f"{what} did not complete on {self.name} within {timeout_s:g} s: see what the other ranks do, or "
                     "allow more time."
@@ -254,20 +273,60 @@ class CudaStreams:
         return ""
 
     def abort(self, reason: str) -> None:
-        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.abort`; devices add what they can."""
-        del reason
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.abort`.
+
+        Whoever calls this goes on after a while, whatever the library does; a GPU that still waits for what did not
+        come is left to the watchdog.
+        """
+        self._given_up = True
+        waiting, self._waiting = self._waiting, []
+        thread = self._watchdog.give_up(RunError(reason), waiting)
+        thread.join(_LET_GO_S)
+        if thread.is_alive():
+            _LOG.warning("%s has not been given up within %g s: %s", self.name, _LET_GO_S, reason)
+
+    def let_go(self) -> None:
+        """Let the library give up, in a thread of its own: it may never return. Devices add what they can."""
         self._given_up = True
 
-    def leave(self) -> None:
-        """Let what was issued end, as long as that may take; what does not end is left to the watchdog."""
+    def leave(self, destroy: Callable[[], None] | None = None) -> None:
+        """Let what was issued end, as long as that may take, and the library destroy what it holds.
+
+        What does not end is left to the watchdog.
+
+        Raises:
+            RunError: If the library waits for something, such as a graph that still holds calls.
+        """
         if self._given_up:
             return
         try:
             self.finish("what was issued before the end", _PREPARE_S)
         except RunError as error:
             self.abort(str(error))
-        else:
-            self._watchdog.close()
+            return
+        self._watchdog.close()
+        if destroy is None:
+            return
+        self._given_up = True
+        failed: list[Exception] = []
+
+        def destroyed() -> None:
+            try:
+                destroy()
+            except Exception as error:  # noqa: BLE001 (for the thread that closes)
+                failed.append(error)
+
+        thread = threading.Thread(target=destroyed, name="put-signal-close", daemon=True)
+        thread.start()
+        thread.join(_DESTROY_S)
+        if thread.is_alive():
+            msg = (
+                f"expected {self.name} to close within {_DESTROY_S:g} s, found that it waits: delete the CUDA graphs "
+                "that captured calls of this group before it is closed."
+            )
+            raise TimedOut(msg)
+        if failed:
+            raise failed[0]
 
     def _bytes(self, values: Any) -> Any:
         """Values of the caller's as bytes of torch."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from inspect import signature
+from threading import Thread
 from typing import Any
 
 from coppice.errors import InputError
@@ -15,7 +17,7 @@ from coppice.run.engines.put_signal.cuda import CudaStreams
 from coppice.run.engines.put_signal.device import Awaited, Put
 from coppice.run.errors import RunError
 
-__all__ = ["FIRST_NCCL", "NcclDevice", "nccl4py"]
+__all__ = ["FIRST_NCCL", "FIRST_NCCL4PY", "NcclDevice", "nccl4py"]
 
 FIRST_NCCL = (2, 29, 2)
 """The first release that puts and signals."""
@@ -23,6 +25,10 @@ FIRST_NCCL = (2, 29, 2)
 _MANY_SIGNALS = (2, 31, 2)
 _GRAPHS = (2, 30, 3)
 _SIGNALS = 4
+
+
+FIRST_NCCL4PY = "0.4.1"
+"""The first release of nccl4py that says which NCCL was loaded."""
 
 
 def nccl4py() -> Any:
@@ -36,6 +42,30 @@ def nccl4py() -> Any:
     except ImportError:
         msg = "expected nccl4py for puts of NCCL, found none: `pip install nccl4py`, or use torch's symmetric memory."
         raise InputError(msg) from None
+
+
+def _release(nccl: Any) -> tuple[int, ...]:
+    """Release of NCCL that nccl4py has loaded.
+
+    Raises:
+        InputError: If it cannot put and signal, or nccl4py does not tell.
+    """
+    versions = nccl.get_version()
+    if not hasattr(versions, "libnccl"):
+        msg = (
+            f"expected nccl4py {FIRST_NCCL4PY} or later, which tells the release of NCCL, found "
+            f"{getattr(versions, 'nccl4py_version', 'an older one')}: `pip install -U nccl4py`."
+        )
+        raise InputError(msg)
+    library = versions.libnccl
+    version = (0,) if library is None else tuple(library.version.release)
+    if version < FIRST_NCCL:
+        msg = (
+            f"expected NCCL {'.'.join(map(str, FIRST_NCCL))} or later for puts and signals, found "
+            f"{'none' if library is None else library.version}: install a later one."
+        )
+        raise InputError(msg)
+    return version
 
 
 class NcclDevice(CudaStreams):
@@ -59,18 +89,13 @@ class NcclDevice(CudaStreams):
         self.rank, self.ranks = rank, ranks
         self._nccl = nccl4py()
         self._exchange = exchange
-        library = self._nccl.get_version().libnccl
-        version = (0,) if library is None else tuple(library.version.release)
-        if version < FIRST_NCCL:
-            msg = (
-                f"expected NCCL {'.'.join(map(str, FIRST_NCCL))} or later for puts and signals, found "
-                f"{'none' if library is None else library.version}: install a later one."
-            )
-            raise InputError(msg)
-        self.signals = _SIGNALS if version >= _MANY_SIGNALS else 1
+        version = _release(self._nccl)
+        many = version >= _MANY_SIGNALS and "num_rma_sig" in signature(self._nccl.NCCLConfig).parameters
+        self.signals = _SIGNALS if many else 1
         self.captures = version >= _GRAPHS
         self._groups: list[Any] = []
         self._windows: list[Any] = []
+        self._kept: list[Any] = []  # windows that graphs use, and their memory
 
     def prepare(self, num_bytes: int, *, communicators: int, streams: int) -> None:
         """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.prepare`."""
@@ -82,8 +107,11 @@ class NcclDevice(CudaStreams):
             self._groups.append(self._new_group())
         if length:
             self._exchange(b"")  # nobody puts into what is let go
-            for window in self._windows:
-                window.close()
+            if self.window_kept():
+                self._kept.append((self._windows, self.window))
+            else:
+                for window in self._windows:
+                    window.close()
             self._windows = []
             self.window = self._nccl.torch.empty(length, dtype=self.torch.uint8, device=self.device)
         for group in self._groups[0 if length else before :]:
@@ -130,26 +158,50 @@ class NcclDevice(CudaStreams):
 
     def failure(self) -> str:
         """What a communicator reports by itself."""
-        for group in self._groups:
-            found = group.get_async_error()
+        for group in list(self._groups):
+            try:
+                found = group.get_async_error()
+            except Exception as error:  # noqa: BLE001 (such as of a communicator that was given up just now)
+                return f"an error of NCCL ({type(error).__name__}: {error})"
             if int(found) not in (0, 7):  # success, in progress
                 return f"an error of NCCL ({getattr(found, 'name', found)})"
         return ""
 
-    def abort(self, reason: str) -> None:
-        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.abort`."""
-        super().abort(reason)
-        while self._groups:
-            self._groups.pop().abort()
-        self._windows = []
+    def let_go(self) -> None:
+        """Abort all communicators.
+
+        NCCL's abort waits for what is on the user's streams, such as a wait for signals that its copy engines never see
+        aborted, so that no communicator may stand in another's way.
+        """
+        super().let_go()
+        groups, self._groups, self._windows, self._kept = self._groups, [], [], []
+        threads = [Thread(target=self._on_device, args=(group.abort,), daemon=True) for group in groups]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def close(self) -> None:
-        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.close`."""
-        self.leave()
-        while self._windows:
-            self._windows.pop().close()
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.close`.
+
+        Raises:
+            RunError: If NCCL waits for a graph that still holds its calls.
+        """
+        self.leave(lambda: self._on_device(self._destroy))
+
+    def _destroy(self) -> None:
+        """Close windows, also those that were kept for graphs, and communicators."""
+        for windows, _ in (*self._kept, (self._windows, None)):
+            while windows:
+                windows.pop().close()
+        self._kept = []
         while self._groups:
             self._groups.pop().destroy()
+
+    def _on_device(self, action: Callable[[], None]) -> None:
+        """Do something on this rank's GPU, in a thread that has none of its own."""
+        with self.torch.cuda.device(self.device):
+            action()
 
     def _new_group(self) -> Any:
         """A communicator of all ranks."""

@@ -108,22 +108,26 @@ def put_signal_engine(
             reason = _first(below.exchange(reason.encode()))
         if not reason and engine is not None:
             engine.own_below()
+            if reasons and below.rank == 0:
+                _LOG.warning("%s puts and signals here. %s", engine.device.name, _told(reasons))
             return engine
         if engine is not None:
             engine.close()
         reasons[name] = reason
-        if below.rank == 0 and not named:
-            _LOG.info("no puts by %s: %s", name, reason)
     if len(reasons) == 1:
         raise InputError(next(iter(reasons.values())))
-    told = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    msg = f"expected a device that puts between these ranks, found none. {told}"
+    msg = f"expected a device that puts between these ranks, found none. {_told(reasons)}"
     raise InputError(msg)
 
 
 def _first(answers: Sequence[bytes]) -> str:
     """The first reason that a rank has, or nothing."""
     return next((each.decode() for each in answers if each), "")
+
+
+def _told(reasons: dict[str, str]) -> str:
+    """Why devices are not used."""
+    return " ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
 def _unknown(name: str, devices: Sequence[str] = DEVICES) -> InputError:

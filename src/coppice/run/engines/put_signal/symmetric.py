@@ -10,6 +10,7 @@ at an offset of one window goes by :mod:`.nccl`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -20,8 +21,14 @@ from coppice.run.engines.put_signal.device import Awaited, Put
 
 __all__ = ["SymmetricMemoryDevice"]
 
+_LOG = logging.getLogger("coppice")
 _SIGNALS = 4
 _NUMBER = count()
+_FIRST_OF_PROCESS_GROUPS = (2, 11)
+"""The first torch whose symmetric memory looks groups up among process groups."""
+
+_KEPT: list[Any] = []
+"""Memory of groups that are closed, which graphs may still use."""
 
 
 class SymmetricMemoryDevice(CudaStreams):
@@ -50,11 +57,14 @@ class SymmetricMemoryDevice(CudaStreams):
         try:
             import torch.distributed as dist
             import torch.distributed._symmetric_memory as symmetric
+            from torch._C import _distributed_c10d as c10d
         except ImportError:
             msg = "expected a torch with symmetric memory, found an older one: install torch 2.9 or later."
             raise InputError(msg) from None
         self.rank, self.ranks, self._exchange = rank, ranks, exchange
         self._symmetric: Any = symmetric
+        self._c10d: Any = c10d
+        self._process_group: Any = None  # torch's table of names holds it weakly
         chosen = symmetric.get_backend(self.device)
         if chosen not in (None, "CUDA"):
             msg = f'expected symmetric memory of the back end CUDA, found {chosen}: call `set_backend("CUDA")` first.'
@@ -64,12 +74,10 @@ class SymmetricMemoryDevice(CudaStreams):
                 dist.init_process_group("nccl", rank=rank, world_size=ranks)
             self._group: Any = dist.group.WORLD
         else:
-            self._group = (
-                f"coppice-put-signal-{next(_NUMBER)}"  # known to this process alone; ranks meet in the store
-            )
-            self._symmetric._SymmetricMemory.set_group_info(self._group, rank, ranks, store)  # noqa: SLF001
+            self._group = self._register(store)
         self._handle: Any = None
         self._peer_streams: list[Any] = []
+        self._kept: list[Any] = []  # windows and handles that graphs use
 
     def prepare(self, num_bytes: int, *, communicators: int, streams: int) -> None:
         """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.prepare`."""
@@ -88,6 +96,8 @@ class SymmetricMemoryDevice(CudaStreams):
         if not length:
             return
         self._exchange(b"")  # nobody puts into what is let go
+        if self.window_kept():
+            self._kept.append((self._handle, self.window))
         self.window = self._symmetric.empty(length, dtype=self.torch.uint8, device=self.device)
         self._handle = self._symmetric.rendezvous(self.window, self._group)
 
@@ -116,7 +126,34 @@ class SymmetricMemoryDevice(CudaStreams):
                     self._handle.wait_signal(each.peer, communicator * _SIGNALS + each.signal)
 
     def close(self) -> None:
-        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.close`."""
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.close`.
+
+        Memory that a graph may use is not let go while the process runs: nothing says when the last graph is gone.
+        """
         self.leave()  # a kernel that waits for a signal cannot be called back: the watchdog ends the process
-        if not self._given_up:
-            self._handle = self.window = None
+        if self._given_up:
+            return
+        if self._recorded or self._kept:
+            _KEPT.append((self._kept, self._handle, self.window))
+            _LOG.warning(
+                "%s keeps %d bytes until this process ends, since graphs captured calls of a group that is closed",
+                self.name,
+                sum(window.numel() for _, window in (*self._kept, (None, self.window))),
+            )
+        self._handle = self.window = None
+        self._kept, self._recorded = [], False
+        if self._process_group is not None:
+            self._c10d._unregister_process_group(self._group)  # noqa: SLF001
+            self._process_group = None
+
+    def _register(self, store: Any) -> str:
+        """Make the ranks known to torch as a group, by a name of this process alone; ranks meet in the store.
+
+        From torch 2.11 on symmetric memory looks groups up among process groups, before in a table of its own.
+        """
+        name = f"coppice-put-signal-{next(_NUMBER)}"
+        self._process_group = self._c10d.ProcessGroup(store, self.rank, self.ranks)
+        self._c10d._register_process_group(name, self._process_group)  # noqa: SLF001
+        if tuple(map(int, self.torch.__version__.split(".")[:2])) < _FIRST_OF_PROCESS_GROUPS:
+            self._symmetric._SymmetricMemory.set_group_info(name, self.rank, self.ranks, store)  # noqa: SLF001
+        return name
