@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from coppice.errors import InputError
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.readers import Reading, read
+from support.reader_samples import ROCM
 
 TITLES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 
@@ -104,6 +105,14 @@ class TestWhiteSpace:
             "".join(f"[1,3]<stdout>:{line}\n" for line in text(table()).splitlines()),
             "".join(f"node-{5}: {line}\n" for line in text(table()).splitlines()),
             "".join(f"2024-05-01T10:00:{i:02} {line}\n" for i, line in enumerate(text(table()).splitlines())),
+            "\t\x1b[4m" + text(table())[1:].replace("\n", "\x1b[0m\n", 1),
+            "\t[4m" + text(table())[1:].replace("\n", "[0m\n", 1),
+            "\ufffd[4m" + text(table()).replace("\n", "\ufffd[0m\n", 1),
+            "\t^[[4m" + text(table())[1:].replace("\n", "^[[0m\n", 1),
+            "".join(f"{i:6}\t{line}\n" for i, line in enumerate(text(table()).splitlines(), start=1)),
+            "".join(f"> > {line}\n" for line in text(table()).splitlines()),
+            "".join(f"gpu-1  | {line}\n" for line in text(table()).splitlines()),
+            text(table()).replace(" ", "\u00a0"),
             "[me@host ~]$ nvidia-smi topo -m\n" + text(table()),
             "<me@host> nvidia-smi topo -m\n" + text(table()),
             "{container} $ nvidia-smi topo -m\n" + text(table()),
@@ -326,6 +335,26 @@ class TestModelAndRates:
         assert any("no NVLink is listed" in each for each in reading.warnings)
         assert any("gpu=h800 sets rates only" in each for each in reading.warnings) == ("gpu" in options)
 
+    def test_a_model_of_another_maker_is_refused(self) -> None:
+        assert "which AMD makes" in refused(text(table(4, 4)), gpu="mi300x")
+        assert "which NVIDIA makes" in refused(ROCM.decode(), gpu="h100")
+
+    def test_a_model_with_more_links_than_the_matrix_is_told(self) -> None:
+        warnings = parsed(text(table(8, 8, link="NV12")), gpu="h100").warnings
+        assert any("12 links each where model h100 has 18" in each for each in warnings)
+
+    @pytest.mark.parametrize(
+        ("gpus", "link", "words"),
+        [
+            (8, "NV18", "18 links per GPU are taken for model h100 (b200, b300 would show as many)"),
+            (8, "NV8", "8 links per GPU are taken for model a800 (h800 would show as many)"),
+            (4, "NV4", "12 links per GPU are taken for model a100, and its rates"),
+            (2, "NV4", "4 links per GPU are taken for model v100 (p100, a6000 would show as many)"),
+        ],
+    )
+    def test_a_guess_names_what_else_it_could_be(self, gpus: int, link: str, words: str) -> None:
+        assert any(words in each for each in read(text(table(gpus, 0, link=link)).encode()).warnings)
+
     def test_gpus_said_to_have_no_links_are_not_told_again(self) -> None:
         reading = read(text(table(4, 4, link="NODE")).encode(), options={"gpu": "pcie"})
         assert not any("no NVLink" in each for each in reading.warnings)
@@ -350,6 +379,8 @@ class TestOtherTexts:
             ("Machine (2015GB total)\n  Package L#0\n", ["lstopo", "`nvidia-smi topo -m`"]),
             ("| NVIDIA-SMI 535.104.05   Driver Version: 535 |\n", ["overview", "`nvidia-smi topo -m`"]),
             ("[me@host ~]$ ls\n", ["JSON"]),
+            ('{"system": {"(Topology) Weight between DRM devices 0 and 1": "15"}}', ["JSON of rocm-smi"]),
+            ('[{"gpu": 0, "links": [{"gpu": 1, "link_type": "XGMI"}]}]', ["JSON of amd-smi"]),
         ],
     )
     def test_are_named(self, source: str, words: list[str]) -> None:

@@ -65,6 +65,11 @@ def link_gpus(
         return
     if options.gpu is not None:
         complete_with_model(graph, [gpu.id for gpu in gpus], options.gpu, options=options, where=file)
+        if any(gpu.element is not None for gpu in gpus):
+            log.add(
+                f"no NVLink or xGMI link is listed: those of a board of {len(gpus)} GPUs of model {options.gpu.name} "
+                "are taken"
+            )
     elif not options.no_gpu_links:
         if all(gpu.element is None for gpu in gpus):
             msg = (

@@ -123,6 +123,7 @@ class _NvidiaSmiReader:
         self.gpus = [device for device in matrix.devices if is_gpu(device)]
         self.nvlinks: dict[tuple[str, str], int] = {}
         self.pairs: dict[tuple[str, str], Distance] = {}
+        self.numa: dict[str, int] = {}
         found = (_LEGEND.fullmatch(line.text) for line in lines[matrix.end :])
         self.legend = {match[1]: match[2] for match in found if match is not None}
         self.named = None if options.gpu is not None else named_model(lines, NVIDIA_NAMES, log)
@@ -130,6 +131,7 @@ class _NvidiaSmiReader:
 
     def read(self) -> tuple[Topology, tuple[str, ...]]:
         self.read_cells()
+        self.numa = self.numa_nodes()
         nodes = {
             gpu: self.graph.add(gpu.lower(), MachinePart.GPU, host=self.name, rank=rank)
             for rank, gpu in enumerate(self.gpus)
@@ -222,6 +224,12 @@ class _NvidiaSmiReader:
                 + rates_only
             )
         if self.options.gpu is not None:
+            if self.options.gpu.xgmi:
+                msg = (
+                    f"expected a model of NVIDIA for the matrix of {self.file}, found gpu={self.options.gpu.name}, "
+                    "which AMD makes: name another."
+                )
+                raise InputError(msg)
             return self.options.gpu
         if self.named is not None:
             self.log.add(
@@ -237,7 +245,15 @@ class _NvidiaSmiReader:
         row_sum = max((sum(self.row(gpu).values()) for gpu in self.gpus), default=0)
         links = row_sum if row_sum <= _MOST_LINKS else most
         model = GPU_MODELS[next(name for limit, name in _BY_LINKS if links <= limit)]
-        self.tell_guess(f"{links} links per GPU are taken for model {model.name}", "the GPU model")
+        if row_sum > _MOST_LINKS and links == GPU_MODELS["a800"].links:
+            model = GPU_MODELS["a800"]
+        others = [
+            other.name
+            for other in GPU_MODELS.values()
+            if other.links == links and not other.xgmi and other.link != model.link
+        ]
+        also = f" ({', '.join(others)} would show as many)" if others else ""
+        self.tell_guess(f"{links} links per GPU are taken for model {model.name}{also}", "the GPU model")
         return model
 
     def tell_guess(self, guess: str, unknown: str) -> None:
@@ -247,7 +263,10 @@ class _NvidiaSmiReader:
         rates = {
             "gpu_link_gb_per_s": ("NVLink", bool(self.nvlinks) and not options.no_gpu_links),
             "pcie_gb_per_s": ("PCIe", True),
-            "socket_gb_per_s": ("sockets", Distance.SOCKETS in self.pairs.values()),
+            "socket_gb_per_s": (
+                "sockets",
+                Distance.SOCKETS in self.pairs.values() or len(set(self.numa.values())) > 1,
+            ),
             "nic_gb_per_s": ("NICs", nics),
         }
         assumed = [name for key, (name, used) in rates.items() if used and getattr(options, key) is None]
@@ -308,6 +327,11 @@ class _NvidiaSmiReader:
             "nvswitch", MachinePart.GPU_SWITCH, host=self.name, in_network=model.multicast
         )
         most = max(uplinks.values())
+        if most < model.links and (self.options.gpu is not None or self.named is not None):
+            self.log.add(
+                f"the GPUs have {most} links each where model {model.name} has {model.links}: is it another model, or "
+                "degraded?"
+            )
         for gpu, links in uplinks.items():
             self.graph.connect(nodes[gpu], switch, links * rate)
             if links < most:
@@ -318,7 +342,7 @@ class _NvidiaSmiReader:
 
     def attach(self, nodes: dict[str, str], model: GpuModel) -> None:
         rates = PcieRates.of(model, self.options)
-        done = attach(self.graph, nodes, self.pairs, host=self.name, numa=self.numa(), rates=rates)
+        done = attach(self.graph, nodes, self.pairs, host=self.name, numa=self.numa, rates=rates)
         if done.far:
             shown = ", ".join(nodes[device] for device in done.far[:8]) + (
                 " ..." if len(done.far) > 8 else ""
@@ -334,7 +358,7 @@ class _NvidiaSmiReader:
                 self.matrix.lines[a],
             )
 
-    def numa(self) -> dict[str, int]:
+    def numa_nodes(self) -> dict[str, int]:
         """NUMA node of each GPU; where the text has only CPU lists, equal lists count as one node."""
         result: dict[str, int] = {}
         lists: dict[str, int] = {}

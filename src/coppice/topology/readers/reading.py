@@ -17,11 +17,15 @@ __all__ = ["ReadOptions", "Reading", "TopologyFormat", "WarningLog", "checked_id
 
 
 _MAX_BYTES = 256 * 2**20
-_COLOURS = rb"(?:\x1b\[[0-9;]*m|[ \t])"
+_COLOURS = rb"(?:[^\n ]{0,6}\[[0-9;]{0,8}m|[ \t])"
 _MATRIX = re.compile(
-    rb"^" + _COLOURS + rb"*GPU[0-9]+[ \t\x1b]"
-    rb"|^[^\n]{1,80}[ \t]GPU0" + _COLOURS + rb"+(?:GPU1|NIC0|CPU Affinity|mlx5_0)",
+    rb"^" + _COLOURS + rb"*GPU[0-9]+(?:[ \t\x1b]|\[[0-9;]{0,8}m)"
+    rb"|^[^\n]{1,80}[ \t:]GPU0" + _COLOURS + rb"+(?:GPU1|NIC0|CPU Affinity|mlx5_0)",
     re.ASCII | re.MULTILINE,
+)
+_FOREIGN_JSON = (
+    (rb'"\(Topology\)', "JSON of rocm-smi", "the text of `rocm-smi --showtopo`"),
+    (rb'"link_type"\s*:', "JSON of amd-smi", "the text of `rocm-smi --showtopo`"),
 )
 _FOREIGN = (
     (rb"^(?:WEIGHT|LINK TYPE) TABLE:", "the output of `amd-smi topology`", "`rocm-smi --showtopo`"),
@@ -80,6 +84,11 @@ def sniff(data: bytes, *, file: str) -> TopologyFormat:
         InputError: If it is none of the formats, or too large for its format.
     """
     found = _recognised(data, file=file)
+    if found is TopologyFormat.JSON and b'"nodes"' not in data[:_HEAD]:
+        for pattern, what, instead in _FOREIGN_JSON:
+            if re.search(pattern, data[:_HEAD]):
+                msg = f"{file} is {what}, which is not read: give {instead}."
+                raise InputError(msg)
     if found is None:
         known = ", ".join(form.value for form in TopologyFormat)
         msg = f"{file} is {_impression(data)}: expected one of {known}."

@@ -143,6 +143,12 @@ class _RocmSmiReader:
     def model(self, direct: list[tuple[str, str]]) -> GpuModel:
         """The GPU model, given, named in the text around the tables, or guessed from their shape."""
         if self.options.gpu is not None:
+            if not self.options.gpu.xgmi:
+                msg = (
+                    f"expected a model of AMD for the tables of {self.file}, found gpu={self.options.gpu.name}, which "
+                    "NVIDIA makes: name another."
+                )
+                raise InputError(msg)
             return self.options.gpu
         if self.named is not None:
             self.log.add(
@@ -161,8 +167,8 @@ class _RocmSmiReader:
         sockets = len(set(self.numa_nodes.values())) > 1 and options.socket_gb_per_s is None
         assumed = [
             *(["xGMI"] if direct and options.gpu_link_gb_per_s is None else []),
-            *(["PCIe"] if options.pcie_gb_per_s is None else []),
-            *(["sockets"] if sockets else []),
+            *(["PCIe"] if options.pcie_gb_per_s is None and name != "mi300a" else []),
+            *(["sockets"] if sockets and name != "mi300a" else []),
         ]
         if assumed and direct:
             self.log.add(

@@ -18,7 +18,10 @@ from coppice.topology.readers.reading import WarningLog
 
 __all__ = ["Matrix", "SmiLine", "is_gpu", "parse_matrices", "text_lines"]
 
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
+_ESCAPE = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]"
+    r"|(?:\ufffd|\u241b|\^\[|\\u001b|\\x1b|\\033|\\e)?\[[0-9;]{0,8}m"  # colours whose escape was lost in a report
+)
 _GPU = re.compile(r"GPU\[?([0-9]{1,4})\]?")
 _GLUED_NAMES = re.compile(r"(?:GPU|NIC)[0-9]{1,4}")
 _TITLE = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
@@ -83,7 +86,7 @@ def text_lines(data: bytes, *, file: str) -> list[SmiLine]:
             "file?"
         )
         raise InputError(msg)
-    plain = [_ESCAPE.sub("", line) for line in lines]
+    plain = [_ESCAPE.sub("", line.replace("\u00a0", " ")) for line in lines]
     prefix = next((found for line in plain if (found := _prefix(line)) is not None), None)
     if prefix is not None:
         plain = [prefix.sub("", line, count=1) for line in plain]
