@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+import pytest
+
+from coppice.decoding import JSON_FAULTS, json_fault
+
 
 def test_types_are_met_by_one_thread_at_a_time() -> None:
     """msgspec 0.22 crashes where two threads decode a type for the first time at once."""
@@ -18,6 +23,30 @@ def test_types_are_met_by_one_thread_at_a_time() -> None:
             assert (
                 "decodable(" in line or ">>>" in line or "Decoder(list," in line or file.name == "decoding.py"
             ), f"{file.name}: {found.group()} without decodable"
+
+
+def test_what_is_wrong_with_json_has_a_line_and_a_column() -> None:
+    """Nobody finds a byte; so no message takes the words of msgspec as they are."""
+    for file in (Path(__file__).parents[1] / "src").rglob("*.py"):
+        text = file.read_text()
+        for found in re.finditer(r"except [^\n]*(msgspec\.DecodeError|JSON_FAULTS)[^\n]* as error:\n", text):
+            assert "json_fault(" in text[found.end() : found.end() + 400], (
+                f"{file.name}: {found.group().strip()}"
+            )
+    for text, words in (
+        (b'{"a":\n  1 2}', "not JSON: expected ',' or '}' at line 2, column 5"),
+        ('{"\u00e4\u00f6": nan}', "not JSON: nan, which JSON has no number for, at line 1, column 8"),
+        (b'{"a": -Infinity}', "not JSON: -Infinity, which JSON has no number for, at line 1, column 7"),
+        (b'{"a": [1, 2,]}', "not JSON: trailing comma in array at line 1, column 13"),
+        (b"[1]\n\nmore", "not JSON: trailing characters at line 3, column 1"),
+        (b"\xef\xbb\xbf{}", "not JSON: a byte order mark at line 1, column 1"),
+        (b" \n", "not JSON: empty"),
+        (b"[\n[", "not JSON: cut off at line 2, column 2"),
+        (b'["\xc3\xa4\xff"]', "not JSON: not UTF-8 text at line 1, column 4"),
+    ):
+        with pytest.raises(JSON_FAULTS) as caught:
+            msgspec.json.decode(text)
+        assert json_fault(caught.value, text) == words
 
 
 def test_threads_may_decode_a_type_for_the_first_time_at_once() -> None:

@@ -1,13 +1,17 @@
-"""Types that several threads may decode at once."""
+"""JSON of foreign files: types that several threads may decode at once, and what is wrong, with its line and column."""
 
 from __future__ import annotations
 
+import re
 from threading import Lock
 from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["decodable"]
+__all__ = ["JSON_FAULTS", "decodable", "json_fault"]
+
+JSON_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding a JSON text may raise."""
 
 _Kind = TypeVar("_Kind")
 _MEETING = Lock()
@@ -28,3 +32,67 @@ def decodable(kind: _Kind) -> _Kind:
             msgspec.json.Decoder(kind)
             _MET.add(kind)
     return kind
+
+
+_BYTE = re.compile(r"^JSON is malformed: (?P<what>.*) \(byte (?P<byte>\d+)\)$")
+_NO_NUMBER = re.compile(rb"[+-]?(inf(inity)?|nan)\b", re.IGNORECASE)
+
+
+def json_fault(error: Exception, data: bytes | str) -> str:
+    r"""What is wrong with a JSON text, in a few words; a place in the text is its line and column.
+
+    Args:
+        error: What decoding it raised, one of ``JSON_FAULTS``.
+        data: The text.
+
+    Examples:
+        >>> def fault(text):
+        ...     try:
+        ...         msgspec.json.decode(text)
+        ...     except JSON_FAULTS as error:
+        ...         return json_fault(error, text)
+        >>> fault(b'{"rate":\n 1e3 GB}')
+        "not JSON: expected ',' or '}' at line 2, column 6"
+        >>> fault(b'{"rate":\n inf}')
+        'not JSON: inf, which JSON has no number for, at line 2, column 2'
+        >>> fault(b'{"rate": ')
+        'not JSON: cut off at line 1, column 10'
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    if isinstance(error, RecursionError):
+        return "nested beyond reason"
+    if isinstance(error, UnicodeDecodeError):
+        return _not_utf8(raw)
+    if isinstance(error, msgspec.ValidationError):
+        return str(error)
+    if "truncated" in str(error):
+        return f"not JSON: {'empty' if not raw.strip() else f'cut off at {_place(raw, len(raw))}'}"
+    found = _BYTE.match(str(error))
+    if found is None:
+        return f"not JSON: {error}"
+    at = int(found["byte"])
+    if raw.startswith(b"\xef\xbb\xbf") and at == 0:
+        return "not JSON: a byte order mark at line 1, column 1"
+    number = next(filter(None, (_NO_NUMBER.match(raw, begin) for begin in (at, at - 1) if begin >= 0)), None)
+    if number is not None:
+        return (
+            f"not JSON: {number[0].decode()}, which JSON has no number for, at {_place(raw, number.start())}"
+        )
+    return f"not JSON: {found['what']} at {_place(raw, at)}"
+
+
+def _place(raw: bytes, at: int) -> str:
+    """Line and column of a byte, counted from 1; columns are characters."""
+    begin = raw.rfind(b"\n", 0, at) + 1
+    column = len(raw[begin:at].decode("utf-8", "replace")) + 1
+    line = raw.count(b"\n", 0, at) + 1
+    return f"line {line}, column {column}"
+
+
+def _not_utf8(raw: bytes) -> str:
+    """The first byte that is no text in UTF-8; what raised may have counted from the start of a string."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return f"not JSON: not UTF-8 text at {_place(raw, error.start)}"
+    return "not JSON: not UTF-8 text"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coppice.cli.train.asked import parse_degrees
 from coppice.errors import InputError
 from coppice.iteration.job import read_job
 from coppice.iteration.job.file import job_keys, parse_job_record
@@ -108,11 +109,11 @@ def test_what_is_left_out() -> None:
     [
         (
             "[layout]\ntp = 0",
-            "`layout.tp`: expected an integer of 1 or more (tensor parallelism), found 0 in job.toml",
+            "`layout.tp`: expected an integer from 1 to 1,000,000,000 (tensor parallelism), found 0 in job.toml",
         ),
         (
             "[layout]\ntp = 2.5",
-            "`layout.tp`: expected an integer of 1 or more (tensor parallelism), found 2.5",
+            "`layout.tp`: expected an integer from 1 to 1,000,000,000 (tensor parallelism), found 2.5",
         ),
         ("[layout]\nfused_attention = 1", "`layout.fused_attention`: expected true or false"),
         (
@@ -131,8 +132,36 @@ def test_what_is_left_out() -> None:
         ("[layout]\nhidden = 2", "found an unknown one in job.toml: write it under [model]"),
         ("layout = 3", "`layout`: expected a table, found 3"),
         ("[layout\n", "expected TOML in job.toml, found otherwise"),
-        ("[model]\ncapacity_factor = -1", "`model.capacity_factor`: expected a number of 0 or more"),
+        ("[model]\ncapacity_factor = -1", "`model.capacity_factor`: expected a number from 0 to 1,000,000"),
         ("[run]\nprecision = 0", "`run.precision`: expected a number above 0"),
+        ("[run]\nprecision = inf", "`run.precision`: expected a number above 0 and up to 1000"),
+        ("[run]\nprecision = nan", "`run.precision`: expected a number above 0 and up to 1000"),
+        ("[model]\nlayers = 1000000000000", "`model.layers`: expected an integer from 1 to 100,000"),
+        (
+            "[layout]\nglobal_batch = 100000000000000000000000000",
+            "`layout.global_batch`: expected an integer from 1 to 1,000,000,000",
+        ),
+        (
+            GPT + CLUSTER + "[layout]\ntp = 8\npp = 2\nglobal_batch = 1000000",
+            "found 2,000,000 (1,000,000 micro-batches on 2 stages): raise micro_batch, or lower global_batch",
+        ),
+        (
+            '[model]\nname = "vgg-16"\n' + CLUSTER + "[layout]\nglobal_batch = 16000000",
+            "found 1,000,000 (1,000,000 micro-batches on 1 stages)",
+        ),
+        (GPT + CLUSTER + "[layout]\nchunks = 4", "found 4 with pp 1: raise pp, or leave chunks out"),
+        (
+            '[model]\nname = "mixtral-8x7b"\nfirst_dense = 33\n' + CLUSTER,
+            "expected a layer with experts, found none of 32: lower `expert_every` (1) or `first_dense` (33)",
+        ),
+        (
+            '[model]\nname = "gpt-7.5b"\nfirst_dense = 40\n' + CLUSTER,
+            "`model.first_dense`: expected a model with experts, found none: give `model.experts`",
+        ),
+        (
+            '[model]\nname = "bloom"\nlayers = 70\nhidden = 14336\n' + CLUSTER,
+            "or give `model.heads`, `model.ffn`, `model.seq`, `model.vocab` as well",
+        ),
         ("[cluster]\nmixed = [{boxes = 2}]", "missing required field `topology`"),
         ("[cluster]\nmixed = 3", "`cluster.mixed`: expected an array of tables"),
         (GPT, "`cluster.topology`: expected a preset or file, or `cluster.mixed`, found neither"),
@@ -145,8 +174,14 @@ def test_what_is_left_out() -> None:
         ),
         (GPT + CLUSTER + "[layout]\ntp = 3", "expected tp x pp x cp that divides 16 GPUs, found 3"),
         (GPT + CLUSTER + "[layout]\ntp = 2\ndp = 2", "whose product is the 16 GPUs of 2 x dgx-a100, found 4"),
-        (GPT + CLUSTER + "[layout]\npp = 16\n", "stages that divide 36 layers, found 16 x 1"),
-        (GPT + CLUSTER + "[layout]\nep = 4\n", "expected ep that divides 0 experts, found 4"),
+        (
+            GPT + CLUSTER + "[layout]\npp = 16\n",
+            "stages that divide 36 layers, found 16 x 1: take pp x chunks of 1, 2, 3, 4, 6, 9, 12, 18, 36, or estimate with 48",
+        ),
+        (
+            GPT + CLUSTER + "[layout]\nep = 4\n",
+            "expected a model with experts for ep 4, found none: leave ep out",
+        ),
         (GPT + CLUSTER + "[layout]\nep = 3\n", "expected ep that divides 16 replicas (dp x cp), found 3"),
         (GPT + CLUSTER + "[layout]\nglobal_batch = 7\n", "multiple of 1 sequences x 16 replicas, found 7"),
         (
@@ -172,6 +207,41 @@ def test_what_is_wrong_is_one_sentence_with_the_key(text: str, words: str) -> No
         job(text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "billions"),
+    [
+        # BLOOM, Falcon 40B and GPT-NeoX 20B as their papers have them.
+        (
+            'name = "bloom"\nlayers = 70\nhidden = 14336\nheads = 112\nffn = 57344\nseq = 2048\nvocab = 250880\n',
+            176.2,
+        ),
+        (
+            (
+                'name = "falcon-40b"\nlayers = 60\nhidden = 8192\nheads = 128\nkv_heads = 8\nffn = 32768\nseq = 2048\n'
+                "vocab = 65024\nhead_width = 64\n"
+            ),
+            41.3,
+        ),
+        (
+            (
+                'name = "gpt-neox-20b"\nlayers = 44\nhidden = 6144\nheads = 64\nffn = 24576\nseq = 2048\n'
+                "vocab = 50432\ntied = false\n"
+            ),
+            20.6,
+        ),
+    ],
+)
+def test_a_model_that_is_told_in_full_has_a_name_of_its_own(numbers: str, billions: float) -> None:
+    found = job(f"[model]\n{numbers}" + CLUSTER)
+    assert found.name == numbers.split('"')[1]
+    assert found.model.parameters / 1e9 == pytest.approx(billions, abs=0.15)
+
+
+def test_a_degree_is_given_once() -> None:
+    with pytest.raises(InputError, match=r"found tp twice in 'tp=4,tp=8'"):
+        parse_degrees("tp=4,tp=8")
 
 
 def test_files_are_looked_for_beside_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_threads_wait_for_each_other(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b"[]", "with traceEvents"),
-        (b"{", "found otherwise"),
+        (b"{", "not JSON: cut off at line 1, column 2"),
         (b"\x1f\x8bnothing", "a whole gzip file"),
         (b'{"traceEvents": []}', "expected operations of a GPU"),
     ],
@@ -155,5 +155,130 @@ def test_one_step_of_several(tmp_path: Path) -> None:
 def test_a_trace_that_is_cut_off(tmp_path: Path) -> None:
     path = written(tmp_path / "trace.json", EVENTS)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(InputError, match="cut off; let the profiler finish"):
+    with pytest.raises(InputError, match=r"not JSON: cut off at line 1, column \d+; let the profiler finish"):
         read_kineto(path)
+
+
+OLD = """{
+"schemaVersion": 1,
+"traceEvents": [
+{ "ph": "X", "cat": "Operator", "name": "aten::copy_", "pid": 41, "tid": "41", "ts": 1609459200000000, "dur": 40 },
+{ "ph": "X", "cat": "Runtime", "name": "cudaMemcpyAsync", "pid": 41, "tid": "87", "ts": 1609459200000010, "dur": 20,
+  "args": { "correlation": 11 } },
+{ "ph": "X", "cat": "Memcpy", "name": "Memcpy HtoD inf", "pid": 0, "tid": "stream 7", "ts": 1609459200000025, "dur": 0,
+  "args": { "correlation": 11, "memory bandwidth (GB/s)": inf, "more": [-Infinity, NaN] } },
+{ "ph": "X", "cat": "Runtime", "name": "cudaLaunchKernel", "pid": 41, "tid": "87", "ts": 1609459200000040, "dur": 9,
+  "args": { "correlation": 12 } },
+{ "ph": "X", "cat": "Kernel", "name": "volta_sgemm", "pid": 0, "tid": "stream 7", "ts": 1609459200000052, "dur": 310,
+  "args": { "correlation": 12 } },
+{ "ph": "i", "s": "g", "name": "Iteration Start", "pid": "Traces", "tid": "Trace", "ts": 1609459200000000 }
+]}"""
+
+
+def test_traces_of_2021_with_numbers_that_json_does_not_have(tmp_path: Path) -> None:
+    """Categories with capitals, streams as names of threads, and ``inf``; a string with such a word is not touched."""
+    path = tmp_path / "old.json"
+    path.write_text(OLD)
+    trace = read_kineto(path)
+    assert [(each[1] - each[0], each[2], each[4]) for each in trace.operations] == [
+        (0.0, "stream 7", "Memcpy HtoD inf"),
+        (310.0, "stream 7", "volta_sgemm"),
+    ]
+    assert [each[5] for each in trace.operations] == [0, 1]
+    assert trace.notes == (
+        "not JSON: inf, which JSON has no number for, at line 8, column 59: 3 numbers like it read as missing",
+    )
+
+
+def test_what_is_no_json_is_told_with_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    for text, words in (
+        (
+            '{"traceEvents": [\n {"name": "a "quote" in it"}]}',
+            r"not JSON: expected ',' or '\}' at line 2, column 15",
+        ),
+        ('{"traceEvents": [\n {"name": "a"},]}', r"not JSON: trailing comma in array at line 2, column 16"),
+        ('{"traceEvents": [{"ts": inf, "dur": }]}', r"at line 1, column \d+; also not JSON: inf"),
+        ('{"traceEvents": [], "traceEvents": []}', r"one list of events \(traceEvents\) .* found 2"),
+        ('{"traceEvents": [{"ph": "X", "ts": "soon"}]}', r"\$\.traceEvents\[0\]\.ts"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=words):
+            read_kineto(path)
+    path.write_bytes(b'{"traceEvents": [\n{"name": "\xff"}]}')
+    with pytest.raises(InputError, match="not JSON: not UTF-8 text at line 2, column 11"):
+        read_kineto(path)
+    whole = gzip.compress(json.dumps({"traceEvents": EVENTS}).encode())
+    for packed in (whole[:-12], whole[:60] + b"\x00" * 30 + whole[90:]):
+        path.write_bytes(packed)
+        with pytest.raises(InputError, match=r"a whole gzip file .* copy it again"):
+            read_kineto(path)
+
+
+def test_a_stream_is_never_busy_for_longer_than_anything_runs_on_it(tmp_path: Path) -> None:
+    """Two kernels overlap by 15 us, and one lies within another: the stream is busy for the time that they cover."""
+    events = [
+        call("hipLaunchKernel", 1010, 5, 1),
+        call("hipLaunchKernel", 1040, 5, 2),
+        kernel("Cijk_MT256x256", 1030, 320, 1),
+        kernel("elementwise", 1335, 60, 2),
+        kernel("within", 1340, 10, 3),
+    ]
+    trace = read_kineto(written(tmp_path / "trace.json", events))
+    assert trace.busy_us()["compute"] == pytest.approx(365.0)
+    assert sum(end - begin for begin, end, *_ in trace.operations) == pytest.approx(365.0)
+    assert 1e6 * trace.replay().seconds == pytest.approx(385.0)
+    assert trace.notes == (
+        "2 operations began before what is ahead on the stream had ended, by 25 us in all: counted from its end",
+    )
+
+
+def test_times_as_text_are_times(tmp_path: Path) -> None:
+    """They keep nanoseconds, which absolute times in 64-bit numbers would not."""
+    before = read_kineto(written(tmp_path / "plain.json", EVENTS))
+    told = [{**each, "ts": f"{1708420466101000 + int(each['ts'])}.125"} for each in EVENTS]
+    found = read_kineto(written(tmp_path / "text.json", told))
+    assert (found.operations, found.calls, found.profiled) == (
+        before.operations,
+        before.calls,
+        before.profiled,
+    )
+    bare = (tmp_path / "text.json").read_text().replace('"ts": "', '"ts": ').replace('.125"', ".125")
+    (tmp_path / "long.json").write_text(bare)
+    assert read_kineto(tmp_path / "long.json").operations == before.operations
+
+
+def test_events_that_are_not_as_they_should_be_are_told(tmp_path: Path) -> None:
+    odd = [
+        {**kernel("negative", 2000, -3, 9)},
+        {key: value for key, value in kernel("timeless", 0, 5, 9).items() if key != "ts"},
+        {key: value for key, value in kernel("endless", 2100, 5, 9).items() if key != "dur"},
+        {**kernel("strange", 2200, 5, 9), "cat": "npu_kernel"},
+        {**kernel("apart", 2300, 5, 9), "ph": "B"},
+    ]
+    trace = read_kineto(written(tmp_path / "trace.json", [*EVENTS, *odd]))
+    assert len(trace.operations) == 6
+    assert min(end - begin for begin, end, *_ in trace.operations) == 0.0
+    assert [note.split(" (first")[0] for note in trace.notes] == [
+        "1 event of a negative length (`dur`) count as 0 us long",
+        "1 event without a time (`ts`) are left out",
+        "1 event without a length (`dur`) count as 0 us long",
+        "1 event that begin and end apart (ph B, E) are left out",
+        "1 event of categories unknown here are left aside: npu_kernel (1)",
+    ]
+
+
+def test_nothing_on_a_device_several_devices_and_several_ranks(tmp_path: Path) -> None:
+    operator = {**STEP, "cat": "cpu_op", "name": "aten::linear"}
+    with pytest.raises(InputError, match=r"nothing ran on a device: profile with ProfilerActivity\.CUDA"):
+        read_kineto(written(tmp_path / "cpu.json", [operator]))
+    devices = [kernel("gemm", 1000, 50, number) for number in (0, 1)]
+    for number, each in enumerate(devices):
+        each["args"]["device"] = number
+    trace = read_kineto(written(tmp_path / "devices.json", devices))
+    assert [each[2] for each in trace.operations] == ["device 0 stream 7", "device 1 stream 7"]
+    assert trace.notes == ()
+    assert 1e6 * trace.replay().seconds == pytest.approx(50.0)
+    ranks = [{**call("cudaLaunchKernel", 1000, 5, 1), "pid": pid} for pid in (10, 11)]
+    with pytest.raises(InputError, match=r"launches of processes 10 and 11 .* trace of each rank by itself"):
+        read_kineto(written(tmp_path / "ranks.json", [*ranks, kernel("gemm", 1010, 50, 1)]))

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.decoding import JSON_FAULTS, json_fault
 from coppice.errors import InputError
 from coppice.files import read_text
 
@@ -85,8 +86,8 @@ def _rows(text: str, where: str) -> list[list[Fraction]]:
     if text.lstrip().startswith("["):
         try:
             loaded: list[Any] = msgspec.json.Decoder(list, float_hook=str).decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
-            msg = f"expected a JSON list of weights in {where}: {error}."
+        except JSON_FAULTS as error:
+            msg = f"expected a JSON list of weights in {where}, found otherwise: {json_fault(error, text)}."
             raise InputError(msg) from None
         nested = bool(loaded) and all(isinstance(row, list) for row in loaded)
         table = loaded if nested else [loaded]

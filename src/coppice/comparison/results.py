@@ -20,7 +20,7 @@ import msgspec
 from coppice.bounds.problem import Problem
 from coppice.comparison.candidates import AlgorithmVariant
 from coppice.comparison.measurement import SimulatedTime
-from coppice.decoding import decodable
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import AppendedFile
 from coppice.simulation.model import Model
@@ -123,9 +123,10 @@ class ResultsFile(ABC, Generic[Header, Row]):
         for number, line in enumerate(lines, start=2):
             try:
                 result = decoder.decode(line)
-            except msgspec.DecodeError as error:
+            except JSON_FAULTS as error:
                 where = f"{self._path}:{number}"
-                msg = f"{where}: expected {self.rows_are}, found something else ({error}): remove the line."
+                fault = json_fault(error, line)
+                msg = f"{where}: expected {self.rows_are}, found something else ({fault}): remove the line."
                 raise InputError(msg) from None
             self.known[result.key] = result
 

@@ -18,42 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.tasks import TaskGraphBuilder
 from coppice.iteration.totals import ELEMENT_BYTES, CollectiveTotal, collective_totals, standard_collective
-from coppice.iteration.traces.kinds import read_trace_bytes
-from coppice.text import shortened
+from coppice.iteration.traces.profiler import ProfilerEvent, read_profiler_events
+from coppice.text import plural, shortened
 
 __all__ = ["KinetoCollective", "MeasuredTrace", "ProfiledStep", "Replay", "read_kineto"]
 
-_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-_HOST = ("cuda_runtime", "cuda_driver", "hip_runtime")
-_COMMUNICATION = re.compile(r"nccl|rccl|c10d|oneccl", re.IGNORECASE)
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|c10d|oneccl|msccl|hccl|hcom_|nvshmem|multimem_|_shot_all_reduce|cross_device_reduce",
+    re.IGNORECASE,
+)
 _SYNCHRONISES = re.compile(r"(Device|Stream|Event)Synchronize|^cudaMemcpy$|^hipMemcpy$")
 _PAUSE_US = 100.0  # a thread that makes no call for so long may wait for another
 _NEAR_US = 12.0  # an operation that waits for another stream begins so soon after it
-
-
-class _Event(msgspec.Struct):
-    """What is needed of an event."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
-    tid: int | str = 0
-    args: dict[str, Any] = {}
-
-
-class _TraceFile(msgspec.Struct, rename={"events": "traceEvents"}):
-    """The file."""
-
-    events: list[_Event]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +97,15 @@ class MeasuredTrace:
         profiled: The profiled steps.
         operations: Operations of the device: begin, end, stream, whether they communicate, name, call or -1.
         calls: Calls of the runtime: begin, end, thread, whether they synchronise, name.
+        messages: Collectives among the operations.
+        notes: What of the file was left out or changed, in words.
     """
 
     profiled: Sequence[ProfiledStep]
-    operations: Sequence[tuple[float, float, int, bool, str, int]]
+    operations: Sequence[tuple[float, float, str, bool, str, int]]
     calls: Sequence[tuple[float, float, str, bool, str]]
     messages: Sequence[KinetoCollective] = ()
+    notes: Sequence[str] = ()
 
     @property
     def steps(self) -> list[float]:
@@ -169,6 +152,7 @@ class MeasuredTrace:
             operations=kept,
             calls=[self.calls[call] for call in place],
             messages=[each for each in self.messages if (each.begin, each.end) in begins],
+            notes=self.notes,
         )
 
     @property
@@ -236,7 +220,7 @@ def _graph(trace: MeasuredTrace, factors: Mapping[str, float]) -> TaskGraphBuild
     by_end = sorted(range(len(trace.operations)), key=lambda k: trace.operations[k][1])
     ends = [trace.operations[k][1] for k in by_end]
     task_of: dict[int, int] = {}
-    last: dict[int, int] = {}
+    last: dict[str, int] = {}
     for k in order:
         begin, end, stream, communicates, name, call = trace.operations[k]
         after = [] if call < 0 else [launched[call][0]]
@@ -257,7 +241,7 @@ def _graph(trace: MeasuredTrace, factors: Mapping[str, float]) -> TaskGraphBuild
                 after = [graph.add("wait", "wait", -1, wait / 1e6, after=after)]
         kind = "communication" if communicates else "compute"
         task_of[k] = graph.add(
-            name, kind, graph.stream(f"stream {stream}"), (end - begin) * factors[kind] / 1e6, after=after
+            name, kind, graph.stream(stream), (end - begin) * factors[kind] / 1e6, after=after
         )
         last[stream] = k
     for number, k in _awaited(trace).items():
@@ -335,63 +319,96 @@ def read_kineto(path: Path | str) -> MeasuredTrace:
     Raises:
         InputError: If the file is no trace, or no operation of a device is in it.
     """
-    data = read_trace_bytes(path)
-    try:
-        events = msgspec.json.decode(data, type=decodable(_TraceFile)).events
-    except msgspec.DecodeError as error:
-        if "truncated" in str(error):
-            msg = (
-                f"expected a whole trace in {path}, found otherwise: it is cut off; let the profiler finish before the "
-                "program ends, or copy the file again."
-            )
-            raise InputError(msg) from None
-        msg = (
-            f"expected a trace of PyTorch's profiler in {path} (with traceEvents), found otherwise: {error}."
-        )
-        raise InputError(msg) from None
-    whole = [each for each in events if each.ph == "X"]
+    events = read_profiler_events(path)
     calls: list[tuple[float, float, str, bool, str]] = []
     number_of: dict[Any, int] = {}
-    for each in whole:
-        if each.cat in _HOST:
-            number_of[each.args.get("correlation", -1)] = len(calls)
-            waits = bool(_SYNCHRONISES.search(each.name))
-            calls.append((each.ts, each.ts + each.dur, str(each.tid), waits, each.name))
+    for each in events.runtime:
+        number_of[each.told.get("correlation", -1)] = len(calls)
+        calls.append((each.begin, each.end, each.thread, bool(_SYNCHRONISES.search(each.name)), each.name))
+    streams = _streams(events.device)
+    spans, overlaps = _in_turn(events.device, streams)
     operations = [
         (
-            each.ts,
-            each.ts + each.dur,
-            int(each.args.get("stream", 0) or 0),
+            *span,
+            stream,
             bool(_COMMUNICATION.search(each.name)),
             each.name[:80],
-            number_of.get(each.args.get("correlation", -2), -1),
+            number_of.get(each.told.get("correlation", -2), -1),
         )
-        for each in whole
-        if each.cat in _DEVICE
+        for each, stream, span in zip(events.device, streams, spans, strict=True)
     ]
-    if not operations:
-        msg = f"expected operations of a GPU in {path}, found none: profile with ProfilerActivity.CUDA."
-        raise InputError(msg)
-    on_device = {each.tid for each in whole if each.cat in _DEVICE}
+    on_device = {each.thread for each in events.device}
     profiled = [
-        ProfiledStep(number=int(each.name[13:]), begin=each.ts, end=each.ts + each.dur)
-        for each in whole
-        if each.name.startswith("ProfilerStep#") and each.tid not in on_device and each.name[13:].isdigit()
+        ProfiledStep(number=int(each.name[13:]), begin=each.begin, end=each.end)
+        for each in events.other
+        if each.name.startswith("ProfilerStep#") and each.thread not in on_device and each.name[13:].isdigit()
     ]
+    own = {id(each): span for each, span in zip(events.device, spans, strict=True)}
     messages = [
-        _collective(each) for each in whole if each.cat == "kernel" and _COMMUNICATION.search(each.name)
+        _collective(each, own[id(each)]) for each in events.kernels if _COMMUNICATION.search(each.name)
     ]
-    return MeasuredTrace(profiled=profiled, operations=operations, calls=calls, messages=messages)
+    return MeasuredTrace(
+        profiled=profiled,
+        operations=operations,
+        calls=calls,
+        messages=messages,
+        notes=(*events.notes, *overlaps),
+    )
 
 
-def _collective(each: _Event) -> KinetoCollective:
+def _streams(operations: Sequence[ProfilerEvent]) -> list[str]:
+    """The stream of each operation, with its device where there are several."""
+    devices = [str(each.told.get("device", each.process)) for each in operations]
+    several = len(set(devices)) > 1
+    return [
+        f"{f'device {device} ' if several else ''}stream {_stream(each)}"
+        for each, device in zip(operations, devices, strict=True)
+    ]
+
+
+def _stream(each: ProfilerEvent) -> str:
+    """The stream of an operation: as it notes, or by the name of its thread (``stream 7``)."""
+    noted = each.told.get("stream")
+    return str(noted) if noted is not None else each.thread.removeprefix("stream ")
+
+
+def _in_turn(
+    operations: Sequence[ProfilerEvent], streams: Sequence[str]
+) -> tuple[list[tuple[float, float]], list[str]]:
+    """When operations run, one after the other on each stream, and what was cut for that.
+
+    Clocks of a device, or kernels that begin before the one ahead of them has ended (programmatic launches), make
+    events of a stream overlap. What is behind then counts from the end of what is ahead, so that a stream is busy for
+    as long as anything on it was.
+    """
+    spans = [(each.begin, each.end) for each in operations]
+    ended: dict[str, float] = {}
+    cut = []
+    for number in sorted(range(len(spans)), key=lambda each: spans[each]):
+        begin, end = spans[number]
+        before = ended.get(streams[number], begin)
+        if before > begin:
+            cut.append(min(before, end) - begin)
+            begin, end = before, max(before, end)
+            spans[number] = begin, end
+        ended[streams[number]] = end
+    if not cut:
+        return spans, []
+    words = (
+        f"{plural(len(cut), 'operation')} began before what is ahead on the stream had ended, by {sum(cut):.6g} us in "
+        "all: counted from its end"
+    )
+    return spans, [words]
+
+
+def _collective(each: ProfilerEvent, span: tuple[float, float]) -> KinetoCollective:
     """A collective by what its kernel notes; long lists of ranks are cut off by the profiler, so they are not read."""
-    told = each.args
+    told = each.told
     elements = max(_count(told.get("In msg nelems")), _count(told.get("Out msg nelems")))
     name = str(told.get("Collective name", "") or each.name)
     return KinetoCollective(
-        begin=each.ts,
-        end=each.ts + each.dur,
+        begin=span[0],
+        end=span[1],
         collective=standard_collective(name) or "collective",
         group=str(told.get("Process Group Description", "") or told.get("Process Group Name", "")),
         ranks=_count(told.get("Group size")),

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from coppice.decoding import decodable
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import read_bytes
 
@@ -241,10 +241,10 @@ def read_workload(path: Path | str) -> LayerWorkload:
     data = read_bytes(path, what="the workload")
     try:
         record = msgspec.json.decode(data, type=decodable(_LayerFile))
-    except msgspec.DecodeError as error:
+    except JSON_FAULTS as error:
         msg = (
             f"expected a workload in {path} (forward, backward, bytes, bytes_per_second, message_seconds, workers; "
-            f"docs/iteration.md lists more), found otherwise: {error}."
+            f"docs/iteration.md lists more), found otherwise: {json_fault(error, data)}."
         )
         raise InputError(msg) from None
     try:

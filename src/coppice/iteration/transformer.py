@@ -133,7 +133,7 @@ class Transformer:
         if self.experts and self.experts_per_token > self.experts:
             msg = f"expected `experts_per_token` of at most {self.experts} experts, found {self.experts_per_token}."
             raise InputError(msg)
-        if self.experts and not self.expert_layers:
+        if self.experts and self.expert_layers < 1:
             msg = (
                 f"expected a layer with experts, found none of {self.layers}: lower `expert_every` "
                 f"({self.expert_every}) or `first_dense` ({self.first_dense})."

@@ -15,7 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from coppice.collectives import Collective
-from coppice.decoding import decodable
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 
@@ -116,8 +116,9 @@ def decode_rules(data: bytes, *, file: str) -> AlgorithmRules:
     """
     try:
         found = msgspec.json.decode(data, type=decodable(AlgorithmRules))
-    except msgspec.DecodeError as error:
-        msg = f"{file} holds no rules for puts and signals ({error}): `coppice tune export` writes them."
+    except JSON_FAULTS as error:
+        fault = json_fault(error, data)
+        msg = f"{file} holds no rules for puts and signals ({fault}): `coppice tune export` writes them."
         raise InputError(msg) from None
     if (found.format, found.version) != (_FORMAT, 1):
         msg = f"expected {_FORMAT} of version 1 in {file}, found {found.format} of version {found.version}."

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.decoding import decodable
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.files import read_bytes
@@ -298,11 +298,11 @@ def read_jobs(path: Path, *, model: Model, pieces: int | None) -> tuple[list[Job
     Raises:
         InputError: If a file cannot be read or is no such file.
     """
+    data = read_bytes(path, what="the jobs", hint="check the name")
     try:
-        data = read_bytes(path, what="the jobs", hint="check the name")
         document = msgspec.json.decode(data, type=decodable(_JobsFile))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        msg = f"expected jobs as docs/simulation.md describes in {path}, found: {str(error).rstrip('.')}."
+    except JSON_FAULTS as error:
+        msg = f"expected jobs as docs/simulation.md describes in {path}, found: {json_fault(error, data).rstrip('.')}."
         raise InputError(msg) from None
     if (document.format, document.version) != (FORMAT, VERSION):
         found = f"{document.format[:40]!r}, version {document.version}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from coppice.decoding import decodable
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import read_bytes
 from coppice.simulation.model import Model
@@ -132,8 +132,8 @@ def _from_file(path: str | os.PathLike[str]) -> Model:
     data = read_bytes(path)
     try:
         values = msgspec.json.decode(data, type=decodable(dict[str, Any]))
-    except msgspec.DecodeError as error:
-        msg = f"expected {path} to be a model in JSON, found something else ({error})."
+    except JSON_FAULTS as error:
+        msg = f"expected {path} to be a model in JSON, found something else ({json_fault(error, data)})."
         raise InputError(msg) from None
     if (values.pop("format", None), values.pop("version", None)) != (FORMAT, 1):
         msg = f"expected {path} to be of the format {FORMAT!r}, version 1, found something else."

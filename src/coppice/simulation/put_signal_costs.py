@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from coppice.decoding import decodable
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 from coppice.simulation.put_signal import PutSignalCosts
@@ -60,8 +60,9 @@ def read_put_signal_costs(path: str | os.PathLike[str]) -> PutSignalCosts:
     data, name = read_bytes(path, hint="give a file of `coppice probe --costs`"), file_name(path)
     try:
         found = msgspec.json.decode(data, type=decodable(_CostFile))
-    except msgspec.DecodeError as error:
-        msg = f"{name} holds no costs of puts and signals ({error}): `coppice probe --costs` writes them."
+    except JSON_FAULTS as error:
+        fault = json_fault(error, data)
+        msg = f"{name} holds no costs of puts and signals ({fault}): `coppice probe --costs` writes them."
         raise InputError(msg) from None
     if (found.format, found.version) != (_FORMAT, 1):
         msg = f"expected {_FORMAT} of version 1 in {name}, found {found.format} of version {found.version}."

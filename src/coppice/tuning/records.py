@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from coppice.collectives import Collective
-from coppice.decoding import decodable
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import AppendedFile, file_name, read_bytes
 
@@ -143,8 +143,9 @@ def decode_runs(data: bytes, *, file: str) -> tuple[tuple[TimedRun, ...], int]:
             continue
         try:
             run = msgspec.json.decode(line, type=decodable(TimedRun))
-        except msgspec.DecodeError as error:
-            msg = f"{file}:{number} is no measurement of `coppice tune sweep` ({error}): remove the line."
+        except JSON_FAULTS as error:
+            fault = json_fault(error, line)
+            msg = f"{file}:{number} is no measurement of `coppice tune sweep` ({fault}): remove the line."
             raise InputError(msg) from None
         reason = _contradiction(run)
         if reason is not None:

@@ -197,5 +197,8 @@ def parse_degrees(text: str | None, *, option: str = "--parallel") -> dict[str, 
             hint = "" if name in _DEGREES or not name else f": {suggestion(name, _DEGREES)}"
             msg = f"expected {option} such as tp=8,pp=4,dp=2, found {word.strip()!r}{hint or '.'}"
             raise InputError(msg)
+        if _DEGREES[name] in found:
+            msg = f"expected each degree once in {option}, found {name} twice in {text!r}: leave one out."
+            raise InputError(msg)
         found[_DEGREES[name]] = int(value)
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, load_topology, parse_settings
-from coppice.cli.output.render import print_fields, print_json
+from coppice.cli.output.render import print_fields, print_json, print_note
 from coppice.cli.train.collectives import collective_fields, collective_records
 from coppice.errors import InputError
 from coppice.text import plural
@@ -212,9 +212,12 @@ def _show_profile(
                 "collectives": collective_records(totals),
                 "scale": factors,
                 "replay_us": 1e6 * replay.seconds,
+                "notes": list(measured.notes),
             }
         )
         return
+    for note in measured.notes:
+        print_note(f"note: {path.name}: {note}.")
     change = 1e6 * replay.seconds / span - 1
     fields = [
         ("trace", f"{span / 1e3:.6g} ms, {len(measured.operations)} operations of the device"),

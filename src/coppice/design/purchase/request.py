@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from coppice.collectives import Collective
+from coppice.decoding import json_fault
 from coppice.errors import InputError
 from coppice.files import read_bytes
 from coppice.topology.composition.fabric import converted
@@ -254,7 +255,9 @@ def _document(path: str | os.PathLike[str]) -> object:
         )
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         kind = "JSON" if file.suffix == ".json" else "TOML"
-        msg = f"expected {file} to be {kind}, found: {str(error).rstrip('.')}."
+        known = kind == "JSON" and not isinstance(error, tomllib.TOMLDecodeError)
+        fault = json_fault(error, data) if known else str(error).rstrip(".")
+        msg = f"expected {file} to be {kind}, found: {fault}."
         raise InputError(msg) from None
     return document
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from coppice.arguments import shown
 from coppice.collectives import Collective
+from coppice.decoding import JSON_FAULTS, json_fault
 from coppice.errors import InputError
 from coppice.program.memory import Buffer
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
@@ -185,8 +186,8 @@ def parse_put_signal(data: bytes, *, file: str) -> PutSignalFile:
     """
     try:
         tree = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
-        msg = f"{file} is no JSON ({error}): export the plan again."
+    except JSON_FAULTS as error:
+        msg = f"{file} is {json_fault(error, data)}: export the plan again."
         raise InputError(msg) from None
     return _Reader(tree, file).read()
 

@@ -127,11 +127,9 @@ def _words(found: Any) -> str:
     if isinstance(found, kinds.BoolType):
         return "true or false"
     if isinstance(found, kinds.IntType):
-        return "an integer" if found.ge is None else f"an integer of {found.ge} or more"
+        return f"an integer{_range(found)}"
     if isinstance(found, kinds.FloatType):
-        if found.gt is not None:
-            return f"a number above {found.gt:g}"
-        return "a number" if found.ge is None else f"a number of {found.ge:g} or more"
+        return f"a number{_range(found)}"
     if isinstance(found, kinds.LiteralType):
         return "one of " + ", ".join(str(each) for each in found.values)
     if isinstance(found, kinds.DictType):
@@ -139,6 +137,15 @@ def _words(found: Any) -> str:
     if isinstance(found, kinds.ListType):
         return "an array of " + ("strings" if isinstance(found.item_type, kinds.StrType) else "tables")
     return "a string" if isinstance(found, kinds.StrType) else "a table"
+
+
+def _range(found: Any) -> str:
+    """Which numbers of a type are meant."""
+    if found.gt is not None:
+        return f" above {found.gt:g}" if found.le is None else f" above {found.gt:g} and up to {found.le:g}"
+    if found.ge is None:
+        return ""
+    return f" of {found.ge:g} or more" if found.le is None else f" from {found.ge:g} to {found.le:,.0f}"
 
 
 def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from coppice.errors import InputError
 from coppice.iteration.transformer import Layout, Shard, Transformer
 from coppice.iteration.workload.model import LayeredModel
+from coppice.text import shortened
 
 __all__ = ["check_layout"]
+
+_MOST_PASSES = 500_000
+"""Each is a few tasks of a simulation: so many take seconds and less than a gigabyte."""
 
 
 def check_layout(model: Transformer | LayeredModel, layout: Layout, gpus: int, where: str) -> None:
@@ -33,6 +37,13 @@ def check_layout(model: Transformer | LayeredModel, layout: Layout, gpus: int, w
             "`parallel` or `boxes`."
         )
         raise InputError(msg)
+    passes = layout.micro_batches * layout.pipeline * layout.chunks
+    if passes > _MOST_PASSES:
+        msg = (
+            f"expected at most {_MOST_PASSES:,} passes of an iteration, found {passes:,} ({layout.micro_batches:,} "
+            f"micro-batches on {layout.pipeline * layout.chunks} stages): raise micro_batch, or lower global_batch."
+        )
+        raise InputError(msg)
     if isinstance(model, LayeredModel):
         for name in ("tensor", "pipeline", "context", "expert", "chunks"):
             if getattr(layout, name) > 1:
@@ -51,14 +62,25 @@ def check_layout(model: Transformer | LayeredModel, layout: Layout, gpus: int, w
         ("cp", model.seq, "tokens", layout.context),
         ("ep", model.experts, "experts", layout.expert),
     ):
-        if whole % parts or (what == "ep" and parts > max(1, whole)):
+        if what == "ep" and parts > 1 and not whole:
+            msg = f"expected a model with experts for ep {parts}, found none: leave ep out, or give `model.experts`."
+            raise InputError(msg)
+        if whole % parts:
             msg = f"expected {what} that divides {whole} {degree}, found {parts}."
             raise InputError(msg)
+    if layout.chunks > 1 and layout.pipeline == 1:
+        msg = (
+            f"expected chunks of a device in a pipeline, found {layout.chunks} with pp 1: raise pp, or leave chunks "
+            "out."
+        )
+        raise InputError(msg)
     stages = layout.pipeline * layout.chunks
     if model.layers % stages:
+        fit = [each for each in range(1, model.layers + 1) if model.layers % each == 0]
         msg = (
-            f"expected stages that divide {model.layers} layers, found {layout.pipeline} x {layout.chunks}: change pp "
-            "or the chunks of a device."
+            f"expected stages that divide {model.layers} layers, found {layout.pipeline} x {layout.chunks}: take pp x "
+            f"chunks of {shortened(fit, 16)}, or estimate with "
+            f"{-(-model.layers // stages) * stages} layers, which is the pace of the longest stage."
         )
         raise InputError(msg)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from coppice.iteration.estimate import Cluster
 from coppice.iteration.job.fitting import check_layout
 from coppice.iteration.job.record import ClusterTable, JobRecord, LayoutTable, ModelTable, RunTable
 from coppice.iteration.measured.table import DeviceTable, read_device_table
+from coppice.iteration.models import MODELS
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
-from coppice.iteration.workload.catalogue import any_model
+from coppice.iteration.workload.catalogue import LAYERED_MODELS, any_model
 from coppice.iteration.workload.model import LayeredModel
 from coppice.simulation.models import model_of as time_model_of
+from coppice.text import suggestion
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 
@@ -38,6 +40,15 @@ __all__ = [
 TopologyLoader = Callable[[str, int | None, str | None, Mapping[str, object] | None], Topology]
 """Loads a topology by its name, with boxes, rates and parameters of a preset."""
 
+_NEEDED = ("layers", "hidden", "heads", "ffn", "seq", "vocab")
+_OF_EXPERTS = (
+    "experts_per_token",
+    "expert_ffn",
+    "shared_ffn",
+    "expert_every",
+    "first_dense",
+    "capacity_factor",
+)
 _DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep": "expert"}
 
 
@@ -187,12 +198,18 @@ def model_of(table: ModelTable) -> Transformer | LayeredModel:
     name = given.pop("name", None)
     if "gated" in given:
         given["mlp_matrices"] = 3 if given.pop("gated") else 2
-    if name is None:
-        needed = ("layers", "hidden", "heads", "ffn", "seq", "vocab")
-        missing = [each for each in needed if each not in given]
-        if missing:
-            msg = f"`model.{missing[0]}`: expected a number, or a model named by `model.name`, found neither."
-            raise InputError(msg)
+    missing = [f"`model.{each}`" for each in _NEEDED if each not in given]
+    known = name is None or name in MODELS or name in LAYERED_MODELS
+    if known and name is None and missing:
+        msg = f"{missing[0]}: expected a number, or a model named by `model.name`, found neither."
+        raise InputError(msg)
+    if not known and missing and given:
+        msg = (
+            f"`model.name`: expected a known model, or all numbers of one called {name!r}, found neither: "
+            f"{suggestion(str(name), [*MODELS, *LAYERED_MODELS]).rstrip('.')}, or give {', '.join(missing)} as well."
+        )
+        raise InputError(msg)
+    if name is None or not (known or missing):  # a name of one's own, for a model that is told in full
         return _transformer(None, given)
     found = any_model(str(name))
     if isinstance(found, LayeredModel):
@@ -204,12 +221,22 @@ def model_of(table: ModelTable) -> Transformer | LayeredModel:
 
 
 def _transformer(base: Transformer | None, given: Mapping[str, Any]) -> Transformer:
-    """A transformer of these numbers."""
+    """A transformer of these numbers.
+
+    Raises:
+        InputError: If they do not go together, or some are about experts that it has none of.
+    """
     try:
-        return Transformer(**given) if base is None else replace(base, **given)
+        made = Transformer(**given) if base is None else replace(base, **given)
     except InputError as error:
         msg = f"[model]: {error}"
         raise InputError(msg) from None
+    usual = {field.name: field.default for field in fields(Transformer)}
+    idle = [each for each in _OF_EXPERTS if not made.experts and given.get(each, usual[each]) != usual[each]]
+    if idle:
+        msg = f"`model.{idle[0]}`: expected a model with experts, found none: give `model.experts`, or leave it out."
+        raise InputError(msg)
+    return made
 
 
 def machines_of(

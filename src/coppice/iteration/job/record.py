@@ -12,15 +12,17 @@ from msgspec import Meta
 
 __all__ = ["BoxesTable", "ClusterTable", "JobRecord", "LayoutTable", "ModelTable", "RunTable"]
 
-_Count = Annotated[int, Meta(ge=1)]
-_Size = Annotated[int, Meta(ge=0)]
+_MOST = 10**9  # more is a slip of the pen, and takes for ever to count through
+_Count = Annotated[int, Meta(ge=1, le=_MOST)]
+_Size = Annotated[int, Meta(ge=0, le=_MOST)]
+_Layers = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class ModelTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A model: its name, its numbers, or a name and numbers that differ."""
 
     name: Annotated[str, Meta(description="name of a model")] | None = None
-    layers: Annotated[_Count, Meta(description="number of layers")] | None = None
+    layers: Annotated[_Layers, Meta(description="number of layers")] | None = None
     hidden: Annotated[_Count, Meta(description="width of the model")] | None = None
     heads: Annotated[_Count, Meta(description="heads of attention")] | None = None
     kv_heads: Annotated[_Size, Meta(description="heads of keys and values; 0: as many as heads")] | None = (
@@ -43,7 +45,9 @@ class ModelTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     expert_every: Annotated[_Count, Meta(description="every so many layers are mixtures")] | None = None
     first_dense: Annotated[_Size, Meta(description="layers at the start without experts")] | None = None
     capacity_factor: (
-        Annotated[float, Meta(ge=0, description="slots of experts over tokens sent to them; 0: as many")]
+        Annotated[
+            float, Meta(ge=0, le=1e6, description="slots of experts over tokens sent to them; 0: as many")
+        ]
         | None
     ) = None
 
@@ -136,7 +140,8 @@ class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
         | None
     ) = None
     precision: (
-        Annotated[float, Meta(gt=0, description="how much faster products are than with 16 bits")] | None
+        Annotated[float, Meta(gt=0, le=1000, description="how much faster products are than with 16 bits")]
+        | None
     ) = None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from coppice.decoding import decodable
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import read_bytes
 
@@ -194,8 +194,9 @@ def read_device_table(path: Path | str) -> DeviceTable:
     data = read_bytes(path, what="the device file")
     try:
         record = msgspec.json.decode(data, type=decodable(_DeviceFile))
-    except msgspec.DecodeError as error:
-        msg = f"expected a device file in {path} (`coppice train measure` writes one), found otherwise: {error}."
+    except JSON_FAULTS as error:
+        fault = json_fault(error, data)
+        msg = f"expected a device file in {path} (`coppice train measure` writes one), found otherwise: {fault}."
         raise InputError(msg) from None
     if record.format != "coppice-device" or record.version != 1:
         msg = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -39,8 +40,10 @@ def read_trace_bytes(path: Path | str) -> bytes:
         return data
     try:
         return gzip.decompress(data)
-    except (OSError, EOFError) as error:
-        msg = f"expected a whole gzip file in {path}, found otherwise: {error}."
+    except (OSError, EOFError, zlib.error) as error:
+        msg = (
+            f"expected a whole gzip file in {path}, found otherwise: {str(error).rstrip('.')}: copy it again."
+        )
         raise InputError(msg) from None
 
 

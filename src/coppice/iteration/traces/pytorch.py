@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from coppice.decoding import decodable
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.iteration.totals import ELEMENT_BYTES, standard_collective
 from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork
@@ -66,11 +66,12 @@ def pytorch_nodes(data: bytes, *, file: str, rank: int) -> ExecutionTrace:
     """
     try:
         found = msgspec.json.decode(data, type=decodable(_OperatorFile))
-    except msgspec.DecodeError as error:
-        if "truncated" in str(error):
-            msg = f"expected a whole execution trace in {file}, found it cut off: unregister the observer first."
+    except JSON_FAULTS as error:
+        fault = json_fault(error, data)
+        if "cut off" in fault:
+            msg = f"expected a whole execution trace in {file}, found {fault}: unregister the observer first."
             raise InputError(msg) from None
-        msg = f"expected an execution trace of PyTorch in {file} (schema, nodes), found otherwise: {error}."
+        msg = f"expected an execution trace of PyTorch in {file} (schema, nodes), found otherwise: {fault}."
         raise InputError(msg) from None
     sizes = _group_sizes(found.nodes)
     callers = {each.ctrl_deps for each in found.nodes}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.problem import Problem
-from coppice.decoding import decodable
+from coppice.decoding import decodable, json_fault
 from coppice.errors import CheckError, InputError
 from coppice.rows import offsets
 from coppice.schedule.columns import forest_defects, schedule_defects
@@ -121,7 +121,7 @@ def decode_json(data: bytes | msgspec.Raw, kind: Callable[..., _T] | Any, where:
         msg = f"{where}{place.rstrip('`')} is not as a plan has it ({what}): write the plan again."
         raise InputError(msg) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        msg = f"{where} is cut short or damaged ({error}): write the plan again."
+        msg = f"{where} is cut short or damaged ({json_fault(error, bytes(data))}): write the plan again."
         raise InputError(msg) from None
     except RecursionError:
         msg = f"{where} is nested beyond reason: write the plan again."

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import msgspec
 
-from coppice.decoding import decodable
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import read_bytes
 
@@ -75,10 +75,13 @@ def read_profile(path: str, gpus: int, kinds: int, *, crosses: bool) -> LinkProf
     Raises:
         InputError: If the file cannot be read, or is no profile that fits.
     """
+    data = read_bytes(path, what="a link profile")
     try:
-        found = msgspec.json.decode(read_bytes(path, what="a link profile"), type=decodable(LinkProfile))
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        msg = f"{path}: expected a link profile as TACCL reads it, found otherwise: {error}."
+        found = msgspec.json.decode(data, type=decodable(LinkProfile))
+    except JSON_FAULTS as error:
+        msg = (
+            f"{path}: expected a link profile as TACCL reads it, found otherwise: {json_fault(error, data)}."
+        )
         raise InputError(msg) from None
     if found.gpus_per_node != gpus:
         msg = f"{path}: expected $.gpus_per_node to be {gpus}, as the topology has, found {found.gpus_per_node}."

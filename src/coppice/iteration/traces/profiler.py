@@ -1,0 +1,274 @@
+"""Events of PyTorch's profiler, whichever release wrote them: what kind each is, and when it ran.
+
+Since 2020 names of categories, threads and numbers have changed, and files break in known ways: numbers that JSON does
+not have (``inf``), times as text, events without a time, several processes in one file. What can be read is read, and
+what is left out or changed is told in a note; what cannot be told apart is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coppice.decoding import JSON_FAULTS, decodable, json_fault
+from coppice.errors import InputError
+from coppice.iteration.traces.kinds import read_trace_bytes
+from coppice.text import plural, shortened
+
+__all__ = ["ProfilerEvent", "ProfilerEvents", "read_profiler_events"]
+
+_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
+_RUNTIME = frozenset(
+    f"{maker}_{part}"
+    for maker in ("cuda", "hip", "xpu", "mtia", "privateuse1")
+    for part in ("runtime", "driver")
+) | {"runtime"}
+_OTHER = frozenset(
+    {
+        *("operator", "cpu_op", "user_annotation", "gpu_user_annotation", "python_function", "overhead"),
+        *("cpu_instant_event", "external_correlation", "cuda_sync", "cuda_profiler_range", "collective_comm"),
+        *(
+            "fwdbwd",
+            "ac2g",
+            "async_cpu_to_gpu",
+            "trace",
+            "async",
+            "forward_backward",
+            "python",
+            "hip_sync",
+            "",
+        ),
+    }
+)
+_NO_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|[+-]?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE)
+_EVENT_LISTS = re.compile(rb'"traceEvents"\s*:')
+
+
+class _Event(msgspec.Struct):
+    """What is needed of an event."""
+
+    ph: str = ""
+    cat: str = ""
+    name: Any = ""
+    ts: Decimal | None = None
+    dur: Decimal | None = None
+    pid: int | float | str | None = 0
+    tid: int | float | str | None = 0
+    args: dict[str, Any] | None = None
+
+
+class _TraceFile(msgspec.Struct, rename={"events": "traceEvents"}):
+    """The file."""
+
+    events: list[_Event]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilerEvent:
+    """An event that lasts.
+
+    Attributes:
+        name: Its name.
+        begin: When it begins, in microseconds from the first event.
+        end: When it ends.
+        process: Its process, or the device.
+        thread: Its thread, or the stream.
+        told: What it notes (``args``).
+    """
+
+    name: str
+    begin: float
+    end: float
+    process: str
+    thread: str
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilerEvents:
+    """Events of one rank.
+
+    Attributes:
+        device: What ran on the device: kernels, copies.
+        runtime: Calls of the runtime that launched it.
+        other: Everything else: operators, annotations.
+        kernels: Those of ``device`` that are no copies.
+        notes: What was left out or changed, in words.
+    """
+
+    device: Sequence[ProfilerEvent]
+    runtime: Sequence[ProfilerEvent]
+    other: Sequence[ProfilerEvent]
+    kernels: Sequence[ProfilerEvent]
+    notes: Sequence[str] = ()
+
+
+def read_profiler_events(path: Path | str) -> ProfilerEvents:
+    """The events in a file, gzipped or not.
+
+    Raises:
+        InputError: If the file is no such trace, nothing in it ran on a device, or it is of several ranks.
+    """
+    data = read_trace_bytes(path)
+    notes: list[str] = []
+    events = _decoded(data, path, notes)
+    first = min(
+        (each.ts for each in events if each.ts is not None and each.ts.is_finite()), default=Decimal(0)
+    )
+    kinds: dict[str, list[ProfilerEvent]] = {"device": [], "runtime": [], "other": []}
+    kernels: list[ProfilerEvent] = []
+    faults, foreign = _Faults(), Counter[str]()
+    for number, each in enumerate(events):
+        category = each.cat.lower()
+        kind = "device" if category in _DEVICE else "runtime" if category in _RUNTIME else "other"
+        if each.ph != "X":
+            if kind != "other" and each.ph in "BE" and each.ph:
+                faults.add("that begin and end apart (ph B, E) are left out", number, each.name)
+            continue
+        if kind == "other" and category not in _OTHER:
+            foreign[each.cat] += 1
+        if each.ts is None or not each.ts.is_finite():
+            faults.add("without a time (`ts`) are left out", number, each.name)
+            continue
+        length = each.dur
+        if length is None or not length.is_finite():
+            if kind != "other":
+                faults.add("without a length (`dur`) count as 0 us long", number, each.name)
+            length = Decimal(0)
+        elif length < 0:
+            faults.add("of a negative length (`dur`) count as 0 us long", number, each.name)
+            length = Decimal(0)
+        begin = each.ts - first
+        event = ProfilerEvent(
+            name=str(each.name),
+            begin=float(begin),
+            end=float(begin + length),
+            process=str(each.pid),
+            thread=str(each.tid),
+            told=each.args or {},
+        )
+        kinds[kind].append(event)
+        if category == "kernel":
+            kernels.append(event)
+    notes += faults.words()
+    if foreign:
+        names = shortened([f"{name} ({count})" for name, count in foreign.most_common()], 4)
+        notes.append(f"{plural(foreign.total(), 'event')} of categories unknown here are left aside: {names}")
+    if not kinds["device"]:
+        raise InputError(_nothing_ran(path, kinds["runtime"], kinds["other"], notes))
+    _require_one_rank(path, kinds["runtime"])
+    return ProfilerEvents(**kinds, kernels=kernels, notes=notes)
+
+
+class _Faults:
+    """Events that are not as they should be: how many, and where the first is."""
+
+    def __init__(self) -> None:
+        self._count: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+
+    def add(self, what: str, number: int, name: Any) -> None:
+        """One more."""
+        self._count[what] += 1
+        self._first.setdefault(what, f"$.traceEvents[{number}], {str(name)[:40]}")
+
+    def words(self) -> list[str]:
+        """A note for each fault."""
+        return [
+            f"{plural(count, 'event')} {what} (first: {self._first[what]})"
+            for what, count in self._count.items()
+        ]
+
+
+def _decoded(data: bytes, path: Path | str, notes: list[str]) -> list[_Event]:
+    """The events of the text, numbers that JSON does not have read as missing.
+
+    Raises:
+        InputError: If it is no trace.
+    """
+    try:
+        events = msgspec.json.decode(data, type=decodable(_TraceFile)).events
+    except JSON_FAULTS as error:
+        fault = json_fault(error, data)
+        if "JSON has no number for" not in fault:
+            raise InputError(_no_trace(path, data, fault)) from None
+        found: list[int] = []
+
+        def blank(match: re.Match[bytes]) -> bytes:
+            if match[0].startswith(b'"'):
+                return match[0]
+            found.append(match.start())
+            return b'""'.ljust(len(match[0]))  # as long, so that places stay
+
+        repaired = _NO_NUMBER.sub(blank, data)
+        try:
+            events = msgspec.json.decode(repaired, type=decodable(_TraceFile)).events
+        except JSON_FAULTS as other:
+            what = json_fault(other, repaired)
+            raise InputError(_no_trace(path, data, f"{what}; also {fault}")) from None
+        notes.append(f"{fault}: {plural(len(found), 'number')} like it read as missing")
+    lists = len(_EVENT_LISTS.findall(data))
+    if lists > 1:
+        msg = f"expected one list of events (traceEvents) in {path}, found {lists}: keep one of them."
+        raise InputError(msg)
+    return events
+
+
+def _no_trace(path: Path | str, data: bytes, fault: str) -> str:
+    """What is wrong with a file, and what to do."""
+    if "cut off" in fault:
+        return (
+            f"expected a whole trace in {path}, found {fault}; let the profiler finish before the program ends, or "
+            "copy the file again."
+        )
+    if data.lstrip()[:1] == b"[":
+        return (
+            f"expected a trace of PyTorch's profiler in {path} (with traceEvents), found a bare list: export it with "
+            "torch.profiler's export_chrome_trace."
+        )
+    remedy = (
+        "export the trace again, or mend the file there" if "not JSON" in fault else "mend the value there"
+    )
+    return f"expected a trace of PyTorch's profiler in {path} (with traceEvents), found otherwise: {fault}: {remedy}."
+
+
+def _nothing_ran(
+    path: Path | str, runtime: Sequence[ProfilerEvent], other: Sequence[ProfilerEvent], notes: Sequence[str]
+) -> str:
+    """That no operation of a device is there, with what is."""
+    found = [
+        words
+        for count, words in ((len(other), "of the CPU alone"), (len(runtime), "of the runtime"))
+        if count
+    ]
+    there = " and ".join(found)
+    told = f" ({'; '.join(notes)})" if notes else ""
+    what = f"found events {there}, nothing ran on a device{told}" if found else f"found none{told}"
+    return f"expected operations of a GPU in {path}, {what}: profile with ProfilerActivity.CUDA."
+
+
+def _require_one_rank(path: Path | str, runtime: Sequence[ProfilerEvent]) -> None:
+    """That numbers of launches are those of one process.
+
+    Raises:
+        InputError: If two processes launched under one number.
+    """
+    process_of: dict[Any, str] = {}
+    for each in runtime:
+        number = each.told.get("correlation")
+        if number is None:
+            continue
+        other = process_of.setdefault(number, each.process)
+        if other != each.process:
+            msg = (
+                f"expected the trace of one rank in {path}, found launches of processes {other} and {each.process} "
+                f"under the same number ({number}): import the trace of each rank by itself."
+            )
+            raise InputError(msg)
