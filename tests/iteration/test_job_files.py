@@ -176,7 +176,10 @@ def test_what_is_left_out() -> None:
         (GPT + CLUSTER + "[layout]\ntp = 2\ndp = 2", "whose product is the 16 GPUs of 2 x dgx-a100, found 4"),
         (
             GPT + CLUSTER + "[layout]\npp = 16\n",
-            "stages that divide 36 layers, found 16 x 1: take pp x chunks of 1, 2, 3, 4, 6, 9, 12, 18, 36, or estimate with 48",
+            (
+                "stages that divide 36 layers, found 16 x 1: take pp x chunks of 1, 2, 3, 4, 6, 9, "
+                "12, 18, 36, or estimate with 48"
+            ),
         ),
         (
             GPT + CLUSTER + "[layout]\nep = 4\n",
