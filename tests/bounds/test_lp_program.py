@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coppice.bounds.lp.program import Constraint, LinearProgram, certified_multipliers
+from coppice.bounds.lp.certified import certified_multipliers
+from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.bounds.lp.refinement import SquareSystem, from_binary, solve_exactly
 
 

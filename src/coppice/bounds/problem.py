@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -80,9 +81,19 @@ class Problem:
         return f"Problem({words}{given}, {self.topology!r})"
 
     @property
-    def shards(self) -> int:
-        """Number of shards in M (see :class:`~coppice.collectives.Collective`)."""
-        return self.collective.shards(self.topology.num_ranks, self.weights)
+    def shards(self) -> Fraction:
+        """Number of shards in M (see :class:`~coppice.collectives.Collective`); with demands, of units of demand.
+
+        >>> from coppice.topology.presets import preset
+        >>> pair, sizes = preset("star", gpus=2), ((0, 1000), (1000, 0))
+        >>> Problem(pair, "all_to_all").shards, Problem(pair, "all_to_all", demands=sizes).shards
+        (Fraction(2, 1), Fraction(2000, 1))
+        """
+        ranks = self.topology.num_ranks
+        if self.demands is None:
+            return Fraction(self.collective.shards(ranks, self.weights))
+        moved = sum(size for i, row in enumerate(self.demands) for j, size in enumerate(row) if i != j)
+        return Fraction(moved, max(1, ranks - 1))
 
     @property
     def phases(self) -> tuple[Problem, ...]:

@@ -19,7 +19,8 @@ from coppice.files import read_text
 
 __all__ = ["parse_demands", "parse_weights", "read_demands", "read_weights"]
 
-_LARGEST = 2**31
+_LARGEST_WEIGHT = 2**31
+_LARGEST_DEMAND = 2**62
 
 
 def read_weights(path: str) -> tuple[int, ...]:
@@ -55,7 +56,7 @@ def parse_weights(text: str, *, where: str) -> tuple[int, ...]:
     if len(rows) > 1 and len(flat) != len(rows):
         msg = f"expected one weight for each rank in {where}, found rows of numbers: give a list like [1, 2]."
         raise InputError(msg)
-    return tuple(_whole(flat))
+    return tuple(_whole(flat, below=_LARGEST_WEIGHT, what="weights"))
 
 
 def parse_demands(text: str, *, where: str) -> tuple[tuple[int, ...], ...]:
@@ -77,7 +78,7 @@ def parse_demands(text: str, *, where: str) -> tuple[tuple[int, ...], ...]:
                 f"of {size}: give one row for each sender and one column for each receiver."
             )
             raise InputError(msg)
-    whole = _whole([value for row in rows for value in row])
+    whole = _whole([value for row in rows for value in row], below=_LARGEST_DEMAND, what="demands")
     return tuple(tuple(whole[i * size : (i + 1) * size]) for i in range(size))
 
 
@@ -122,14 +123,13 @@ def _number(value: object, where: str) -> Fraction:
     return number
 
 
-def _whole(values: Sequence[Fraction]) -> list[int]:
+def _whole(values: Sequence[Fraction], *, below: int, what: str) -> list[int]:
     """The values in their ratios as whole numbers, unchanged where they are whole."""
     scale = 1
     for value in values:
         scale = lcm(scale, value.denominator)
-        if scale * max(values) >= _LARGEST:
-            msg = (
-                f"expected weights that are ratios of numbers below 2^31, found {values[0]}, ..: round them."
-            )
+        if scale * max(values) >= below:
+            limit = f"2^{below.bit_length() - 1}"
+            msg = f"expected {what} that are ratios of numbers below {limit}, found {values[0]}, ..: round them."
             raise InputError(msg)
     return [int(value * scale) for value in values]

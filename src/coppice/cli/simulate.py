@@ -332,7 +332,7 @@ def table_lines(rows: Sequence[Simulated]) -> list[str]:
         cells = [
             str(row.timeline.size_bytes),
             *_figures(timeline),
-            percent_text(_share(row.least_us, timeline.time_us)),
+            percent_text(Fraction(row.share_of_least)),
         ]
         if row.hashed is not None:
             cells += [number(us) for us in (row.hashed.median_us, row.hashed.p99_us, row.hashed.multipath_us)]
@@ -408,7 +408,7 @@ def _figures(timeline: Timeline) -> list[str]:
 def _rate_text(row: Simulated, timeline: Timeline) -> str:
     from coppice.comparison.table import number
 
-    share = percent_text(_share(row.least_us, timeline.time_us))
+    share = percent_text(Fraction(row.share_of_least))
     goal = "the optimum" if row.plan.bound is not None else "the plan's own rate"
     return (
         f"{number(timeline.time_us)} us: algbw {number(timeline.algbw_gb_per_s)} GB/s, "

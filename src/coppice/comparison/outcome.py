@@ -21,7 +21,7 @@ from coppice.display import Shown
 from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
-from coppice.simulation.simulated import model_record
+from coppice.simulation.simulated import model_record, share_of_least_time
 
 __all__ = ["Comparison"]
 
@@ -144,8 +144,14 @@ class Comparison(Shown):
         return max(bandwidth, self.latency.time_us)
 
     def share_of_limit(self, row: SimulatedTime) -> float:
-        """How close a measurement comes to the limit: 1 where it reaches it."""
-        return self.limit_us(row.size_bytes) / row.time_us if row.time_us else 1.0
+        """How close a measurement comes to the limit: 1 where it reaches it.
+
+        Raises:
+            CheckError: If it is faster than the limit, which is an error of ours.
+        """
+        if not row.time_us:
+            return 1.0
+        return share_of_least_time(self.limit_us(row.size_bytes), row.time_us, row.size_bytes, self.problem)
 
     def busbw_gb_per_s(self, row: SimulatedTime) -> float:
         """Bus bandwidth as nccl-tests reports it."""

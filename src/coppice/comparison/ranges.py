@@ -138,11 +138,13 @@ def variants(rows: Sequence[SimulatedTime]) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent, not rounded up to a whole.
+    """A share in percent, not rounded up to a whole, and never cut down to one.
 
-    >>> percent(0.981), percent(0.9999), percent(0.0123), percent(1.0)
-    ('98%', '99.9%', '1.2%', '100%')
+    >>> percent(0.981), percent(0.9999), percent(0.0123), percent(1.0), percent(1.07)
+    ('98%', '99.9%', '1.2%', '100%', '107%')
     """
+    if share > 1 + 1e-6:
+        return f"{100 * share:.4g}%"
     if share >= 1 - 1e-9:
         return "100%"
     if share > 0.99:

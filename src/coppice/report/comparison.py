@@ -59,7 +59,7 @@ def comparison_table(comparison: Comparison) -> Markup:
             time_text(best.time_us),
             f"{best.algbw_gb_per_s:.4g}",
             f"{comparison.busbw_gb_per_s(best):.4g}",
-            f"{100 * min(comparison.share_of_limit(best), 1.0):.3g}%",
+            percent(comparison.share_of_limit(best)),
             " ".join(filter(None, (best.algorithm, parameters_text(best)))),
         )
         rows.append(element("tr", *(element("td", escape(cell)) for cell in cells)))

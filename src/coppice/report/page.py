@@ -202,8 +202,11 @@ def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Simulated) -> li
         rows.append(("Plan reaches", f"{rate_line(rate)} algbw, {rate_line(rate * factor)} busbw"))
     if bound is not None and bound.inv_rate:
         share = f"; the plan reaches {percent_text(rate / bound.algbw_gb_per_s)} of it" if rate else ""
-        rows.append(("Optimum", f"{rate_line(bound.algbw_gb_per_s)} algbw{share}"))
-        rows.append(("Bottleneck", describe_cut(bound)))
+        name = "Bound" if checked.bound_proved else "Claimed bound, not proved"
+        name = "Optimum" if checked.optimal else name
+        rows.append((name, f"{rate_line(bound.algbw_gb_per_s)} algbw{share}"))
+        if checked.bound_proved:
+            rows.append(("Bottleneck", describe_cut(bound)))
     rows.append(("Verified", _verified(checked)))
     if plan.forest is not None:
         trees = shape(plan.forest)

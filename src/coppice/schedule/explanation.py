@@ -17,6 +17,7 @@ from coppice.schedule.loads import LinkLoads, body_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape, tree_heights
 from coppice.schedule.trees import draw_tree
+from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
 from coppice.text import bandwidth_text, bar, percent_text, plural, rate_text
 from coppice.topology.model import NodeKind
@@ -133,24 +134,36 @@ class Explanation:
 
     Attributes:
         plan: The plan, which verifies.
+        report: What its verification says.
         loads: What every link carries.
         links: Links in classes, the busiest first.
         heights: Trees by phase and height; None for a plan that is no forest.
     """
 
     plan: Plan
+    report: Report
     loads: LinkLoads
     links: list[LinkClass]
     heights: list[HeightCount] | None
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        """Named values: the optimum and its bottleneck, what the plan reaches, its trees or transfers."""
+        """Named values: the bound and its bottleneck, what the plan reaches, its trees or transfers.
+
+        It is called the optimum where the plan reaches it and it is proved, and a claim where nothing proves it.
+        """
         plan, found = self.plan, self.plan.bound
         fields = []
         if found is not None:
-            fields.append(("optimum", bandwidth_text(found.algbw_gb_per_s, found.busbw_gb_per_s)))
-            fields.append(("bottleneck", describe_cut(found)))
+            rate = bandwidth_text(found.algbw_gb_per_s, found.busbw_gb_per_s)
+            if self.report.optimal and self.report.inv_rate == found.inv_rate:
+                fields.append(("optimum", rate))
+            elif self.report.bound_proved:
+                fields.append(("bound", f"{rate}: proved, no {self.report.slower} is faster"))
+            else:
+                fields.append(("claimed bound", f"{rate}: not proved, there is no witness"))
+            if self.report.bound_proved:
+                fields.append(("bottleneck", describe_cut(found)))
         if self.loads.inv_rate:
             rate = plan.problem.shards / self.loads.inv_rate
             factor = plan.problem.collective.busbw_factor(plan.topology.num_ranks)
@@ -208,8 +221,10 @@ class Explanation:
             "ranks": topology.num_ranks,
             "planned_inv_rate": str(self.loads.inv_rate),
             "planned_algbw_exact": None if rate is None else str(rate),
+            "optimal": self.report.optimal,
+            "bound_proved": self.report.bound_proved,
             "cut": None if plan.bound is None else [topology.node_ids[node] for node in plan.bound.cut],
-            "cut_in_words": None if plan.bound is None else describe_cut(plan.bound),
+            "cut_in_words": describe_cut(plan.bound) if plan.bound and self.report.bound_proved else None,
             "links": [
                 {
                     "from_kind": links.src_kind.name.lower(),
@@ -275,10 +290,11 @@ def explain(plan: object) -> Explanation:
         4
     """
     found = plan_of(plan)
-    verify(found).require_ok()
+    report = verify(found)
+    report.require_ok()
     loads = plan_loads(found)
     heights = None if found.forest is None else height_counts(found.forest)
-    return Explanation(found, loads, link_classes(loads), heights)
+    return Explanation(found, report, loads, link_classes(loads), heights)
 
 
 def title_of(problem: Problem) -> str:

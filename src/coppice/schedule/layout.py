@@ -13,7 +13,7 @@ from coppice.errors import InputError
 from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["chunk_bounds"]
+__all__ = ["chunk_bounds", "size_and_weight"]
 
 _INT64_MAX = 2**63 - 1
 
@@ -23,7 +23,8 @@ def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64]
 
     Chunks follow each other slot by slot, cut at floor(bytes before x total / weight of all): lengths of equal
     shares differ by one byte at most, and all of them add up to the whole. In an all-to-all the buffers of all
-    senders follow each other, ``size_bytes`` each. A slot without chunks keeps its place.
+    senders follow each other; what ranks send to others is ``size_bytes`` x (ranks - 1) altogether, as much as where
+    all blocks are equal. A slot without chunks keeps its place.
 
     Args:
         schedule: A schedule with well-formed columns.
@@ -44,28 +45,42 @@ def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64]
     if size_bytes < 0:
         msg = f"expected a size of 0 bytes or more, found {size_bytes}."
         raise InputError(msg)
-    buffers = schedule.topology.num_ranks if schedule.collective is Collective.ALL_TO_ALL else 1
-    total = size_bytes * buffers
-    if total > _INT64_MAX:
-        msg = f"expected less than 2^63 bytes in all buffers, found {buffers} x {size_bytes}: choose a smaller size."
-        raise InputError(msg)
     chunks = schedule.num_chunks
     slot_weight: list[int] = schedule.slot_weight.tolist()
-    weight = sum(slot_weight)
+    total, weight = size_and_weight(schedule, size_bytes)
+    if weight and total * sum(slot_weight) // weight > _INT64_MAX:
+        msg = f"expected less than 2^63 bytes in all buffers, found more with {size_bytes}: choose a smaller size."
+        raise InputError(msg)
     if not chunks or not weight:
         return np.zeros(chunks, dtype=np.int64), np.zeros(chunks, dtype=np.int64)
     # A chunk begins at total * (before its slot + slot weight * before it / shares of the slot) / weight.
-    common = gcd(*slot_weight)
+    common = gcd(weight, *slot_weight)
     slot_weight, weight = [each // common for each in slot_weight], weight // common
     shares = grouped_sums(schedule.chunk_slot, schedule.chunk_share, len(slot_weight))
-    widest = max(shares) * weight
-    if widest < 2**31 and total // widest < 2**31:
+    widest = max(shares) * sum(slot_weight)
+    if widest < 2**31 and total // weight < 2**31:
         begin, end = _cuts(schedule, np.array(slot_weight), np.array(shares), total, weight)
     else:
         begin, end = _cuts(
             schedule, np.array(slot_weight, dtype=object), np.array(shares, dtype=object), total, weight
         )
     return begin.astype(np.int64), (end - begin).astype(np.int64)
+
+
+def size_and_weight(schedule: Schedule, size: int) -> tuple[int, int]:
+    """What a buffer of ``size`` stands for, and the slot weight that it is spread over.
+
+    In an all-to-all that is what ranks send to others, ``size`` x (ranks - 1) altogether: a block from a rank to itself
+    is as large as its weight says, and changes nothing for the others. Otherwise it is the whole.
+    """
+    slot_weight: list[int] = schedule.slot_weight.tolist()
+    ranks, whole = schedule.topology.num_ranks, sum(slot_weight)
+    if schedule.collective is Collective.ALL_TO_ALL:
+        moved = whole - sum(slot_weight[:: ranks + 1])
+        if moved:
+            return size * (ranks - 1), moved
+        return size * ranks, whole
+    return size, whole
 
 
 def _cuts(

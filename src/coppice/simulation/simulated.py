@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from math import log2
 from typing import Any
 
+from coppice.bounds.problem import Problem
 from coppice.display import Brief
+from coppice.errors import CheckError
 from coppice.schedule.forest import Forest, expanded_edges
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
@@ -23,10 +25,17 @@ __all__ = [
     "Simulated",
     "model_record",
     "rate_figures",
+    "share_of_least_time",
     "simulate_sizes",
     "simulated_record",
     "sizes_reaching",
 ]
+
+OWN_ERROR = "this is an error in Coppice, please report it"
+"""What to say where two figures of our own contradict each other."""
+
+_SLACK = 1e-6
+"""What floats may add to a share."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -50,6 +59,23 @@ class Simulated(Brief):
         inv_rate = self.plan.inv_rate if bound is None else bound.inv_rate
         return float(inv_rate * self.timeline.size_bytes / problem.shards / 1000)
 
+    @property
+    def share_of_least(self) -> float:
+        """What part of its time the plan needs for the bytes alone.
+
+        Raises:
+            CheckError: If the plan's bound, or its own rate, says that it takes longer than it does.
+        """
+        timeline = self.timeline
+        where = "the plan's bound is wrong" if self.plan.bound is not None else "the plan's rate is wrong"
+        return share_of_least_time(
+            self.least_us,
+            timeline.time_us,
+            timeline.size_bytes,
+            self.plan.problem,
+            why=f"{where}: verify the plan",
+        )
+
     def record(self, links: int) -> dict[str, Any]:
         """Everything as JSON values, with so many of the busiest links."""
         timeline, hashed = self.timeline, self.hashed
@@ -61,7 +87,7 @@ class Simulated(Brief):
             "messages": timeline.messages.count,
             **rate_figures(timeline),
             "optimum_us": self.least_us,
-            "share_of_optimum": self.least_us / timeline.time_us if timeline.time_us else 0.0,
+            "share_of_optimum": self.share_of_least,
             "hashed": None
             if hashed is None
             else {
@@ -81,6 +107,39 @@ class Simulated(Brief):
                 for link in busiest_links(timeline, links)
             ],
         }
+
+
+def share_of_least_time(
+    least_us: float, time_us: float, size_bytes: int, problem: Problem, *, why: str = OWN_ERROR
+) -> float:
+    """What part of a time is the least that there is; nothing takes less.
+
+    Args:
+        least_us: The least time of so many bytes.
+        time_us: The time that something takes.
+        size_bytes: M. Blocks end at whole bytes, which explains a byte for each block.
+        problem: What is done.
+        why: What is wrong where it takes less, and what to do.
+
+    Raises:
+        CheckError: If it takes less.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> share_of_least_time(1.0, 2.0, 2**20, Problem(preset("star", gpus=4), "all_gather"))
+        0.5
+    """
+    if not time_us:
+        return 0.0
+    share = least_us / time_us
+    rounding = problem.topology.num_ranks**2 / max(size_bytes, 1)
+    if share > 1 + _SLACK and share > 1 + rounding:
+        msg = (
+            f"expected {least_us:.6g} us at least for {problem.collective} of {size_bytes} bytes on "
+            f"{problem.topology.name}, found {time_us:.6g} us in the simulation: {why}."
+        )
+        raise CheckError(msg)
+    return share
 
 
 def simulate_sizes(

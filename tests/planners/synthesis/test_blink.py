@@ -274,6 +274,22 @@ def test_what_cannot_be_asked() -> None:
         blink(preset("star", gpus=300), "broadcast")
 
 
+def test_what_is_possible_is_an_exact_fraction() -> None:
+    """On a cube of equal links 4/3 is reached, which rounding would put above what it calls the most."""
+    pairs = [(a, a ^ bit) for a in range(8) for bit in (1, 2, 4) if a < a ^ bit]
+    links = [Link(src=f"g{a}", dst=f"g{b}", gb_per_s=Fraction(1)) for a, b in pairs]
+    cube = Topology.of("cube", [Node(id=f"g{i}") for i in range(8)], links)
+    for topology in (cube, preset("dgx-1v"), preset("ring", gpus=5)):
+        for packing in ("weights", "integer", "exact"):
+            for collective in ("broadcast", "all_reduce"):
+                for found in blink(topology, collective, packing=packing).synthesis.details["packings"]:
+                    reached, most = Fraction(found["gb_per_s"]), Fraction(found["most_gb_per_s"])
+                    assert reached <= most
+                    assert found["proved"] == (reached == most)
+    chosen = blink(cube, "broadcast").synthesis.details["packings"][0]
+    assert Fraction(chosen["most_gb_per_s"]) == bound(Problem(cube, "broadcast", root=0)).algbw_gb_per_s == 3
+
+
 def test_an_interrupted_search_keeps_its_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
     shortest = packings.shortest_arborescence

@@ -152,6 +152,24 @@ def test_a_choice_is_the_end_of_the_front() -> None:
     assert sccl(DGX_1, steps=1).status is Status.UNSAT
 
 
+def test_a_choice_says_for_how_many_chunks_it_is_proved() -> None:
+    """Of 5 rounds for 2 chunks nobody knows that it is the best: 7 for 3 are better, and were not looked at."""
+    ends = [("s0", "g3"), ("g3", "g2"), ("g1", "g0"), ("g0", "s0"), ("g3", "g2"), ("s0", "g1")]
+    nodes = [*(Node(id=f"g{i}") for i in range(4)), Node(id="s0", kind=NodeKind.SWITCH)]
+    links = [Link(src=a, dst=b, gb_per_s=Fraction(1)) for a, b in ends]
+    links.append(Link(src="g2", dst="g1", gb_per_s=Fraction(1), duplex=False))
+    tiny = Topology.of("tiny", nodes, links)
+    free = sccl(tiny, "reduce_scatter").record()
+    assert (free["steps"], free["rounds"], free["chunks"]) == (3, 5, 2)
+    assert (free["proved"], free["proved_for"], free["most_chunks"]) == (False, "with up to 2 chunks", 2)
+    better = sccl(tiny, "reduce_scatter", steps=3, rounds=7, chunks=3).record()
+    assert (better["status"], better["rounds_per_chunk"]) == ("sat", "7/3")
+    two = sccl(tiny, "reduce_scatter", chunks=2).record()
+    assert (two["proved"], two["proved_for"]) == (True, "with 2 chunks")
+    every = sccl(DGX_1).record()
+    assert (every["proved"], every["proved_for"]) == (True, "with any number of chunks")
+
+
 # Other collectives.
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
+from coppice.schedule.explanation import explain
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
@@ -54,6 +55,42 @@ def test_a_bound_that_its_cut_does_not_prove_is_a_failure() -> None:
     assert report.bound_proved is False
     everything = verify(plan_with_bound(ring_forest(5), Fraction(2), (0, 1, 2, 3, 4), Fraction(2)))
     assert not everything.ok
+
+
+def test_a_bound_without_cut_and_witness_is_a_failure() -> None:
+    """Only an all-reduce or all-to-all may lack a witness, as in files of older versions; then nothing is proved."""
+    report = verify(plan_with_bound(ring_forest(5), Fraction(2), (), Fraction(2)))
+    assert not report.ok
+    assert "proves nothing, as it is empty, less than the claimed bound 2" in report.failures[0]
+    reduced = verify(plan_with_bound(ring_forest(5, Collective.ALL_REDUCE), Fraction(1, 5), (), Fraction(4)))
+    assert reduced.ok
+    assert reduced.bound_proved is None
+    assert not reduced.optimal
+
+
+def test_figures_of_a_bound_that_contradict_it_are_failures() -> None:
+    plan = plan_with_bound(ring_forest(5), Fraction(2), (0, 1, 2, 3), Fraction(2))
+    assert plan.bound is not None
+    forged = {"attainable": Fraction(1)}, {"alternatives": {"two-phase": Fraction(1, 2)}}
+    for change in forged:
+        report = verify(replace(plan, bound=replace(plan.bound, **change)))
+        assert any("the bound says that" in failure for failure in report.failures), change
+    assert verify(replace(plan, bound=replace(plan.bound, attainable=Fraction(2)))).ok
+
+
+def test_an_explanation_calls_only_what_is_proved_and_reached_the_optimum() -> None:
+    reached = explain(plan_with_bound(ring_forest(5), Fraction(2), (0, 1, 2, 3), Fraction(2)))
+    assert reached.summary[0][0] == "optimum"
+    trees = [chain(root, 5, 1) for root in range(5)]
+    slow = make_forest(ring_topology(5), Collective.ALL_GATHER, trees)
+    slower = explain(plan_with_bound(slow, Fraction(2), (0, 1, 2, 3), Fraction(4)))
+    assert slower.summary[0][0] == "bound"
+    assert "proved, no schedule is faster" in slower.summary[0][1]
+    claimed = plan_with_bound(ring_forest(5, Collective.ALL_REDUCE), Fraction(1, 5), (), Fraction(4))
+    names = [name for name, _ in explain(claimed).summary]
+    assert names[0] == "claimed bound"
+    assert "optimum" not in names
+    assert "bottleneck" not in names
 
 
 def test_a_plan_faster_than_its_bound_refutes_it() -> None:

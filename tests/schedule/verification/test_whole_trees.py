@@ -184,6 +184,43 @@ def test_what_is_too_long_to_store_is_not_claimed(
     assert words == "within 50% of optimal, proved; within 50% of optimal with 1 tree per root, proved"
 
 
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_a_bound_on_whole_trees_says_nothing_where_switches_help(collective: str) -> None:
+    """With one tree per root of forests without help the best is twice what a switch that copies or adds takes."""
+    nodes = [
+        *(Node(id=name) for name in "abc"),
+        Node(id="s", kind=NodeKind.SWITCH, multicast=True, aggregate=True),
+    ]
+    up, down = (1, 4) if collective == "all_gather" else (4, 1)
+    links = [
+        link
+        for name in "abc"
+        for link in (
+            Link(src=name, dst="s", gb_per_s=Fraction(up), duplex=False),
+            Link(src="s", dst=name, gb_per_s=Fraction(down), duplex=False),
+        )
+    ]
+    problem = Problem(Topology.of("helped", nodes, links), collective)
+    alone, helped = plan(problem, trees=1, ring=False), plan(problem, in_network=True, ring=False)
+    assert helped.plan.inv_rate < alone.plan.inv_rate
+    report = with_bound(helped, whole_trees=alone.bound.whole_trees)
+    assert report.ok, report.failures
+    assert report.whole_trees is None
+    assert "says nothing about this one" in report.proof_in_words
+    assert "per root" not in report.proof_in_words
+    wrong = replace(alone.bound.whole_trees, inv_rate=100 * alone.bound.whole_trees.inv_rate)
+    assert not with_bound(
+        helped, whole_trees=wrong
+    ).ok  # what it says of its own class must hold all the same
+
+
+def test_bounds_on_whole_trees_that_belong_to_other_phases_are_refused() -> None:
+    one = plan(Problem(preset("mi250", boxes=1), Collective.ALL_GATHER), trees=1, ring=False)
+    twice = (one.bound.whole_trees, one.bound.whole_trees)
+    assert not with_bound(one, phase_trees=twice).ok
+    assert not with_bound(one, whole_trees=None, fewer_trees=twice).ok
+
+
 def test_a_bound_on_another_number_of_trees_says_nothing() -> None:
     problem = Problem(preset("mi250", boxes=1), Collective.ALL_GATHER)
     one, two = (plan(problem, trees=trees, ring=False) for trees in (1, 2))

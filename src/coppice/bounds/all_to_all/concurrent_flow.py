@@ -16,19 +16,22 @@ link of an orbit of links by (order / size) times the flow over the whole orbit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import gcd, lcm
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.all_to_all.distances import distances, integer_lengths, length_bound
+from coppice.bounds.all_to_all.distances import cut_lengths, distances, integer_lengths, length_bound
 from coppice.bounds.all_to_all.path_flow import PathMix, route_by_paths
 from coppice.bounds.all_to_all.routes import FlowRoute, link_loads, routes_of_flow, routes_of_trees
 from coppice.bounds.all_to_all.spreading import Spread, spread
-from coppice.bounds.lp.program import Constraint, LinearProgram
-from coppice.bounds.network import check_problem
+from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram
+from coppice.bounds.lp.rescaling import rescaled_vertex
+from coppice.bounds.lp.simplex import solve_in_integers
+from coppice.bounds.network import check_problem, is_small
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Brief
@@ -70,9 +73,13 @@ def solve_flow(
     *,
     link_orbit: NDArray[np.int32],
     images: NDArray[np.int64],
+    most: float,
     time_limit: float,
 ) -> FlowSolution | None:
     """Solve the program; None where HiGHS did not finish in time.
+
+    The vertex is proved in fractions: from HiGHS's basis, else after rounds for what its tolerances left over, else,
+    in a small network, by a simplex method in whole numbers.
 
     Args:
         topology: The network; flow may pass through any node.
@@ -80,25 +87,35 @@ def solve_flow(
         demand: ``demand[i, v]`` from source i to node v.
         link_orbit: Links with one number share one capacity row.
         images: ``images[e]``: how often a unit of flow over link e loads each link of its orbit.
+        most: About as large as the optimum, in capacity units.
         time_limit: Seconds.
     """
     links, count = topology.num_links, len(sources)
     orbits = int(link_orbit.max(initial=-1)) + 1
     capacity = np.zeros(orbits, dtype=np.int64)
     capacity[link_orbit] = topology.capacity
-    program = LinearProgram([1] + [0] * (count * links), [None] * (1 + count * links))
+    columns = 1 + count * links
+    program = LinearProgram([1] + [0] * (columns - 1), [None] * columns, unit=_units(topology, demand, most))
     program.add_rows(_capacity_rows(link_orbit, images, capacity, count))
     for i, source in enumerate(sources.tolist()):
         program.add_rows(_conservation_rows(topology, source, demand[i], 1 + i * links))
+    started, small = time.monotonic(), is_small(topology)
     vertex = program.solve(time_limit=time_limit, interior_point=count * links > 4096)
-    if vertex is None or vertex.objective <= 0:
-        return None
-    multiplier = program.float_multipliers()[:orbits]
     size = np.bincount(link_orbit, minlength=orbits)
-    length = np.maximum(multiplier / size, 0)[link_orbit]
+    length = np.ones(links)
+    exact: ExactVertex | None = None
+    if vertex is not None:
+        length = np.maximum(program.float_multipliers()[:orbits] / size, 0)[link_orbit]
+        exact = program.exact_vertex(max_bits=1024)
+        if exact is None and len(program.rows) <= _ELIMINATED:
+            left = None if small else max(0.0, time_limit - (time.monotonic() - started))
+            exact = rescaled_vertex(program, time_limit=left)
+    if exact is None and small:
+        exact = solve_in_integers(program)
     flow: list[list[Fraction]] | NDArray[np.float64]
-    exact = program.exact_vertex(max_bits=1024)
     if exact is None:
+        if vertex is None or vertex.objective <= 0:
+            return None
         flow = vertex.values[1:].reshape(count, links) / vertex.objective
         return FlowSolution(rate=None, flow=flow, length=length, exact_length=None)
     rate = exact.objective
@@ -109,6 +126,13 @@ def solve_flow(
     shared = gcd(*integers) or 1
     exact_length = [integers[orbit] // shared for orbit in link_orbit.tolist()]
     return FlowSolution(rate=rate, flow=flow, length=length, exact_length=exact_length)
+
+
+def _units(topology: Topology, demand: NDArray[np.int64], most: float) -> list[float]:
+    """What f and each flow are about as large as: all that a source sends, or all that the link carries."""
+    capacity = topology.capacity.astype(np.float64)
+    flows = [np.minimum(capacity, most * float(row.sum()) or 1.0) for row in demand]
+    return [most, *np.concatenate(flows).tolist()] if flows else [most]
 
 
 def _capacity_rows(
@@ -157,8 +181,15 @@ _COLUMNS = 50_000
 _PAIRS = 2**20
 """Up to this many pairs with demand each keeps its paths."""
 
+_ELIMINATED = 3000
+"""Up to this many rows a basis is solved in fractions from beginning to end."""
+
 _RANKS_WITH_ROUTES = 256
-_LARGEST_DEMAND = 2**40
+_LARGEST_DEMAND = 2**62
+_LARGEST_SPREAD = 2**40
+"""Demands whose sum reaches this are rounded where they are routed by paths."""
+_WIDE = Fraction(1, 100)
+"""A gap that asks for another way to route."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -223,10 +254,7 @@ def concurrent_flow(
     if problem.collective is not Collective.ALL_TO_ALL:
         msg = f"concurrent flow belongs to all_to_all, found {problem.collective}: ask for the plain bound."
         raise InputError(msg)
-    demand = demand_matrix(problem)
-    if int(demand.sum()) >= _LARGEST_DEMAND:
-        msg = f"expected demands with a sum below 2^40, found {int(demand.sum())}: scale them down."
-        raise InputError(msg)
+    demand, unit = demand_matrix(problem)
     if not demand.any():
         return _nothing_to_do(problem)
     _check_reachable(topology, demand)
@@ -246,36 +274,71 @@ def concurrent_flow(
             wanted,
             link_orbit=symmetry.link_orbit,
             images=symmetry.order // symmetry.link_orbit_size,
+            most=float(topology.denominator / cut_lengths(topology, demand)[0]),
             time_limit=time_limit,
         )
-    if solution is None and np.count_nonzero(demand) <= _PAIRS:
-        return _paths(problem, demand, route_by_paths(topology, demand, time_limit=time_limit))
     if solution is None:
-        return _spread(problem, demand, spread(topology, demand, time_limit=time_limit))
+        return _without_program(problem, demand, unit, time_limit)
     routes = _routes(topology, sources, wanted, solution)
     length = solution.exact_length or integer_lengths(solution.length)
     method = f"linear program over flows of {len(sources)} of {topology.num_ranks} sources"
     method += ", vertex and dual proved in fractions" if solution.rate is not None else ", rounded"
-    return AllToAllBound(
+    found = AllToAllBound(
         problem=problem,
-        inv_rate=length_bound(topology, demand, length),
-        reached=_reached(topology, demand, routes, symmetry),
+        inv_rate=length_bound(topology, demand, length) * unit,
+        reached=_reached(topology, demand, routes, symmetry) * unit,
         length=tuple(length),
         routes=routes,
         symmetry=symmetry,
         method=method,
     )
+    if solution.rate is None and found.gap > _WIDE and symmetry.order == 1:
+        other = _without_program(problem, demand, unit, time_limit)
+        proof = max(found, other, key=lambda each: each.inv_rate)
+        routed = min(found, other, key=lambda each: each.reached)
+        return replace(routed, inv_rate=proof.inv_rate, length=proof.length)
+    return found
 
 
-def demand_matrix(problem: Problem) -> NDArray[np.int64]:
-    """Demand from rank to rank without the diagonal, which never leaves its GPU."""
+def _without_program(
+    problem: Problem, demand: NDArray[np.int64], unit: int, time_limit: float
+) -> AllToAllBound:
+    """The outcome of routing by paths or trees. Demands too large for that are routed rounded, and counted exactly."""
+    topology = problem.topology
+    grain = -(-int(demand.sum()) // _LARGEST_SPREAD) * 2
+    if grain > 2:
+        rough = -(-demand // grain)
+        if topology.num_ranks > _RANKS_WITH_ROUTES or int(rough.sum()) >= _LARGEST_SPREAD:
+            msg = f"expected demands with a sum below 2^40, found {int(demand.sum())}: round them to fewer digits."
+            raise InputError(msg)
+        found = _paths(problem, rough, unit, route_by_paths(topology, rough, time_limit=time_limit))
+        reached = _reached(topology, demand, found.routes, found.symmetry) * unit
+        return replace(found, inv_rate=length_bound(topology, demand, found.length) * unit, reached=reached)
+    if np.count_nonzero(demand) <= _PAIRS:
+        return _paths(problem, demand, unit, route_by_paths(topology, demand, time_limit=time_limit))
+    return _spread(problem, demand, unit, spread(topology, demand, time_limit=time_limit))
+
+
+def demand_matrix(problem: Problem) -> tuple[NDArray[np.int64], int]:
+    """Demand from rank to rank in its largest unit, and that unit; without the diagonal, which never leaves its GPU.
+
+    Raises:
+        InputError: If the demands are too large to be told apart exactly.
+    """
     ranks = problem.topology.num_ranks
     if problem.demands is None:
         demand = np.ones((ranks, ranks), dtype=np.int64)
-    else:
-        demand = np.array(problem.demands, dtype=np.int64)
-    np.fill_diagonal(demand, 0)
-    return demand
+        np.fill_diagonal(demand, 0)
+        return demand, 1
+    rows = [[0 if i == j else size for j, size in enumerate(row)] for i, row in enumerate(problem.demands)]
+    unit = gcd(*(size for row in rows for size in row)) or 1
+    total = sum(map(sum, rows)) // unit
+    if total >= _LARGEST_DEMAND:
+        msg = (
+            f"expected demands with a sum below 2^62 in their largest common unit, found {total}: round them."
+        )
+        raise InputError(msg)
+    return np.array([[size // unit for size in row] for row in rows], dtype=np.int64), unit
 
 
 def trivial_symmetry(topology: Topology) -> Symmetry:
@@ -297,19 +360,19 @@ def _routes(
     for i, source in enumerate(sources.tolist()):
         flow = solution.flow[i]
         if isinstance(flow, np.ndarray):
-            flow = [Fraction(round(value * 2**40), 2**40) for value in flow.tolist()]
+            flow = [Fraction(value) for value in np.maximum(flow, 0).tolist()]
         routes[int(topology.rank[source])] = routes_of_flow(topology, source, flow, wanted[i])
     return routes
 
 
-def _paths(problem: Problem, demand: NDArray[np.int64], found: PathMix) -> AllToAllBound:
+def _paths(problem: Problem, demand: NDArray[np.int64], unit: int, found: PathMix) -> AllToAllBound:
     """The outcome for a network without symmetry that is too large for the program."""
     topology = problem.topology
     few = topology.num_ranks <= _RANKS_WITH_ROUTES
     return AllToAllBound(
         problem=problem,
-        inv_rate=length_bound(topology, demand, found.length),
-        reached=found.reached,
+        inv_rate=length_bound(topology, demand, found.length) * unit,
+        reached=found.reached * unit,
         length=tuple(found.length),
         routes=found.routes(topology) if few else {},
         symmetry=trivial_symmetry(topology),
@@ -317,7 +380,7 @@ def _paths(problem: Problem, demand: NDArray[np.int64], found: PathMix) -> AllTo
     )
 
 
-def _spread(problem: Problem, demand: NDArray[np.int64], found: Spread) -> AllToAllBound:
+def _spread(problem: Problem, demand: NDArray[np.int64], unit: int, found: Spread) -> AllToAllBound:
     """The outcome for a network of very many pairs without symmetry: one tree for each rank stands for its paths."""
     topology = problem.topology
     routes: dict[int, list[FlowRoute]] = {}
@@ -328,8 +391,8 @@ def _spread(problem: Problem, demand: NDArray[np.int64], found: Spread) -> AllTo
                 routes[rank] = routes_of_trees(topology, rank, demand[rank], trees, mix.weights)
     return AllToAllBound(
         problem=problem,
-        inv_rate=length_bound(topology, demand, found.length),
-        reached=found.reached,
+        inv_rate=length_bound(topology, demand, found.length) * unit,
+        reached=found.reached * unit,
         length=tuple(found.length),
         routes=routes,
         symmetry=trivial_symmetry(topology),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +25,14 @@ from coppice.bounds.problem import Problem
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 
-__all__ = ["cut_lengths", "distances", "integer_lengths", "length_bound", "proving_cut"]
+__all__ = ["cut_lengths", "distances", "integer_lengths", "length_bound", "length_column", "proving_cut"]
 
 
 _BLOCK = 2**22
 
 _LARGEST = 2**62
 
-_Length = TypeVar("_Length", np.int64, np.float64)
+_Length = TypeVar("_Length", np.int64, np.float64, np.object_)
 
 
 def distances(
@@ -43,18 +43,17 @@ def distances(
     Args:
         topology: The network.
         sources: Nodes.
-        length: Length of each link, 0 or more: integers whose sum stays below 2**62, or floats.
+        length: Length of each link, 0 or more: a :func:`length_column`, or floats.
         backwards: From each node to each source instead.
 
     Returns:
-        ``result[i, v]`` for ``sources[i]`` and node v; 2**62 or infinity where there is no path.
+        ``result[i, v]`` for ``sources[i]`` and node v; more than any path has where there is no path.
     """
     tails, heads = (topology.dst, topology.src) if backwards else (topology.src, topology.dst)
     order = np.argsort(heads, kind="stable")
     tail, weight = tails[order], length[order]
     reached, starts = np.unique(heads[order], return_index=True)
-    far = np.inf if np.issubdtype(length.dtype, np.floating) else _LARGEST
-    result = np.full((len(sources), topology.num_nodes), far, dtype=length.dtype)
+    result = np.full((len(sources), topology.num_nodes), _far(length), dtype=length.dtype)
     result[np.arange(len(sources)), sources] = 0
     if not len(tail):
         return result
@@ -90,13 +89,14 @@ def length_bound(topology: Topology, demand: NDArray[np.int64], length: Sequence
         >>> length_bound(ring, np.ones((4, 4), dtype=np.int64), [1] * 8)
         Fraction(2, 1)
     """
-    if len(length) != topology.num_links or min(length, default=0) < 0 or not 0 < sum(length) < _LARGEST:
-        msg = f"expected {topology.num_links} integer lengths >= 0 with a sum in 1 .. 2^62, found others."
+    if len(length) != topology.num_links or min(length, default=0) < 0 or not sum(length):
+        msg = f"expected {topology.num_links} integer lengths >= 0 that are not all 0, found others."
         raise InputError(msg)
-    reach = distances(topology, topology.rank_nodes, np.array(length, dtype=np.int64))[:, topology.rank_nodes]
+    column = length_column(length)
+    reach = distances(topology, topology.rank_nodes, column)[:, topology.rank_nodes]
     wanted = demand.astype(np.int64).copy()
     np.fill_diagonal(wanted, 0)
-    if (reach[wanted > 0] >= _LARGEST).any():
+    if (reach[wanted > 0] >= _far(column)).any():
         msg = "some rank with demand has no path to its target: add links or leave the rank out."
         raise InputError(msg)
     distinct, where = np.unique(reach[wanted > 0], return_inverse=True)
@@ -107,12 +107,25 @@ def length_bound(topology: Topology, demand: NDArray[np.int64], length: Sequence
     return Fraction(work * topology.denominator, room)
 
 
+def length_column(length: Sequence[int]) -> NDArray[Any]:
+    """Lengths as a column: of 64-bit integers where their sum leaves room, else of Python's."""
+    return np.array(length, dtype=np.int64 if sum(length) < _LARGEST else np.object_)
+
+
+def _far(length: NDArray[Any]) -> Any:
+    """More than any path with such lengths."""
+    if np.issubdtype(length.dtype, np.floating):
+        return np.inf
+    return _LARGEST if length.dtype == np.int64 else 1 + sum(length.tolist())
+
+
 def integer_lengths(length: NDArray[np.float64]) -> list[int]:
-    """Float lengths as integers of 30 bits: the bound that they prove loses its ninth digit at most."""
+    """Float lengths as integers as fine as 64 bits have room for: a short link may matter as much as a long one."""
     largest = float(length.max(initial=0.0))
     if largest <= 0:
         return [1] * len(length)
-    return [round(value) for value in (length / largest * 2**30).tolist()]
+    bits = 60 - len(length).bit_length()
+    return [round(value) for value in (length / largest * 2.0**bits).tolist()]
 
 
 def cut_lengths(topology: Topology, demand: NDArray[np.int64]) -> tuple[Fraction, list[int]]:
@@ -151,7 +164,7 @@ def proving_cut(problem: Problem, length: Sequence[int], inv_rate: Fraction) -> 
 
     Args:
         problem: An all_to_all.
-        length: Length of each link: integers of 0 or more whose sum stays below 2**62.
+        length: Length of each link: integers of 0 or more.
         inv_rate: The bound, time per shard.
 
     Examples:
@@ -180,7 +193,7 @@ def proving_cut(problem: Problem, length: Sequence[int], inv_rate: Fraction) -> 
 def _level_sets(topology: Topology, length: Sequence[int]) -> Iterator[NDArray[np.bool_]]:
     """Nodes within each distance of a rank, along the links and against them."""
     for backwards in (False, True):
-        starts, lengths = topology.rank_nodes[:_STARTS], np.array(length, dtype=np.int64)
+        starts, lengths = topology.rank_nodes[:_STARTS], length_column(length)
         for distance in distances(topology, starts, lengths, backwards=backwards):
             for level in np.unique(distance)[:-1]:
                 near = distance <= level

@@ -15,8 +15,8 @@ from coppice.topology.model import Topology
 
 __all__ = ["FlowRoute", "link_loads", "reduced_routes", "routes_of_flow", "routes_of_trees"]
 
-_GRID = 2**20
-_LARGEST_SHARE = 2**40
+_GRID = 2**61
+_LARGEST_SHARE = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ def routes_of_flow(
 ) -> list[FlowRoute]:
     """Split a flow into paths, targets in the order of their node ids.
 
-    Amounts are kept exactly while their common denominator stays below 2**40, else rounded to a millionth.
+    Amounts are kept exactly while they are whole numbers below 2**62 in proportion, else rounded to 61 bits.
+    A target for which nothing is left of a flow that is only nearly right gets the path of fewest hops.
 
     Args:
         topology: The network.
@@ -61,13 +62,15 @@ def routes_of_flow(
         while wanted > 0:
             links = _walk_back(source, target, left, incoming, tail)
             if links is None:
-                break  # the rest is less than the rounding of the flow
+                break  # the rest is less than what the flow is wrong by
             amount = min(wanted, *(left[e] for e in links))
             for e in links:
                 left[e] -= amount
             wanted -= amount
             nodes = (source, *(int(topology.dst[e]) for e in links))
             found[nodes] = found.get(nodes, Fraction(0)) + amount
+        if not found:
+            found[_fewest_hops(topology, source, target)] = Fraction(1)
         shares = _integer_shares(list(found.values()))
         routes += [
             FlowRoute(target, nodes, share) for nodes, share in zip(found, shares, strict=True) if share
@@ -152,8 +155,26 @@ def _walk_back(
     return links[::-1]
 
 
+def _fewest_hops(topology: Topology, source: int, target: int) -> tuple[int, ...]:
+    """The nodes of a path from source to target."""
+    before = {source: -1}
+    reached = [source]
+    following: dict[int, list[int]] = {}
+    for a, b in zip(topology.src.tolist(), topology.dst.tolist(), strict=True):
+        following.setdefault(a, []).append(b)
+    for node in reached:
+        for head in following.get(node, []):
+            if head not in before:
+                before[head] = node
+                reached.append(head)
+    nodes = [target]
+    while nodes[-1] != source:
+        nodes.append(before[nodes[-1]])
+    return tuple(reversed(nodes))
+
+
 def _integer_shares(amounts: Sequence[Fraction]) -> list[int]:
-    """Amounts as integers in proportion; rounded to a millionth of their sum where those are too large."""
+    """Amounts as integers in proportion; rounded to a fine part of their sum where those are too large."""
     if not amounts:
         return []
     common = lcm(*(amount.denominator for amount in amounts))

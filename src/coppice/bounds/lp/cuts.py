@@ -29,12 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
+from coppice.bounds.lp.certified import certified_multipliers
 from coppice.bounds.lp.program import (
     Constraint,
     ExactVertex,
     FloatVertex,
     LinearProgram,
-    certified_multipliers,
 )
 from coppice.bounds.lp.simplex import solve_in_integers
 from coppice.bounds.max_flow import narrow_cuts

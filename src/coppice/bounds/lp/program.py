@@ -8,7 +8,7 @@ objectives equal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -22,15 +22,12 @@ from coppice.display import Brief
 from coppice.rows import first_rows
 
 __all__ = [
+    "Basis",
     "Constraint",
     "ExactVertex",
     "FloatVertex",
     "LinearProgram",
-    "certified_multipliers",
 ]
-
-_GRID = 2**40
-"""Denominator of multipliers that are taken from floats."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -49,6 +46,21 @@ class FloatVertex(Brief):
 
     values: NDArray[np.float64]
     objective: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """A vertex as what is tight there.
+
+    Attributes:
+        columns: Columns that rest on no bound of theirs, or happen to.
+        rows: As many rows that hold with equality.
+        at_upper: Columns that rest on their upper bound; the others are 0.
+    """
+
+    columns: tuple[int, ...]
+    rows: tuple[int, ...]
+    at_upper: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,12 +91,17 @@ class LinearProgram:
         Fraction(8, 5)
     """
 
-    def __init__(self, cost: Sequence[int], upper: Sequence[int | None]) -> None:
+    def __init__(
+        self, cost: Sequence[int], upper: Sequence[int | None], *, unit: Sequence[float] | None = None
+    ) -> None:
         """Make a program without rows.
 
         Args:
             cost: Objective coefficient of each column.
             upper: Upper bound of each column, None for none.
+            unit: What values of each column are about as large as, where columns differ much: HiGHS counts in these
+                units, rounded to powers of two, and in such of the rows that their largest entry is 1. None: HiGHS
+                gets the numbers as they are.
         """
         self._cost = list(cost)
         self._upper = list(upper)
@@ -92,6 +109,14 @@ class LinearProgram:
         self._loaded = 0
         self._scale = 0.0
         self._solver: Any = None
+        self._unit = None if unit is None else np.exp2(np.round(np.log2(np.array(unit, dtype=np.float64))))
+        self._row_unit: list[float] = []
+        paid = (
+            1.0
+            if self._unit is None
+            else max(abs(c) * u for c, u in zip(cost, self._unit.tolist(), strict=True))
+        )
+        self._cost_unit = 1.0 if self._unit is None or not paid else 1 / paid
 
     @property
     def num_columns(self) -> int:
@@ -142,20 +167,47 @@ class LinearProgram:
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         values = np.asarray(solver.getSolution().col_value) * self._scale
-        return FloatVertex(values=values, objective=-solver.getInfo().objective_function_value * self._scale)
+        if self._unit is not None:
+            values = values * self._unit
+        objective = -solver.getInfo().objective_function_value * self._scale / self._cost_unit
+        return FloatVertex(values=values, objective=objective)
 
     def float_multipliers(self) -> NDArray[np.float64]:
         """Row multipliers of the last optimum, in floats and >= 0 on rows with <=."""
-        return -np.asarray(self._load().getSolution().row_dual)
+        multipliers = -np.asarray(self._load().getSolution().row_dual)
+        if self._unit is None:
+            return multipliers
+        return np.asarray(multipliers * np.array(self._row_unit) / self._cost_unit)
 
     def exact_vertex(self, *, max_bits: int = 2048) -> ExactVertex | None:
-        """The vertex of the last basis in fractions, with its dual; None unless both prove to be feasible."""
-        basis = self._basis()
+        """The vertex of the last basis in fractions, with its dual; None unless both prove to be feasible.
+
+        Args:
+            max_bits: Give up where a number needs more bits than this.
+        """
+        basis = self.basis()
         if basis is None:
             return None
-        columns, rows, fixed = basis
+
+        def solve(system: SquareSystem, *, transpose: bool) -> list[Fraction] | None:
+            solver = self._basis_solver(list(basis.columns), list(basis.rows), transpose=transpose)
+            return solve_exactly(system, solver, max_bits=max_bits)
+
+        return self.vertex_of(basis, solve)
+
+    def vertex_of(self, basis: Basis, solve: Callable[..., list[Fraction] | None]) -> ExactVertex | None:
+        """The vertex of a basis in fractions, with its dual; None unless both prove to be feasible.
+
+        Args:
+            basis: Which columns are free, and which rows are tight.
+            solve: Solves its system, or with ``transpose`` the transposed one.
+        """
+        columns, rows = basis.columns, basis.rows
+        if len(columns) != len(rows):
+            return None
+        fixed = {j: self._upper[j] or 0 for j in basis.at_upper}
         position = np.full(self.num_columns, -1, dtype=np.int64)
-        position[columns] = np.arange(len(columns))
+        position[list(columns)] = np.arange(len(columns))
         entries: list[tuple[int, int, int]] = []
         right: list[int] = []
         for place, i in enumerate(rows):
@@ -168,23 +220,13 @@ class LinearProgram:
                     rest -= value * fixed.get(column, 0)
             right.append(rest)
         table = np.array(entries, dtype=np.int64).reshape(-1, 3)
-        primal = solve_exactly(
-            SquareSystem(row=table[:, 0], column=table[:, 1], value=table[:, 2], right=_objects(right)),
-            self._basis_solver(columns, rows, transpose=False),
-            max_bits=max_bits,
-        )
+        system = SquareSystem(row=table[:, 0], column=table[:, 1], value=table[:, 2], right=_objects(right))
+        primal = solve(system, transpose=False)
         if primal is None:
             return None
-        dual = solve_exactly(
-            SquareSystem(
-                row=table[:, 1],
-                column=table[:, 0],
-                value=table[:, 2],
-                right=_objects([self._cost[column] for column in columns]),
-            ),
-            self._basis_solver(columns, rows, transpose=True),
-            max_bits=max_bits,
-        )
+        paid = _objects([self._cost[column] for column in columns])
+        turned = SquareSystem(row=table[:, 1], column=table[:, 0], value=table[:, 2], right=paid)
+        dual = solve(turned, transpose=True)
         if dual is None:
             return None
         values = [Fraction(fixed.get(column, 0)) for column in range(self.num_columns)]
@@ -237,6 +279,35 @@ class LinearProgram:
                     reduced[column] -= multiplier * value
         return reduced
 
+    def scales(self) -> tuple[list[Fraction], list[Fraction], Fraction]:
+        """What HiGHS counts each column in, the factor of each row, and what right-hand sides are divided by."""
+        self._load()
+        ones = np.ones(self.num_columns) if self._unit is None else self._unit
+        return (
+            [Fraction(u) for u in ones.tolist()],
+            [Fraction(u) for u in self._row_unit],
+            Fraction(self._scale),
+        )
+
+    def basis(self) -> Basis | None:
+        """The basis of the last solution; None where there is none."""
+        import highspy
+
+        solver = self._load()
+        found = solver.getBasis()
+        if not found.valid:
+            return None
+        basic, upper = highspy.HighsBasisStatus.kBasic, highspy.HighsBasisStatus.kUpper
+        return Basis(
+            columns=tuple(j for j, status in enumerate(found.col_status) if status == basic),
+            rows=tuple(i for i, status in enumerate(found.row_status) if status != basic),
+            at_upper=tuple(
+                j
+                for j, status in enumerate(found.col_status)
+                if status == upper and self._upper[j] is not None
+            ),
+        )
+
     def _load(self) -> Any:
         """The HiGHS model with all rows; right-hand sides scaled to at most 1."""
         if self._solver is None:
@@ -247,10 +318,11 @@ class LinearProgram:
             solver.setOptionValue("dual_feasibility_tolerance", 1e-9)
             count = self.num_columns
             empty = np.zeros(0)
-            upper = np.array([solver.inf if u is None else u / self._scale for u in self._upper])
+            unit = np.ones(count) if self._unit is None else self._unit
+            upper = np.array([solver.inf if u is None else u / self._scale for u in self._upper]) / unit
             solver.addCols(
                 count,
-                -np.array(self._cost, dtype=np.float64),
+                -np.array(self._cost, dtype=np.float64) * unit * self._cost_unit,
                 np.zeros(count),
                 upper,
                 0,
@@ -261,7 +333,9 @@ class LinearProgram:
             self._solver = solver
         if self._loaded < len(self._rows):
             fresh = self._rows[self._loaded :]
-            bound = np.array([row.bound / self._scale for row in fresh])
+            self._row_unit += [self._unit_of(row) for row in fresh]
+            row_unit = np.array(self._row_unit[self._loaded :])
+            bound = np.array([row.bound / self._scale for row in fresh]) * row_unit
             equal = np.array([row.equal for row in fresh])
             sizes = np.array([len(row.column) for row in fresh], dtype=np.int64)
             self._solver.addRows(
@@ -271,30 +345,28 @@ class LinearProgram:
                 int(sizes.sum()),
                 first_rows(sizes).astype(np.int32),
                 np.concatenate([row.column for row in fresh]).astype(np.int32),
-                np.concatenate([row.value for row in fresh]).astype(np.float64),
+                self._scaled_values(fresh, row_unit),
             )
             self._loaded = len(self._rows)
         return self._solver
 
-    def _basis(self) -> tuple[list[int], list[int], dict[int, int]] | None:
-        """Basic columns, tight rows, and the values of columns that rest on their upper bound."""
-        import highspy
+    def _unit_of(self, row: Constraint) -> float:
+        """The factor of a row that makes its largest entry 1 or nearly so, a power of two."""
+        if self._unit is None or not len(row.column):
+            return 1.0
+        return float(np.exp2(-np.floor(np.log2(np.abs(row.value * self._unit[row.column]).max()))))
 
-        solver = self._load()
-        basis = solver.getBasis()
-        if not basis.valid:
-            return None
-        basic = highspy.HighsBasisStatus.kBasic
-        columns = [j for j, status in enumerate(basis.col_status) if status == basic]
-        rows = [i for i, status in enumerate(basis.row_status) if status != basic]
-        if len(columns) != len(rows):
-            return None
-        fixed: dict[int, int] = {}
-        for j, status in enumerate(basis.col_status):
-            upper = self._upper[j]
-            if status == highspy.HighsBasisStatus.kUpper and upper is not None:
-                fixed[j] = upper
-        return columns, rows, fixed
+    def _scaled_values(
+        self, rows: Sequence[Constraint], row_unit: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The entries of rows as HiGHS counts them."""
+        values = np.concatenate([row.value for row in rows]).astype(np.float64)
+        if self._unit is None:
+            return values
+        columns = np.concatenate([row.column for row in rows])
+        return np.asarray(
+            values * self._unit[columns] * np.repeat(row_unit, [len(row.column) for row in rows])
+        )
 
     def _basis_solver(self, columns: list[int], rows: list[int], *, transpose: bool) -> Any:
         """A float solver for the system of basic columns and tight rows, through HiGHS's factorisation."""
@@ -305,13 +377,16 @@ class LinearProgram:
         where[place[place >= 0]] = np.flatnonzero(place >= 0)
         at_column, at_row = where[columns], np.array(rows, dtype=np.int64)
         size = len(self._rows)
+        unit = np.ones(len(columns)) if self._unit is None else self._unit[columns]
+        row_unit = np.array(self._row_unit)[rows]
 
         def solve(right: NDArray[np.float64]) -> NDArray[np.float64]:
             padded = np.zeros(size)
-            padded[at_column if transpose else at_row] = right
-            method = solver.getBasisTransposeSolve if transpose else solver.getBasisSolve
-            result = np.asarray(method(padded)[1])
-            return result[at_row if transpose else at_column]
+            if transpose:
+                padded[at_column] = right * unit
+                return np.asarray(np.asarray(solver.getBasisTransposeSolve(padded)[1])[at_row] * row_unit)
+            padded[at_row] = right * row_unit
+            return np.asarray(np.asarray(solver.getBasisSolve(padded)[1])[at_column] * unit)
 
         return solve
 
@@ -325,48 +400,3 @@ def _objects(values: Sequence[int]) -> NDArray[np.object_]:
     result: NDArray[np.object_] = np.empty(len(values), dtype=np.object_)
     result[:] = values
     return result
-
-
-def certified_multipliers(
-    program: LinearProgram, multipliers: NDArray[np.float64], *, payer: Sequence[int | None]
-) -> list[Fraction] | None:
-    """Multipliers that prove an upper bound, from ones that are only nearly right; None where they cannot be repaired.
-
-    A dual solution in floats violates its own constraints in the last digits. Rounded to fractions and scaled up until
-    every column without an upper bound is paid for, it proves a bound that is exact, if slightly weak.
-
-    Args:
-        program: Its rows with ``payer`` are capacities or equations with bound 0; the others have bound 0.
-        multipliers: Row multipliers in floats.
-        payer: For each column the row that may absorb what the column lacks, or None: a capacity with coefficient 1
-            in it, or an equation with a positive one, which is raised before all else. Columns without one are paid
-            for by scaling all multipliers up.
-    """
-    exact = [
-        Fraction(round(value * _GRID) if row.equal else max(round(value * _GRID), 0), _GRID)
-        for value, row in zip(multipliers.tolist(), program.rows, strict=True)
-    ]
-    reduced = program.reduced_costs(exact)
-    raised: dict[int, Fraction] = {}
-    for column, rest in enumerate(reduced):
-        row = payer[column]
-        if row is not None and program.rows[row].equal:
-            place = int(np.flatnonzero(program.rows[row].column == column)[0])
-            lacking = rest / int(program.rows[row].value[place])
-            raised[row] = max(raised.get(row, lacking), lacking)
-    for row, lacking in raised.items():
-        exact[row] += lacking
-    reduced = program.reduced_costs(exact)
-    factor = Fraction(1)
-    for column, (cost, rest) in enumerate(zip(program.cost, reduced, strict=True)):
-        if payer[column] is None and program.upper[column] is None and rest > 0:
-            paid = cost - rest
-            if paid <= 0:
-                return None
-            factor = max(factor, cost / paid)
-    exact = [value * factor for value in exact]
-    for column, rest in enumerate(program.reduced_costs(exact)):
-        row = payer[column]
-        if rest > 0 and row is not None:
-            exact[row] += rest
-    return exact

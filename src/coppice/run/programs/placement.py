@@ -20,7 +20,7 @@ from coppice.errors import InputError
 from coppice.rows import begins_run, first_rows
 from coppice.run.programs.rank_program import RankBuffer, buffer_elements
 from coppice.run.programs.steps import transfer_steps
-from coppice.schedule.layout import chunk_bounds
+from coppice.schedule.layout import chunk_bounds, size_and_weight
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["LocalCopy", "TransferEnds", "TransferMemory", "ValuePlacement"]
@@ -208,15 +208,13 @@ def slot_starts(schedule: Schedule, count: int) -> NDArray[np.int64]:
         >>> slot_starts(Moves(case, blocks(case)).schedule(), 10).tolist()
         [0, 2, 5, 7, 10]
     """
-    buffers = schedule.topology.num_ranks if schedule.collective is Collective.ALL_TO_ALL else 1
-    total = count * buffers
+    total, whole = size_and_weight(schedule, count)
     weight: list[int] = schedule.slot_weight.tolist()
-    whole = sum(weight)
     if not whole:
         return np.zeros(len(weight) + 1, dtype=np.int64)
-    common = gcd(*weight)
+    common = gcd(whole, *weight)
     whole //= common
-    kind = np.dtype(np.int64) if whole < 2**31 else np.dtype(object)
+    kind = np.dtype(np.int64) if sum(weight) // common < 2**31 else np.dtype(object)
     before = np.cumsum(np.array([0, *(each // common for each in weight)], dtype=kind))
     begin = total // whole * before + total % whole * before // whole
     return np.asarray(begin, dtype=np.int64)

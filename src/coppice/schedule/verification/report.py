@@ -66,6 +66,8 @@ class Report(Verdict):
         whole_trees_inv_rate: That bound, time per shard in 1 / (GB/s); of two phases the sum of theirs.
         whole_phases: Phases, one after the other, of which that bound is.
         fewer_trees_inv_rate: Time per shard that any smaller number of trees is proved to take; None where nothing is.
+        beside: What the plan's bound says about plans of another kind than this one, in words; empty where it says
+            nothing of that sort.
         fewest_open: The fewest trees were asked for, and that fewer will not do is not proved.
         ordered: The schedule claims that reductions join neighbouring intervals of ranks, and they do.
         deadlock_free: With buffers of any finite size no transfers wait for each other in a circle
@@ -86,6 +88,7 @@ class Report(Verdict):
     whole_trees_inv_rate: Fraction | None = None
     whole_phases: int = 1
     fewer_trees_inv_rate: Fraction | None = None
+    beside: str = ""
     fewest_open: bool = False
     optimal: bool = False
     ordered: bool = False
@@ -118,7 +121,8 @@ class Report(Verdict):
         elif self.gap < 0:
             words = f"faster than any {self.slower}, proved"
         else:
-            words = f"within {percent_text(self.gap)} of optimal, proved"
+            shown = percent_text(self.gap)
+            words = f"within {'0.000001%' if shown == '0%' else shown} of optimal, proved"
         if self.whole_trees is None or self.whole_trees_inv_rate is None or not self.inv_rate:
             return f"{words}{self._fewer_in_words()}"
         loss = 1 - self.whole_trees_inv_rate / self.inv_rate
@@ -130,6 +134,8 @@ class Report(Verdict):
 
     def _fewer_in_words(self) -> str:
         """What is proved about smaller numbers of trees."""
+        if self.beside:
+            return f"; {self.beside}"
         if self.fewest_open:
             return "; that fewer trees will not do is not proved"
         if self.fewer_trees_inv_rate is None or not self.proved_inv_rate:

@@ -52,8 +52,14 @@ from coppice.schedule.verification.proof import (
 )
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.transfers import verify_schedule
+from coppice.text import plural
 
 __all__ = ["Report", "cut_inv_rate", "verify", "verify_forest", "verify_schedule"]
+
+_OTHER_CLASS = (
+    "its bound on whole trees is for forests whose switches neither copy nor add, "
+    "and says nothing about this one"
+)
 
 
 def cut_inv_rate(problem: Problem, cut: Sequence[int]) -> Fraction | None:
@@ -169,10 +175,11 @@ def _with_bound(report: Report, plan: Plan, bound: Bound) -> Report:
     proved = _proved(plan, bound, failures)
     is_proved: bool | None = proved is not None and proved.inv_rate >= bound.inv_rate
     if not is_proved and bound.proof is None:
-        if plan.problem.collective in (Collective.ALL_REDUCE, Collective.ALL_TO_ALL) or not bound.cut:
+        if plan.problem.collective in (Collective.ALL_REDUCE, Collective.ALL_TO_ALL):
             is_proved = None
         else:
-            shown = "nothing, as no link leaves it" if proved is None else f"{proved.inv_rate} per shard"
+            nothing = "nothing, as no link leaves it" if bound.cut else "nothing, as it is empty"
+            shown = nothing if proved is None else f"{proved.inv_rate} per shard"
             failures.append(
                 f"the bottleneck cut proves {shown}, less than the claimed bound {bound.inv_rate}."
             )
@@ -187,6 +194,7 @@ def _with_bound(report: Report, plan: Plan, bound: Bound) -> Report:
                 f"the plan takes {report.inv_rate} per shard, less than the claimed bound {least}: "
                 "the bound is wrong."
             )
+    _check_reached(bound, proved, failures)
     report = _with_whole_trees(report, plan, bound, failures)
     if report.fewer_trees_inv_rate is None and plan.forest is not None:
         asked = plan.parameters.get("tolerance") is not None
@@ -204,20 +212,22 @@ def _with_bound(report: Report, plan: Plan, bound: Bound) -> Report:
 
 @dataclass(frozen=True, kw_only=True)
 class _Proved:
-    """The best that cut and witness prove: time per shard, and for what."""
+    """The best that cut and witness prove: time per shard, and for what; and what the cut proves for everything."""
 
     inv_rate: Fraction
     for_schedules: bool
     slower: str
+    by_cut: Fraction = Fraction(0)
 
 
 def _proved(plan: Plan, bound: Bound, failures: list[str]) -> _Proved | None:
     """What is proved; a witness that is none, or proves less than it says, is a failure."""
     found: list[_Proved] = []
+    by_cut: Fraction | None = None
     if bound.cut or bound.inv_rate == 0:
         by_cut = cut_inv_rate(plan.problem, bound.cut)
         if by_cut is not None:
-            found.append(_Proved(inv_rate=by_cut, for_schedules=True, slower="schedule"))
+            found.append(_Proved(inv_rate=by_cut, for_schedules=True, slower="schedule", by_cut=by_cut))
     if bound.proof is not None:
         helped = plan.forest is not None and plan.forest.branches_at_switches
         try:
@@ -238,9 +248,29 @@ def _proved(plan: Plan, bound: Bound, failures: list[str]) -> _Proved | None:
             if not helped and not _holds_with_help(plan.problem, bound):
                 slower += " without copying and adding in switches"
             found.append(
-                _Proved(inv_rate=by_proof.inv_rate, for_schedules=by_proof.for_schedules, slower=slower)
+                _Proved(
+                    inv_rate=by_proof.inv_rate,
+                    for_schedules=by_proof.for_schedules,
+                    slower=slower,
+                    by_cut=by_cut or Fraction(0),
+                )
             )
     return max(found, key=lambda each: each.inv_rate, default=None)
+
+
+def _check_reached(bound: Bound, proved: _Proved | None, failures: list[str]) -> None:
+    """Nothing that the file says is reached takes less time than any schedule can."""
+    least = proved.by_cut if proved is not None else Fraction(0)
+    said = {"attainable": bound.attainable, **bound.alternatives}
+    for name, inv_rate in said.items():
+        if inv_rate is not None and inv_rate < least:
+            failures.append(
+                f"the bound says that {name} takes {inv_rate} per shard, less than the {least} that its cut proves."
+            )
+    if bound.attainable is not None and bound.attainable < bound.inv_rate:
+        failures.append(
+            f"the bound says that {bound.attainable} per shard is attainable, less than itself ({bound.inv_rate})."
+        )
 
 
 def _prove(problem: Problem, bound: Bound, *, helped: bool) -> ProvedBound:
@@ -265,21 +295,29 @@ def _holds_with_help(problem: Problem, bound: Bound) -> bool:
 
 
 def _with_whole_trees(report: Report, plan: Plan, bound: Bound, failures: list[str]) -> Report:
-    """The report with what is proved about forests with the plan's number of trees, and with fewer."""
+    """The report with what is proved about forests with the plan's number of trees, and with fewer.
+
+    That holds for forests in which no switch copies or adds: of one in which some does it says nothing.
+    """
     forest = plan.forest
     problems = plan.problem.phases
     proofs = [bound.whole_trees] if bound.whole_trees is not None else list(bound.phase_trees)
-    if forest is None or not report.ok or not proofs:
+    fewer = bound.fewer_trees
+    if not report.ok or not (proofs or fewer):
         return report
-    if len(proofs) != len(problems):
-        failures.append(f"expected bounds on whole trees for {len(problems)} phases, found {len(proofs)}.")
+    alone = bound.whole_trees is not None
+    if len(proofs) != len(problems) or (alone and bound.phase_trees) or (fewer and not alone):
+        failures.append(f"expected bounds on whole trees for {plural(len(problems), 'phase')}, found others.")
         return report
     for problem, proof in zip(problems, proofs, strict=True):
         _check_whole_trees(problem, proof, failures)
-    fewer = bound.fewer_trees if len(problems) == 1 else ()
     for proof in fewer:
         _check_whole_trees(plan.problem, proof, failures)
-    if failures or not all(
+    if failures or forest is None:
+        return report
+    if forest.branches_at_switches:
+        return replace(report, beside=_OTHER_CLASS)
+    if not all(
         _has_whole_trees(forest, problem, proof) for problem, proof in zip(problems, proofs, strict=True)
     ):
         return report

@@ -55,11 +55,11 @@ class _Account:
                 "root": packed.root,
                 "trees": len(packed.trees),
                 "gb_per_s": str(packed.rate),
-                "most_gb_per_s": str(most) if isinstance(most, Fraction) else round(most, 6),
-                "proved": isinstance(most, Fraction) and packed.rate == most,
+                "most_gb_per_s": str(most),
+                "proved": packed.rate == most,
             }
         )
-        loss = max(Fraction(0), 1 - packed.rate / Fraction(most)) if most else Fraction(0)
+        loss = 1 - packed.rate / most if most else Fraction(0)
         lost = "as fast as trees from one root can be"
         if packed.rate != most:
             lost = f"within {percent_text(loss)} of what trees from one root can have"

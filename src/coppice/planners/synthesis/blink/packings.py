@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram
 from coppice.bounds.lp.simplex import solve_in_integers
+from coppice.bounds.network import is_small
 from coppice.display import Brief
 from coppice.errors import CoppiceError, UnreachableError
 from coppice.planners.synthesis.blink.arborescence import shortest_arborescence
@@ -35,7 +36,7 @@ class Packed(Brief):
         root: Their root, a rank.
         trees: Numbers of the ways of each.
         rates: Rate of each in GB/s.
-        most: No packing of such trees is faster than this rate in GB/s (a float unless it is proved exactly).
+        most: No packing of such trees is faster than this rate in GB/s, exactly.
         interrupted: Ctrl-C or the deadline ended the search.
     """
 
@@ -43,7 +44,7 @@ class Packed(Brief):
     root: int
     trees: tuple[tuple[int, ...], ...]
     rates: tuple[Fraction, ...]
-    most: float | Fraction
+    most: Fraction
     interrupted: bool = False
 
     @property
@@ -184,6 +185,7 @@ def weighted_packing(
     carried = np.zeros(topology.num_links)
     weights: list[float] = []
     most, reached, interrupted, grown = np.inf, 0.0, False, _growth(len(room), epsilon)
+    best = lengths
     try:
         for count in itertools.count():
             tree = found.shortest(lengths)
@@ -192,7 +194,9 @@ def weighted_packing(
             links, times = found.loads[tree]
             if not len(links):
                 break
-            most = min(most, float(lengths @ room) / float(lengths[links] @ times))
+            found_most = float(lengths @ room) / float(lengths[links] @ times)
+            if found_most < most:
+                most, best = found_most, lengths.copy()
             amount = float((room[links] / times).min())
             weights[tree] += amount
             carried[links] += amount * times
@@ -215,9 +219,32 @@ def weighted_packing(
         root=root,
         trees=tuple(found.trees[: len(weights)]),
         rates=_scaled_to_room(found, weights),
-        most=most / topology.denominator,
+        most=_inflated(most) / topology.denominator if interrupted else _most(found, best),
         interrupted=interrupted,
     )
+
+
+_GRID = 2**30
+
+
+def _inflated(most: float) -> Fraction:
+    """A bound in floats with more room than they can be wrong by: what an interrupted search has time for."""
+    return Fraction(most) * (1 + Fraction(1, _GRID))
+
+
+def _most(found: TreeLoads, lengths: NDArray[np.float64]) -> Fraction:
+    """The rate in GB/s that these lengths of links prove to be the most, counted in fractions.
+
+    That of a small network is the optimum itself, by column generation from the trees that were found.
+    """
+    topology = found.ways.topology
+    if is_small(topology):
+        return exact_packing(found.ways, found.root).most
+    largest = float(lengths.max(initial=0.0)) or 1.0
+    whole = [Fraction(max(1, round(length / largest * _GRID))) for length in lengths.tolist()]
+    _, shortest = found.shortest_exactly(whole)
+    offered = sum(length * c for length, c in zip(whole, topology.capacity.tolist(), strict=True))
+    return offered / shortest / topology.denominator if shortest else Fraction(0)
 
 
 def _growth(links: int, epsilon: float) -> float:

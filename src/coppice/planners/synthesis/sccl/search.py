@@ -22,7 +22,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.sccl.deciding import decider_of, schedule_from
-from coppice.planners.synthesis.sccl.encoding import StepInstance, require_z3
+from coppice.planners.synthesis.sccl.encoding import require_z3
 from coppice.planners.synthesis.sccl.fronts import AskedInstance, InstanceSearch, most_chunks
 from coppice.text import plural, rate_text
 from coppice.topology.model import exact_rate
@@ -129,7 +129,9 @@ class _ScclReport:
             "round_gb_per_s": str(self.unit),
             "fewest_steps": decider.fewest_steps,
             "least_rounds_per_chunk": str(decider.least),
-            "proved": search.proved,
+            "proved": self._proved,
+            "proved_for": self._proved_for,
+            "most_chunks": self._most_chunks(),
         }
         if search.why:
             found["why"] = search.why
@@ -146,7 +148,6 @@ class _ScclReport:
         if self.options.pareto:
             found |= {
                 "front": [[each.steps, each.rounds, each.chunks] for each in search.front],
-                "most_chunks": self._most_chunks(),
                 "proved_for_any_chunks": search.proved_for_any_chunks,
                 "decided": [
                     [each.steps, each.rounds, each.chunks, status.value]
@@ -184,21 +185,50 @@ class _ScclReport:
         """Something was left to be chosen."""
         return None in (self.options.steps, self.options.rounds, self.options.chunks)
 
+    @property
+    def _proved(self) -> bool:
+        """Nothing better of what was asked for was left undecided: with any number of chunks where none was given."""
+        return self.search.proved and (self.options.chunks is not None or self._any_chunks)
+
+    @property
+    def _proved_for(self) -> str:
+        """Among what nothing better exists, in words; empty where instances were left undecided."""
+        if not self.search.proved:
+            return ""
+        if self._any_chunks:
+            return _ANY
+        up_to = "" if self.options.chunks is not None and not self.options.pareto else "up to "
+        return f"with {up_to}{plural(self._most_chunks(), 'chunk')}"
+
+    @property
+    def _any_chunks(self) -> bool:
+        """Bounds leave no room for something better with more chunks than were looked at."""
+        search, options = self.search, self.options
+        if options.pareto:
+            return search.proved_for_any_chunks
+        if search.best is None:  # what one chunk cannot do, more cannot
+            return search.proved and options.chunks is None
+        if options.chunks is not None:
+            return False
+        instance, decider = search.best[0], search.decider
+        if options.rounds is not None:
+            return instance.rounds < decider.least * (self._most_chunks() + 1)
+        ratio, fewest = Fraction(instance.rounds, instance.chunks), decider.fewest_steps
+        if options.steps is not None:
+            return ratio == decider.least_in(instance.steps)
+        fewer_steps = instance.steps > fewest and decider.least_in(instance.steps - 1) == ratio
+        return ratio == decider.least and not fewer_steps
+
     def _up_to(self) -> str:
         """Among how many chunks, and whether that was proved."""
         if not self.search.proved:
             return "; the best found, others were left undecided"
-        instance = self.search.best[0] if self.search.best is not None else StepInstance(0, 0, 1)
-        if Fraction(instance.rounds, instance.chunks) == self.search.decider.least:
-            return f", {_ANY}"
-        return f", up to {plural(self._most_chunks(), 'chunk')}"
+        return f", {self._proved_for}"
 
     def _front_proof(self) -> str:
         if not self.search.proved:
             return "not all of it: some instances were left undecided"
-        if self.search.proved_for_any_chunks:
-            return f"nothing else is better {_ANY}"
-        return f"nothing else is better with up to {plural(self._most_chunks(), 'chunk')}"
+        return f"nothing else is better {self._proved_for}"
 
     def _most_chunks(self) -> int:
         return most_chunks(self.search.decider) if self.options.chunks is None else self.options.chunks

@@ -68,7 +68,7 @@ def _run(request: Request) -> Synthesis:
 
 def _blocks(problem: Problem) -> int:
     """Blocks in M: an all-reduce is carried out as one of each rank."""
-    return problem.topology.num_ranks if problem.collective is Collective.ALL_REDUCE else problem.shards
+    return problem.topology.num_ranks if problem.collective is Collective.ALL_REDUCE else int(problem.shards)
 
 
 def _account(
