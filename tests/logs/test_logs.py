@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coppice.errors import InputError
-from coppice.logs.nccl_tests import read_nccl_tests
+from coppice.logs.lines import log_lines
+from coppice.logs.nccl_tests import NoRowsError, read_nccl_tests
 
 
 def row(size: int, count: int, *halves: tuple[str, str, str, str]) -> str:
@@ -37,10 +38,11 @@ def test_table() -> None:
         + row(1 << 33, 1 << 31, ("4.0e+04", "214", "214", "2"), ("40000", "214.7", "214.7", "1"))
         + TAIL
     )
-    table = read_nccl_tests(text, file="log")
-    assert [device.bus_id for device in table.devices] == ["0000:1b:00", "0000:43:00"]
-    assert (table.devices[1].rank, table.devices[1].pid, table.devices[1].host) == (1, 4712, "node7")
-    assert table.devices[0].name == "NVIDIA H100 80GB HBM3"
+    (table,) = read_nccl_tests(log_lines(text), file="log")
+    (devices,) = table.devices
+    assert [device.bus_id for device in devices] == ["0000:1b:00", "0000:43:00"]
+    assert (devices[1].rank, devices[1].pid, devices[1].host) == (1, 4712, "node7")
+    assert devices[0].name == "NVIDIA H100 80GB HBM3"
     assert (table.wrong, table.avg_busbw_gb_per_s) == (3, 125.07)
     first, second = table.rows
     assert (first.size_bytes, first.count, first.type, first.redop, first.root) == (
@@ -62,7 +64,10 @@ GOOD = ("1", "1", "1", "0")
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (row(8, 2, GOOD), "13 columns at log:11, or 21 with `-I`, found 9"),
+        (
+            "8 2 float sum -1 1 1 1 0\n",
+            "1 line looks like a row and is not read, such as log:11 .*it is cut off",
+        ),
         (row(8, 2, ("x", "1", "1", "0"), GOOD), "time as a number of 0 or more at log:11"),
         (row(8, 2, GOOD, ("1", "-1", "1", "0")), "algbw as a number"),
         (row(8, 2, GOOD, ("1", "1", "nan", "0")), "busbw as a number"),
@@ -72,10 +77,11 @@ GOOD = ("1", "1", "1", "0")
 )
 def test_bad_rows(line: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        read_nccl_tests(HEAD + line, file="log")
+        read_nccl_tests(log_lines(HEAD + line), file="log")
 
 
 def test_no_rows() -> None:
-    assert read_nccl_tests(row(8, 2, GOOD, GOOD), file="log").wrong is None
-    with pytest.raises(InputError, match="log holds no row"):
-        read_nccl_tests(HEAD + TAIL, file="log")
+    (table,) = read_nccl_tests(log_lines(row(8, 2, GOOD, GOOD)), file="log")
+    assert table.wrong is None
+    with pytest.raises(NoRowsError, match="log holds no row"):
+        read_nccl_tests(log_lines(HEAD + TAIL), file="log")

@@ -135,7 +135,7 @@ def test_old_logs() -> None:
         "simple",
         123.4,
     )
-    assert choice.size_bytes is None
+    assert choice.size_bytes == 1048576
 
 
 def test_communicators_are_told_apart() -> None:
@@ -377,7 +377,8 @@ def test_graphs() -> None:
         ('dev="a"', 'dev="x"', r"dev as a hexadecimal number on <gpu> at g\.xml:6"),
         ('nchannels="1"', "", "nchannels as an integer"),
         ('typeintra="NVL"', "", "attribute typeintra"),
-        ("graphs", "algo", "expected <"),
+        ("graphs", "algorithm", "expected <"),
+        ("graphs", "algo", "an algorithm for MSCCL or RCCL, no log"),
     ],
 )
 def test_bad_graphs(old: str, new: str, words: str) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.logs import RunOption, collective_run, print_warnings
 from coppice.cli.output.breaking import room_of
-from coppice.cli.output.render import Stages, print_json, print_lines, print_note
-from coppice.errors import InputError
+from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.text import columns, plural, short_size
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["logs"]
 
 _MOST_LINES = 200
+_BUFFERS = {None: "-", True: "one", False: "two"}
 
 
 def logs(
@@ -28,19 +29,15 @@ def logs(
         list[str], typer.Argument(metavar="FILE...", help="Logs and dumps; - is standard input.")
     ],
     *,
-    collective: Annotated[
-        str | None,
-        typer.Option(
-            "--collective", metavar="NAME", help="What nccl-tests ran, for versions that do not print it."
-        ),
-    ] = None,
+    collective: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read what libraries and benchmarks leave behind, and show it in one table.
 
-    The kind of a file is found by its content: the table of nccl-tests or rccl-tests (text, or JSON of -J), the log
-    of NCCL or RCCL (NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING), records of NCCL's inspector, graphs
-    (NCCL_GRAPH_DUMP_FILE), topology (NCCL_TOPO_DUMP_FILE). Files of one job are put together.
+    The kind of a file is found by its content: the table of nccl-tests, rccl-tests or mscclpp-test (text, JSON of -J,
+    CSV or JSON lines), the log of NCCL or RCCL (NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING), records of NCCL's
+    inspector, graphs (NCCL_GRAPH_DUMP_FILE), topology (NCCL_TOPO_DUMP_FILE). What launchers and log collectors put
+    before lines is taken away. Files of one job are put together.
 
     \b
     Examples:
@@ -49,12 +46,8 @@ def logs(
       coppice logs nccl.log graph.xml topo.xml
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.logs.reading import read_logs
-    from coppice.logs.records import collective_named
 
-    given = None if collective is None else collective_named(collective)
-    if collective is not None and given is None:
-        msg = f"expected --collective with a name such as all_reduce, found {collective!r}."
-        raise InputError(msg)
+    given = collective_run(collective)
     with Stages() as stages:
         stages.begin(f"reading {plural(len(files), 'file')}")
         found = read_logs(files, collective=given)
@@ -62,9 +55,7 @@ def logs(
         print_json({"files": [log.record() for log in found]})
     else:
         print_lines(_lines(found))
-    for log in found:
-        for warning in log.warnings:
-            print_note(f"warning: {warning.rstrip('.')}.")
+    print_warnings(found)
 
 
 def _lines(found: Sequence[Log]) -> list[str]:
@@ -72,6 +63,8 @@ def _lines(found: Sequence[Log]) -> list[str]:
     measured = [measurement for log in found for measurement in log.measurements]
     if measured:
         lines += ["", *_table(_times(measured))]
+    if any(each.iterations for each in measured):
+        lines += ["", *_table(_iterations(measured))]
     decisions = [decision for log in found for decision in log.decisions]
     if decisions:
         rows = [("chosen", "ranks", "nodes", "size", "calls", "algorithm", "protocol", "channels")]
@@ -159,7 +152,7 @@ def _times(measured: Sequence[LoggedMeasurement]) -> list[tuple[str, ...]]:
     groups: dict[tuple[Any, ...], list[LoggedMeasurement]] = {}
     for each in measured:
         key = (each.collective, each.ranks, each.nodes, each.size_bytes, each.algorithm, each.protocol)
-        groups.setdefault((*key, each.channels, each.in_place), []).append(each)
+        groups.setdefault((*key, each.channels, each.in_place, each.of_kernels), []).append(each)
 
     def order(members: list[LoggedMeasurement]) -> tuple[Any, ...]:
         first = members[0]
@@ -173,11 +166,11 @@ def _times(measured: Sequence[LoggedMeasurement]) -> list[tuple[str, ...]]:
         wrong = [each.wrong for each in members if each.wrong is not None]
         rows.append(
             (
-                str(first.collective),
+                str(first.collective) if first.of_kernels else f"{first.collective} (host)",
                 _text(first.ranks),
                 _text(first.nodes),
                 short_size(first.size_bytes),
-                {None: "-", True: "one", False: "two"}[first.in_place],
+                _BUFFERS[first.in_place],
                 str(len(members)),
                 f"{median:.6g}",
                 f"{min(each.time_us for each in members):.6g}",
@@ -188,6 +181,29 @@ def _times(measured: Sequence[LoggedMeasurement]) -> list[tuple[str, ...]]:
                 str(sum(wrong)) if wrong else "-",
             )
         )
+    return rows
+
+
+def _iterations(measured: Sequence[LoggedMeasurement]) -> list[tuple[str, ...]]:
+    """How far the iterations of a measurement lie apart."""
+    rows: list[tuple[str, ...]] = [
+        ("iterations of", "size", "buffers", "number", "least us", "99% us", "most us", "variation")
+    ]
+    for each in measured:
+        times = each.iterations
+        if times is not None:
+            rows.append(
+                (
+                    str(each.collective),
+                    short_size(each.size_bytes),
+                    _BUFFERS[each.in_place],
+                    str(len(times.times_us) - times.skipped) if times.times_us else "-",
+                    f"{times.least_us:.6g}",
+                    f"{times.p99_us:.6g}",
+                    f"{times.most_us:.6g}",
+                    f"{times.variation_percent:.3g}%",
+                )
+            )
     return rows
 
 

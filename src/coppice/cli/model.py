@@ -9,16 +9,26 @@ from typing import Annotated
 import msgspec
 import typer
 
+from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import JsonOption, OutputOption, with_options
+from coppice.cli.options.logs import print_warnings
 from coppice.cli.options.measuring import ModelOption, chosen_model
 from coppice.cli.options.problem import ProblemOptions
-from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, to_stdout, write_text
+from coppice.cli.output.render import (
+    Stages,
+    print_fields,
+    print_json,
+    print_lines,
+    print_note,
+    to_stdout,
+    write_text,
+)
 from coppice.collectives import Collective
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import read_bytes
 from coppice.fitting.time_model import LIBRARY, FittedModel, MeasuredTime, bodies_of, fit
-from coppice.logs.nccl_tests import read_nccl_tests
+from coppice.logs.reading import parse_log
 from coppice.simulation.models import model_bytes, named_models
 from coppice.simulation.simulated import model_record
 from coppice.text import plural
@@ -111,7 +121,7 @@ def fit_model(
     with Stages() as stages:
         stages.begin("reading the times")
         problem = asked.load_problem()
-        times = _times(results, problem.collective, algorithm or LIBRARY)
+        times = _times(results, problem, algorithm or LIBRARY)
         stages.begin("planning")
         names = list(dict.fromkeys(row.algorithm for row in times))
         bodies = bodies_of(problem.topology, problem.collective, names, root=problem.root or 0)
@@ -173,22 +183,17 @@ class _BenchRow(msgspec.Struct):
     refusal: str = ""
 
 
-def _times(path: Path, collective: Collective, algorithm: str) -> list[MeasuredTime]:
+def _times(path: Path, problem: Problem, algorithm: str) -> list[MeasuredTime]:
     """The times in a file of either kind.
 
     Raises:
         InputError: If there are none of the collective.
     """
     data = read_bytes(path, what="the measured times")
+    collective = problem.collective
     found = _bench_times(data, collective)
     if found is None:
-        table = read_nccl_tests(data.decode(errors="replace"), file=str(path))
-        halves = [(row.size_bytes, row.out_of_place or row.in_place) for row in table.rows]
-        found = [
-            MeasuredTime(algorithm=algorithm, size_bytes=size, time_us=half.time_us)
-            for size, half in halves
-            if half is not None and size > 0 and half.time_us > 0
-        ]
+        found = _logged_times(data, path, problem, algorithm)
     if not found:
         msg = (
             f"expected measured times of {collective} in {path}, found none: give what `coppice bench --json` "
@@ -196,6 +201,36 @@ def _times(path: Path, collective: Collective, algorithm: str) -> list[MeasuredT
         )
         raise InputError(msg)
     return found
+
+
+def _logged_times(data: bytes, path: Path, problem: Problem, algorithm: str) -> list[MeasuredTime]:
+    """The times of a table of nccl-tests; of sizes measured out of place and in place, those out of place.
+
+    Raises:
+        InputError: If they were measured on another number of ranks.
+    """
+    log = parse_log(data, file=str(path), collective=problem.collective)
+    print_warnings([log])
+    rows = [row for row in log.measurements if row.collective is problem.collective]
+    ranks = {row.ranks for row in rows} - {None, problem.topology.num_ranks}
+    if ranks:
+        counts = ", ".join(str(count) for count in sorted(ranks, key=str))
+        msg = (
+            f"expected times of {problem.topology.num_ranks} ranks, as {problem.topology.name} has, found those of "
+            f"{counts} in {path}: name the topology on which they were measured."
+        )
+        raise InputError(msg)
+    other = len(log.measurements) - len(rows)
+    zero = [row for row in rows if not (row.size_bytes > 0 and row.time_us > 0)]
+    for count, why in ((other, f"no times of {problem.collective}"), (len(zero), "of no size or no time")):
+        if count:
+            print_note(f"note: {plural(count, 'measurement')} in {path} are left out: {why}")
+    apart = {row.size_bytes for row in rows if not row.in_place}
+    return [
+        MeasuredTime(algorithm=algorithm, size_bytes=row.size_bytes, time_us=row.time_us)
+        for row in rows
+        if row not in zero and (not row.in_place or row.size_bytes not in apart)
+    ]
 
 
 def _bench_times(data: bytes, collective: Collective) -> list[MeasuredTime] | None:

@@ -16,6 +16,7 @@ from coppice.cli.options.inputs import (
     load_topology,
     parse_settings,
 )
+from coppice.cli.options.logs import print_warnings
 from coppice.cli.options.measuring import SizesOption
 from coppice.cli.options.names import COST_INPUTS, SELECTING
 from coppice.cli.options.problem import CollectiveOption, RootOption
@@ -130,6 +131,7 @@ def select(
         from coppice.tuning.logged import select_by_log
 
         loaded, told = None, read_log(log)
+        print_warnings([told])
         picks = [select_by_log(told, collective, size, ranks=ranks) for size in wanted]
     else:
         loaded = _load(

@@ -60,7 +60,7 @@ class Given:
         nics: Names of the NICs in the network plug-in's list.
         max_connections: CUDA_DEVICE_MAX_CONNECTIONS.
         environment: Settings of the job.
-        warnings: What the reader of the topology remarks.
+        warnings: What the readers of the topology and of the log remark.
     """
 
     dialect: Dialect | None = None
@@ -109,10 +109,11 @@ class Given:
         reading = None
         if "topology" in options:
             reading = resolve_reading(options["topology"], boxes=_number(options, "boxes"))
+        log = read_log(options["log"]) if "log" in options else None
         return cls(
             dialect=None if dialect is None else Dialect(dialect),
             topology=None if reading is None else reading.topology,
-            log=read_log(options["log"]) if "log" in options else None,
+            log=log,
             dump=read_bytes(options["dump"]) if "dump" in options else None,
             shapes=_shapes(options.get("shapes")),
             channels=_number(options, "channels"),
@@ -122,7 +123,7 @@ class Given:
             nics=tuple(part.strip() for part in options["nics"].split(",")) if "nics" in options else (),
             max_connections=_number(options, "max_connections"),
             environment=_settings(options.get("environment")),
-            warnings=() if reading is None else reading.warnings,
+            warnings=(*(() if reading is None else reading.warnings), *(() if log is None else log.warnings)),
         )
 
     @property

@@ -16,6 +16,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.json_text import integer, mapping, number, text_of
 from coppice.logs.records import (
+    CLOCKS,
     TUNED,
     LoggedMeasurement,
     collective_named,
@@ -23,6 +24,7 @@ from coppice.logs.records import (
     message_bytes,
     own_name,
 )
+from coppice.text import plural
 
 __all__ = ["Inspector", "InspectorCall", "is_inspector", "joined"]
 
@@ -45,6 +47,7 @@ class InspectorCall:
         time_us: Time on this rank.
         algorithm: What carried it out, None where not given.
         protocol: Likewise.
+        clock: What timed it (:data:`coppice.logs.records.CLOCKS`), None where not given.
         line: Line of the file.
     """
 
@@ -58,6 +61,7 @@ class InspectorCall:
     time_us: float
     algorithm: str | None
     protocol: str | None
+    clock: str | None
     line: int
 
 
@@ -114,7 +118,9 @@ class Inspector:
             count_beside(self.beside, name[:40])
             return
         ranks = integer(header, "n_ranks", where, low=1, high=_MOST_RANKS)
-        algorithm, protocol = perf.get("coll_algo"), perf.get("coll_proto")
+        algorithm, protocol, clock = (
+            perf.get(key) for key in ("coll_algo", "coll_proto", "coll_timing_source")
+        )
         self.calls.append(
             InspectorCall(
                 communicator=text_of(header, "id", where),
@@ -127,16 +133,23 @@ class Inspector:
                 time_us=number(perf, "coll_exec_time_us", where),
                 algorithm=own_name(algorithm) if isinstance(algorithm, str) else None,
                 protocol=own_name(protocol) if isinstance(protocol, str) else None,
+                clock=clock[:40] if isinstance(clock, str) else None,
                 line=line,
             )
         )
 
 
-def joined(calls: Sequence[tuple[str, InspectorCall]]) -> list[LoggedMeasurement]:
+def joined(
+    calls: Sequence[tuple[str, InspectorCall]], warnings: dict[str, list[str]]
+) -> list[LoggedMeasurement]:
     """The collectives of one or several files, the records of all ranks together.
+
+    Times of a collective are compared only where one kind of clock took them: where ranks differ, those of the best
+    clock count.
 
     Args:
         calls: Records with the files that they came from.
+        warnings: Gets by file what was left out, and which times are no times of kernels.
 
     Raises:
         InputError: If records of one collective disagree on what it was.
@@ -148,6 +161,7 @@ def joined(calls: Sequence[tuple[str, InspectorCall]]) -> list[LoggedMeasurement
         met[own] = met.get(own, -1) + 1  # a rank that tells a number twice is of another run
         groups.setdefault((*own[:3], met[own]), []).append((file, call))
     found: list[LoggedMeasurement] = []
+    mixed: dict[str, int] = {}
     for members in groups.values():
         file, first = members[0]
         for other_file, other in members[1:]:
@@ -158,7 +172,10 @@ def joined(calls: Sequence[tuple[str, InspectorCall]]) -> list[LoggedMeasurement
                     "one job."
                 )
                 raise InputError(msg)
-        times = [call.time_us for _, call in members]
+        clock = min((call.clock for _, call in members), key=_quality)
+        times = [call.time_us for _, call in members if call.clock == clock]
+        if len(times) < len(members):
+            mixed[file] = mixed.get(file, 0) + len(members) - len(times)
         found.append(
             LoggedMeasurement(
                 collective=first.collective,
@@ -169,8 +186,27 @@ def joined(calls: Sequence[tuple[str, InspectorCall]]) -> list[LoggedMeasurement
                 least_us=min(times) if len(times) > 1 else None,
                 algorithm=first.algorithm,
                 protocol=first.protocol,
+                clock=clock,
                 file=file,
                 line=first.line,
             )
         )
+    for file, count in mixed.items():
+        warnings.setdefault(file, []).append(
+            f"{file}: {plural(count, 'time')} of ranks that another clock took than on the other ranks are left out"
+        )
+    of_host: dict[tuple[str, str], int] = {}
+    for each in found:
+        if not each.of_kernels and each.clock is not None:
+            of_host[each.file, each.clock] = of_host.get((each.file, each.clock), 0) + 1
+    for (file, clock), count in of_host.items():
+        warnings.setdefault(file, []).append(
+            f"{file}: {plural(count, 'measurement')} are times of the host around the call ({clock}), with waiting and "
+            "launching, not of kernels"
+        )
     return found
+
+
+def _quality(clock: str | None) -> int:
+    """How good a clock is, the best first; where nothing is said, it was that of the GPU."""
+    return 0 if clock is None else CLOCKS.index(clock) if clock in CLOCKS else len(CLOCKS)

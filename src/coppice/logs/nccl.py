@@ -7,9 +7,11 @@ begins like a known line but cannot be read becomes a warning with its number, f
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from coppice.collectives import Collective
+from coppice.logs.lines import LogLine
 from coppice.logs.records import (
     TUNED,
     Log,
@@ -57,29 +59,28 @@ class _CommunicatorDraft:
     cells: list[LoggedCell] = field(default_factory=list)
 
 
-def read_nccl_log(text: str, *, file: str) -> Log:
-    """What the lines of NCCL or RCCL in a text say, of no kind where it has none; other lines are passed over.
+def read_nccl_log(lines: Iterable[LogLine], *, file: str) -> Log:
+    """What the lines of NCCL or RCCL in a log say, of no kind where it has none; other lines are passed over.
 
     Args:
-        text: The log.
+        lines: The log (:func:`coppice.logs.lines.log_lines`).
         file: Its name, for warnings.
 
     Examples:
-        >>> found = read_nccl_log(
-        ...     "n1:7:7 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..15}",
-        ...     file="log",
-        ... )
+        >>> from coppice.logs.lines import log_lines
+        >>> text = "n1:7:7 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..15}"
+        >>> found = read_nccl_log(log_lines(text), file="log")
         >>> choice, = found.decisions
         >>> choice.collective.value, choice.size_bytes, choice.algorithm, choice.protocol, choice.channels
         ('all_reduce', 1048576, 'ring', 'll128', 16)
     """
     reader = _NcclLogReader(file)
-    for number, line in enumerate(text.splitlines(), start=1):
-        match = _LINE.match(line) if "NCCL" in line else None
+    for number, text, _, _ in lines:
+        match = _LINE.match(text) if "NCCL" in text else None
         if match:
             reader.line(match["head"], match["rest"], number)
-        elif "NCCL version" in line or "RCCL version" in line:
-            reader.version(line)
+        elif "NCCL version" in text or "RCCL version" in text:
+            reader.version(text)
     return reader.done()
 
 
@@ -177,17 +178,22 @@ class _NcclLogReader:
             self.row(title, body, key, number)
 
     def header(self, key: Key, protocols: list[str], number: int) -> None:
+        """The line of protocols below that of algorithms.
+
+        NCCL prints the protocols of three algorithms in every block, also where a block has fewer, such as the last one
+        with PAT alone; the rows below have cells for the algorithms that are there.
+        """
         algorithms = [own_name(name) for name in self.algorithms.pop(key, [])]
         names = [own_name(name) for name in protocols]
-        each = len(names) // len(algorithms) if algorithms else 0
-        if not each or each * len(algorithms) != len(names) or None in algorithms or None in names:
+        each = next((n for n in range(1, len(names) + 1) if names == names[:n] * (len(names) // n)), 0)
+        if not each or None in algorithms or None in names or not 0 < len(algorithms) * each <= len(names):
             self.columns.pop(key, None)
             self.unread(number, "the head of a table of the cost model")
             return
         self.columns[key] = [
             (algorithm, protocol)
-            for at, protocol in enumerate(names)
-            for algorithm in [algorithms[at // each]]
+            for algorithm in algorithms
+            for protocol in names[:each]
             if algorithm and protocol
         ]
 

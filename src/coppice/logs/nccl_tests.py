@@ -1,219 +1,446 @@
-"""The printed table of nccl-tests and rccl-tests as typed records.
+"""The printed tables of nccl-tests, rccl-tests and mscclpp-test as typed records.
 
-A row has 13 columns: size, count, type, redop and root, then time, algbw, busbw and wrong values for out of place and
-for in place. Reports of each iteration (``-I``) add four columns to each half, time stamps two words at the end, and
-where out of place is not run, its columns are blank. Everything else that the programs print begins with ``#``;
-launchers and libraries add lines of their own before and after, which are passed over. A line that begins like a row
-and is none is an error.
+Cells are read by the header that stands above them (see :mod:`coppice.logs.columns`). A file may hold several runs:
+one after the other, or mixed, where a launcher started programs that were built without MPI, so that each of them is a
+run of its own which lists ranks from 0. Lines that look like rows and are not read are counted and shown.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from coppice.errors import InputError
-
-__all__ = ["NcclTestsHalf", "NcclTestsRank", "NcclTestsRow", "NcclTestsTable", "read_nccl_tests"]
-
-_DEVICE = re.compile(
-    r"#\s+Rank\s+([0-9]+)(?:\s+Group\s+([0-9]+))?.*?\s+Pid\s+([0-9]+)\s+on\s+(\S+)\s+device\s+([0-9]+)"
-    r"\s+\[([^\]]*)\]\s*(.*)"
+from coppice.logs.columns import (
+    TableHeader,
+    UnreadableError,
+    ends_like_row,
+    groups_of,
+    header_of,
+    looks_like_row,
+    numbers_only,
+    usual_header,
 )
-_SUMMARY = re.compile(r"#\s*(Out of bounds values|Avg bus bandwidth)\s*:\s*([0-9.eE+-]+)")
+from coppice.logs.lines import LogLine
+from coppice.logs.rows import device_of, figures_agree, joined_row, number_of, row_of
+from coppice.logs.tables import NcclTestsRank, NcclTestsRow, NcclTestsTable
+from coppice.logs.torn_rows import TornRow
+from coppice.text import plural
+
+__all__ = ["NoRowsError", "has_table", "read_nccl_tests"]
+
+_SUMMARY = re.compile(r"#?\s*(Out of bounds values|Avg bus bandwidth)\s*:\s*([0-9.eE+-]+|-?nan)")
 _PROGRAM = re.compile(r"#\s*Collective test starting:\s*(\S+)")
-_KEYS = 5
-_HALF = 4
-_WHOLE_HALF = 8
-_BLANK_HALF = 32 * " "
-_STAMP = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}$")
-_DIGITS = 18
-_INTEGER = re.compile(r"[0-9]+")
-_UNCHECKED = "N/A"
+_START = re.compile(r"#\s*(?:nThreads? [0-9]|nccl-tests version|Collective test starting|Using devices)")
+_COMMAND = re.compile(r"(?<![\w.-])(?:\S*/)?([a-z]\w*_perf(?:_mpi)?)(?![\w.])")
+_OTHER_PROGRAMS = (("rccl-tests", "rccl-tests: Version"), ("mscclpp-test", "MSCCL++"))
+_FIGURE = re.compile(r"\s*[0-9]")
+_EXAMPLE = 60
 
 
-@dataclass(frozen=True, kw_only=True)
-class NcclTestsHalf:
-    """One half of a row.
-
-    Attributes:
-        time_us: Time of a call.
-        algbw_gb_per_s: Algorithm bandwidth, as printed.
-        busbw_gb_per_s: Bus bandwidth, as printed.
-        wrong: Number of wrong values, None where they were not checked.
-    """
-
-    time_us: float
-    algbw_gb_per_s: float
-    busbw_gb_per_s: float
-    wrong: int | None
+class NoRowsError(InputError):
+    """A text with the signs of a table and no row."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NcclTestsRow:
-    """A row.
-
-    Attributes:
-        size_bytes: The size column: M (see :mod:`coppice.collectives`).
-        count: Elements of a rank.
-        type: Their type, such as ``float``.
-        redop: Reduction, or ``none``.
-        root: Root rank, -1 without one.
-        out_of_place: Times with two buffers, None where that was not run.
-        in_place: Times with one, None likewise.
-        line: Line of the text.
-    """
-
-    size_bytes: int
-    count: int
-    type: str
-    redop: str
-    root: int
-    out_of_place: NcclTestsHalf | None
-    in_place: NcclTestsHalf | None
-    line: int
+def has_table(lines: Iterable[LogLine]) -> bool:
+    """Whether a log holds the header or a row of a table, or what only these programs print."""
+    for line in lines:
+        text = line.text
+        if text.startswith("#") and ("nccl-tests" in text or _PROGRAM.match(text)):
+            return True
+        if header_of(text, (), line=1) is not None:
+            return True
+        if "NCCL" not in text and (looks_like_row(text) or usual_header(text) is not None):
+            return True
+    return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class NcclTestsRank:
-    """A rank and where it ran."""
-
-    rank: int
-    pid: int
-    host: str
-    device: int
-    bus_id: str
-    name: str
-    group: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NcclTestsTable:
-    """Everything that a run printed.
-
-    Attributes:
-        rows: Rows, in order.
-        devices: Ranks, in order.
-        wrong: Wrong values in all, None where nothing says so.
-        avg_busbw_gb_per_s: Average bus bandwidth, None likewise.
-        program: Name of the program, such as ``all_reduce_perf``, None likewise.
-    """
-
-    rows: tuple[NcclTestsRow, ...]
-    devices: tuple[NcclTestsRank, ...]
-    wrong: int | None
-    avg_busbw_gb_per_s: float | None
-    program: str | None = None
-
-
-def read_nccl_tests(text: str, *, file: str) -> NcclTestsTable:
-    r"""The table in what a run printed.
+def read_nccl_tests(lines: Sequence[LogLine], *, file: str) -> tuple[NcclTestsTable, ...]:
+    r"""The tables in what runs printed, one for each run.
 
     Args:
-        text: Standard output of the run.
+        lines: Standard output (:func:`coppice.logs.lines.log_lines`).
         file: Its name, for messages.
 
     Raises:
-        InputError: If a row cannot be read, with its line, or there is none.
+        InputError: If a cell cannot be read, with its line.
+        NoRowsError: If there is no row.
 
     Examples:
+        >>> from coppice.logs.lines import log_lines
         >>> row = "  1024  256  float  sum  -1  10.5  0.10  0.17  0  9.9  0.10  0.18  N/A\n"
-        >>> table = read_nccl_tests("# nccl-tests version 2.17\n" + row, file="log")
+        >>> table, = read_nccl_tests(log_lines("# nccl-tests version 2.17\n" + row), file="log")
         >>> table.rows[0].size_bytes, table.rows[0].out_of_place.time_us, table.rows[0].in_place.wrong
         (1024, 10.5, None)
     """
-    rows: list[NcclTestsRow] = []
-    devices: list[NcclTestsRank] = []
-    found: dict[str, float] = {}
+    streams = [_TableReader(file).read(stream) for stream in _streams(lines)]
+    found = [run for runs in streams for run in runs if run.rows or run.unread]
+    if not any(run.rows for run in found):
+        unread = [each for run in found for each in run.unread]
+        why = f": {_shown(unread, file)}" if unread else ""
+        msg = (
+            f"{file} holds no row of nccl-tests that can be read{why}: give the output of a run, such as that of "
+            "all_reduce_perf, as it was printed."
+        )
+        raise NoRowsError(msg)
+    tables = tuple(run.table(file) for run in found)
+    if words := _apart(streams, file):
+        tables = (replace(tables[0], warnings=(*tables[0].warnings, words)), *tables[1:])
+    return tables
+
+
+def _apart(streams: Sequence[Sequence[_PrintedRun]], file: str) -> str:
+    """In words, that several processes list ranks of the same numbers; empty where not."""
+    first = [runs[0].devices[0] for runs in streams if runs and runs[0].rows and runs[0].devices]
+    ranks = [{(device.group, device.rank) for device in devices} for devices in first]
+    if not any(one & other for at, one in enumerate(ranks) for other in ranks[:at]):
+        return ""
+    return (
+        f"{file}: {len(ranks)} processes print tables of their own, each with ranks from {first[0][0].rank}: these are "
+        f"{len(ranks)} runs at the same time, not one of all: build nccl-tests with MPI=1 for that"
+    )
+
+
+def _streams(lines: Sequence[LogLine]) -> list[list[LogLine]]:
+    """The lines of each process that printed a whole table, where a launcher tells them apart; else all lines."""
+    own: dict[str, int] = {}
+    for line in lines:
+        if line.stream and header_of(line.text, (), line=1) is not None:
+            own[line.stream] = own.get(line.stream, 0)
+        elif line.stream in own and (looks_like_row(line.text) or numbers_only(line.text)):
+            own[line.stream] += 1
+    tables = [stream for stream, rows in own.items() if rows]
+    if len(tables) < 2:
+        return [list(lines)]
+    rest = [line for line in lines if line.stream not in tables]
+    return [*([line for line in lines if line.stream == stream] for stream in tables), rest]
+
+
+@dataclass
+class _PrintedRun:
+    """What was read of a run."""
+
+    rows: list[NcclTestsRow] = field(default_factory=list)
+    devices: list[list[NcclTestsRank]] = field(default_factory=list)
+    devices_cut: bool = False
+    summaries: list[tuple[str, float]] = field(default_factory=list)
     program: str | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split()
-        if line.startswith("#"):
-            device = _DEVICE.match(line)
-            if device:
-                rank, group, pid, host, index, bus_id, name = device.groups()
-                devices.append(
-                    NcclTestsRank(
-                        rank=_index(rank, "a rank", f"{file}:{number}"),
-                        pid=_index(pid, "a process", f"{file}:{number}"),
-                        host=host,
-                        device=_index(index, "a device", f"{file}:{number}"),
-                        bus_id=bus_id,
-                        name=name.strip(),
-                        group=_index(group or "0", "a group", f"{file}:{number}"),
-                    )
-                )
-            started = _PROGRAM.match(line)
-            program = started[1] if started else program
-            summary = _SUMMARY.match(line)
-            if summary:
-                found[summary[1]] = _number(summary[2], summary[1], f"{file}:{number}")
-        elif len(words) > 2 and _INTEGER.fullmatch(words[0]) and _INTEGER.fullmatch(words[1]):
-            rows.append(_row(line, number, f"{file}:{number}"))
-    if not rows:
-        msg = f"{file} holds no row of nccl-tests: give the output of a run, such as that of all_reduce_perf."
-        raise InputError(msg)
-    wrong = found.get("Out of bounds values")
-    return NcclTestsTable(
-        rows=tuple(rows),
-        devices=tuple(devices),
-        wrong=None if wrong is None else int(wrong),
-        avg_busbw_gb_per_s=found.get("Avg bus bandwidth"),
-        program=program,
+    commands: list[str] = field(default_factory=list)
+    kind: str = "nccl-tests"
+    unread: list[tuple[int, str, str]] = field(default_factory=list)
+    unknown: dict[str, int] = field(default_factory=dict)
+    joined: int = 0
+    shifted: int = 0
+    header_cut: bool = False
+    unfinished: bool = False  # it begins where the run before it had not ended
+
+    def listed(self, device: NcclTestsRank) -> None:
+        """Take a line of the list of ranks: a rank that is listed already is of another run."""
+        free = [
+            ranks
+            for ranks in self.devices
+            if all((each.group, each.rank) != (device.group, device.rank) for each in ranks)
+        ]
+        near = [ranks for ranks in free if any(each.host == device.host for each in ranks)]
+        if near or free:
+            (near or free)[0].append(device)
+        else:
+            self.devices.append([device])
+
+    def ended(self, name: str) -> int:
+        return sum(each == name for each, _ in self.summaries)
+
+    def absorb(self, other: _PrintedRun) -> None:
+        """Take a run whose rows are mixed with those of this one."""
+        self.rows += other.rows
+        self.devices += other.devices
+        self.devices_cut = self.devices_cut or other.devices_cut
+        self.summaries += other.summaries
+        self.unread += other.unread
+        self.joined += other.joined
+
+    def table(self, file: str) -> NcclTestsTable:
+        wrong = [value for name, value in self.summaries if name == "Out of bounds values"]
+        busbw = [
+            value for name, value in self.summaries if name == "Avg bus bandwidth" and not math.isnan(value)
+        ]
+        commands = set(self.commands)
+        return NcclTestsTable(
+            rows=tuple(self.rows),
+            devices=tuple(tuple(ranks) for ranks in self.devices),
+            devices_cut=self.devices_cut,
+            wrong=int(sum(wrong)) if wrong else None,
+            avg_busbw_gb_per_s=busbw[-1] if busbw else None,
+            program=self.program or (commands.pop() if len(commands) == 1 else None),
+            kind=self.kind,
+            warnings=tuple(self._warnings(file)),
+        )
+
+    def _warnings(self, file: str) -> list[str]:
+        found = [_shown(self.unread, file)] if self.unread else []
+        if self.unknown:
+            names = ", ".join(self.unknown)
+            found.append(f"{file}: the table's columns {names} are not known and not read")
+        if self.shifted:
+            found.append(
+                f"{file}: {plural(self.shifted, 'row')} begin with a cell that the header does not name, which is "
+                "left out"
+            )
+        if self.header_cut:
+            found.append(
+                f"{file}: the header names fewer columns than rows have: the usual ones of nccl-tests are assumed, as "
+                "the figures confirm"
+            )
+        if self.joined:
+            found.append(f"{file}: {plural(self.joined, 'row')} torn by other lines were joined")
+        if back := _back(self.rows):
+            found.append(
+                f"{file}:{back}: sizes go back in the middle of a table, as where rows of several runs are mixed: "
+                "figures of one size may be of several runs"
+            )
+        return found
+
+
+def _shown(unread: Sequence[tuple[int, str, str]], file: str) -> str:
+    number, text, why = unread[0]
+    short = " ".join(text.split())
+    short = short if len(short) <= _EXAMPLE else f"{short[:_EXAMPLE]}..."
+    many = (
+        "1 line looks like a row and is"
+        if len(unread) == 1
+        else f"{len(unread)} lines look like rows and are"
     )
+    return f"{many} not read, such as {file}:{number} ({short!r}: {why})"
 
 
-def _row(text: str, line: int, where: str) -> NcclTestsRow:
-    words = _STAMP.sub("", text.rstrip()).split()
-    halves = len(words) - _KEYS
-    alone = halves == _HALF and _BLANK_HALF in text
-    if halves not in (2 * _HALF, 2 * _WHOLE_HALF) and not alone:
-        whole, detailed = _KEYS + 2 * _HALF, _KEYS + 2 * _WHOLE_HALF
-        msg = f"expected {whole} columns at {where}, or {detailed} with `-I`, found {len(words)}: drop the line."
-        raise InputError(msg)
-    root = words[4]
-    if not re.fullmatch(r"-1|\d{1,9}", root):
-        msg = f"expected a root of -1 or more at {where}, found {root[:20]!r}."
-        raise InputError(msg)
-    half = _HALF if halves <= 2 * _HALF else _WHOLE_HALF
-    first = _run(words[_KEYS : _KEYS + _HALF], where)
-    second = None if alone else _run(words[_KEYS + half : _KEYS + half + _HALF], where)
-    return NcclTestsRow(
-        size_bytes=_index(words[0], "a size", where),
-        count=_index(words[1], "a count", where),
-        type=words[2],
-        redop=words[3],
-        root=int(root),
-        out_of_place=None if second is None else first,
-        in_place=first if second is None else second,
-        line=line,
-    )
+def _back(rows: Sequence[NcclTestsRow]) -> int:
+    """Line where sizes go back before the sweep is through, 0 where they never do."""
+    largest: dict[tuple[object, ...], int] = {}
+    for row in rows:
+        key = (row.type, row.redop, row.root)
+        largest[key] = max(largest.get(key, 0), row.size_bytes)
+    for before, row in pairwise(rows):
+        key = (row.type, row.redop, row.root)
+        same = key == (before.type, before.redop, before.root)
+        if same and row.size_bytes < before.size_bytes < largest[key]:
+            return row.line
+    return 0
 
 
-def _index(text: str, what: str, where: str) -> int:
-    if len(text) > _DIGITS:
-        msg = f"expected {what} of at most {_DIGITS} digits at {where}, found {text[:40]!r}."
-        raise InputError(msg)
-    return int(text)
+class _TableReader:
+    """Reads one stream of lines."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.runs = [_PrintedRun()]
+        self.header: TableHeader | None = None
+        self.groups: tuple[bool, ...] = ()
+        self.torn: TornRow[NcclTestsRow] | None = None
+        self.lost = False
+        self.commands: list[str] = []
+
+    @property
+    def run(self) -> _PrintedRun:
+        return self.runs[-1]
+
+    def read(self, lines: Sequence[LogLine]) -> list[_PrintedRun]:
+        """The runs, in order."""
+        for line in lines:
+            text = line.text
+            if not text or text.isspace():
+                continue
+            if "NCCL " in text and ("NCCL INFO" in text or "NCCL WARN" in text or "NCCL TRACE" in text):
+                continue
+            if text.startswith("#"):
+                self.comment(text, line.number)
+            else:
+                self.plain(line)
+        self.close()
+        return self._merged()
+
+    def comment(self, text: str, number: int) -> None:
+        """A line that begins with ``#``."""
+        where = f"{self.file}:{number}"
+        if _START.match(text):
+            self.start(text)
+        device = device_of(text, where)
+        if device is not None:
+            self.run.listed(device)
+        elif re.match(r"#\s+Rank\s+[0-9]", text):
+            self.run.devices_cut = True
+        elif groups := groups_of(text):
+            self.groups = groups
+        elif self.names(text, number):
+            return
+        self.summary(text, where)
+        for kind, words in _OTHER_PROGRAMS:
+            if words in text:
+                self.run.kind = kind
+
+    def names(self, text: str, number: int) -> bool:
+        """Whether a line names columns; then they count from here on."""
+        found = header_of(text, self.groups, line=number)
+        if found is not None:
+            self.close()
+            self.header = found
+            self.run.unknown |= dict.fromkeys(found.unknown, 0)
+        elif self.header is not None and re.match(r"#?\s+\(B\)\s", text):
+            self.header = self.header.with_units(text)
+        else:
+            return False
+        return True
+
+    def summary(self, text: str, where: str) -> None:
+        match = _SUMMARY.match(text)
+        if match:
+            self.close()
+            value = math.nan if match[2].endswith("nan") else number_of(match[2], match[1], where)
+            self.run.summaries.append((match[1], value))
+
+    def start(self, text: str) -> None:
+        """A line with which runs begin: is it of the run in hand, or of a new one?"""
+        self.close()
+        run = self.run
+        program = _PROGRAM.match(text)
+        other = program is not None and run.program is not None and program[1] != run.program
+        if run.rows or run.summaries or other:
+            self.runs.append(_PrintedRun(unfinished=bool(run.rows) and not run.summaries and not other))
+            self.header = self.header if self.run.unfinished else None
+            self.lost = False
+        if program is not None:
+            self.run.program = program[1]
+
+    def plain(self, line: LogLine) -> None:
+        """A line that may be a row, a piece of one, a header without ``#``, or none of this."""
+        text = line.text
+        header = self.header
+        begins = looks_like_row(text) or usual_header(text) is not None
+        begins = header.begins_row(text) if header is not None else begins
+        if self.torn is not None and self.piece(line, begins=begins):
+            return
+        if begins:
+            doubtful = self.torn is not None and numbers_only(self.torn.text)
+            self.close()
+            self.row(line, doubtful=doubtful)
+        elif header is not None and line.cut and _FIGURE.match(text):
+            self.close()
+            self.torn = self.begun(header, line)
+        elif header is not None and (ends_like_row(text) or _is_piece(text, header)):
+            self.run.unread.append((line.number, text, "figures without the beginning of their row"))
+        elif looks_like_row(text):
+            self.run.unread.append((line.number, text, "it does not begin like a row of its table"))
+        elif text.rstrip() == "...":
+            self.run.devices_cut = self.run.devices_cut or bool(self.run.devices and not self.run.rows)
+        elif not self.names(text, line.number):
+            self.other(text, f"{self.file}:{line.number}")
+
+    def other(self, text: str, where: str) -> None:
+        """A line that is no part of a table: commands and versions are of interest."""
+        self.summary(text, where)
+        for kind, words in _OTHER_PROGRAMS:
+            if words in text:
+                self.run.kind = kind
+        if "_perf" in text:
+            found = _COMMAND.findall(text)
+            (self.commands if self.run.rows else self.run.commands).extend(found)
+
+    def row(self, line: LogLine, *, doubtful: bool) -> None:
+        """A line that begins like a row; doubtful where its beginning may have been torn off."""
+        header = self.header or usual_header(line.text)
+        if header is None:
+            why = "no header names its columns"
+            self.run.unread.append((line.number, line.text, why))
+            return
+        usual = usual_header(line.text)
+        if (
+            usual is not None
+            and header.line
+            and usual.continues(header)
+            and joined_row(usual, line.text, 0, "")[1]
+        ):
+            header = usual
+            self.run.header_cut = True
+        try:
+            cells = header.cells(line.text)
+        except UnreadableError as error:
+            if len(line.text.split()) < len(header.columns):
+                self.torn = self.begun(header, line)
+            else:
+                self.run.unread.append((line.number, line.text, str(error)))
+            return
+        row = row_of(header, cells.by_name, line.number, f"{self.file}:{line.number}")
+        agrees = figures_agree(row)
+        if (cells.surplus and agrees is False) or (doubtful and not agrees):
+            why = "its beginning may be torn off" if doubtful else "its figures do not fit the columns"
+            self.run.unread.append((line.number, line.text, why))
+            return
+        self.run.shifted += bool(cells.surplus)
+        if cells.whole or not line.cut:
+            self.emit(row)
+        else:
+            self.torn = self.begun(header, line)
+
+    def begun(self, header: TableHeader, line: LogLine) -> TornRow[NcclTestsRow]:
+        """A row of which more is to come."""
+        return TornRow(
+            line.number,
+            line.text,
+            lambda text: joined_row(header, text, line.number, self.file),
+            cut=line.cut,
+        )
+
+    def piece(self, line: LogLine, *, begins: bool) -> bool:
+        """Whether a line continues the torn row; what also begins like a row does so only if the figures say it."""
+        torn = self.torn
+        if torn is None:
+            return False
+        figures = numbers_only(line.text) and not begins
+        sure = begins or not figures or self.lost or len(self.run.devices) > 1
+        row = torn.add(line.text, sure=sure, keep=figures)
+        if row is not None and begins and self.stands_alone(line):
+            return False
+        if row is not None:
+            self.torn = None
+            self.run.joined += 1
+            self.emit(row)
+        return row is not None or figures
+
+    def stands_alone(self, line: LogLine) -> bool:
+        """Whether a line is a row whose figures do not contradict each other."""
+        row, agrees = (None, None) if self.header is None else joined_row(self.header, line.text, 0, "")
+        return row is not None and agrees is not False
+
+    def close(self) -> None:
+        """Give up a torn row whose end has not come."""
+        if self.torn is not None:
+            why = "it is torn by other lines, and its pieces cannot be joined in one way only"
+            self.run.unread.append(
+                (self.torn.number, self.torn.text, why if self.torn.cut else "it is cut off")
+            )
+            self.torn = None
+            self.lost = True
+
+    def emit(self, row: NcclTestsRow) -> None:
+        if not self.run.rows and self.commands:
+            self.run.commands = self.run.commands or self.commands
+            self.commands = []
+        self.run.rows.append(row)
+
+    def _merged(self) -> list[_PrintedRun]:
+        """The runs; where one began while rows of another were printed, and both ended after it, they are one."""
+        found: list[_PrintedRun] = []
+        for run in self.runs:
+            mixed = run.unfinished and run.ended("Out of bounds values") > 1
+            if found and mixed:
+                found[-1].absorb(run)
+            else:
+                found.append(run)
+        return found
 
 
-def _run(words: list[str], where: str) -> NcclTestsHalf:
-    wrong = None if words[3] == _UNCHECKED else _number(words[3], "#wrong", where)
-    return NcclTestsHalf(
-        time_us=_number(words[0], "time", where),
-        algbw_gb_per_s=_number(words[1], "algbw", where),
-        busbw_gb_per_s=_number(words[2], "busbw", where),
-        wrong=None if wrong is None else int(wrong),
-    )
-
-
-def _number(text: str, name: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        msg = f"expected {name} as a number of 0 or more at {where}, found {text[:40]!r}."
-        raise InputError(msg)
-    return value
+def _is_piece(text: str, header: TableHeader) -> bool:
+    """Whether a line holds figures as a part of a row does."""
+    return numbers_only(text) and 1 < len(text.split()) < len(header.columns) and "." in text

@@ -12,32 +12,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.logs.agreement import Figures, agree, factor_contradicts, figures_of
 from coppice.logs.json_text import integer, mapping, number, text_of
-from coppice.logs.nccl_tests import NcclTestsHalf, NcclTestsRank, NcclTestsRow, NcclTestsTable
 from coppice.logs.records import FORCING, LoggedDecision, LoggedMeasurement, collective_named, own_name
+from coppice.logs.rows import WORD_BYTES
+from coppice.logs.tables import IterationSpread, NcclTestsHalf, NcclTestsRank, NcclTestsRow, NcclTestsTable
+from coppice.text import plural
 
 __all__ = [
-    "WORD_BYTES",
     "NcclTestsFile",
     "collective_of",
+    "doubts",
     "is_tests_file",
+    "mixed_runs",
     "only",
     "read_tests_file",
     "rows_measured",
     "shape_of",
 ]
-
-WORD_BYTES = {
-    "int8": 1, "uint8": 1, "fp8": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
-    "half": 2, "bfloat16": 2,
-    "int32": 4, "uint32": 4, "float": 4,
-    "int64": 8, "uint64": 8, "double": 8,
-}  # fmt: skip
-"""Bytes of an element, by the name that nccl-tests gives its type."""
 
 _PROGRAM = re.compile(r"([A-Za-z]\w*?_perf(?:_mpi)?)(?:\.exe)?$")
 _CHANNELS = (("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"))
@@ -58,22 +55,51 @@ def collective_of(program: str | None, given: Collective | None, *, file: str) -
         >>> collective_of("./build/all_gather_perf_mpi", None, file="log").value
         'all_gather'
     """
-    if given is not None:
-        return given
     match = _PROGRAM.search(program or "")
+    named = None if match is None else collective_named(match[1])
+    if given is not None and named is None:
+        return given
     if match is None:
         msg = f"{file} does not say which collective was run: give it (`collective=all_reduce`)."
         raise InputError(msg)
-    return collective_named(match[1])
+    return named
 
 
-def shape_of(devices: Sequence[NcclTestsRank]) -> tuple[int | None, int | None]:
-    """Ranks and hosts of a communicator, from the ranks that a run lists; None where groups are unequal or none are."""
-    groups: dict[int, list[NcclTestsRank]] = {}
-    for device in devices:
-        groups.setdefault(device.group, []).append(device)
+def shape_of(table: NcclTestsTable) -> tuple[int | None, int | None]:
+    """Ranks and hosts of a communicator, from the ranks that runs list; None where they are unequal or none are listed.
+
+    Runs that were mixed each have their own communicator, and so has every group of a run.
+    """
+    groups: dict[tuple[int, int], list[NcclTestsRank]] = {}
+    for run, devices in enumerate(table.devices):
+        for device in devices:
+            groups.setdefault((run, device.group), []).append(device)
     shapes = {(len(group), len({device.host for device in group})) for group in groups.values()}
-    return shapes.pop() if len(shapes) == 1 else (None, None)
+    return shapes.pop() if len(shapes) == 1 and not table.devices_cut else (None, None)
+
+
+def mixed_runs(table: NcclTestsTable, *, file: str) -> str:
+    """In words, that a table has the rows of several runs which list ranks of the same numbers; empty where not."""
+    lists = table.devices
+    if len(lists) < 2:
+        return ""
+    first = lists[0]
+    ranks = f"rank {first[0].rank}" if len(first) == 1 else f"ranks {first[0].rank} to {first[-1].rank}"
+    hosts = list(dict.fromkeys(device.host for devices in lists for device in devices))
+    where = f" ({', '.join(hosts[:4])}{', ...' if len(hosts) > 4 else ''})"
+    keys = [(row.size_bytes, row.type, row.redop, row.root) for row in table.rows]
+    if len(set(keys)) == len(keys):
+        return (
+            f"{file} lists {ranks} {len(lists)} times{where}, but no size twice: its rows are taken for one of "
+            "these runs; where one run of all was meant, build nccl-tests with MPI=1"
+        )
+    sizes = {len(devices) for devices in lists}
+    each = f"of {plural(sizes.pop(), 'rank')} each" if len(sizes) == 1 else "of unequal numbers of ranks"
+    return (
+        f"{file} lists {ranks} {len(lists)} times{where}: these are {len(lists)} runs {each} at the same time, whose "
+        f"rows are mixed, not one run of {sum(len(devices) for devices in lists)} ranks: build nccl-tests with MPI=1 "
+        "for that"
+    )
 
 
 def only(settings: Mapping[str, str], collective: Collective) -> tuple[str | None, str | None, int | None]:
@@ -125,46 +151,89 @@ def rows_measured(
         shape: Ranks and nodes of the communicator.
         settings: Variables that were set.
         told: The text would show settings, if there were any.
-        decisions: Choices of the library in the same run.
+        decisions: Choices of the library in the same run; those without a collective are taken for this one's.
     """
-    ranks, nodes = shape
-    chosen: dict[int, set[tuple[str, str, int | None]]] = {}
-    for decision in decisions:
-        if decision.collective is collective and decision.ranks in (None, ranks):
-            cell = (decision.algorithm, decision.protocol, decision.channels)
-            chosen.setdefault(decision.rank_bytes, set()).add(cell)
+    chosen = _chosen(decisions, collective, shape[0])
     forced = any(name in settings for name in FORCING) if told or settings else None
     found: list[LoggedMeasurement] = []
     for row in table.rows:
-        cells = chosen.get(_rank_bytes(row), set())
+        cells = chosen.get((True, _rank_bytes(row)), set()) | chosen.get((False, row.size_bytes), set())
         algorithm, protocol, channels = next(iter(cells)) if len(cells) == 1 else only(settings, collective)
-        for run, in_place in ((row.out_of_place, False), (row.in_place, True)):
-            if run is None:
-                continue
-            found.append(
-                LoggedMeasurement(
-                    collective=collective,
-                    ranks=ranks,
-                    nodes=nodes,
-                    size_bytes=row.size_bytes,
-                    time_us=run.time_us,
-                    algorithm=algorithm,
-                    protocol=protocol,
-                    channels=channels,
-                    forced=forced,
-                    in_place=in_place,
-                    wrong=run.wrong,
-                    type=row.type,
-                    file=file,
-                    line=row.line,
-                )
+        found += [
+            LoggedMeasurement(
+                collective=collective,
+                ranks=shape[0] if row.ranks is None else row.ranks,
+                nodes=shape[1] if row.nodes is None else row.nodes,
+                size_bytes=row.size_bytes,
+                time_us=run.time_us,
+                algorithm=algorithm,
+                protocol=protocol,
+                channels=channels,
+                forced=forced,
+                in_place=in_place,
+                wrong=run.wrong,
+                type=row.type,
+                iterations=run.iterations,
+                file=file,
+                line=row.line,
             )
+            for run, in_place in row.halves
+        ]
     return found
+
+
+_Cell = tuple[str, str, int | None]
+
+
+def _chosen(
+    decisions: Sequence[LoggedDecision], collective: Collective, ranks: int | None
+) -> dict[tuple[bool, int], set[_Cell]]:
+    """Choices by (the log names the collective, bytes)."""
+    found: dict[tuple[bool, int], set[_Cell]] = {}
+    for decision in decisions:
+        if decision.collective in (collective, None) and decision.ranks in (None, ranks):
+            key = (decision.collective is not None, decision.rank_bytes)
+            found.setdefault(key, set()).add((decision.algorithm, decision.protocol, decision.channels))
+    return found
+
+
+def doubts(
+    table: NcclTestsTable, collective: Collective, *, file: str, shape: tuple[int | None, int | None]
+) -> tuple[str, ...]:
+    """In words, what the figures of a table contradict: each other, or the collective and its ranks.
+
+    Args:
+        table: The table.
+        collective: What was run.
+        file: Name of the file.
+        shape: Ranks and nodes of the communicator.
+    """
+    rows = [(row, half.figures) for row in table.rows for half, _ in row.halves if half.figures is not None]
+    found = []
+    wrong = [row for row, figures in rows if agree(figures) is False]
+    if wrong:
+        found.append(
+            f"{file}: in {len(wrong)} of {plural(len(rows), 'measurement')} size / time is not algbw, such as in line "
+            f"{wrong[0].line}: are its columns shifted?"
+        )
+    by_ranks: dict[int, list[Figures]] = {}
+    for row, figures in rows:
+        ranks = row.ranks or shape[0]
+        if ranks is not None:
+            by_ranks.setdefault(ranks, []).append(figures)
+    for ranks, members in by_ranks.items():
+        if words := factor_contradicts(members, collective, ranks):
+            found.append(
+                f"{file}: {words}: was it another collective, or did several smaller runs go on at once?"
+            )
+    return tuple(found)
 
 
 def _rank_bytes(row: NcclTestsRow) -> int:
     """Bytes of a rank's count, -1 for types of unknown size."""
-    return row.count * WORD_BYTES.get(row.type, -1) if row.type in WORD_BYTES else -1
+    if row.count is None or row.type not in WORD_BYTES:
+        return -1
+    return row.count * WORD_BYTES[row.type]
 
 
 _OURS = ("NCCL_", "NCCLX_", "RCCL_")
@@ -218,7 +287,9 @@ def read_tests_file(value: Any, *, file: str) -> NcclTestsFile:
     config = value.get("config")
     listed = config.get("devices") if isinstance(config, dict) else None
     listed = listed if isinstance(listed, list) else []
-    devices = tuple(_device(each, where) for where, each in _objects(listed, f"{file}: $.config.devices"))
+    devices = _all_ranks(
+        [_device(each, where) for where, each in _objects(listed, f"{file}: $.config.devices")], config, file
+    )
     arguments = value.get("args")
     program = (
         arguments[0] if isinstance(arguments, list) and arguments and isinstance(arguments[0], str) else None
@@ -227,7 +298,7 @@ def read_tests_file(value: Any, *, file: str) -> NcclTestsFile:
     busbw = value.get("average_bus_bandwidth")
     table = NcclTestsTable(
         rows=rows,
-        devices=devices,
+        devices=(devices,) if devices else (),
         wrong=integer(wrong, "count", f"{file}: $.out_of_bounds") if isinstance(wrong, dict) else None,
         avg_busbw_gb_per_s=_average(busbw, f"{file}: $.average_bus_bandwidth"),
         program=program,
@@ -251,28 +322,57 @@ def _objects(values: list[Any], where: str) -> Iterator[tuple[str, dict[str, Any
 
 
 def _row(value: dict[str, Any], where: str, at: int) -> NcclTestsRow:
+    size = integer(value, "size", where)
     return NcclTestsRow(
-        size_bytes=integer(value, "size", where),
+        size_bytes=size,
         count=integer(value, "count", where),
         type=text_of(value, "type", where),
         redop=text_of(value, "redop", where),
         root=integer(value, "root", where, low=-1, high=_MOST_RANKS),
-        out_of_place=_run(value, "out_of_place", where),
-        in_place=_run(value, "in_place", where),
+        out_of_place=_run(value, "out_of_place", where, size),
+        in_place=_run(value, "in_place", where, size),
         line=at,
     )
 
 
-def _run(value: dict[str, Any], key: str, where: str) -> NcclTestsHalf | None:
+def _run(value: dict[str, Any], key: str, where: str, size: int) -> NcclTestsHalf | None:
     if value.get(key) is None:
         return None
     run, place = mapping(value, key, where), f"{where}.{key}"
     wrong = None if run.get("nwrong") is None else number(run, "nwrong", place)
+    of_cpu = "time" not in run
+    told = [number(run, name, place) for name in ("cpu_time" if of_cpu else "time", "alg_bw", "bus_bw")]
     return NcclTestsHalf(
-        time_us=number(run, "time" if "time" in run else "cpu_time", place),
-        algbw_gb_per_s=number(run, "alg_bw", place),
-        busbw_gb_per_s=number(run, "bus_bw", place),
+        time_us=told[0],
+        algbw_gb_per_s=told[1],
+        busbw_gb_per_s=told[2],
         wrong=None if wrong is None else int(wrong),
+        iterations=_iterations(value, f"{key}_per_iter", where),
+        figures=None if of_cpu else figures_of(size, *map(_six_digits, told)),
+    )
+
+
+def _six_digits(value: float) -> str:
+    """A figure with the digits that the file has."""
+    return f"{value:.6f}"
+
+
+def _iterations(value: dict[str, Any], key: str, where: str) -> IterationSpread | None:
+    """Times of single iterations (``-I``), None where the file has none."""
+    if value.get(key) is None:
+        return None
+    told, place = mapping(value, key, where), f"{where}.{key}"
+    times = told.get("times_us", [])
+    if not isinstance(times, list):
+        msg = f"expected a list of times at {place}.times_us, found {str(times)[:40]!r}."
+        raise InputError(msg)
+    return IterationSpread(
+        least_us=number(told, "min_us", place),
+        most_us=number(told, "max_us", place),
+        p99_us=number(told, "p99_us", place),
+        variation_percent=number(told, "cv_pct", place),
+        times_us=tuple(number({"time": each}, "time", f"{place}.times_us") for each in times),
+        skipped=integer(told, "skipped_iterations", place) if "skipped_iterations" in told else 0,
     )
 
 
@@ -285,6 +385,20 @@ def _device(value: dict[str, Any], where: str) -> NcclTestsRank:
         bus_id=text_of(value, "device_hex", where),
         name=text_of(value, "device_info", where),
         group=integer(value, "group", where) if "group" in value else 0,
+    )
+
+
+def _all_ranks(listed: list[NcclTestsRank], config: Any, file: str) -> tuple[NcclTestsRank, ...]:
+    """The ranks of a run: the file lists the first one of each process only, so that the others have to be added."""
+    each = 1
+    for name in ("nthreads", "ngpus") if listed else ():
+        each *= integer(config, name, f"{file}: $.config", low=1, high=1024) if name in config else 1
+    if [device.rank for device in listed] != [each * number for number in range(len(listed))] or each > 1024:
+        return tuple(listed)
+    return tuple(
+        replace(device, rank=device.rank + more, device=device.device + more)
+        for device in listed
+        for more in range(each)
     )
 
 

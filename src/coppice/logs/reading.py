@@ -1,6 +1,7 @@
 """Reads what libraries and benchmarks leave behind; the kind of a file is found by its content.
 
-    table of nccl-tests      what the programs print, and the file of ``-J``
+    table of nccl-tests      what the programs print, and the file of ``-J``; those of rccl-tests and mscclpp-test too
+    results of rccl-tests    the file of ``-x``, as CSV or as JSON lines; JSON lines of mscclpp-test
     log of NCCL or RCCL      ``NCCL_DEBUG=INFO`` with the subsystems INIT, ENV and TUNING; may be mixed with the table
     records of the inspector one JSON object after the other
     graphs                   the file of ``NCCL_GRAPH_DUMP_FILE``
@@ -15,6 +16,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from coppice.arguments import checked
@@ -24,10 +26,24 @@ from coppice.export.nccl.graph import graphs_of
 from coppice.files import file_name, read_bytes
 from coppice.logs.inspector import Inspector, InspectorCall, is_inspector, joined
 from coppice.logs.json_text import json_objects
+from coppice.logs.kinds import unknown_json, unknown_kind, unknown_xml
+from coppice.logs.lines import is_log, log_lines
 from coppice.logs.nccl import read_nccl_log
-from coppice.logs.nccl_tests import NcclTestsTable, read_nccl_tests
-from coppice.logs.nccl_tests_log import collective_of, is_tests_file, read_tests_file, rows_measured, shape_of
-from coppice.logs.records import Log, LoggedMeasurement
+from coppice.logs.nccl_tests import NoRowsError, has_table, read_nccl_tests
+from coppice.logs.nccl_tests_log import (
+    collective_of,
+    doubts,
+    is_tests_file,
+    mixed_runs,
+    read_tests_file,
+    rows_measured,
+    shape_of,
+)
+from coppice.logs.records import Log, LoggedDecision, LoggedMeasurement
+from coppice.logs.result_files import is_csv, is_result, read_csv, read_results
+from coppice.logs.tables import NcclTestsTable
+from coppice.logs.wrapped import unwrapped
+from coppice.text import plural
 from coppice.topology.readers.nccl_xml import read_nccl_xml
 from coppice.topology.readers.reading import ReadOptions
 from coppice.topology.readers.xml_tree import parse_xml
@@ -36,7 +52,6 @@ __all__ = ["parse_log", "read_log", "read_logs"]
 
 _MOST_BYTES = 512 * 2**20
 _TOO_LARGE = "split it, or keep the lines of rank 0."
-_ROW = "nccl-tests"
 
 
 def read_log(path: str | os.PathLike[str], *, collective: Collective | None = None) -> Log:
@@ -106,9 +121,17 @@ def parse_log(data: bytes, *, file: str, collective: Collective | None = None) -
 
 def _with_calls(logs: list[Log], calls: list[tuple[str, InspectorCall]]) -> tuple[Log, ...]:
     by_file: dict[str, list[LoggedMeasurement]] = {}
-    for measurement in joined(calls):
+    warnings: dict[str, list[str]] = {}
+    for measurement in joined(calls, warnings):
         by_file.setdefault(measurement.file, []).append(measurement)
-    return tuple(replace(log, measurements=(*log.measurements, *by_file.pop(log.file, ()))) for log in logs)
+    return tuple(
+        replace(
+            log,
+            measurements=(*log.measurements, *by_file.pop(log.file, ())),
+            warnings=(*log.warnings, *warnings.pop(log.file, ())),
+        )
+        for log in logs
+    )
 
 
 def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[Log, list[InspectorCall]]:
@@ -116,15 +139,22 @@ def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[L
     if not start:
         msg = f"{file} is empty: expected a log, a table of nccl-tests, or a dump of NCCL."
         raise InputError(msg)
+    text = data.decode("utf-8", errors="replace").removeprefix("\ufeff")
+    inner = unwrapped(text)
+    if inner is not None or is_log(text):
+        return _text(text if inner is None else inner, file, collective), []
     if start.startswith(b"<"):
         return _xml(data, file), []
-    text = data.decode("utf-8", errors="replace").removeprefix("\ufeff")
     if re.match(rb"\{|\[\s*\{", start):
         return _json(text, file, collective)
+    if is_csv(text):
+        return read_csv(text, file=file), []
     return _text(text, file, collective), []
 
 
 def _xml(data: bytes, file: str) -> Log:
+    if words := unknown_xml(data, file=file):
+        raise InputError(words)
     root = parse_xml(data, file=file)
     if root.tag == "graphs":
         return Log(file=file, kind="graphs of NCCL", graphs=graphs_of(root))
@@ -141,12 +171,15 @@ def _xml(data: bytes, file: str) -> Log:
 def _json(text: str, file: str, collective: Collective | None) -> tuple[Log, list[InspectorCall]]:
     warnings: list[str] = []
     inspector = Inspector(file)
-    for line, value in json_objects(text, file=file, warnings=warnings):
+    values = json_objects(text, file=file, warnings=warnings)
+    for line, value in values:
         if is_tests_file(value):
             return _tests_file(value, file, collective), []
+        if is_result(value):
+            found = read_results(chain([(line, value)], values), file=file)
+            return replace(found, warnings=(*warnings, *found.warnings)), []
         if not is_inspector(value) and not inspector.calls:
-            msg = f"{file}:{line} is JSON of no known kind: expected the file of nccl-tests -J, or the inspector's."
-            raise InputError(msg)
+            raise InputError(unknown_json(value, file=file, line=line))
         inspector.add(value, line)
     if inspector.dropped:
         warnings.append(f"{file}: the inspector says that it lost {inspector.dropped} records")
@@ -157,7 +190,7 @@ def _json(text: str, file: str, collective: Collective | None) -> tuple[Log, lis
 def _tests_file(value: object, file: str, collective: Collective | None) -> Log:
     found = read_tests_file(value, file=file)
     measurements, warnings = _measured(
-        found.table, file, collective, shape=shape_of(found.table.devices), settings=found.settings, told=True
+        found.table, file, collective, shape=shape_of(found.table), settings=found.settings, told=True
     )
     return Log(
         file=file,
@@ -177,63 +210,72 @@ def _measured(
     shape: tuple[int | None, int | None],
     settings: Mapping[str, str],
     told: bool,
-    log: Log | None = None,
+    decisions: Sequence[LoggedDecision] = (),
 ) -> tuple[tuple[LoggedMeasurement, ...], tuple[str, ...]]:
+    if not table.rows:
+        return (), table.warnings
     collective = collective_of(table.program, given, file=file)
     if collective is None:
-        return (), (f"{file}: {table.program} runs no known collective, {len(table.rows)} rows are left out",)
+        left = (
+            f"{file}: {table.program} runs no known collective, {plural(len(table.rows), 'row')} are left out"
+        )
+        return (), (left, *table.warnings)
     rows = rows_measured(
-        table,
-        collective,
-        file=file,
-        shape=shape,
-        settings=settings,
-        told=told,
-        decisions=() if log is None else log.decisions,
+        table, collective, file=file, shape=shape, settings=settings, told=told, decisions=decisions
     )
+    warnings = [mixed_runs(table, file=file), *doubts(table, collective, file=file, shape=shape)]
+    if given not in (None, collective):
+        warnings.append(f"{file} says that it ran {table.program}: that counts, not {given}")
+    if table.devices_cut and shape[0] is None:
+        warnings.append(f"{file}: the list of ranks is not whole, so that nothing tells how many there are")
     wrong = table.wrong or sum(row.wrong or 0 for row in rows)
-    return tuple(rows), (f"{file}: {wrong} wrong values",) if wrong else ()
+    if wrong:
+        warnings.append(f"{file}: {plural(wrong, 'wrong value')}")
+    return tuple(rows), (*(words for words in warnings if words), *table.warnings)
 
 
 def _text(text: str, file: str, collective: Collective | None) -> Log:
-    log = read_nccl_log(text, file=file)
-    table = read_nccl_tests(text, file=file) if _has_table(text) else None
-    kinds = ["table of nccl-tests"] * (table is not None) + [log.kind] * bool(log.kind)
+    lines = log_lines(text)
+    log = read_nccl_log(lines, file=file)
+    measurements: list[LoggedMeasurement] = []
+    warnings: list[str] = []
+    tables: tuple[NcclTestsTable, ...] = ()
+    if has_table(lines):
+        try:
+            tables = read_nccl_tests(lines, file=file)
+        except NoRowsError as error:
+            if not log.kind:
+                raise
+            warnings.append(str(error))
+    kinds = [*dict.fromkeys(f"table of {table.kind}" for table in tables), *([log.kind] if log.kind else [])]
     if not kinds:
-        msg = (
-            f"{file} is of no known kind: expected a table of nccl-tests, a log of NCCL, records of the inspector, or "
-            "a dump of graphs or topology."
-        )
-        raise InputError(msg)
-    measurements: tuple[LoggedMeasurement, ...] = ()
-    warnings: tuple[str, ...] = ()
-    if table is not None:
-        measurements, warnings = _measured(
+        raise InputError(unknown_kind(text, file=file))
+    one = len({table.program for table in tables if table.rows}) == 1
+    for table in tables:
+        found, said = _measured(
             table,
             file,
             collective,
-            shape=_shape(table, log),
+            shape=_shape(table, log, alone=len(tables) == 1),
             settings=log.settings,
             told=any(name.startswith("NCCL_DEBUG") for name in log.settings),
-            log=log,
+            decisions=[each for each in log.decisions if one or each.collective is not None],
         )
+        measurements += found
+        warnings += said
     return replace(
-        log, kind=" and ".join(kinds), measurements=measurements, warnings=(*warnings, *log.warnings)
+        log,
+        kind=" and ".join(kinds),
+        measurements=tuple(measurements),
+        warnings=(*dict.fromkeys(warnings), *log.warnings),
     )
 
 
-def _shape(table: NcclTestsTable, log: Log) -> tuple[int | None, int | None]:
+def _shape(table: NcclTestsTable, log: Log, *, alone: bool) -> tuple[int | None, int | None]:
     """Ranks and nodes: as the library counts them, where it speaks of one shape; else ranks and hosts of the table."""
     told = {(each.ranks, each.nodes) for each in log.communicators if each.ranks is not None}
-    return told.pop() if len(told) == 1 else shape_of(table.devices)
-
-
-def _has_table(text: str) -> bool:
-    """Whether a text has a line that begins like a row of nccl-tests, or its head."""
-    for line in text.splitlines():
-        words = line.split(None, 5)
-        if line.startswith("#") and _ROW in line:
-            return True
-        if len(words) > 5 and words[0].isdecimal() and words[1].isdecimal() and words[2].isidentifier():
-            return True
-    return False
+    listed = shape_of(table)
+    if len(told) == 1 and (alone or listed[0] is None):
+        return told.pop()
+    ranks = {nodes for count, nodes in told if count == listed[0]}
+    return (listed[0], ranks.pop()) if len(ranks) == 1 else listed

@@ -17,9 +17,11 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.export.nccl.graph import NcclGraph
+from coppice.logs.tables import IterationSpread
 from coppice.topology.model import Topology
 
 __all__ = [
+    "CLOCKS",
     "FORCING",
     "TUNED",
     "Log",
@@ -48,6 +50,9 @@ FORCING = (
 )
 """Variables under which a time is not that of the library's own choice."""
 
+
+CLOCKS = ("kernel_gpu", "kernel_cpu", "collective_cpu")
+"""What the inspector times with, the best first: kernels by the GPU, by the host, the whole call by the host."""
 
 TUNED = {
     "AllReduce": Collective.ALL_REDUCE,
@@ -80,6 +85,8 @@ class LoggedMeasurement:
         in_place: One buffer, or two; None where nothing says so.
         wrong: Number of wrong values, None where they were not checked.
         type: Type of an element, such as ``float``; None where nothing says so.
+        clock: What timed it, as NCCL's inspector names it (:data:`CLOCKS`); None where nothing says so.
+        iterations: Times of single iterations, None where not reported.
         file: Where it was read.
         line: Line there, 0 in files without lines.
     """
@@ -97,8 +104,15 @@ class LoggedMeasurement:
     in_place: bool | None = None
     wrong: int | None = None
     type: str | None = None
+    clock: str | None = None
+    iterations: IterationSpread | None = None
     file: str
     line: int
+
+    @property
+    def of_kernels(self) -> bool:
+        """The time is that of the kernels; one that the host took around the call holds waiting and launching too."""
+        return self.clock not in CLOCKS[2:]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +121,8 @@ class LoggedDecision:
 
     Attributes:
         collective: The collective; None in logs before NCCL 2.24, which do not name it.
-        rank_bytes: Bytes of one rank's count, as the log gives them; a block of an all-gather or a reduce-scatter.
+        rank_bytes: Bytes as the log gives them: of one rank's count, a block of an all-gather or a reduce-scatter; M
+            in logs that do not name the collective.
         ranks: Ranks of the communicator, None where the log does not tell.
         nodes: Nodes, likewise.
         algorithm: What was chosen.
@@ -131,8 +146,10 @@ class LoggedDecision:
 
     @property
     def size_bytes(self) -> int | None:
-        """M, or None where the collective or its ranks are not known."""
-        if self.collective is None or (self.ranks is None and self.collective in _COUNTED_BY_BLOCK):
+        """M, or None where the ranks of a collective that is counted by blocks are not known."""
+        if self.collective is None:
+            return self.rank_bytes
+        if self.ranks is None and self.collective in _COUNTED_BY_BLOCK:
             return None
         return message_bytes(self.collective, self.rank_bytes, self.ranks or 1)
 
@@ -296,10 +313,11 @@ def collective_named(text: str) -> Collective | None:
     """A collective by the name that NCCL, its tests or the command line give it.
 
     Examples:
-        >>> [str(collective_named(name)) for name in ("AllReduce", "alltoall_perf", "reduce_scatter", "SendRecv")]
-        ['all_reduce', 'all_to_all', 'reduce_scatter', 'None']
+        >>> [str(collective_named(name)) for name in ("AllReduce", "alltoall_perf", "allgather_test_perf", "SendRecv")]
+        ['all_reduce', 'all_to_all', 'all_gather', 'None']
     """
-    word = text.lower().removesuffix("_mpi").removesuffix("_perf").replace("_", "").replace("-", "")
+    word = text.lower().removesuffix("_mpi").removesuffix("_perf").removesuffix("_test")
+    word = word.replace("_", "").replace("-", "")
     return _COLLECTIVES.get({"bcast": "broadcast"}.get(word, word))
 
 

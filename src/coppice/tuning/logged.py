@@ -98,6 +98,8 @@ def _unusable(row: LoggedMeasurement) -> str | None:
         return "no time"
     if row.in_place:
         return "in place, the other figures count"
+    if not row.of_kernels:
+        return f"timed by the host around the call ({row.clock}), no time of kernels"
     if row.forced and (row.algorithm is None or row.protocol is None):
         return "forced, but nothing tells what ran"
     return None

@@ -215,6 +215,8 @@ def _measure(
     rows = [row for row in log.measurements if not row.in_place]
     if any(row.ranks is None or row.nodes is None for row in rows):
         return [], "", f"{name} does not list its ranks"
+    if len({(row.size_bytes, row.type) for row in rows}) < len(rows):
+        return [], "", next(iter(log.warnings), f"{name} has a size twice, as where several runs are mixed")
     return rows, log.version or "", "" if rows else f"{name} has no times"
 
 

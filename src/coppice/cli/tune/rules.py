@@ -17,6 +17,7 @@ from coppice.cli.options.inputs import (
     load_topology,
     with_options,
 )
+from coppice.cli.options.logs import RunOption, collective_run, print_warnings
 from coppice.cli.output.breaking import room_of
 from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.errors import InputError
@@ -118,6 +119,7 @@ def from_logs(
     library: Annotated[
         str, typer.Option("--library", "-l", metavar="nccl|rccl", help="The library.")
     ] = "nccl",
+    collective: RunOption = None,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -136,7 +138,9 @@ def from_logs(
     if library not in ("nccl", "rccl"):
         msg = f"expected --library nccl or rccl, found {library!r}: other libraries leave no logs of choices."
         raise InputError(msg)
-    runs, left = runs_of_logs(read_logs(files), library=library)
+    logs = read_logs(files, collective=collective_run(collective))
+    print_warnings(logs)
+    runs, left = runs_of_logs(logs, library=library)
     found, network = asked.fit(runs)
     _write(found, network, output)
     for each in left:

@@ -1,0 +1,46 @@
+"""What commands that read logs have in common: which collective was run, and what the readers warn of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coppice.cli.output.render import print_note
+from coppice.errors import InputError
+
+if TYPE_CHECKING:
+    from coppice.collectives import Collective
+    from coppice.logs.records import Log
+
+__all__ = ["RunOption", "collective_run", "print_warnings"]
+
+RunOption = Annotated[
+    str | None,
+    typer.Option(
+        "--collective", metavar="NAME", help="What nccl-tests ran, for versions that do not print it."
+    ),
+]
+
+
+def collective_run(name: str | None) -> Collective | None:
+    """The collective of ``--collective``.
+
+    Raises:
+        InputError: If there is none of that name.
+    """
+    from coppice.logs.records import collective_named
+
+    found = None if name is None else collective_named(name)
+    if name is not None and found is None:
+        msg = f"expected --collective with a name such as all_reduce, found {name!r}."
+        raise InputError(msg)
+    return found
+
+
+def print_warnings(logs: Sequence[Log]) -> None:
+    """Say on stderr what could not be read of logs, or may be taken wrongly."""
+    for log in logs:
+        for warning in log.warnings:
+            print_note(f"warning: {warning.rstrip('.')}.")

@@ -1,0 +1,160 @@
+"""Rows and lists of ranks of nccl-tests and its kin: from words to typed records."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from coppice.errors import InputError
+from coppice.logs.agreement import agree, figures_of
+from coppice.logs.columns import BLANK, TableHeader, UnreadableError
+from coppice.logs.tables import IterationSpread, NcclTestsHalf, NcclTestsRank, NcclTestsRow
+
+__all__ = ["WORD_BYTES", "device_of", "figures_agree", "joined_row", "number_of", "row_of"]
+
+WORD_BYTES = {
+    "int8": 1, "uint8": 1, "fp8": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+    "half": 2, "bfloat16": 2,
+    "int32": 4, "uint32": 4, "float": 4,
+    "int64": 8, "uint64": 8, "double": 8,
+}  # fmt: skip
+"""Bytes of an element, by the name that nccl-tests gives its type."""
+
+_DEVICE = re.compile(
+    r"#\s+Rank\s+([0-9]+)(?:\s+Group\s+([0-9]+))?(?:.*?\s+Pid\s+([0-9]+))?\s+on\s+(\S+)\s+device\s+([0-9]+)"
+    r"\s+\[([^\]]*)\]\s*(.*)"
+)
+_DIGITS = 18
+_INTEGER = re.compile(r"[0-9]+")
+_BARE_ROOT = re.compile(r"-1|[0-9]{1,9}")
+
+
+def joined_row(
+    header: TableHeader, text: str, line: int, file: str
+) -> tuple[NcclTestsRow | None, bool | None]:
+    """The row of a text that was put together, None where it is none, and whether its figures agree."""
+    try:
+        cells = header.cells(text)
+        if not cells.whole or cells.surplus:
+            return None, None
+        row = row_of(header, cells.by_name, line, f"{file}:{line}")
+    except (UnreadableError, InputError):
+        return None, None
+    return row, figures_agree(row)
+
+
+def figures_agree(row: NcclTestsRow) -> bool | None:
+    """Whether the figures of a row agree: no, where one half or the count does not; yes, where all halves do."""
+    word = WORD_BYTES.get(row.type or "")
+    if row.count and word and row.size_bytes % (row.count * word):
+        return False
+    found = [None if half.figures is None else agree(half.figures) for half, _ in row.halves]
+    return False if False in found else (True if found and all(found) else None)
+
+
+def row_of(header: TableHeader, cells: Mapping[tuple[int, str], str], line: int, where: str) -> NcclTestsRow:
+    """The row of cells.
+
+    Args:
+        header: What stands where.
+        cells: Words by (half, name).
+        line: Line of the text.
+        where: The same for messages.
+
+    Raises:
+        InputError: If a cell cannot be read.
+    """
+    shared = {name: cells.get((-1, name)) for name in header.names}
+    size = _index(shared["size"] or "", "a size", where)
+    root = shared.get("root") or "-1"
+    if not _BARE_ROOT.fullmatch(root):
+        msg = f"expected a root of -1 or more at {where}, found {root[:20]!r}."
+        raise InputError(msg)
+    halves: dict[bool | None, NcclTestsHalf] = {}
+    for number, place in enumerate(header.in_place):
+        own = {name: word for (half, name), word in cells.items() if half == number}
+        if own and own["time"] not in BLANK:
+            halves[place] = _half(header, own, size, where)
+    return NcclTestsRow(
+        size_bytes=size,
+        count=_counted(shared, "count", where),
+        type=shared.get("type"),
+        redop=shared.get("redop"),
+        root=int(root),
+        out_of_place=halves.get(False),
+        in_place=halves.get(True),
+        unnamed=halves.get(None),
+        ranks=_counted(shared, "ranks", where),
+        nodes=_counted(shared, "nodes", where),
+        line=line,
+    )
+
+
+def _counted(shared: dict[str, str | None], name: str, where: str) -> int | None:
+    word = shared.get(name)
+    return None if word is None or word in BLANK else _index(word, f"{name} as an integer", where)
+
+
+def _half(header: TableHeader, own: dict[str, str], size: int, where: str) -> NcclTestsHalf:
+    wrong = own.get("wrong")
+    counted = None if wrong is None or wrong in BLANK else number_of(wrong, "#wrong", where)
+    words = {name: own.get(name, "0") for name in ("time", "algbw", "busbw")}
+    values = {name: 0.0 if word in BLANK else number_of(word, name, where) for name, word in words.items()}
+    iterations = None
+    if "i_min" in own:
+        told = [number_of(own.get(name, "0"), name, where) for name in ("i_min", "i_max", "i_p99", "i_cv")]
+        iterations = IterationSpread(
+            least_us=told[0], most_us=told[1], p99_us=told[2], variation_percent=told[3]
+        )
+    whole = not header.cpu_time and "algbw" in own and "busbw" in own
+    return NcclTestsHalf(
+        time_us=values["time"] * header.unit_us,
+        algbw_gb_per_s=values["algbw"],
+        busbw_gb_per_s=values["busbw"],
+        wrong=None if counted is None else int(counted),
+        iterations=iterations,
+        figures=figures_of(size, words["time"], words["algbw"], words["busbw"], unit_us=header.unit_us)
+        if whole
+        else None,
+    )
+
+
+def device_of(text: str, where: str) -> NcclTestsRank | None:
+    """The rank that a line lists; None where it lists none."""
+    match = _DEVICE.match(text)
+    if match is None:
+        return None
+    rank, group, pid, host, index, bus_id, name = match.groups()
+    return NcclTestsRank(
+        rank=_index(rank, "a rank", where),
+        pid=None if pid is None else _index(pid, "a process", where),
+        host=host,
+        device=_index(index, "a device", where),
+        bus_id=bus_id,
+        name=name.strip(),
+        group=_index(group or "0", "a group", where),
+    )
+
+
+def _index(text: str, what: str, where: str) -> int:
+    if len(text) > _DIGITS or not _INTEGER.fullmatch(text):
+        msg = f"expected {what} of at most {_DIGITS} digits at {where}, found {text[:40]!r}."
+        raise InputError(msg)
+    return int(text)
+
+
+def number_of(text: str, name: str, where: str) -> float:
+    """A number of 0 or more.
+
+    Raises:
+        InputError: If a word is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        msg = f"expected {name} as a number of 0 or more at {where}, found {text[:40]!r}."
+        raise InputError(msg)
+    return value
