@@ -76,7 +76,7 @@ def read_nccl_tests(lines: Sequence[LogLine], *, file: str) -> tuple[NcclTestsTa
         >>> table.rows[0].size_bytes, table.rows[0].out_of_place.time_us, table.rows[0].in_place.wrong
         (1024, 10.5, None)
     """
-    streams = [_TableReader(file).read(stream) for stream in _streams(lines)]
+    streams = [_RunsReader(file).read(stream) for stream in _streams(lines)]
     found = [run for runs in streams for run in runs if run.rows or run.unread]
     if not any(run.rows for run in found):
         unread = [each for run in found for each in run.unread]
@@ -230,7 +230,7 @@ def _back(rows: Sequence[NcclTestsRow]) -> int:
     return 0
 
 
-class _TableReader:
+class _RunsReader:
     """Reads one stream of lines."""
 
     def __init__(self, file: str) -> None:
