@@ -133,6 +133,8 @@ RULES = [
     ("fewer ranks that the job lacks", lists((4, RING), (5, OWN)), FOUR, ""),
     ("also more ranks", rules(RING, after=""), NOTHING, "O06 note 7"),
     ("also more ranks of the job", rules(RING, after=""), Given(shapes=((1, 4), (1, 8))), "O06 warning 7"),
+    ("a list for 0 ranks is meant for all", lists((0, RING)), NOTHING, ""),
+    ("also behind others", lists((0, RING)), Given(shapes=((1, 64), (1, 100))), ""),
     ("up to the next list", lists((0, OWN), (4, RING), (8, OWN)), NOTHING, "O06 note 7"),
     ("all ranks, in JSON", document({"alg": 4}, comm_size_max=2**31 - 1), SIX, "O06 note 0"),
     ("ranks that the job lacks", rules(RING), Given(shapes=((1, 8),)), "O07 warning 7"),
@@ -422,3 +424,63 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(CheckError, match="breaks rule M03 of mpich-env: 'rings' is no value"):
         command(str(path), target="mpich-env")
     assert "fix: write ring, if that is meant" in capsys.readouterr().out
+
+
+SCATTER = "1\n15\n1\n64\n2\n0 2 0 0\n8192 3 0 0\n"
+
+
+def chosen(text: str, given: Given, sizes: tuple[int, ...]) -> list[tuple[str, list[tuple[str, int]]]]:
+    found = diagnose(text.encode(), OMPI, file="file", options=given, sizes=sizes)
+    return [(call, [choice[1:] for choice in choices]) for call, choices in found.coverage]
+
+
+def test_sizes_tell_which_rule_holds_for_the_job() -> None:
+    """As Open MPI 5.0.11 chose: a list for 8 ranks also on 2, 3 and 6, by the bytes of all ranks."""
+    given = Given(shapes=((1, 16), (2, 64)), version=(5, 0, 11))
+    assert chosen(SCATTER, given, (0, 8191, 8192)) == [
+        (f"scatter on {ranks} ranks (the list of scatter for 64 ranks)", [
+            ("binomial", 6), ("binomial", 6), ("linear_nb", 7),
+        ])
+        for ranks in (16, 64)
+    ]  # fmt: skip
+    two = lists((4, "0 1 0 0"), (8, OWN), number=15)
+    given = Given(shapes=((1, 2), (1, 4), (1, 6), (1, 8)))
+    assert [choices for _, choices in chosen(two, given, (64,))] == [
+        [("basic_linear", 6)],
+        [("basic_linear", 6)],
+        [("basic_linear", 6)],
+        [("the choice of Open MPI", 9)],
+    ]
+    assert chosen(rules(RING, "9 9 9 9"), Given(shapes=((1, 4),)), (0,))[0][1] == [("ring", 9)]
+    fifth = "rule-file-version-2\n1\n2\n1\n0\n2\n0 1 0 0 0\n64 4 0 0\n"
+    assert chosen(fifth, Given(shapes=((1, 4),), version=(5, 0, 7)), (63, 64))[0][1] == [
+        ("basic_linear", 7),
+        ("ring", 8),
+    ]
+    assert chosen(rules("0 2 0 0", "8 3 0 0", number=6), FOUR, (99,))[0][1] == [("double_ring", 9)]
+
+
+def test_before_4_1_gather_and_scatter_count_one_element() -> None:
+    for version, rule in (((4, 0, 3), "O13 warning 7"), ((4, 1, 6), ""), ((5, 0, 11), "")):
+        found = broken(OMPI, SCATTER, Given(version=version, shapes=((1, 64),)))
+        assert ("O13" in found) == bool(rule)
+        assert rule in found
+    old = chosen(SCATTER, Given(version=(4, 0, 3), shapes=((1, 64),)), (2**20,))
+    assert old[0][1] == [("binomial", 6)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 # number of collectives\nallreduce # collective\n1\nglobal_communicator\n1\n1\n4\n0 tuned\n1000 han\n",
+        "1\n7\n1\n2\n1\n1\n2\n0 tuned\n1000 @simple\n1000000 han @simple\n",
+        "1\n7\n1\nINTER_NODE\n1\n1\n1\n0 libnbc\n",
+    ],
+)
+def test_files_of_han_are_named(text: str) -> None:
+    with pytest.raises(InputError, match="coll_han_dynamic_rules_filename"):
+        found(OMPI, text)
+
+
+def test_words_of_han_in_comments_are_no_file_of_han() -> None:
+    assert broken(OMPI, "# as han does\n" + lists((0, RING)) + "# tuned and han\n") == ""

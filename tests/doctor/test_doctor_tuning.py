@@ -36,6 +36,7 @@ from export.tuning_samples import (
     TREES,
     TUNER,
     WHOLE,
+    filled,
     logged,
 )
 from support.shared_data import SHARED, needs_shared
@@ -137,7 +138,7 @@ def test_every_rule_has_a_file_that_breaks_it() -> None:
     artefacts = set(TUNING_TARGETS) - {"ompi-rules", "mpich-env"}  # they have tests of their own
     everything = {rule.id for artefact in artefacts for rule in rules_for(artefact)}
     assert seen == everything
-    assert len(everything) == 16 + 9 + 5 + 4
+    assert len(everything) == 16 + 9 + 6 + 4
 
 
 def test_what_cannot_be_decided_is_said() -> None:
@@ -211,7 +212,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log.write_text(LOG)
     command(str(table), target="nccl-tuner", options=["dialect=rccl-builtin", f"log={log}"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{table} as nccl-tuner: no errors"
+    assert lines[0] == f"{table} as nccl-tuner (rccl-builtin): no errors"
     assert lines[1].startswith(f"  warning  T11  {table}:1: ring with ll128 has 0.0 GB/s")
     assert lines[2].startswith("                fix: remove the line")
     with pytest.raises(CheckError, match="breaks rule T08 of nccl-tuner: a machine may lack"):
@@ -231,8 +232,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ({"options": ["dialect=x"]}, "expected dialect="),
         ({"options": ["version=x"]}, "version such as 2.27.7"),
         ({"options": ["channels=0"]}, "channels as a number of 1 or more"),
-        ({"options": ["boxes=2"]}, "with topology=PRESET"),
-        ({"ranks": 3}, "are for MSCCL XML"),
+        ({"ranks": 3}, "is for MSCCL XML"),
     ):
         with pytest.raises(InputError, match=words):
             command(str(table), target="nccl-tuner", **bad)  # type: ignore[arg-type]
@@ -254,3 +254,69 @@ def test_what_is_given() -> None:
     assert given.known_shapes == {(2, 16)}
     assert (given.rccl, given.version, given.most_channels, given.nics) == (True, (2, 21, 5), 128, ("a", "b"))
     assert Given.parse({"topology": "mi300x"}).gpus_of_host == 8
+
+
+SUBSET = """\
+#AR 4PPN
+allreduce,1024,2048,ring,simple,16,2,8,-1,-1
+allreduce,4096,8192,tree,ll,-1,2,8,-1,-1
+
+#AR 1PPN
+allreduce,1024,2048,ring,ll,4,8,8,-1,-1"""
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_sizes_tell_which_line_holds_for_the_job(ends: str) -> None:
+    """Shapes that are equal by ranks are told apart by nodes; holes and ends are said; the last line needs no end."""
+    text = SUBSET.replace("\n", ends)
+    given = replace(RCCL, shapes=((2, 8), (8, 8), (1, 8)))
+    diagnosis = diagnose(text.encode(), "nccl-tuner", file="file", options=given, sizes="1K:16K")
+    assert diagnosis.lines()[0] == "file as nccl-tuner (rccl-builtin): no errors"
+    nothing = ("no line: the library decides", 0)
+    line_2, line_3, line_6 = (
+        ("ring with simple, 16 channels", 2),
+        ("tree with ll", 3),
+        ("ring with ll, 4 channels", 6),
+    )
+    assert {call: [choice[1:] for choice in choices] for call, choices in diagnosis.coverage} == {
+        "allreduce on 1 node with 8 ranks": [nothing] * 5,
+        "allreduce on 2 nodes with 8 ranks": [line_2, line_2, line_3, line_3, nothing],
+        "allreduce on 8 nodes with 8 ranks": [line_6, line_6, nothing, nothing, nothing],
+    }
+    assert "    1K..2K: ring with simple, 16 channels (line 2)" in diagnosis.lines()
+    record = json.loads(json.dumps(diagnosis.record()))
+    assert record["coverage"][1]["sizes"][0] == {
+        "size_bytes": 1024,
+        "choice": "ring with simple, 16 channels",
+        "line": 2,
+    }
+
+
+def test_bytes_per_rank_are_counted_where_the_dialect_does() -> None:
+    text = "allgather,[0,64),ring,ll,-1,2,8\nallgather,[64,),ring,simple,-1,2,8\n"
+    found = diagnose(
+        text.encode(), "nccl-tuner", options=replace(NCCLX, shapes=((2, 16),)), sizes=[1023, 1024]
+    )
+    assert [choice[2] for choice in found.coverage[0].choices] == [1, 2]
+
+
+def test_an_assumed_dialect_is_said() -> None:
+    assert "nvidia-example, since nothing tells another" in found("nccl-tuner", ANYTHING, Given()).lines()[0]
+
+
+def test_lines_of_the_job_are_shown_where_there_are_too_many() -> None:
+    """Of fifty shapes with a finding each those of the job are not the ones that are left out."""
+    text = "".join(f"allreduce,0,8,ring,simple,-1,{n},{8 * n}\n" for n in range(1, 51))
+    diagnosis = found("nccl-tuner", text, replace(RCCL, shapes=((41, 328), (50, 400))))
+    ends = [each.line for each in diagnosis.findings if each.rule == "T02"]
+    assert len(ends) == 20
+    assert {41, 50} <= set(ends)
+    assert diagnosis.hidden["T02"] == 30
+
+
+def test_hosts_need_no_preset() -> None:
+    given = Given.parse({"boxes": "2", "gpus": "8"})
+    assert given.known_shapes == {(2, 16)}
+    assert "256 elements" in " ".join(
+        each.text for each in found("nccl-topo", filled(250), given).findings if each.rule == "P04"
+    )

@@ -135,14 +135,42 @@ TUNER: list[Sample] = [
         logged(),
         "T11 warning 1",
     ),
-    ("of another communicator", WHOLE.format(-1).replace("2,16", "4,32"), logged(), "T12 warning 1"),
+    (
+        "of another communicator",
+        WHOLE.format(-1).replace("2,16", "4,32"),
+        logged(),
+        "T12 warning 0, T12 warning 1",
+    ),
+    (
+        "a communicator without lines of one collective",
+        WHOLE.format(-1) + WHOLE.format(-1).replace("allreduce", "allgather").replace("2,16", "1,8"),
+        replace(RCCL, shapes=((1, 8), (2, 16))),
+        "T12 note 0",
+    ),
+    (
+        "one without any, with the example plug-in",
+        ANYTHING.replace(",-1,-1", ",2,16"),
+        replace(EXAMPLE, shapes=((1, 16), (2, 16))),
+        "T02 error 0, T12 warning 0",
+    ),
+    (
+        "equal by ranks, not by nodes",
+        WHOLE.format(-1).replace("2,16", "8,16"),
+        replace(RCCL, shapes=((2, 16),)),
+        "T12 warning 0, T12 warning 1",
+    ),
     ("of the topology", WHOLE.format(-1), replace(RCCL, topology=preset("mi300x", boxes=2)), ""),
-    ("not of the topology", WHOLE.format(-1), replace(RCCL, topology=preset("mi300x")), "T12 warning 1"),
+    (
+        "not of the topology",
+        WHOLE.format(-1),
+        replace(RCCL, topology=preset("mi300x")),
+        "T12 warning 0, T12 warning 1",
+    ),
     (
         "ranks per node",
         "allreduce,[0,),ring,ll,-1,2,16\n",
         replace(NCCLX, shapes=((2, 16),)),
-        "T12 warning 1",
+        "T12 warning 0, T12 warning 1",
     ),
     *(
         (f"the example plug-in of {version}", ANYTHING, replace(EXAMPLE, version=version), expected)
@@ -217,6 +245,18 @@ def many(count: int) -> str:
     return head + ("    <channel>" + channel + "</channel>\n") * count + tail
 
 
+def crossed(crossnic: int, *channels: str) -> str:
+    """The graph with channels that begin and end with these NICs."""
+    head, _, rest = GRAPH.replace('nchannels="1"', f'nchannels="{len(channels)}"').partition("    <channel>")
+    tail = rest.partition("</channel>\n")[2]
+    body = "".join(
+        f'    <channel>\n      <net dev="{first}"/>\n      <gpu dev="0x0"/>\n      <gpu dev="0x1"/>\n'
+        f'      <net dev="{last}"/>\n    </channel>\n'
+        for first, last in channels
+    )
+    return head.replace('crossnic="0"', f'crossnic="{crossnic}"') + body + tail
+
+
 GRAPHS: list[Sample] = [
     ("a good one", GRAPH, Given(gpus=2, shapes=((2, 4),), dump=GRAPH.encode()), ""),
     ("32 channels", many(32), Given(), ""),
@@ -239,6 +279,11 @@ GRAPHS: list[Sample] = [
         Given(),
         "G08 warning 3",
     ),
+    ("pairs that change places", crossed(2, "01", "10"), Given(), ""),
+    ("two pairs", crossed(2, "01", "10", "23", "32"), Given(), ""),
+    ("pairs that do not", crossed(2, "00", "11"), Given(), "G08 warning 3, G08 warning 9"),
+    ("half a pair", crossed(2, "01", "10", "22"), Given(), "G08 warning 3, G08 warning 9"),
+    ("no exchange without crossnic", crossed(1, "01", "10"), Given(), "G08 warning 3, G08 warning 9"),
 ]
 
 
@@ -287,16 +332,45 @@ TOPOLOGY = """\
 """
 
 
+LINK = 'link_speed="8 GT/s" link_width="8"'
+
+
 def filled(count: int, version: str = "1") -> str:
     """The topology with so many elements."""
     more = "".join(
-        f'    <pci busid="{n // 200:04x}:{n % 200 + 16:02x}:00.0" class="0x060400"/>\n'
+        f'    <pci busid="{n // 200:04x}:{n % 200 + 16:02x}:00.0" class="0x060400" {LINK}/>\n'
         for n in range(count - 11)
     )
     return TOPOLOGY.replace("  </cpu>", f"{more}  </cpu>").replace('version="1"', f'version="{version}"')
 
 
 TOPOLOGIES: list[Sample] = [
+    ("as old kernels print speeds", TOPOLOGY.replace("32.0 GT/s PCIe", "32 GT/s"), Given(), ""),
+    (
+        "a speed that Linux never prints",
+        TOPOLOGY.replace("32.0 GT/s PCIe", "32 GT/s PCIe/s"),
+        Given(),
+        "P01 note 3",
+    ),
+    ("no arch", TOPOLOGY.replace(' arch="x86_64"', ""), Given(), "P06 error 2"),
+    ("no vendor", TOPOLOGY.replace(' vendor="AuthenticAMD"', ""), Given(), "P06 error 2"),
+    ("an AMD needs no model", TOPOLOGY.replace(' familyid="25" modelid="1"', ""), Given(), ""),
+    (
+        "an Intel does",
+        TOPOLOGY.replace(' familyid="25" modelid="1"', "").replace("AuthenticAMD", "GenuineIntel"),
+        Given(),
+        "P06 error 2",
+    ),
+    ("an ARM needs no vendor", TOPOLOGY.replace('"x86_64" vendor="AuthenticAMD"', '"arm64"'), Given(), ""),
+    ("an unknown arch", TOPOLOGY.replace('"x86_64"', '"amd64"'), Given(), "P06 warning 2"),
+    ("no numaid", TOPOLOGY.replace(' numaid="0"', ""), Given(), "P06 error 2"),
+    ("no class", TOPOLOGY.replace(' class="0x030200"', ""), Given(), "P06 warning 3"),
+    ("no width of one", TOPOLOGY.replace(' link_width="16"', "", 1), Given(), "P06 warning 3"),
+    ("no bus id", TOPOLOGY.replace(' busid="0000:03:00.0"', ""), Given(), "P06 error 13"),
+    ("links without a count", TOPOLOGY.replace(' count="4"', ""), Given(), "P06 error 5"),
+    ("128 elements of two hosts", filled(128), Given(boxes=2), "P04 note 1"),
+    ("129 elements of two hosts", filled(129), Given(boxes=2), "P04 warning 1"),
+    ("few of two hosts", filled(90), Given(boxes=2), ""),
     ("a good one", TOPOLOGY, Given(dump=TOPOLOGY.encode(), nics=("mlx5_0",)), ""),
     ("half a speed", TOPOLOGY.replace("32.0 GT/s PCIe", "32.0 GT/s", 1), Given(), "P01 warning 3"),
     ("another NIC", TOPOLOGY, Given(nics=("mlx5_1",)), "P02 error 15"),
@@ -307,14 +381,14 @@ TOPOLOGIES: list[Sample] = [
         "P02 error 15, P05 warning 15",
     ),
     ("fewer links", TOPOLOGY.replace('count="4"', 'count="2"', 1), Given(), "P03 warning 4"),
-    ("no links of one", TOPOLOGY.replace("nvlink", "c2c", 1), Given(), "P03 warning 4"),
+    ("no links of one", TOPOLOGY.replace("<nvlink", '<c2c bw="1"', 1), Given(), "P03 warning 4"),
     ("256 elements", filled(256), Given(), ""),
     ("257 elements", filled(257), Given(), "P04 error 1"),
     ("RCCL takes more", filled(8192, "2"), Given(), ""),
     ("but not all", filled(8193, "2"), Given(), "P04 error 1"),
     (
         "two hosts",
-        TOPOLOGY.replace("  </cpu>\n", '  </cpu>\n  <cpu numaid="1" host_hash="0x2"/>\n'),
+        TOPOLOGY.replace("  </cpu>\n", '  </cpu>\n  <cpu numaid="1" host_hash="0x2" arch="arm64"/>\n'),
         Given(),
         "P04 error 1",
     ),

@@ -76,7 +76,7 @@ def doctor(
 
     Tuning files are tuner tables, graphs, topologies, rings and trees that NCCL and RCCL read as they are shipped,
     rules of Open MPI and variables of MPICH; libraries hardly check them. The more is told of the job, the more rules
-    can be decided; the rest are listed.
+    can be decided; the rest are listed. With --size, tables of tuners and rules of Open MPI tell what holds at each.
 
     \b
     Examples:
@@ -85,6 +85,7 @@ def doctor(
       coppice doctor plan.mscclpp.json --target mscclpp --ranks 8 --size 1M:1G
       coppice doctor plan.psp.json --target nccl --nccl 2.30 --cuda-max-connections 1
       coppice doctor table.csv --target nccl-tuner --option dialect=rccl-builtin --option log=nccl.log
+      coppice doctor table.csv --target nccl-tuner --option shapes=4x32,1x8 --size 1K:4G
       coppice doctor rules.conf --target ompi-rules --option shapes=4x32,1x8 --option version=5.0.11
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.doctor import Given, diagnose

@@ -53,6 +53,8 @@ _TUNING: Mapping[str, tuple[type[TuningFile], Rulebook[Any]]] = {
     "mpich-env": (MpichVariables, MPICH_RULES),
 }
 
+_BY_SIZE = ("nccl-tuner", "ompi-rules")
+
 TUNING_TARGETS = tuple(_TUNING)
 """Kinds of tuning files."""
 
@@ -86,7 +88,7 @@ def diagnose(
         target: One of :data:`TARGETS`; None where the content tells.
         ranks: Ranks of the communicator, for MSCCL XML and MSCCL++; None leaves that open.
         sizes: Message sizes M in bytes at which it is to be used, for the same, as nccl-tests counts them; or as text,
-            such as ``1M:1G``.
+            such as ``1M:1G``. Of tuner tables and rules of Open MPI: sizes for which to tell what holds.
         options: For tuning files and programs of puts and signals: what is known of the job, or texts for
             :meth:`coppice.doctor.given.Given.parse`.
         file: Name for messages, where ``source`` is the content.
@@ -109,8 +111,11 @@ def diagnose(
     data, name = _content(source, file)
     target = target or _told(data, name)
     told = (*TUNING_TARGETS, NCCL)
-    if target in told and (ranks is not None or wanted):
-        msg = f"`ranks` and `sizes` are for MSCCL XML: tell the doctor of {target} files by `options` (shapes=2x16)."
+    if target in told and ranks is not None:
+        msg = f"`ranks` is for MSCCL XML and MSCCL++: tell the doctor of {target} files by `options` (shapes=2x16)."
+        raise InputError(msg)
+    if wanted and target in told and target not in _BY_SIZE:
+        msg = f"`sizes` is for files that choose by size ({', '.join(_BY_SIZE)}), and {target} does not: leave it out."
         raise InputError(msg)
     if target not in told and options:
         msg = "`options` is for tuning files and nccl: give `ranks` and `sizes` for MSCCL XML."
@@ -124,7 +129,12 @@ def diagnose(
     if target in MSCCL_TARGETS:
         return diagnose_msccl(data, target, file=name, ranks=ranks, sizes=wanted)
     kind, rules = _TUNING[target]
-    return run(kind(data=data, file=name, given=given), rules, target=target, heading=f"as {target}")
+    subject = kind(data=data, file=name, given=given)
+    if wanted and not given.known_shapes:
+        msg = f"`sizes` tells what holds for communicators of the job: name them by `options` (shapes=2x16, {target})."
+        raise InputError(msg)
+    coverage = subject.coverage(wanted) if wanted else ()
+    return run(subject, rules, target=target, heading=f"as {subject.kind(target)}", coverage=coverage)
 
 
 @checked

@@ -22,6 +22,7 @@ __all__ = [
     "NOTE",
     "WARNING",
     "Complaint",
+    "Coverage",
     "Diagnosis",
     "DoctorRule",
     "Finding",
@@ -76,6 +77,26 @@ class Subject:
     def locate(self, place: Place) -> tuple[int, str]:
         """Line of a place, and its path as text where it has one."""
         return (place, "") if isinstance(place, int) else (0, "")
+
+    def concerns(self, place: Place) -> bool:  # noqa: ARG002 (of kinds of files that know)
+        """Whether a place matters to what is known of the job; others are left out first where there are many."""
+        return True
+
+    def coverage(self, sizes: tuple[int, ...]) -> tuple[Coverage, ...]:  # noqa: ARG002 (likewise)
+        """What holds for the calls of the job at sizes in bytes, for files whose rules choose by size."""
+        return ()
+
+
+class Coverage(NamedTuple):
+    """What a file says about one kind of call.
+
+    Attributes:
+        call: The call, in words.
+        choices: For each size in bytes what holds, in words, and the line of the file, 0 where there is none.
+    """
+
+    call: str
+    choices: tuple[tuple[int, str, int], ...]
 
 
 S = TypeVar("S", bound=Subject)
@@ -217,6 +238,7 @@ class Diagnosis:
         sizes: For each size in bytes that was asked for: why the file would not be used, or None; empty for tuning
             files.
         undecided: Rules that could not be decided for lack of what they need.
+        coverage: What holds for calls of the job at the sizes that were asked for, of tuning files that choose by size.
     """
 
     file: str
@@ -227,6 +249,7 @@ class Diagnosis:
     hidden: Mapping[str, int]
     sizes: tuple[tuple[int, str | None], ...]
     undecided: tuple[UndecidedRule, ...]
+    coverage: tuple[Coverage, ...] = ()
 
     def __repr__(self) -> str:
         counts = ", ".join(
@@ -284,6 +307,12 @@ class Diagnosis:
             members = [short_size(size) for size, _ in group]
             span = members[0] + (f"..{members[-1]}" if members[1:] else "")
             lines.append(f"  {span}: {'used' if reason is None else f'NOT used: {reason}'}")
+        for call, choices in self.coverage:
+            lines.append(f"  {call}:")
+            for words, spans in groupby(choices, key=lambda choice: choice[1:]):
+                members = [short_size(choice[0]) for choice in spans]
+                span = members[0] + (f"..{members[-1]}" if members[1:] else "")
+                lines.append(f"    {span}: {words[0]}" + (f" (line {words[1]})" if words[1] else ""))
         if self.undecided:
             lines.append("  not decided:")
             lines += [f"    {rule.rule}  {rule.title}: give {rule.lacks}" for rule in self.undecided]
@@ -296,7 +325,17 @@ class Diagnosis:
         found |= {"ok": self.ok, "findings": [finding.record() for finding in self.findings]}
         found |= {"hidden": dict(self.hidden)}
         if not self.runtime:
-            return found | {"undecided": {rule.rule: rule.lacks for rule in self.undecided}}
+            found |= {"undecided": {rule.rule: rule.lacks for rule in self.undecided}}
+            calls = [
+                {
+                    "call": call,
+                    "sizes": [
+                        {"size_bytes": size, "choice": words, "line": line} for size, words, line in choices
+                    ],
+                }
+                for call, choices in self.coverage
+            ]
+            return found | ({"coverage": calls} if calls else {})
         sizes = [
             {"size_bytes": size, "used": reason is None, "reason": reason} for size, reason in self.sizes
         ]
@@ -311,6 +350,7 @@ def run(
     heading: str,
     runtime: str = "",
     sizes: tuple[tuple[int, str | None], ...] = (),
+    coverage: tuple[Coverage, ...] = (),
 ) -> Diagnosis:
     """Examine a file by the rules of its kind.
 
@@ -321,6 +361,7 @@ def run(
         heading: Likewise.
         runtime: Likewise.
         sizes: Likewise; no size uses a file with an error that concerns them all.
+        coverage: Likewise.
     """
     findings: list[Finding] = []
     hidden: dict[str, int] = {}
@@ -329,11 +370,15 @@ def run(
         if rule.needs is not None and not rule.needs.met(subject):
             undecided.append(UndecidedRule(rule.id, rule.title, rule.needs.what))
             continue
-        for at, complaint in enumerate(rule.check(subject)):
-            if at >= _MOST_OF_A_RULE:
-                hidden[rule.id] = at + 1 - _MOST_OF_A_RULE
-                continue
-            severity, place, text, fix = complaint if len(complaint) == 4 else (rule.severity, *complaint)
+        whole = [
+            complaint if len(complaint) == 4 else (rule.severity, *complaint)
+            for complaint in rule.check(subject)
+        ]
+        # Many rows are cut, those that the job never meets first.
+        kept = sorted(whole, key=lambda each: not subject.concerns(each[1]))[:_MOST_OF_A_RULE]
+        if len(whole) > len(kept):
+            hidden[rule.id] = len(whole) - len(kept)
+        for severity, place, text, fix in kept:
             line, path = subject.locate(place)
             findings.append(
                 Finding(
@@ -356,4 +401,5 @@ def run(
         hidden=hidden,
         sizes=sizes,
         undecided=tuple(undecided),
+        coverage=coverage,
     )

@@ -26,7 +26,7 @@ __all__ = ["DUMP", "LOG", "MPI_SHAPES", "OPTIONS", "SHAPES", "Given", "TuningFil
 OPTIONS: Mapping[str, str] = {
     "dialect": f"of a tuner table: {', '.join(Dialect)}",
     "topology": "preset or file: where the job runs",
-    "boxes": "number of boxes of that preset",
+    "boxes": "number of boxes: of that preset, or hosts of the job",
     "log": "log of NCCL, with its cost model, channels and plug-ins",
     "dump": "the library's own dump of graphs or of the topology",
     "shapes": "communicators of the job, NODESxRANKS such as 4x32,1x8",
@@ -57,6 +57,7 @@ class Given:
         version: Version of the library, (2, 27, 7).
         rccl: The library is RCCL.
         gpus: GPUs of a host.
+        boxes: Hosts of the job.
         nics: Names of the NICs in the network plug-in's list.
         max_connections: CUDA_DEVICE_MAX_CONNECTIONS.
         environment: Settings of the job.
@@ -72,6 +73,7 @@ class Given:
     version: tuple[int, ...] | None = None
     rccl: bool = False
     gpus: int | None = None
+    boxes: int | None = None
     nics: tuple[str, ...] = ()
     max_connections: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -99,16 +101,14 @@ class Given:
         if dialect is not None and dialect not in list(Dialect):
             msg = f"expected dialect={'|'.join(Dialect)}, found {dialect!r}."
             raise InputError(msg)
-        if "boxes" in options and "topology" not in options:
-            msg = "boxes counts those of a preset: give it with topology=PRESET."
-            raise InputError(msg)
         version = _VERSION.fullmatch(options.get("version", ""))
         if "version" in options and version is None:
             msg = f"expected version such as 2.27.7 or rccl-2.21.5, found {options['version']!r}."
             raise InputError(msg)
         reading = None
+        boxes = _number(options, "boxes")
         if "topology" in options:
-            reading = resolve_reading(options["topology"], boxes=_number(options, "boxes"))
+            reading = resolve_reading(options["topology"], boxes=boxes)
         log = read_log(options["log"]) if "log" in options else None
         return cls(
             dialect=None if dialect is None else Dialect(dialect),
@@ -120,6 +120,7 @@ class Given:
             version=None if version is None else tuple(map(int, version[2].split("."))),
             rccl=version is not None and version[1] == "rccl-",
             gpus=_number(options, "gpus"),
+            boxes=boxes,
             nics=tuple(part.strip() for part in options["nics"].split(",")) if "nics" in options else (),
             max_connections=_number(options, "max_connections"),
             environment=_settings(options.get("environment")),
@@ -140,6 +141,8 @@ class Given:
         }
         if not found and self.topology is not None:
             found.add((max(1, len(self.hosts)), self.topology.num_ranks))
+        if not found and self.gpus is not None and self.boxes is not None:
+            found.add((self.boxes, self.boxes * self.gpus))
         return frozenset(found)
 
     @property
@@ -193,12 +196,16 @@ class TuningFile(Subject):
         """The file as text."""
         return self.data.decode("utf-8", errors="replace").removeprefix("\ufeff")
 
+    def kind(self, target: str) -> str:
+        """What the file is taken for, in words."""
+        return target
+
 
 def _shapes_known(file: TuningFile) -> bool:
     return bool(file.given.known_shapes)
 
 
-SHAPES = Need("shapes, a topology, or a log", _shapes_known)
+SHAPES = Need("shapes, a topology, gpus and boxes, or a log", _shapes_known)
 MPI_SHAPES = Need("shapes or a topology", _shapes_known)
 LOG = Need("a log", lambda file: file.given.log is not None)
 DUMP = Need("a dump", lambda file: file.given.dump is not None)

@@ -7,100 +7,17 @@ Open MPI says nothing about a file that it cannot read: it goes on as if there w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
-from itertools import accumulate, islice
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Rulebook
-from coppice.doctor.given import MPI_SHAPES, TuningFile
-from coppice.export.open_mpi.rules_file import (
-    FOR_EVER,
-    RankList,
-    RuleLine,
-    RulesFile,
-    Section,
-    read_ompi_rules,
-)
+from coppice.doctor.given import MPI_SHAPES
+from coppice.doctor.open_mpi_file import ONCE_OF_ELEMENT, WITHOUT_SIZE, OmpiRulesFile
 from coppice.selection import SelectionRequest, tables_of
-from coppice.selection.open_mpi_names import SEGMENTED, algorithms_of
+from coppice.selection.open_mpi_names import SEGMENTED
 from coppice.selection.rules import decide, parse_rules
 
-__all__ = ["RULES", "OmpiRulesFile", "RankListInUse"]
-
-
-class RankListInUse(NamedTuple):
-    """A list, and the numbers of ranks for which it holds as Open MPI 5 looks it up.
-
-    Attributes:
-        section: Its collective.
-        listed: The list.
-        first: Least number of ranks.
-        last: Largest one, below the first where it holds for none.
-    """
-
-    section: Section
-    listed: RankList
-    first: int
-    last: int
-
-
-class OmpiRulesFile(TuningFile):
-    """A rules file, with the ranks of the job and the version of Open MPI that are to read it."""
-
-    @cached_property
-    def content(self) -> RulesFile:
-        """The file, read once for all rules.
-
-        Raises:
-            InputError: If it is no rules file at all.
-        """
-        return read_ompi_rules(self.text, file=self.file, version=self.given.version)
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        """Version of Open MPI, as given, or else the first one that reads JSON, 5.0 for the classic form."""
-        if self.given.version is not None:
-            return self.given.version
-        return (6, 0) if self.content.form == "json" else (5, 0)
-
-    def known(self, section: Section) -> tuple[str, ...]:
-        """Names of the algorithms 1, 2, ... of a collective in that version."""
-        return algorithms_of(section.name, self.version)
-
-    def name(self, section: Section, rule: RuleLine) -> str | None:
-        """Name of the algorithm of a rule, None where there is none of that number or name."""
-        known = self.known(section)
-        if isinstance(rule.algorithm, str):
-            return rule.algorithm if rule.algorithm in known else None
-        return known[rule.algorithm - 1] if 1 <= rule.algorithm <= len(known) else None
-
-    @property
-    def lists(self) -> Iterator[RankListInUse]:
-        """All lists of a file."""
-        found = self.content
-        for section in found.sections:
-            if found.form == "json":
-                for each in section.lists:
-                    yield RankListInUse(section, each, each.ranks, each.last_ranks)
-                continue
-            # the search stops at the first list for more ranks than there are, and never before the first list
-            most = list(accumulate((each.ranks for each in section.lists), max))
-            firsts = [0, *most[1:]]
-            lasts = [*(ranks - 1 for ranks in most[1:]), FOR_EVER]
-            for each, first, last in zip(
-                section.lists, firsts, lasts, strict=False
-            ):  # of no list, there are ends
-                yield RankListInUse(section, each, first, last)
-
-    @property
-    def rules(self) -> Iterator[tuple[Section, RuleLine]]:
-        """All rules of a file, with their collectives."""
-        return ((held.section, rule) for held in self.lists for rule in held.listed.rules)
-
-    @property
-    def ranks_of_job(self) -> list[int]:
-        """Numbers of ranks of the job's communicators, ascending; empty where nothing tells."""
-        return sorted({ranks for _, ranks in self.given.known_shapes})
+__all__ = ["RULES", "OmpiRulesFile"]
 
 
 RULES = Rulebook[OmpiRulesFile]()
@@ -115,10 +32,6 @@ _LARGE = 1 << 40
 _HAN = ("allgather", "allreduce", "barrier", "bcast", "gather", "reduce", "scatter")
 
 _HAN_6 = (*_HAN, "alltoall", "alltoallv", "gatherv", "scatterv")
-
-_WITHOUT_SIZE = ("alltoallv", "barrier")
-
-_SIZE_OF_ELEMENT = ("exscan", "scan")
 
 _WITH_RADIX = (("allgather", "bruck-k-fanout"), ("reduce", "knomial"))
 
@@ -246,6 +159,8 @@ def _others(file: OmpiRulesFile) -> Iterator[Complaint]:
             (WARNING, max(2, first), each.ranks - 1, "begin with a list for 0 ranks with the rule 0 0 0 0"),
             (NOTE, more, last, f"add a list for {more} ranks with the rule 0 0 0 0"),
         ):
+            if each.ranks == 0 and not json:
+                continue  # a list for 0 ranks is meant for all that follow
             hit = [ranks for ranks in of_job if low <= ranks <= high]
             if low > high or (of_job and not hit) or (json and high < _MOST_INT):
                 continue
@@ -394,11 +309,15 @@ def _counts(file: OmpiRulesFile) -> Iterator[Complaint]:
         for each in own:
             if len(each.rules) < 2:
                 continue
-            if section.name in _WITHOUT_SIZE:
+            if section.name in WITHOUT_SIZE:
                 text = f"sizes do not count for {section.name}: only the rule for 0 bytes holds"
                 yield each.rules[1].line, text, "keep the first rule"
-            elif section.name in _SIZE_OF_ELEMENT:
+            elif file.of_element(section):
                 text = (
                     f"the size of {section.name} is that of one element times the ranks, whatever the message"
                 )
-                yield each.rules[1].line, text, "keep the first rule"
+                fix = "keep the first rule"
+                if section.name in ONCE_OF_ELEMENT:
+                    text += ", in versions before 4.1"
+                    fix = "keep the first rule, or use 4.1, which counts the bytes of all ranks"
+                yield each.rules[1].line, text, fix

@@ -120,10 +120,18 @@ def _rails(file: NcclGraphFile) -> Iterator[Complaint]:
     for graph in file.graphs:
         if graph.kind != "ring":
             continue
-        for channel in graph.channels:
-            if channel.entry != channel.exit:
-                text = (
-                    f"data leave by NIC {channel.exit} and reach NIC {channel.entry} of the next node, which reads "
-                    "the same file: they change the rail"
-                )
-                yield channel.line, text, "name the same NIC first and last"
+        # With crossnic=2 the library exchanges channels 0 and 1, 2 and 3, ... on every other node.
+        swapped = graph.crossnic == 2 and len(graph.channels) % 2 == 0
+        for at, channel in enumerate(graph.channels):
+            entry = graph.channels[at ^ 1].entry if swapped else channel.entry
+            if entry == channel.exit:
+                continue
+            text = (
+                f"data leave by NIC {channel.exit} and reach NIC {entry} of the next node, which reads "
+                "the same file: they change the rail"
+            )
+            fix = "name the same NIC first and last"
+            if swapped:
+                text += " (with crossnic=2 pairs of channels change places on odd nodes)"
+                fix = "let each channel of a pair begin with the NIC with which the other one ends"
+            yield channel.line, text, fix

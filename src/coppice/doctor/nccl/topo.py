@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from functools import cached_property
 
-from coppice.doctor.framework import ERROR, WARNING, Complaint, Need, Rulebook
+from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Need, Rulebook
 from coppice.doctor.given import DUMP, TuningFile
 from coppice.errors import InputError
 from coppice.export.nccl.topo_xml import MOST_NODES
+from coppice.text import plural
 from coppice.topology.readers.gpu_links import bus_id
 from coppice.topology.readers.link_rates import pcie_speed_known
 from coppice.topology.readers.xml_tree import Element, parse_xml
@@ -16,6 +19,10 @@ from coppice.topology.readers.xml_tree import Element, parse_xml
 __all__ = ["RULES", "NcclTopoFile"]
 
 _LINKS = ("nvlink", "xgmi")
+_PRINTED = re.compile(r"(2\.5|5|8|16|32|64) GT/s|(2\.5|5\.0|8\.0|16\.0|32\.0|64\.0) GT/s PCIe")
+"""What Linux prints of a link's speed: until 5.6, and since."""
+
+_NEARLY = Fraction(3, 4)
 _NICS = Need(
     "names of the NICs, or a dump", lambda file: file.given.dump is not None or bool(file.given.nics)
 )
@@ -59,9 +66,12 @@ def _all(element: Element) -> list[Element]:
 
 @RULES.rule("P01", WARNING, "whole texts of PCIe speeds", "others count as PCIe 3")
 def _speeds(file: NcclTopoFile) -> Iterator[Complaint]:
+    odd: dict[str, list[Element]] = {}
     for element in _all(file.root):
         text = element.attributes.get("link_speed")
-        if element.tag == "pci" and text is not None and not pcie_speed_known(text):
+        if element.tag != "pci" or not text:
+            continue
+        if not pcie_speed_known(text):
             whole = (
                 f"{text} PCIe"
                 if pcie_speed_known(f"{text} PCIe")
@@ -69,6 +79,72 @@ def _speeds(file: NcclTopoFile) -> Iterator[Complaint]:
             )
             words = f"the PCIe speed {text[:40]!r} is not known and taken for 8 GT/s"
             yield element.line, words, f"write {whole}"
+        elif not _PRINTED.fullmatch(text):
+            odd.setdefault(text, []).append(element)
+    for text, elements in odd.items():
+        rate = re.match(r"[0-9.]+", text)
+        words = (
+            f"link_speed of {plural(len(elements), 'element')} is {text[:40]!r}, which Linux never prints: it is known "
+            "by its beginning"
+        )
+        whole = f"{float(rate[0] if rate else 0):.1f} GT/s PCIe"
+        yield NOTE, elements[0].line, words, f"write {whole}"
+
+
+_WANTED: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("numaid", "arch"),
+    "pci": ("busid", "class", "link_speed", "link_width"),
+    "nvlink": ("target", "count"),
+    "xgmi": ("target", "count"),
+    "pcilink": ("target",),
+    "c2c": ("count", "bw"),
+    "net": ("name",),
+}
+"""Attributes without which init stops, unless the library finds them out itself."""
+
+_DETECTABLE = ("class", "link_speed", "link_width")
+"""Of those, what it reads from the system wherever the device is there."""
+
+_VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {("cpu", "arch"): ("x86_64", "arm64", "ppc64")}
+
+
+def _wanted(element: Element) -> tuple[str, ...]:
+    """Attributes that an element must have, as the library reads it."""
+    wanted = _WANTED.get(element.tag, ())
+    if element.tag == "cpu" and element.attributes.get("arch", "x86_64").startswith("x86_64"):
+        wanted += ("vendor",)
+        if element.attributes.get("vendor") in (None, "GenuineIntel", "CentaurHauls", "  Shanghai  "):
+            wanted += ("familyid", "modelid")
+    return wanted
+
+
+@RULES.rule("P06", ERROR, "attributes that the reader needs", "init stops")
+def _attributes(file: NcclTopoFile) -> Iterator[Complaint]:
+    lacking: dict[tuple[str, tuple[str, ...]], list[Element]] = {}
+    for element in _all(file.root):
+        missing = tuple(name for name in _wanted(element) if name not in element.attributes)
+        if missing:
+            lacking.setdefault((element.tag, missing), []).append(element)
+        for (tag, name), known in _VALUES.items():
+            value = element.attributes.get(name)
+            if element.tag == tag and value is not None and not value.startswith(known):
+                text = f"{name} of <{tag}> is {value[:40]!r}, which the library does not know"
+                yield WARNING, element.line, text, f"write one of {', '.join(known)}"
+    for (tag, missing), elements in lacking.items():
+        found = [name for name in missing if name in _DETECTABLE]
+        number = f"{len(elements)} <{tag}> elements lack" if len(elements) > 1 else f"<{tag}> lacks"
+        text = f"{number} {', '.join(missing)}"
+        fix = "begin with the library's own dump (NCCL_TOPO_DUMP_FILE), which has them"
+        if len(found) == len(missing):
+            text += ", which the library reads from the system where the device is there, and stops where it is not"
+            yield WARNING, elements[0].line, text, fix
+        else:
+            stop = next(name for name in missing if name not in found)
+            text += (
+                f": where the library cannot find that out itself, init stops with `Attribute {stop} of node {tag} "
+                "not found`"
+            )
+            yield ERROR, elements[0].line, text, fix
 
 
 def _names(element: Element) -> dict[str, Element]:
@@ -112,10 +188,17 @@ def _size(file: NcclTopoFile) -> Iterator[Complaint]:
     hosts = {cpu.attributes.get("host_hash", "") for cpu in root.named("cpu")}
     if len(hosts) > 1:
         yield root.line, f"the file describes {len(hosts)} hosts", "keep the CPUs of one host"
-    count = len(_all(root))
+    count, boxes = len(_all(root)), file.given.boxes or 1
+    together = boxes * (count - 1) + 1
     if count > most:
         text = f"the file has {count} elements, the library reads {most}"
         yield root.line, text, "leave out unused devices"
+    elif boxes > 1 and together > most * _NEARLY:
+        text = (
+            f"{boxes} hosts have {together} of the {most} elements of a tree, where ranks of several hosts join theirs "
+            "(one domain of NVLink, or hosts that the library takes for one); NVLinks that it detects come on top"
+        )
+        yield WARNING if together > most else NOTE, root.line, text, "leave out unused devices"
 
 
 def _key(element: Element) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Need
 from coppice.doctor.given import LOG, SHAPES, Given
-from coppice.doctor.nccl.tuner_table import NAMES, RULES, TunerTable, covers, dead, shape_words
+from coppice.doctor.nccl.tuner_table import NAMES, RULES, TunerTable, dead, holds, shape_words
 from coppice.export.nccl.tuner import FIRST_WITH_PAT, Dialect
 from coppice.export.nccl.tuner_reader import ANY, TunerLine, dialect_of
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
+from coppice.text import plural
 
 _MOST_LINE = 255
 _DIGEST = re.compile(r"#\s*sha256 of the lines below:\s*([0-9a-f]{64})")
@@ -130,7 +131,7 @@ def _own_channels(given: Given, line: TunerLine, dialect: Dialect) -> int | None
         each.channels
         for each in given.communicators
         if each.channels is not None
-        and (each.nodes is None or each.ranks is None or _holds(line, (each.nodes, each.ranks), dialect))
+        and (each.nodes is None or each.ranks is None or holds(line, (each.nodes, each.ranks), dialect))
     ]
     return given.channels if given.channels is not None else min(counts, default=None)
 
@@ -160,7 +161,7 @@ def _not_in_model(file: TunerTable) -> Iterator[Complaint]:
     for line in file.good:
         for communicator in file.given.communicators:
             nodes, ranks = communicator.nodes, communicator.ranks
-            if nodes is not None and ranks is not None and not _holds(line, (nodes, ranks), table.dialect):
+            if nodes is not None and ranks is not None and not holds(line, (nodes, ranks), table.dialect):
                 continue
             for cell in communicator.cells:
                 names = (COLLECTIVES.get(cell.collective), cell.algorithm, cell.protocol)
@@ -176,26 +177,38 @@ def _not_in_model(file: TunerTable) -> Iterator[Complaint]:
                     yield line.number, text, "remove the line; to force ll128 on may corrupt data"
 
 
-def _holds(line: TunerLine, shape: tuple[int, int], dialect: Dialect) -> bool:
-    nodes, ranks = shape
-    if dialect is Dialect.NCCLX:
-        if ranks % nodes:
-            return False
-        ranks //= nodes
-    return covers(line.nodes, (nodes, nodes)) and covers(line.ranks, (ranks, ranks))
-
-
-@RULES.rule("T12", WARNING, "shapes of the job", "the line is never used", needs=SHAPES)
+@RULES.rule("T12", WARNING, "shapes of the job", "lines are never used, or calls get none", needs=SHAPES)
 def _other_shapes(file: TunerTable) -> Iterator[Complaint]:
-    table, shapes = file.table, file.given.known_shapes
-    seen: set[tuple[tuple[int, int], tuple[int, int]]] = set()
+    """Communicators of the job without a line, and lines without a communicator."""
+    table, shapes = file.table, sorted(file.given.known_shapes)
+    example = table.dialect is Dialect.NVIDIA_EXAMPLE
+    effect = "the plug-in takes one channel there" if example else "the library decides there"
+    collectives = [name for name in NAMES if any(line.collective == name for line in file.live)]
+    for nodes, ranks in shapes:
+        held = {line.collective for line in file.live if holds(line, (nodes, ranks), table.dialect)}
+        without = [name for name in collectives if name not in held]
+        if without:
+            what = "no line" if not held else f"no line for {', '.join(without)}"
+            text = f"{what} holds on {plural(nodes, 'node')} with {plural(ranks, 'rank')}: {effect}"
+            severity = NOTE if held and not example else WARNING
+            yield (
+                severity,
+                0,
+                text,
+                "measure that communicator and add lines, or leave it to the library on purpose",
+            )
+    unused: dict[str, int] = {}
+    first = 0
     for line in table.lines:
-        if line.problem is None and (line.nodes, line.ranks) not in seen:
-            seen.add((line.nodes, line.ranks))
-            if not any(_holds(line, shape, table.dialect) for shape in shapes):
-                known = ", ".join(f"{nodes} nodes with {ranks} ranks" for nodes, ranks in sorted(shapes)[:4])
-                text = f"no communicator of the job has {shape_words(line, table.dialect)}; there are {known}"
-                yield line.number, text, "nodes are domains of NVLink: an NVL72 rack is one"
+        if line.problem is None and not any(holds(line, shape, table.dialect) for shape in shapes):
+            words = shape_words(line, table.dialect)
+            unused[words] = unused.get(words, 0) + 1
+            first = first or line.number
+    if unused:
+        known = ", ".join(f"{plural(nodes, 'node')} with {plural(ranks, 'rank')}" for nodes, ranks in shapes)
+        listed = "; ".join(f"{plural(count, 'line')} for {words}" for words, count in unused.items())
+        text = f"no communicator of the job has the shape of {listed}; there are {known}"
+        yield first, text, "nodes are domains of NVLink: an NVL72 rack is one"
 
 
 @RULES.rule("T13", ERROR, "same machine, same version", "measurements age")

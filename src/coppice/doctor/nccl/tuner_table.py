@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from coppice.doctor.framework import Rulebook
+from coppice.doctor.framework import Coverage, Place, Rulebook
 from coppice.doctor.given import TuningFile
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
 from coppice.export.nccl.tuner_reader import ANY, ParsedTunerTable, TunerLine, dialect_of, read_tuner_table
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS, impossible
+from coppice.text import plural
 
-__all__ = ["NAMES", "RULES", "TunerTable", "covers", "dead", "shape_words"]
+__all__ = ["NAMES", "RULES", "TunerTable", "covers", "dead", "holds", "shape_words"]
 
 NAMES = {name: collective for collective, name in COLLECTIVES.items()}
 """Collectives by their words in tuner tables."""
@@ -27,12 +28,65 @@ class TunerTable(TuningFile):
         Raises:
             InputError: If it has none.
         """
-        dialect = self.given.dialect or dialect_of(self.text) or Dialect.NVIDIA_EXAMPLE
-        table = read_tuner_table(self.text, dialect)
+        table = read_tuner_table(self.text, self._told or Dialect.NVIDIA_EXAMPLE)
         if not table.lines:
             msg = f"{self.file} holds no line of a tuner table: give the CSV file."
             raise InputError(msg)
         return table
+
+    @property
+    def _told(self) -> Dialect | None:
+        """The dialect that is given, or that the table shows."""
+        return self.given.dialect or dialect_of(self.text)
+
+    def kind(self, target: str) -> str:
+        """What the file is taken for, in words."""
+        return (
+            f"{target} ({self.table.dialect}{'' if self._told else ', since nothing tells another dialect'})"
+        )
+
+    def concerns(self, place: Place) -> bool:
+        """Whether the line of a place holds for a communicator of the job."""
+        shapes, line = self.given.known_shapes, self._by_number.get(place if isinstance(place, int) else 0)
+        if not shapes or line is None or line.problem is not None:
+            return True
+        return any(holds(line, shape, self.table.dialect) for shape in shapes)
+
+    @cached_property
+    def _by_number(self) -> dict[int, TunerLine]:
+        return {line.number: line for line in self.table.lines}
+
+    def coverage(self, sizes: tuple[int, ...]) -> tuple[Coverage, ...]:
+        """The first line that holds, for each collective of the table and each communicator of the job."""
+        dialect = self.table.dialect
+        otherwise = (
+            "no line: the plug-in takes one channel"
+            if dialect is Dialect.NVIDIA_EXAMPLE
+            else "no line: the library decides"
+        )
+        named = {line.collective for line in self.live}
+        found = []
+        for collective in [name for name in NAMES if name in named]:
+            for shape in sorted(self.given.known_shapes):
+                own = [
+                    line
+                    for line in self.live
+                    if line.collective == collective
+                    and line.algorithm in dialect.algorithms
+                    and line.pipe == ANY
+                    and line.buffers == ANY
+                    and holds(line, shape, dialect)
+                ]
+                choices = []
+                for size in sizes:
+                    counted = size // shape[1] if dialect is Dialect.NCCLX else size
+                    first = next((line for line in own if covers(line.sizes, (counted, counted))), None)
+                    choices.append(
+                        (size, otherwise, 0) if first is None else (size, _choice(first), first.number)
+                    )
+                call = f"{collective} on {plural(shape[0], 'node')} with {plural(shape[1], 'rank')}"
+                found.append(Coverage(call, tuple(choices)))
+        return tuple(found)
 
     @cached_property
     def good(self) -> tuple[TunerLine, ...]:
@@ -59,6 +113,27 @@ RULES = Rulebook[TunerTable]()
 def dead(line: TunerLine) -> str | None:
     """Why no library has the combination of a line, or None."""
     return impossible(NAMES[line.collective], line.algorithm, line.protocol)
+
+
+def _choice(line: TunerLine) -> str:
+    channels = f", {plural(line.channels, 'channel')}" if line.channels > 0 else ""
+    return f"{line.algorithm} with {line.protocol}{channels}"
+
+
+def holds(line: TunerLine, shape: tuple[int, int], dialect: Dialect) -> bool:
+    """A line holds for a communicator.
+
+    Args:
+        line: The line.
+        shape: Nodes and ranks of the communicator.
+        dialect: Who reads the table: some count ranks per node.
+    """
+    nodes, ranks = shape
+    if dialect is Dialect.NCCLX:
+        if ranks % nodes:
+            return False
+        ranks //= nodes
+    return covers(line.nodes, (nodes, nodes)) and covers(line.ranks, (ranks, ranks))
 
 
 def covers(outer: tuple[int, int], inner: tuple[int, int]) -> bool:

@@ -160,6 +160,12 @@ _BLANK = re.compile(r"[ \t\n\v\f\r]*")
 
 _NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
+_HAN = re.compile(
+    r"(?mi)^[ \t]*(?:[0-9]+[ \t]+)?@?"
+    r"(?:tuned|han|libnbc|adapt|basic|self|sm|inter_node|intra_node|global_communicator)\b"
+)
+"""Words that files of the component han consist of: levels of the topology, and components for sizes."""
+
 _HEAD = re.compile(r"rule-file-version-[ \t\n\v\f\r]*([0-9]{1,9})")
 
 
@@ -181,6 +187,12 @@ def read_ompi_rules(text: str, *, file: str, version: Sequence[int] | None = Non
     """
     if text.lstrip().startswith("{"):
         return read_ompi_json(text, file=file)
+    if _is_han(text):
+        msg = (
+            f"{file} is a file of the component han (words for levels and components), which tuned does not read: give "
+            "it to Open MPI as coll_han_dynamic_rules_filename, with coll_han_use_dynamic_file_rules=1."
+        )
+        raise InputError(msg)
     head = _HEAD.match(text) if version is None or tuple(version) >= (5, 0, 7) else None
     found = RulesFile(form="classic", version=int(head[1]) if head else 1)
     stream = _NumberStream(text, head.end() if head else 0, found.numbers)
@@ -195,6 +207,12 @@ def read_ompi_rules(text: str, *, file: str, version: Sequence[int] | None = Non
         after = stream.next()
         found.left = None if after is None else after.line
     return found
+
+
+def _is_han(text: str) -> bool:
+    """It has words of han where files of tuned have numbers; comments aside."""
+    plain = re.sub(r"#.*", "", text)
+    return _HAN.search(plain) is not None
 
 
 class _NumberStream:
