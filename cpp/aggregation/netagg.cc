@@ -253,11 +253,12 @@ void NetAgg::put_up(Application& app, Bytes message, Time now, Outbox& out) {
   stream.send(stream.next(), message.size(), now, out, counters_);
 }
 
-// To one child, if its stream has room; else it asks again, as it does after any other loss of an answer.
+// To one child, when its stream has room.
 void NetAgg::send_result(Application& app, Child& child, const Slot& slot, Time now, Outbox& out) {
   SendWindow& stream = child.down;
   if (!stream.room()) {
-    ++counters_[Count::over_quota];
+    const bool known = std::find(child.owed.begin(), child.owed.end(), slot.request) != child.owed.end();
+    if (!known) child.owed.push_back(slot.request);
     return;
   }
   std::uint8_t* place = stream.place(stream.next());
@@ -313,7 +314,19 @@ void NetAgg::acknowledged(Application& app, Endpoint from, Bytes packet, Time no
                          now, out, counters_) == Acknowledged::impossible) {
     ++counters_[Count::out_of_range];
   }
+  if (child != app.index.end()) pay(app, app.children[child->second], now, out);
   proceed(app, now, out);
+}
+
+// Sends a child the results that had no room. A copy is kept until no child can be without it, but for a child that had
+// died: nobody waits for what is not kept any more.
+void NetAgg::pay(Application& app, Child& child, Time now, Outbox& out) {
+  while (!child.owed.empty() && child.down.room()) {
+    const Slot& slot = app.slot(child.owed.front());
+    const bool kept = slot.state == Slot::State::done && slot.request == child.owed.front();
+    child.owed.pop_front();
+    if (kept) send_result(app, child, slot, now, out);
+  }
 }
 
 // Sends up what had no room, and asks again for what was refused.
@@ -428,6 +441,8 @@ void NetAgg::save(Time now, std::vector<std::uint8_t>& state) const {
       number((each.refused ? 1 : 0) | (each.listens ? 2 : 0));
       each.window.save(state);
       each.down.save(now, state);
+      number(each.owed.size());
+      for (std::uint32_t request : each.owed) number(request);
     }
     app.up.save(now, state);
     for (const Slot& each : app.slots) {

@@ -13,6 +13,7 @@
 //     them all from all of its children.
 //   * the root (a box or the master, both are this class) sends the result back down the tree and keeps copies for
 //     those who ask again: a worker has at most half as many requests outstanding as a box has places, and at most 64.
+//     Where a child's stream is full, since its acknowledgements were lost, the result follows when there is room.
 //
 // Message, big-endian: kind 1 (1 partial, 2 result), operation 1, flags 1 (bit 0: alone), zero 1, application 4,
 // sequence 4, request 4, contributors 4, members 4 (0: not known yet), number of values 2, zero 2, values of 4 bytes.
@@ -26,7 +27,7 @@
 // straggler (ns that a box waits for the rest of a request; 0 for ever), rate (bytes per second that the box merges for
 // this application; 0 at once), latency (ns of a task), weight (share of the box). Of a worker: next, master, heartbeat
 // and dead as above; trees and above_1, next_1, ... (boxes of further trees), again (ns before it sends alone; a quarter
-// of its patience).
+// of its patience, and 1024 time-outs at most).
 #pragma once
 
 #include <cstdint>
@@ -139,6 +140,7 @@ class NetAgg final : public Aggregator {
     std::uint32_t members = 0;  // the workers it stands for, once it has said so
     bool standby = false, refused = false;
     bool listens = true;  // results are for it: one on standby has to have sent something
+    std::deque<std::uint32_t> owed;  // requests whose results had no room in its stream
   };
   struct Slot {
     enum class State : std::uint8_t { empty, open, done } state = State::empty;
@@ -173,6 +175,7 @@ class NetAgg final : public Aggregator {
   void send_up(Application& app, Bytes message, Time now, Outbox& out);
   void put_up(Application& app, Bytes message, Time now, Outbox& out);
   void send_result(Application& app, Child& child, const Slot& slot, Time now, Outbox& out);
+  void pay(Application& app, Child& child, Time now, Outbox& out);
   void proceed(Application& app, Time now, Outbox& out);
   void start_task(Time now);
   void finish_task(Time now, Outbox& out);

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kMostBytes = 65'000;
 constexpr double kMostTime = 9e15;
+constexpr int kLongestAgain = 1024;  // time-outs
 
 double number(const Job& job, const std::string& name, double otherwise, double least, double most) {
   const double found = job.setting(name, otherwise);
@@ -78,7 +79,8 @@ Options::Options(const Job& job) {
   rate = static_cast<std::int64_t>(number(job, "rate", 0, 0, kMostTime));
   latency = static_cast<Time>(number(job, "latency", 0, 0, kMostTime));
   weight = static_cast<std::int64_t>(number(job, "weight", 1, 1, 1024));
-  again = job.patience > kNever / 4 ? kNever : std::max<Time>(job.patience / 4, 1);
+  // A job whose patience means "others say when" still asks again in time.
+  again = job.patience > kNever / 4 ? kNever : std::clamp<Time>(job.patience / 4, 1, kLongestAgain * std::min(job.timeout, kNever / kLongestAgain));
   if (job.settings.contains("again")) again = static_cast<Time>(number(job, "again", 1, 1, kMostTime));
   most_bytes = kHeadBytes + 4 * merge.most;
   if (most_bytes > kMostBytes) {

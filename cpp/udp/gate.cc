@@ -121,7 +121,7 @@ void Gate::receive(Address from, Bytes packet, Time now, Wire& out) {
   const std::optional<Envelope> envelope = opened(packet);
   if (!envelope || envelope->protocol != protocol_) {
     ++counters_[Count::malformed];
-    if (!envelope || envelope->kind != Kind::join || !may_ask(from, packet, now)) return;
+    if (!envelope || envelope->kind != Kind::join || !may_ask(from, *envelope, packet, now)) return;
     const std::optional<Join> wanted = decoded(body_of(packet), envelope->job);
     if (!wanted) return;
     const std::string& spoken = settings_.spoken.empty() ? settings_.protocol : settings_.spoken;
@@ -135,7 +135,7 @@ void Gate::receive(Address from, Bytes packet, Time now, Wire& out) {
     case Kind::join:
     case Kind::probe:
     case Kind::status:
-      if (!may_ask(from, packet, now)) return;
+      if (!may_ask(from, *envelope, packet, now)) return;
       if (envelope->kind == Kind::join) join(from, *envelope, packet, now, out);
       else if (envelope->kind == Kind::probe) probe(from, *envelope, packet, now, out);
       else status(from, *envelope, packet, out);
@@ -150,7 +150,7 @@ void Gate::receive(Address from, Bytes packet, Time now, Wire& out) {
 }
 
 // Whether a question is answered: its host asks no more than it may, and knows the secret.
-bool Gate::may_ask(Address from, Bytes packet, Time now) {
+bool Gate::may_ask(Address from, const Envelope& envelope, Bytes packet, Time now) {
   const std::uint8_t host[4] = {static_cast<std::uint8_t>(from.host >> 24), static_cast<std::uint8_t>(from.host >> 16),
                                 static_cast<std::uint8_t>(from.host >> 8), static_cast<std::uint8_t>(from.host)};
   if (!hosts_[siphash(cookies_, host) % hosts_.size()].spend(settings_.most_control_per_second, now)) {
@@ -159,6 +159,11 @@ bool Gate::may_ask(Address from, Bytes packet, Time now) {
   }
   if (sealed_with(packet, control_)) return true;
   ++counters_[Count::bad_tag];
+  // The others are told, since they would wait for a worker that seems not to come.
+  Life* const life = envelope.kind == Kind::join ? life_of(envelope.job) : nullptr;
+  if (life != nullptr && envelope.epoch == life->epoch && envelope.worker < life->workers()) {
+    life->seats[envelope.worker].forged = true;
+  }
   return false;
 }
 
@@ -312,7 +317,7 @@ void Gate::join(Address from, const Envelope& envelope, Bytes packet, Time now, 
   if (life->open) return tell_ready(*life, envelope.worker, out);
   Writer text;
   text.put(wanted->nonce);
-  for (const Seat& each : life->seats) text.put(static_cast<std::uint8_t>(each.taken));
+  for (const Seat& each : life->seats) text.put(static_cast<std::uint8_t>(each.taken ? 1 : each.forged ? 2 : 0));
   answer(from, Kind::waiting, envelope, text.bytes, out);
 }
 

@@ -74,6 +74,7 @@ class Gate {
     bool taken = false, left = false;
     Time heard = 0;
     Bucket packets;
+    bool forged = false;  // somebody asked for it with another secret
   };
   struct Life;
   struct Route {
@@ -86,7 +87,7 @@ class Gate {
   };
   class Out;
 
-  bool may_ask(Address from, Bytes packet, Time now);
+  bool may_ask(Address from, const Envelope& envelope, Bytes packet, Time now);
   void from_member(Address from, const Envelope& envelope, Bytes packet, Time now, Wire& out);
   void join(Address from, const Envelope& envelope, Bytes packet, Time now, Wire& out);
   std::string objection(Address from, const Envelope& envelope, const Join& wanted);

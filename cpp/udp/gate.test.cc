@@ -305,7 +305,22 @@ TEST(udp_a_secret_keeps_others_out) {
   CHECK_EQ(room.gate->counters()[Count::bad_tag], 1u);
   room.pass(6 * kSecond);
   CHECK(stranger.failure().find("has not answered") != std::string::npos);
+  CHECK(stranger.failure().find("its secret is not this worker's") != std::string::npos);
   CHECK_EQ(room.gate->jobs(), 0);
+}
+
+TEST(udp_a_worker_with_another_secret_is_not_called_missing) {
+  Room room;
+  Member& good = room.add(member_settings(0, 2));
+  CHECK(good.missing().find("worker 1 has not joined") != std::string::npos);
+  MemberSettings wrong = member_settings(1, 2);
+  wrong.secret = "simsim";
+  room.add(wrong);
+  room.pass(kSecond);
+  CHECK(good.missing().find("worker 1 asks with another secret than the switch's") != std::string::npos);
+  room.add(member_settings(1, 2));  // the right one comes
+  room.pass(kSecond);
+  CHECK(good.ready());
 }
 
 TEST(udp_a_join_from_another_address_must_show_that_it_is_there) {

@@ -15,6 +15,8 @@ constexpr Time kAskAgain = 50 * kMillisecond;
 constexpr Time kProbeAfter = 100 * kMillisecond;
 constexpr Time kGoneAfter = kSecond;       // where the system says that nothing listens
 constexpr Time kDeserted = 2 * kSecond;    // no progress although a worker has left
+// A switch does not answer those whose secret is not its own.
+constexpr const char* kUnanswered = ": it is out of reach, or its secret is not this worker's";
 
 std::string seconds(Time time) {
   char words[32];
@@ -97,6 +99,7 @@ Bytes Member::receive(Bytes packet, Time now, Wire& out) {
   }
   if (envelope->worker != settings_.worker) return refused(Count::out_of_range);
   if (!sealed_with(packet, control_)) return refused(Count::bad_tag);
+  answered_ = true;
   Reader text(body_of(packet));
   const std::uint64_t about = text.take<std::uint64_t>();
   if (envelope->kind == Kind::state) {
@@ -116,7 +119,11 @@ Bytes Member::receive(Bytes packet, Time now, Wire& out) {
       ask_to_join(now, out);
       break;
     case Kind::waiting:
-      for (Fellow& each : fellows_) each.joined = text.take<std::uint8_t>() != 0;
+      for (Fellow& each : fellows_) {
+        const std::uint8_t said = text.take<std::uint8_t>();
+        each.joined = said == 1;
+        each.locked_out = said == 2;
+      }
       break;
     case Kind::ready: {
       const std::uint64_t nonce = text.take<std::uint64_t>();
@@ -159,7 +166,7 @@ void Member::understand_state(Reader& text, Time now) {
     const std::uint8_t flags = text.take<std::uint8_t>();
     const Time silent = static_cast<Time>(text.take<std::uint32_t>()) * kMillisecond;
     if (text.broken) return;
-    each = {(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, silent};
+    each = {(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, silent, each.locked_out};
     if (each.left && &each != &fellows_[static_cast<std::size_t>(settings_.worker)]) deserted = true;
     if (each.left && &each == &fellows_[static_cast<std::size_t>(settings_.worker)]) left_ = true;
   }
@@ -167,12 +174,13 @@ void Member::understand_state(Reader& text, Time now) {
 }
 
 std::string Member::missing() const {
+  if (!answered_) return "the switch at " + settings_.above.text() + " has not answered" + kUnanswered;
   std::string words;
   for (std::size_t at = 0; at < fellows_.size(); ++at) {
     const Fellow& each = fellows_[at];
     if (static_cast<int>(at) == settings_.worker) continue;
     std::string own;
-    if (!each.joined) own = " has not joined";
+    if (!each.joined) own = each.locked_out ? " asks with another secret than the switch's" : " has not joined";
     else if (each.left) own = " has left the job";
     else if (each.silent >= kSecond) own = " has been silent for " + seconds(each.silent);
     else if (each.awaited) own = " has not contributed";
@@ -202,6 +210,7 @@ void Member::wake(Time now, Wire& out) {
   if (gone || now - heard_ > settings_.silence) {
     failure_ = unreachable_ ? "nothing listens at " + settings_.above.text() + ": start the switch there"
                             : "the switch at " + settings_.above.text() + " has not answered for " + seconds(now - heard_);
+    if (!unreachable_ && !answered_) failure_ += kUnanswered;
     return;
   }
   if (!ready_) ask_to_join(now, out);

@@ -25,6 +25,7 @@ struct MemberSettings {
 struct Fellow {
   bool joined = false, left = false, awaited = false;  // the last: a sum waits for it
   Time silent = 0;  // since when nothing came of it, at the time it was said
+  bool locked_out = false;  // somebody asked to join in its place with another secret
 };
 
 class Member {
@@ -72,7 +73,7 @@ class Member {
   std::vector<Fellow> fellows_;
   std::string failure_;
   aggregation::Counters counters_;
-  bool ready_ = false, left_ = false, busy_ = false, unreachable_ = false, started_ = false;
+  bool ready_ = false, left_ = false, busy_ = false, unreachable_ = false, started_ = false, answered_ = false;
   int waiting_for_ = 0;
   Time heard_ = 0, progress_ = 0, next_ = aggregation::kNever, beat_every_ = kSecond;
 };

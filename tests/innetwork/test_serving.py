@@ -164,6 +164,38 @@ def test_every_protocol_sums_over_sockets(protocol: str, loss: float) -> None:
                 np.testing.assert_allclose(each, 3 * (np.arange(len(each)) % 100) + 3, rtol=1e-5, atol=1e-5)
 
 
+def jobs_at_once(protocol: str, loss: float, jobs: int, size: int, seed: int) -> None:
+    """Jobs of two workers beside each other at one switch that loses packets: every one ends, with the right sum."""
+    need = {"netreduce": {"slots": 256, "window": 8}}.get(protocol, {"slots": 16})
+
+    def work(place: int) -> Any:
+        job, worker = divmod(place, 2)
+        options = {"job": job + 1, "protocol": protocol, "timeout_ms": 5.0, "silence_s": 60.0, **need}
+        with SwitchClient(switch.address, worker=worker, workers=2, join_timeout_s=120, **options) as end:
+            return end.all_reduce(np.arange(size, dtype=np.float32) % 1000 + worker, timeout_s=120)
+
+    faults = PacketFaults(drop=loss, seed=seed)
+    with SwitchServer(protocol, slots=need["slots"] * jobs, faults=faults, silence_s=60.0) as switch:
+        for found in together(2 * jobs, work):
+            assert isinstance(found, np.ndarray), found
+            np.testing.assert_allclose(found, 2 * (np.arange(size) % 1000) + 1, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("loss", [0.03, 0.1])
+def test_many_jobs_at_once_end_under_loss(protocol: str, loss: float) -> None:
+    jobs_at_once(protocol, loss, 8, 65_537 if protocol == "netagg" else 20_000, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("loss", [0.0, 0.01, 0.03, 0.05, 0.1])
+@pytest.mark.parametrize("jobs", [1, 16])
+def test_jobs_end_under_loss_again_and_again(protocol: str, loss: float, jobs: int) -> None:
+    for seed in range(1, 6):
+        jobs_at_once(protocol, loss, jobs, 65_537, seed)
+
+
 def test_one_switch_speaks_several_protocols() -> None:
     with SwitchServer("switchml,atp,sharp") as switch:
         for protocol in ("sharp", "switchml", "atp"):
@@ -263,8 +295,33 @@ def test_a_secret_in_a_file(tmp_path: Any) -> None:
         read_secret(path)
     with SwitchServer(secret=b"sesame") as switch:
         sums(switch, 2, [100], secret=b"sesame")
-        with pytest.raises(SwitchError, match="has not answered"):
+        with pytest.raises(
+            SwitchError, match=r"has not answered for .* s: it is out of reach, or its secret is not"
+        ):
             sums(switch, 1, [100], secret=b"simsim", silence_s=0.3)
+
+
+def test_a_worker_with_another_secret_is_not_called_missing() -> None:
+    """The other workers of the job hear why it does not come."""
+
+    def work(worker: int) -> None:
+        secret = b"sesame" if worker == 0 else b"simsim"
+        with SwitchClient(
+            switch.address,
+            worker=worker,
+            workers=2,
+            secret=secret,
+            join_timeout_s=3,
+            silence_s=60,
+        ) as end:
+            end.join()
+
+    with SwitchServer(secret=b"sesame") as switch:
+        right, wrong = together(2, work)
+    assert isinstance(right, SwitchError)
+    assert "worker 1 asks with another secret than the switch's" in str(right)
+    assert isinstance(wrong, SwitchError)
+    assert "not this worker's" in str(wrong)
 
 
 def test_a_worker_that_does_not_come_is_named() -> None:

@@ -59,7 +59,7 @@ class Options:
 
     @property
     def again(self) -> int:
-        return self.setting("again", self.patience // 4)
+        return self.setting("again", min(self.patience // 4, 1024 * self.timeout))
 
     @property
     def fallbacks(self) -> list[int]:
@@ -182,6 +182,7 @@ class Child:
     members: int = 0
     refused: bool = False
     listens: bool = False
+    owed: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -380,7 +381,8 @@ class Box:
     def send_result(self, child: Child, slot: Slot, now: int, out: Sent) -> None:
         stream = child.down
         if not stream.room():
-            self.counters["over_quota"] += 1
+            if slot.request not in child.owed:
+                child.owed.append(slot.request)
             return
         message = Message(RESULT, False, 0, slot.request, slot.merged, 0, tuple(slot.values))
         stream.send(stream.next, message.packed(self.options, stream.next), now, out, self.counters)
@@ -416,6 +418,11 @@ class Box:
         assert stream is not None
         if stream.acknowledge(0, start, beyond, again == 1, now, out, self.counters) == "impossible":
             self.counters["out_of_range"] += 1
+        if child is not None:
+            while child.owed and child.down.room():
+                slot, after = self.slot_of(child.owed.pop(0))
+                if slot.state == "done" and after == 0:
+                    self.send_result(child, slot, now, out)
         self.proceed(now, out)
 
     def proceed(self, now: int, out: Sent) -> None:

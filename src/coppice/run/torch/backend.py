@@ -135,7 +135,7 @@ class CoppiceProcessGroup(PlannedGroup):
         if ready is None:
             memory = [flat(part) for part in parts]
             work = self.backend(given).allgather([memory], [flat(given)], options)
-            return self.by_native(work, [parts], list(zip(memory, parts, strict=True)))
+            return self.by_native(work, [parts], list(zip(memory, parts, strict=True)), self.backend(given))
         lane, dtype, count = ready
         if not even and not lane.direct:
             return self._broadcasts(parts, given)
@@ -250,24 +250,24 @@ class CoppiceProcessGroup(PlannedGroup):
         if ready is None or not ready[0].direct:
             before = self.issue("barrier", [], _nothing, nothing, options)
             native = self.gloo if self.nccl is None else self.nccl
-            return AllOf([before, self.by_native(native.barrier(options), [], [])], [])
+            return AllOf([before, self.by_native(native.barrier(options), [], [], native)], [])
         action = _barrier(ready[0], nothing)
         return self.issue("barrier", [], action, nothing, options)
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> dist.Work:
         """Send a tensor, by gloo or NCCL."""
-        parts = listed(tensors)
-        return self.by_native(self.backend(parts[0]).send(parts, dst, tag), parts, [])
+        parts, backend = listed(tensors), self.backend(listed(tensors)[0])
+        return self.by_native(backend.send(parts, dst, tag), parts, [], backend)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> dist.Work:
         """Receive a tensor, by gloo or NCCL."""
-        parts = listed(tensors)
-        return self.by_native(self.backend(parts[0]).recv(parts, src, tag), parts, [])
+        parts, backend = listed(tensors), self.backend(listed(tensors)[0])
+        return self.by_native(backend.recv(parts, src, tag), parts, [], backend)
 
     def _left(self, tensor: torch.Tensor, start: Callable[[torch.Tensor], dist.Work]) -> dist.Work:
         """What is left to gloo or NCCL: the work that ``start`` begins on contiguous memory of the tensor."""
         memory = flat(tensor) if tensor.layout is torch.strided else tensor
-        return self.by_native(start(memory), [tensor], [(memory, tensor)])
+        return self.by_native(start(memory), [tensor], [(memory, tensor)], self.backend(tensor))
 
     def _broadcasts(self, parts: list[torch.Tensor], given: torch.Tensor) -> dist.Work:
         """Gather tensors of different sizes, one root after the other."""
@@ -288,7 +288,8 @@ class CoppiceProcessGroup(PlannedGroup):
             single.reduceOp, single.rootRank = options.reduceOp, root
             memory = part.detach().clone(memory_format=torch.contiguous_format)
             copies = [(memory, output)] if root == self.rank() else []
-            works.append(self.by_native(self.backend(part).reduce([memory], single), [output], copies))
+            backend = self.backend(part)
+            works.append(self.by_native(backend.reduce([memory], single), [output], copies, backend))
         return AllOf(works, [output])
 
     _allgather_base = all_gather_single

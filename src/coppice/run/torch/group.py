@@ -19,6 +19,7 @@ from coppice.errors import CoppiceError, InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.shared_memory.setup import store_exchange
 from coppice.run.engines.torch.tensors import c10d, put_back, reduce_op, type_of
+from coppice.run.errors import PeerLost, TimedOut
 from coppice.run.torch.lane import Lane, Options, open_lane
 from coppice.run.torch.puts import LaneCall, PutChoice
 from coppice.run.torch.work import Afterwards, AllOf, Queue, Task, error_of
@@ -143,18 +144,43 @@ class PlannedGroup(dist.ProcessGroup):
         return self._noted(task)
 
     def by_native(
-        self, work: dist.Work, outputs: Any, copies: Sequence[tuple[torch.Tensor, torch.Tensor]]
+        self,
+        work: dist.Work,
+        outputs: Any,
+        copies: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        backend: Any,
     ) -> dist.Work:
-        """A work of gloo or NCCL, after which copies of strided tensors are put back: gloo reads those wrongly."""
+        """A work of gloo or NCCL, whose errors are those of this group.
+
+        Args:
+            work: The work.
+            outputs: What its future holds.
+            copies: Contiguous memory and the strided tensor that it is put back to: gloo reads those wrongly.
+            backend: Whose work it is.
+        """
         needed = [(memory, tensor) for memory, tensor in copies if memory.data_ptr() != tensor.data_ptr()]
-        if not needed:
+        if not needed and backend is not self.gloo:
             return self._noted(work)
 
         def action() -> None:
             for memory, tensor in needed:
                 put_back(memory, tensor)
 
-        return self._noted(Afterwards(work, action, outputs))
+        told = self._error_of_gloo if backend is self.gloo else None
+        return self._noted(Afterwards(work, action, outputs, told=told))
+
+    def _error_of_gloo(self, error: RuntimeError) -> Exception:
+        """What gloo raised, as errors of this group are; the group stays broken, as gloo's connections do."""
+        if isinstance(error, dist.DistBackendError):
+            return error
+        words = (str(error).splitlines() or [""])[0]
+        late = "timed out" in words.lower()
+        what = "waited too long for another rank" if late else "lost another rank"
+        msg = f"rank {self.rank()} {what} in a call that gloo carries out ({words}): see the output of the other ranks."
+        found = error_of("gloo", (TimedOut if late else PeerLost)(msg))
+        if self._broken is None:
+            self._broken = found
+        return found
 
     def _start_coalescing(self, device: torch.device) -> None:
         """What is issued from now on is waited for together."""

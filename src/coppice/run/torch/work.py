@@ -199,19 +199,34 @@ class Afterwards(PlannedWork):
         work: The work.
         action: Done once, by the first who waits.
         outputs: What the future holds.
+        told: What is raised in place of an error of the work, if anything.
     """
 
-    def __init__(self, work: dist.Work, action: Callable[[], None], outputs: Any) -> None:
+    def __init__(
+        self,
+        work: dist.Work,
+        action: Callable[[], None],
+        outputs: Any,
+        *,
+        told: Callable[[RuntimeError], Exception] | None = None,
+    ) -> None:
         super().__init__()
-        self._work, self._action, self._outputs = work, action, outputs
+        self._work, self._action, self._outputs, self._told = work, action, outputs, told
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait for it, and do the rest."""
-        if timeout:
-            self._work.wait(timeout)
-        else:
-            self._work.wait()
+        """Wait for it, and do the rest.
+
+        Raises:
+            RuntimeError: If the work failed.
+        """
+        try:
+            self._work.wait(timeout) if timeout else self._work.wait()
+        except RuntimeError as error:
+            if self._told is None:
+                raise
+            found = self._told(error)
+            raise found from found.__cause__
         self._finish()
         return True
 
@@ -231,7 +246,13 @@ class Afterwards(PlannedWork):
         """A future of the outputs."""
 
         def rest(found: torch.futures.Future[Any]) -> Any:
-            found.value()
+            try:
+                found.value()
+            except RuntimeError as error:
+                if self._told is None:
+                    raise
+                told = self._told(error)
+                raise told from told.__cause__
             self._finish()
             return self._outputs
 
