@@ -66,8 +66,13 @@ def test_ten_thousand_damaged_files(sample: str) -> None:
         b"nodes: &a [1]\nlinks: [" + b"*a, " * 100_000 + b"]",
         b"GPU0 " * 200_000,
         b"GPU0 GPU1\n" * 200_000,
+        b"GPU0 GPU1\nGPU0 " + b"NV1" * 6000 + b"?",
+        b"Weight between two GPUs\nGPU0 GPU1\nGPU0 " + b"9" * 19_000 + b"?",
         b"Weight between two GPUs\n" + b"=" * 1_000_000,
         b"\n" * 3_000_000,
+        b"GPU0 GPU1\n" + b"\r" * 3_000_000,
+        b"GPU0 GPU1\n" + b" " * 3_000_000 + b"GPU0",
+        (b"[" * 70 + b"m GPU0 ") * 40_000,
     ],
     ids=lambda bomb: bomb[:12].decode(),
 )

@@ -252,6 +252,20 @@ class TestNothingIsDroppedInSilence:
             in refused(text(rows))
         )
 
+    def test_a_wrapped_table(self) -> None:
+        lines = text(table()).expandtabs(8).splitlines()
+        wrapped = "\n".join(line[i : i + 100] for line in lines for i in range(0, len(line), 100))
+        assert "no row follows the header of the matrix at input:1: the text was cut or wrapped" in refused(
+            wrapped
+        )
+
+    def test_a_title_that_was_cut(self) -> None:
+        rows = table()
+        rows[0].remove("GPU NUMA ID")
+        reading = parsed(text(rows))
+        assert reading.topology.sha256 == WHOLE.topology.sha256
+        assert reading.warnings == ()
+
     def test_a_lost_cell(self) -> None:
         rows = table()
         del rows[3][9]

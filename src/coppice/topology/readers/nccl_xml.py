@@ -290,6 +290,7 @@ class _NcclXmlReader:
         prefix = f"{nic.host}/" if len(self.hosts) > 1 else ""
         if not nic.ports:
             if any(other.ports for other in self.nics.values()):
+                self.log.add("a NIC without a port of the network is left out, as the runtimes do", nic.line)
                 return
             if self.options.nic_gb_per_s is None:
                 self.log.add("no network speed is given: NICs get the rate of their PCIe link", nic.line)

@@ -70,7 +70,14 @@ def read_nvidia_smi(
     """
     lines = text_lines(data, file=file)
     log = WarningLog(file)
-    tables = [table for table in parse_matrices(lines, cell=_CELL, file=file, log=log) if table.lines]
+    found = parse_matrices(lines, cell=_CELL, file=file, log=log)
+    tables = [table for table in found if table.lines]
+    if found and not tables:
+        msg = (
+            f"no row follows the header of the matrix at {file}:{found[0].start}: the text was cut or wrapped; "
+            "write it to a file (`nvidia-smi topo -m > topo.txt`)."
+        )
+        raise InputError(msg)
     if not tables:
         msg = f"{file} holds no matrix of GPUs: give the output of `nvidia-smi topo -m`."
         raise InputError(msg)

@@ -79,7 +79,7 @@ def text_lines(data: bytes, *, file: str) -> list[SmiLine]:
     except UnicodeDecodeError as error:
         msg = f"{file} is not text (byte {error.start}): save the output of the tool as UTF-8."
         raise InputError(msg) from None
-    lines = re.split(r"\r*\n", text)
+    lines = [line.rstrip("\r") for line in text.split("\n")]
     if len(lines) > _MAX_LINES or any(len(line) > _MAX_LINE for line in lines):
         msg = (
             f"{file} has more than {_MAX_LINES} lines or {_MAX_LINE} characters in one: is this the right "
@@ -190,7 +190,6 @@ class _TableReader:
         text = self.lines[self.header].text
         title = _TITLE.search(text)
         names = set(text[: title.start() if title else None].split())
-        first = re.compile(f"(?:{self.cell.pattern})+")
         rows: list[SmiLine] = []
         end = self.header + 1
         for position in range(self.header + 1, len(self.lines)):
@@ -198,7 +197,7 @@ class _TableReader:
             words = line.text.split()
             if not words:
                 continue
-            is_row = len(words) > 1 and first.fullmatch(words[1]) and not self.cell.fullmatch(words[0])
+            is_row = len(words) > 1 and _cells(words[1], self.cell) and not self.cell.fullmatch(words[0])
             next_table = len(words) > 1 and (words[1] in names or words[1] == "CPU")
             if not is_row and (words[0] not in names or next_table):
                 break
@@ -257,10 +256,8 @@ class _TableReader:
 
     def parts(self, word: str, most: int) -> list[str]:
         """The cells that a word is made of: itself, unless it is several without a space between them."""
-        if self.cell.fullmatch(word) or not re.fullmatch(f"(?:{self.cell.pattern})+", word):
-            return [word]
-        parts = [found[0] for found in self.cell.finditer(word)]
-        return parts if len(parts) <= most and "".join(parts) == word else [word]
+        parts = _cells(word, self.cell)
+        return parts if 1 < len(parts) <= most else [word]
 
     def below_titles(self, line: SmiLine, rest: list[_SmiWord], last: _SmiWord | None) -> dict[str, str]:
         """What follows the devices, by title: by tabs or tab stops, else by what the words look like."""
@@ -279,6 +276,11 @@ class _TableReader:
         texts = [word.text for word in rest]
         if len(texts) == len(self.titles):
             return dict(zip(self.titles, texts, strict=True))
+        if fields is not None:
+            untitled = [text for text in fields[len(self.titles) :] if text and text != "N/A"]
+            if untitled:
+                self.log.add(f"{shortened(untitled, 4)} below no title is left out", line.number)
+            return {title: text for title, text in zip(self.titles, fields, strict=False) if text}
         lists = [text for text in texts if re.fullmatch(r"[0-9]+[-,][0-9,-]+", text)]
         unclear = [text for text in texts if text not in lists and text != "N/A"]
         if unclear:
@@ -301,6 +303,19 @@ class _SmiWord:
     @property
     def end(self) -> int:
         return self.start + len(self.text)
+
+
+def _cells(word: str, cell: re.Pattern[str]) -> list[str]:
+    """The cells that a word consists of, from the left; none where it is anything else or numbers run together."""
+    parts: list[str] = []
+    position = 0
+    while position < len(word):
+        found = cell.match(word, position)
+        if found is None or (parts and parts[-1][-1].isdigit() and found[0][0].isdigit()):
+            return []
+        parts.append(found[0])
+        position = found.end()
+    return parts
 
 
 def _words(text: str) -> Iterator[_SmiWord]:
