@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
-from coppice.simulation.channels import generation_of, num_boxes, protocol, protocols
+from coppice.simulation.channels import num_boxes, protocol, protocols
 from coppice.topology import preset, subset
+from coppice.topology.generation import generation_of
 
 
 @given(st.sampled_from(["simple", "ll", "ll128"]), st.integers(0, 2**40))

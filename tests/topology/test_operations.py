@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coppice.bounds import Problem, bound
+from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.topology import (
     Link,
@@ -28,6 +31,7 @@ from coppice.topology import (
     set_link_rate,
     subset,
 )
+from coppice.topology.operations import without_dead_ends
 
 
 def rates(topology: Topology) -> dict[tuple[str, str], Fraction]:
@@ -62,6 +66,28 @@ def test_subset_keeps_exactly_the_links_among_what_stays(topology: Topology, dat
     assert stays == set(topology.node_ids) if relays else stays == set(topology.node_ids) - gone
     assert rates(kept) == {ends: rate for ends, rate in rates(topology).items() if stays.issuperset(ends)}
     assert rebuilt(kept).sha256 == kept.sha256
+
+
+@given(topologies())
+def test_dead_ends_change_no_bound(topology: Topology) -> None:
+    ends = [Node(id=f"end{i}", kind=NodeKind.NIC) for i in range(2)]
+    links = [
+        Link(src=topology.node_ids[0], dst="end0", gb_per_s=Fraction(1)),
+        Link(src="end0", dst="end1", gb_per_s=Fraction(1)),
+    ]
+    longer = Topology.of("longer", [*topology.nodes(), *ends], [*topology.links(), *links])
+    pruned = without_dead_ends(longer)
+    assert not {"end0", "end1"} & set(pruned.node_ids)
+    assert rank_names(pruned) == rank_names(topology)
+    problem = Problem(topology, Collective.ALL_GATHER)
+    assert bound(Problem(pruned, Collective.ALL_GATHER)).inv_rate == bound(problem).inv_rate
+
+
+def test_what_gpus_are_goes_with_them() -> None:
+    mixed = replace(preset("dgx-a100"), arch=(*(f"sm_{i}" for i in range(8)), None), cpu=(None,) * 9)
+    assert subset(mixed, [5, 2]).arch == ("sm_2", "sm_5", None)
+    assert remove_nodes(mixed, ["gpu0"]).arch == (*(f"sm_{i}" for i in range(1, 8)), None)
+    assert merge_nodes(preset("dgx-a100-pcie"), ["cpu0", "cpu1"], into="cpu").arch[:8] == ("sm_80",) * 8
 
 
 @given(topologies(), st.data())

@@ -26,10 +26,11 @@ from coppice.program.two_sided.program import Program
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.channels import generation_of, num_boxes, protocol
+from coppice.simulation.channels import num_boxes, protocol
 from coppice.simulation.model import Model, protocol_text
 from coppice.simulation.models import DEFAULT_MODEL, model_of
 from coppice.simulation.simulator import fastest
+from coppice.topology.generation import generation_of
 from coppice.topology.model import Topology
 
 __all__ = [
@@ -321,7 +322,7 @@ def block_gb_per_s(topology: Topology, protocol_name: str) -> float | None:
     """Data that one thread block sends per second, in GB/s, as far as the tables of the library know the GPUs.
 
     Args:
-        topology: Whose GPUs; their generation is told by its name.
+        topology: Whose GPUs; their generation is told by what it records of them, or by its name.
         protocol_name: ``Simple``, ``LL`` or ``LL128``.
     """
     try:

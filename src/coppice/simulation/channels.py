@@ -25,13 +25,13 @@ from coppice.errors import InputError
 from coppice.rows import offsets
 from coppice.schedule.messages import Messages, Routes
 from coppice.simulation.model import Model
+from coppice.topology.generation import generation_of
 from coppice.topology.model import NodeKind, Topology
 
 __all__ = [
     "MOST_CHANNELS",
     "Protocol",
     "Wire",
-    "generation_of",
     "num_boxes",
     "on_wire",
     "protocol",
@@ -104,7 +104,7 @@ def wire_for(
         channels: Channels of a GPU, 1 .. 64; None is as many as it takes.
         channel_gb_per_s: Data that one channel carries; None takes the figure of the protocol (of ``simple``, where
             none is named) for the generation of the GPUs.
-        generation: Generation of the GPUs; None tells it from the topology's name, where it matters.
+        generation: Generation of the GPUs; None takes what the topology tells, where it matters.
 
     Raises:
         InputError: If a value is out of range, or a figure is needed and not known.
@@ -259,6 +259,8 @@ def _with_channels(topology: Topology, gb_per_s: Fraction) -> Topology:
         capacity=np.concatenate([topology.capacity * scale, np.full(ranks, limit, dtype=np.int64)]),
         denominator=denominator,
         latency_us=np.concatenate([topology.latency_us, np.zeros(ranks)]),
+        arch=(),
+        cpu=(),
     )
 
 
@@ -317,7 +319,6 @@ class _Table:
 
     source: str
     scales: list[str]
-    generations: dict[str, list[str]]
     protocols: dict[str, Protocol]
 
 
@@ -343,36 +344,8 @@ def protocol(name: str) -> Protocol:
     return found
 
 
-def generation_of(topology: Topology, name: str | None = None) -> str:
-    """Generation of the GPUs: the one called ``name``, or the one that the topology's name tells.
-
-    Raises:
-        InputError: If there is no such generation, or the topology's name does not tell one.
-
-    Examples:
-        >>> from coppice.topology.presets import preset
-        >>> generation_of(preset("dgx-h100", boxes=2))
-        'hopper'
-    """
-    known = _table().generations
-    if name is not None:
-        if name.lower() in known:
-            return name.lower()
-        msg = f"expected a generation of GPUs of {', '.join(known)}, found {name!r}."
-        raise InputError(msg)
-    text = topology.name.lower()
-    for generation, models in known.items():
-        if any(model in text for model in models):
-            return generation
-    msg = (
-        f"expected the GPUs of {topology.name} to be known by its name: give their generation "
-        f"(`gpu={'|'.join(known)}`), or the rate of a channel (`channel_rate`)."
-    )
-    raise InputError(msg)
-
-
 def _known_generation(topology: Topology, name: str | None) -> str | None:
-    """The generation that is named, or told by the topology's name; None where neither does."""
+    """The generation that is named, or told by the topology; None where neither does."""
     try:
         return generation_of(topology, name)
     except InputError:

@@ -46,6 +46,8 @@ class Node:
         rank: Rank of a GPU; None takes the order among the GPUs.
         multicast: The hardware can copy one input to several outputs.
         aggregate: The hardware can add several inputs into one output.
+        arch: Architecture of a GPU as compilers name it (``sm_90``, ``gfx942``), or None where nothing tells it.
+        cpu: Maker of the processors beside a GPU (``intel``, ``amd``, ``arm``), or None likewise.
     """
 
     id: str
@@ -54,6 +56,8 @@ class Node:
     rank: int | None = None
     multicast: bool = False
     aggregate: bool = False
+    arch: str | None = None
+    cpu: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +90,8 @@ class Topology(Shown):
         denominator: Common denominator of all capacities; gcd with them is 1.
         latency_us: ``latency_us[e]`` is the latency of link e in microseconds (float64).
         source: Where the figures come from (free text for reports).
+        arch: ``arch[v]`` is the architecture of GPU v, or None; empty where none is known.
+        cpu: ``cpu[v]`` is the maker of the processors beside GPU v, or None; empty where none is known.
     """
 
     name: str
@@ -102,6 +108,8 @@ class Topology(Shown):
     denominator: int
     latency_us: NDArray[np.float64]
     source: str = field(default="")
+    arch: tuple[str | None, ...] = ()
+    cpu: tuple[str | None, ...] = ()
 
     def __post_init__(self) -> None:
         for column in (self.kind, self.host, self.rank, self.multicast, self.aggregate):
@@ -186,6 +194,8 @@ class Topology(Shown):
             denominator=denominator,
             latency_us=np.array([merged[key][1] for key in keys], dtype=np.float64),
             source=source,
+            arch=_column([node.arch for node in nodes]),
+            cpu=_column([node.cpu for node in nodes]),
         )
 
     @property
@@ -271,14 +281,18 @@ class Topology(Shown):
                 rank=None if rank < 0 else rank,
                 multicast=multicast,
                 aggregate=aggregate,
+                arch=arch,
+                cpu=cpu,
             )
-            for name, kind, host, rank, multicast, aggregate in zip(
+            for name, kind, host, rank, multicast, aggregate, arch, cpu in zip(
                 self.node_ids,
                 self.kind.tolist(),
                 self.host.tolist(),
                 self.rank.tolist(),
                 self.multicast.tolist(),
                 self.aggregate.tolist(),
+                self.arch or (None,) * self.num_nodes,
+                self.cpu or (None,) * self.num_nodes,
                 strict=True,
             )
         ]
@@ -306,6 +320,11 @@ class Topology(Shown):
         digest.update(self.capacity.tobytes() + str(self.denominator).encode() + self.latency_us.tobytes())
         digest.update("\0".join(self.node_ids).encode())
         return digest.hexdigest()
+
+
+def _column(values: list[str | None]) -> tuple[str | None, ...]:
+    """What is known of the nodes; empty where nothing is."""
+    return tuple(values) if any(value is not None for value in values) else ()
 
 
 def common_denominator(rates: Iterable[Fraction]) -> int:

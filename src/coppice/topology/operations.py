@@ -6,6 +6,7 @@ id, and a GPU also as ``rank3``.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ __all__ = [
     "scale_nodes",
     "set_link_rate",
     "subset",
+    "without_dead_ends",
 ]
 
 Rate = int | float | str | Fraction
@@ -118,6 +120,28 @@ def remove_nodes(topology: Topology, names: Iterable[str]) -> Topology:
     rank = np.full(topology.num_nodes, -1, dtype=np.int32)
     rank[remaining] = np.arange(len(remaining), dtype=np.int32)
     return _restricted(replace(topology, rank=rank), nodes=keep)
+
+
+def without_dead_ends(topology: Topology) -> Topology:
+    """The topology without switches, NICs and relays that lead from no node to another one: no data pass there.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> left = remove_nodes(preset("dgx-a100-pcie"), ["gpu0", "gpu1"])  # both GPUs of a PCIe switch
+        >>> left.num_nodes, without_dead_ends(left).num_nodes
+        (13, 12)
+    """
+    keep = np.ones(topology.num_nodes, dtype=np.bool_)
+    while True:
+        links = keep[topology.src] & keep[topology.dst]
+        neighbours: list[set[int]] = [set() for _ in range(topology.num_nodes)]
+        for a, b in zip(topology.src[links].tolist(), topology.dst[links].tolist(), strict=True):
+            neighbours[a].add(b)
+            neighbours[b].add(a)
+        dead = [v for v in np.flatnonzero(keep & (topology.rank < 0)).tolist() if len(neighbours[v]) < 2]
+        if not dead:
+            return topology if keep.all() else _restricted(topology, nodes=keep)
+        keep[dead] = False
 
 
 def remove_links(topology: Topology, ends: Iterable[tuple[str, str]], *, one_way: bool = False) -> Topology:
@@ -343,4 +367,6 @@ def _restricted(
         rank=topology.rank[nodes],
         multicast=topology.multicast[nodes],
         aggregate=topology.aggregate[nodes],
+        arch=tuple(itertools.compress(topology.arch, nodes.tolist())),
+        cpu=tuple(itertools.compress(topology.cpu, nodes.tolist())),
     )

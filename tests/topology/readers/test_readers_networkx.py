@@ -11,6 +11,7 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.topology.model import NodeKind
+from coppice.topology.presets import preset
 from coppice.topology.readers import from_networkx, read_file, to_networkx
 from support.reader_samples import JSON
 
@@ -20,6 +21,14 @@ def test_there_and_back() -> None:
     back = from_networkx(to_networkx(topology))
     assert back.sha256 == topology.sha256
     assert back.name == topology.name
+
+
+def test_gpus_stay_what_they_are() -> None:
+    box = preset("dgx-h100")
+    back = from_networkx(to_networkx(box))
+    assert (back.arch, back.cpu) == (box.arch, box.cpu)
+    assert to_networkx(box).nodes["gpu0"]["arch"] == "sm_90"
+    assert "arch" not in to_networkx(box).nodes["nvswitch"]
 
 
 def test_undirected_edges_have_their_rate_each_way_and_parallel_ones_add_up() -> None:

@@ -62,6 +62,14 @@ def test_direct_links_and_the_pcie_tree() -> None:
     assert topology.kind[topology.node_index["mlx5_0"]] == NodeKind.NIC
 
 
+def test_only_a_model_that_is_given_becomes_a_fact() -> None:
+    assert parsed(NVIDIA_DIRECT).topology.arch == ()
+    told = parsed(NVIDIA_DIRECT, gpu="v100").topology
+    assert {told.arch[v] for v in told.rank_nodes.tolist()} == {"sm_70"}
+    amd = parsed(ROCM, xgmi_links="1").topology
+    assert all((amd.arch[v] or "").startswith("gfx") for v in amd.rank_nodes.tolist())
+
+
 def test_rows_beyond_the_links_of_a_gpu_mean_switches() -> None:
     reading = parsed(NVIDIA_SWITCHED)
     topology = reading.topology

@@ -99,6 +99,23 @@ def test_amd_links_follow_the_architecture_in_both_spellings() -> None:
     assert rates(parsed(newer, rates="nominal").topology)["gpu0", "gpu1"] == 4 * 64
 
 
+def test_gpus_are_what_the_file_says() -> None:
+    assert parsed(XML_SWITCHED).topology.arch == ("sm_90",) * 3 + (None,) * (
+        parsed(XML_SWITCHED).topology.num_nodes - 3
+    )
+    direct = parsed(XML_DIRECT).topology
+    assert {direct.arch[v] for v in direct.rank_nodes.tolist()} == {"sm_80"}
+    assert {direct.cpu[v] for v in direct.rank_nodes.tolist()} == {"amd"}
+    # Older files of RCCL give digits, and an `sm` that means nothing.
+    amd = parsed(XML_AMD).topology
+    assert [amd.arch[v] for v in amd.rank_nodes.tolist()] == ["gfx90a", "gfx90a"]
+    newer = parsed(XML_AMD.replace(b'"910"', b'"gfx942:sramecc+"').replace(b'"gfx90a"', b'"942"')).topology
+    assert [newer.arch[v] for v in newer.rank_nodes.tolist()] == ["gfx942", "gfx942"]
+    skeleton = parsed(XML_SKELETON, gpu="a100").topology
+    assert {skeleton.arch[v] for v in skeleton.rank_nodes.tolist()} == {"sm_80"}
+    assert parsed(XML_SKELETON, gpu="pcie").topology.arch == ()
+
+
 def test_each_direction_is_as_listed() -> None:
     data = xml(gpu_xml("02", 0, nvlink("03", 4)) + gpu_xml("03", 1, nvlink("02", 2)))
     reading = parsed(data)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -130,6 +130,8 @@ def box_preset(
     description: str,
     source: str,
     measured: str,
+    arch: str,
+    cpu: str,
     box: Callable[..., GpuBox],
     fabric: Fabric,
     parameters: tuple[PresetParameter, ...] = (),
@@ -141,6 +143,8 @@ def box_preset(
         description: One line.
         source: Where the nominal figures come from.
         measured: Where the measured figures of the links come from.
+        arch: Architecture of its GPUs.
+        cpu: Maker of its processors.
         box: Makes one box from the class of rates and the values of ``parameters``.
         fabric: Joins several boxes unless the caller chooses another.
         parameters: Beyond ``rates`` and the fabric's.
@@ -150,7 +154,10 @@ def box_preset(
     def host(*, rates: str = "nominal", **values: Any) -> Host:
         made = box(_rate_class(rates), **values)
         figures = source if rates == RateClass.NOMINAL else f"{measured} (measured); {source}"
-        inside = Topology.of(name, made.nodes, made.links, source=figures)
+        nodes = [
+            replace(node, arch=arch, cpu=cpu) if node.kind is NodeKind.GPU else node for node in made.nodes
+        ]
+        inside = Topology.of(name, nodes, made.links, source=figures)
         return Host(name="box", topology=inside, ports=made.ports)
 
     def build(*, boxes: int = 1, rates: str = "nominal", **values: Any) -> Topology:
@@ -321,6 +328,8 @@ PRESETS = (
         name="dgx-1v",
         description="8 V100, NVLink hybrid cube mesh; 4 NICs of 12 GB/s on GPUs 0, 2, 5, 7",
         source="DGX-1 (V100) white paper: NVLink 2, 25 GB/s per link; NICs behind PCIe 3 x16",
+        arch="sm_70",
+        cpu="intel",
         box=_dgx_1v,
         fabric=SwitchFabric(),
     ),
@@ -328,6 +337,8 @@ PRESETS = (
         name="ndv2",
         description="8 V100, NVLink hybrid cube mesh, a PCIe 3 tree; one NIC of 12.5 GB/s beside GPUs 0 and 1",
         source="Azure NDv2: 8 V100, NVLink 2 of 25 GB/s per link, one port of 100 Gb/s; PCIe 3 x16, 16 GB/s",
+        arch="sm_70",
+        cpu="intel",
         box=_ndv2,
         fabric=SwitchFabric(),
     ),
@@ -335,6 +346,8 @@ PRESETS = (
         name="dgx-a100",
         description="8 A100 on NVSwitch, 300 GB/s each; 8 NICs of 25 GB/s, on an odd and an even switch",
         source="DGX A100 data sheet: 12 NVLinks of 25 GB/s per GPU, 8 ports of 200 Gb/s",
+        arch="sm_80",
+        cpu="amd",
         box=_dgx_a100,
         fabric=RailFabric(rails=2),
         parameters=(nics_parameter("node"),),
@@ -343,6 +356,8 @@ PRESETS = (
         name="dgx-a100-pcie",
         description="dgx-a100 with its PCIe switches (2 GPUs and 2 NICs each) and CPUs",
         source="DGX A100 data sheet and PCIe layout: PCIe 4 x16, 32 GB/s; CPU to CPU 16 GB/s",
+        arch="sm_80",
+        cpu="amd",
         box=_dgx_a100_pcie,
         fabric=RailFabric(rails=2),
     ),
@@ -350,24 +365,32 @@ PRESETS = (
         name="dgx-h100",
         description="8 H100 on NVSwitch, 450 GB/s each; a 50 GB/s NIC and rail per GPU",
         source="DGX H100 data sheet: 18 NVLinks of 25 GB/s per GPU, 8 ports of 400 Gb/s",
+        arch="sm_90",
+        cpu="intel",
         box=partial(_with_400g, sm=90),
     ),
     _of_400g(
         name="hgx-h200",
         description="8 H200 on NVSwitch, 450 GB/s each; a 50 GB/s NIC and rail per GPU",
         source="HGX H200 data sheet: 18 NVLinks of 25 GB/s per GPU; 400 Gb/s per GPU",
+        arch="sm_90",
+        cpu="intel",
         box=partial(_with_400g, sm=90),
     ),
     _of_400g(
         name="dgx-b200",
         description="8 B200 on NVSwitch, 900 GB/s each; a 50 GB/s NIC and rail per GPU",
         source="DGX B200 data sheet: 18 NVLinks of 50 GB/s per GPU, 8 ports of 400 Gb/s",
+        arch="sm_100",
+        cpu="intel",
         box=partial(_with_400g, sm=100),
     ),
     _nvidia(
         name="gb200-nvl72",
         description="72 B200 of 18 trays on one NVSwitch, 900 GB/s each; one 50 GB/s NIC per GPU, 4 rails",
         source="GB200 NVL72 data sheet: 18 NVLinks of 50 GB/s per GPU; 400 Gb/s per GPU",
+        arch="sm_100",
+        cpu="arm",
         box=partial(_with_400g, sm=100, gpus=72),
         fabric=RailFabric(rails=4),
         parameters=(number_of("gpus", 72, "GPUs per box"), nics_parameter("link")),
@@ -376,6 +399,8 @@ PRESETS = (
         name="mi100",
         description="8 MI100 in two hives of 4 (xGMI, all linked); a CPU and a 25 GB/s NIC per hive",
         source="MI100 data sheet: 3 xGMI links of 46 GB/s; PCIe 4 x16; CPU to CPU 16 GB/s",
+        arch="gfx908",
+        cpu="amd",
         box=_mi100,
         fabric=SwitchFabric(),
         parameters=(number_of("gpus", 8, "4 (one hive) or 8 (two hives)"),),
@@ -385,6 +410,8 @@ PRESETS = (
         description="8 MI250 = 16 dies, xGMI in units of 50 GB/s; 16 GB/s to one network switch per die",
         source="MI250 data sheet: xGMI 50 GB/s per link; links and NIC rate as in the published ForestColl "
         "experiments",
+        arch="gfx90a",
+        cpu="amd",
         box=_mi250,
         fabric=SwitchFabric(),
     ),
@@ -392,6 +419,8 @@ PRESETS = (
         name="mi300x",
         description="8 MI300X, every two linked by xGMI of 64 GB/s; a 50 GB/s NIC and rail per GPU",
         source="MI300X data sheet: 7 xGMI links of 64 GB/s; 400 Gb/s per GPU",
+        arch="gfx942",
+        cpu="amd",
         box=_mi300x,
         fabric=RailFabric(),
         parameters=(nics_parameter("link"),),

@@ -43,7 +43,7 @@ FORMAT = "coppice-topology"
 VERSION = 1
 
 _TOP_KEYS = ("format", "version", "name", "source", "nodes", "links")
-_NODE_KEYS = ("id", "kind", "host", "rank", "multicast", "aggregate")
+_NODE_KEYS = ("id", "kind", "host", "rank", "multicast", "aggregate", "arch", "cpu")
 _LINK_KEYS = ("from", "to", "gb_per_s", "latency_us", "duplex")
 _KINDS = {kind.name.lower(): kind for kind in NodeKind}
 _MAX_RANK = 2**31
@@ -171,7 +171,18 @@ class _DocumentReader:
             rank=rank,
             multicast=self.truth(row, path, "multicast", default=False),
             aggregate=self.truth(row, path, "aggregate", default=False),
+            arch=self.of_gpu(row, path, "arch"),
+            cpu=self.of_gpu(row, path, "cpu"),
         )
+
+    def of_gpu(self, row: Mapping[str, Any], path: str, key: str) -> str | None:
+        """What only GPUs may say."""
+        if row.get(key) is None:
+            return None
+        if row.get("kind", "gpu") != "gpu":
+            kind = row["kind"]
+            self.fail(f"{path}.{key}", f"no {key} on a {kind}", row[key], "only GPUs have one: remove it")
+        return self.string(row, path, key)
 
     def link(self, value: object, path: str, ids: Mapping[str, int]) -> Link:
         row = self.mapping(value, path, _LINK_KEYS)
@@ -373,6 +384,10 @@ def _nodes(topology: Topology) -> Iterator[dict[str, Any]]:
             row["multicast"] = True
         if node.aggregate:
             row["aggregate"] = True
+        if node.arch is not None:
+            row["arch"] = node.arch
+        if node.cpu is not None:
+            row["cpu"] = node.cpu
         yield row
 
 

@@ -44,6 +44,8 @@ class _DraftNode:
     host: str
     rank: int | None = None
     in_network: bool = False
+    arch: str | None = None
+    cpu: str | None = None
 
 
 @dataclass(slots=True)
@@ -57,7 +59,15 @@ class HostGraph:
     repeats: dict[str, int] = field(default_factory=dict)
 
     def add(
-        self, name: str, part: MachinePart, *, host: str, rank: int | None = None, in_network: bool = False
+        self,
+        name: str,
+        part: MachinePart,
+        *,
+        host: str,
+        rank: int | None = None,
+        in_network: bool = False,
+        arch: str | None = None,
+        cpu: str | None = None,
     ) -> str:
         """Add a node and return its id: ``name``, with a number where that is taken.
 
@@ -67,6 +77,8 @@ class HostGraph:
             host: Machine that holds it.
             rank: Rank of a GPU; None for a relay or a node of another kind.
             in_network: It copies and adds in hardware.
+            arch: Architecture of a GPU, where it is known.
+            cpu: Maker of the processors beside a GPU, where it is known.
 
         Raises:
             InputError: If there are more GPUs or CPUs than a machine can have.
@@ -80,9 +92,16 @@ class HostGraph:
         while unique in self.drafts:
             self.repeats[name] = self.repeats.get(name, 1) + 1
             unique = f"{name}#{self.repeats[name]}"
-        self.drafts[unique] = _DraftNode(part=part, host=host, rank=rank, in_network=in_network)
+        self.drafts[unique] = _DraftNode(
+            part=part, host=host, rank=rank, in_network=in_network, arch=arch, cpu=cpu
+        )
         self.out[unique] = {}
         return unique
+
+    def are_of(self, gpus: Iterable[str], arch: str) -> None:
+        """Say the architecture of GPUs."""
+        for gpu in gpus:
+            self.drafts[gpu].arch = arch
 
     def connect(self, a: str, b: str, gb_per_s: Fraction, *, duplex: bool = True) -> None:
         """Add a link of this rate from ``a`` to ``b``, and back if ``duplex``; parallel links add up."""
@@ -133,6 +152,8 @@ class HostGraph:
                 rank=self.drafts[v].rank,
                 multicast=self.drafts[v].in_network,
                 aggregate=self.drafts[v].in_network,
+                arch=self.drafts[v].arch,
+                cpu=self.drafts[v].cpu,
             )
             for v in order
         ]

@@ -21,6 +21,7 @@ __all__ = [
     "MAX_NET_MBIT_PER_S",
     "GpuModel",
     "RateClass",
+    "cpu_maker",
     "inter_socket_gb_per_s",
     "nvlink_gb_per_s",
     "pcie_gb_per_s",
@@ -108,6 +109,13 @@ _PCIE_NOMINAL = {
 }
 _SIGNALLING = re.compile(r"(\d{1,3}(?:\.\d{1,3})?) GT/s")
 
+_MAKERS_OF_ARCH = {"arm64": "arm", "ppc64": "ibm"}
+_MAKERS = {
+    "GenuineIntel": "intel",
+    "AuthenticAMD": "amd",
+    "CentaurHauls": "zhaoxin",
+    "  Shanghai  ": "zhaoxin",
+}
 _INTEL_FAMILY_6 = ((0xCF, 40), (0x8F, 22), (0x55, 10))
 
 
@@ -117,6 +125,7 @@ class GpuModel:
 
     Attributes:
         name: Name for options, such as ``a100``.
+        arch: Architecture as compilers name it, such as ``sm_80``.
         links: NVLink or xGMI links per GPU.
         link: Rate of one such link.
         xgmi: The links are xGMI, else NVLink.
@@ -129,6 +138,7 @@ class GpuModel:
     """
 
     name: str
+    arch: str
     links: int
     link: LinkRate
     xgmi: bool = False
@@ -153,6 +163,7 @@ def _nvidia(
 ) -> GpuModel:
     return GpuModel(
         name=name,
+        arch=f"sm_{sm}",
         links=links,
         link=_nvlink(sm),
         mesh=mesh,
@@ -169,6 +180,7 @@ def _amd(
 ) -> GpuModel:
     return GpuModel(
         name=name,
+        arch=gcn,
         links=links,
         link=_xgmi(gcn),
         xgmi=True,
@@ -201,8 +213,8 @@ GPU_MODELS = {
         _nvidia("h200", 18, 90, "32 GT/s", socket=22, nic="50", mesh=(4,), switched=(8,)),
         _nvidia("b200", 18, 100, "32 GT/s", socket=40, nic="50", switched=(8,)),
         _nvidia("b300", 18, 100, "64 GT/s", socket=40, nic="100", switched=(8,)),
-        _amd("mi50", 2, "906", "16 GT/s", nic="12.5"),
-        _amd("mi100", 3, "908", "16 GT/s", nic="25", mesh=(4,)),
+        _amd("mi50", 2, "gfx906", "16 GT/s", nic="12.5"),
+        _amd("mi100", 3, "gfx908", "16 GT/s", nic="25", mesh=(4,)),
         _amd("mi250", 8, "gfx90a", "16 GT/s", nic="25"),
         _amd("mi300a", 6, "gfx942", "32 GT/s", nic="25", mesh=(4,)),
         _amd("mi300x", 7, "gfx942", "32 GT/s", nic="50", mesh=(8,)),
@@ -259,6 +271,15 @@ def pcie_gb_per_s(speed: str, width: int, rates: RateClass) -> Fraction:
         return lanes * (Fraction(1) if lane is None else lane)
     unit = next((unit for text, unit in _PCIE_MEASURED.items() if speed.startswith(text)), _PCIE_OTHERWISE)
     return Fraction(lanes * unit, 80)
+
+
+def cpu_maker(arch: str, vendor: str) -> str | None:
+    """Who makes a processor with these texts in a topology file, in the words that topologies use; None if unknown.
+
+    >>> cpu_maker("x86_64", "GenuineIntel"), cpu_maker("arm64", ""), cpu_maker("", "")
+    ('intel', 'arm', None)
+    """
+    return _MAKERS_OF_ARCH.get(arch) or _MAKERS.get(vendor)
 
 
 def inter_socket_gb_per_s(arch: str, vendor: str, family: int, model: int) -> Fraction:

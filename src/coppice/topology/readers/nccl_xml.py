@@ -32,6 +32,7 @@ from coppice.topology.readers.link_rates import (
     DEFAULT_NET_MBIT_PER_S,
     LOCAL_GB_PER_S,
     MAX_NET_MBIT_PER_S,
+    cpu_maker,
     inter_socket_gb_per_s,
     pcie_gb_per_s,
     pcie_speed_known,
@@ -43,6 +44,8 @@ __all__ = ["read_nccl_xml"]
 
 _GPU_CLASSES = ("0x03", "0x12")
 _NIC_CLASS = "0x02"
+_FORMER_GCN = {"910": "90a"}
+"""Numbers of architectures in older files of RCCL, by what they are called since."""
 _NVSWITCH_CLASSES = ("0x068000", "0x068001")
 
 
@@ -111,6 +114,7 @@ class _NcclXmlReader:
         self.unclassed: list[_Unclassed] = []
         self.hosts: dict[str, str] = {}
         self.cpu_rates: dict[str, Fraction] = {}
+        self.cpu_makers: dict[str, str | None] = {}
         self.pcilinks: list[tuple[str, str, Element]] = []
 
     def read(self) -> tuple[Topology, tuple[str, ...]]:
@@ -158,6 +162,7 @@ class _NcclXmlReader:
                     element.line,
                 )
         self.cpu_rates[cpu] = rate
+        self.cpu_makers[cpu] = cpu_maker(element.text("arch", ""), element.text("vendor", ""))
         for child in element.children:
             if child.tag == "pci":
                 self.pci(child, parent=cpu, cpu=cpu, host=host, switch_generation=0)
@@ -371,8 +376,20 @@ class _NcclXmlReader:
                 MachinePart.GPU,
                 host=gpu.host,
                 rank=position if gpu.rank >= 0 else None,
+                arch=self.arch(gpu),
+                cpu=self.cpu_makers[gpu.cpu],
             )
             self.graph.connect(gpu.parent, gpu.id, gpu.pcie_gb_per_s)
+
+    def arch(self, gpu: GpuEntry) -> str | None:
+        """Architecture of a GPU; files of RCCL have an ``sm`` as well, which means nothing there."""
+        if gpu.element is None:
+            return None if self.options.gpu is None else self.options.gpu.arch
+        digits = gpu.element.text("gcn", "").lower().partition(":")[0].removeprefix("gfx")
+        if digits:
+            return f"gfx{_FORMER_GCN.get(digits, digits)[:20]}"
+        capability = gpu.element.integer("sm", low=0, high=10_000, default=0)
+        return f"sm_{capability}" if capability else None
 
 
 def _broadcom_generation(element: Element, *, level: int) -> int:

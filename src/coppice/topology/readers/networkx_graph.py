@@ -1,9 +1,9 @@
 """Topologies from and to networkx graphs.
 
-A node may carry the attributes ``kind`` (``"gpu"``, ``"switch"``, ``"nic"``; default gpu), ``host``,
-``rank``, ``multicast`` and ``aggregate``; an edge carries ``gb_per_s`` (a number or text; a float counts as
-the decimal that it prints as) and may carry ``latency_us``. Edges of undirected graphs have their rate in
-each direction; parallel edges of multigraphs add up.
+A node may carry the attributes ``kind`` (``"gpu"``, ``"switch"``, ``"nic"``; default gpu), ``host``, ``rank``,
+``multicast``, ``aggregate``, ``arch`` and ``cpu``; an edge carries ``gb_per_s`` (a number or text; a float counts as
+the decimal that it prints as) and may carry ``latency_us``. Edges of undirected graphs have their rate in each
+direction; parallel edges of multigraphs add up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["from_networkx", "to_networkx"]
 
-_NODE_KEYS = ("kind", "host", "rank", "multicast", "aggregate")
+_NODE_KEYS = ("kind", "host", "rank", "multicast", "aggregate", "arch", "cpu")
 
 
 def from_networkx(
@@ -113,6 +113,8 @@ def to_networkx(topology: Topology) -> nx.DiGraph[Any]:
             attributes["host"] = node.host
         if node.kind is NodeKind.GPU:
             attributes["rank"] = -1 if node.rank is None else node.rank
+        known = {"arch": node.arch, "cpu": node.cpu}
+        attributes |= {key: value for key, value in known.items() if value is not None}
         graph.add_node(node.id, **attributes, multicast=node.multicast, aggregate=node.aggregate)
     for link in topology.links():
         graph.add_edge(link.src, link.dst, gb_per_s=link.gb_per_s, latency_us=link.latency_us)

@@ -144,6 +144,8 @@ class _NvidiaSmiReader:
             for rank, gpu in enumerate(self.gpus)
         }
         model = self.model()
+        if self.options.gpu is not None:  # a guess by the number of links stands in no file as a fact
+            self.graph.are_of(nodes.values(), model.arch)
         self.join_gpus(nodes, model)
         for device in self.matrix.devices:
             if device not in nodes:

@@ -80,6 +80,7 @@ class _RocmSmiReader:
         }
         direct = self.direct_pairs()
         model = self.model(direct)
+        self.graph.are_of(nodes.values(), model.arch)
         rate = self.options.link_rate(model)
         for (a, b), links in self.links(direct, model).items():
             self.graph.connect(nodes[a], nodes[b], links * rate, duplex=False)
