@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -15,8 +15,13 @@ from coppice.bounds.result import Bandwidths, Bound
 from coppice.bounds.tree_optimum import TreeOptimum, fewest_trees, tree_optimum
 from coppice.bounds.tree_units import exact_trees
 from coppice.collectives import Collective
+from coppice.topology.operations import without_dead_ends
 
 __all__ = ["BoundFigures", "bound_figures", "bound_record"]
+
+
+MOST_HELPED = 256
+"""Ranks up to which the bound with the help of switches is computed unasked: it is a linear program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +35,40 @@ class BoundFigures(Bandwidths):
             None where roots need different numbers, or the collective is not made of trees.
         reached_with_trees: Time per shard that is known to be reached with that many trees: ``inv_rate``, or more on
             a large network where rounding unbalances a switch; then ``inv_rate`` is a lower bound.
+        in_network: Switches that can copy or add may do so.
+        helped: The bound with the work of switches that can copy or add, where the topology has some, they may not do
+            so here, and it is small.
     """
 
     bound: Bound
     inv_rate: Fraction
     trees_per_root: int | None
     reached_with_trees: Fraction | None = None
+    in_network: bool = False
+    helped: Bound | None = None
+
+    @property
+    def switches_could_help(self) -> bool:
+        """Whether some switch can copy or add, may not do so here, and is not known to gain nothing by it."""
+        if self.in_network or not _switches_can(self.problem):
+            return False
+        return self.helped is None or self.helped.inv_rate < self.bound.inv_rate
+
+    @property
+    def holds_for(self) -> str:
+        """The class of schedules that the bound holds for.
+
+        Examples:
+            >>> from coppice.topology.presets import preset
+            >>> print(bound_figures(Problem(preset("dgx-h100"), Collective.ALL_REDUCE)).holds_for)
+            schedules in which only GPUs copy and add: switches of dgx-h100 can as well
+        """
+        if self.in_network:
+            return "schedules in which switches copy and add where they can"
+        if self.switches_could_help:
+            name = self.problem.topology.name
+            return f"schedules in which only GPUs copy and add: switches of {name} can as well"
+        return "all schedules" if _switches_can(self.problem) else "all schedules: no switch copies or adds"
 
     @property
     def exact_with_trees(self) -> bool:
@@ -82,19 +115,26 @@ def bound_figures(
         (Fraction(1, 25), 1, Fraction(75, 1))
     """
     found = bound(problem)
+    helped = None
     if in_network:
         found = in_network_optimum(found)
+    elif _switches_can(problem) and problem.topology.num_ranks <= MOST_HELPED:
+        small = replace(problem, topology=without_dead_ends(problem.topology))
+        helped = in_network_optimum(bound(small))
+    figures = BoundFigures(
+        bound=found, inv_rate=found.inv_rate, trees_per_root=None, in_network=in_network, helped=helped
+    )
     if not problem.collective.made_of_trees or not found.inv_rate:
-        return BoundFigures(bound=found, inv_rate=found.inv_rate, trees_per_root=None)
+        return figures
     plain = [_plain(phase, found) for phase in problem.phases]
     equal = (problem.weights or (1,))[0] if len(set(problem.weights or (1,))) == 1 else 0
     if trees is None and tolerance is None:
         total = sum((_best(each) for each in plain), Fraction(0)) / _shares(problem)
         counts = {_exact_trees(each) for each in plain} if total == found.inv_rate else set()
-        return BoundFigures(bound=found, inv_rate=found.inv_rate, trees_per_root=_only(counts, equal))
+        return replace(figures, trees_per_root=_only(counts, equal))
     known = [_with_trees(each, trees, tolerance) for each in plain]
-    return BoundFigures(
-        bound=found,
+    return replace(
+        figures,
         inv_rate=sum((each.least for each in known), Fraction(0)) / _shares(problem),
         trees_per_root=_only({each.trees for each in known}, equal),
         reached_with_trees=sum((each.inv_rate for each in known), Fraction(0)) / _shares(problem),
@@ -118,7 +158,16 @@ def bound_record(figures: BoundFigures) -> dict[str, Any]:
         "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
         "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
         "method": found.method,
+        "holds_for": figures.holds_for,
+        "with_in_network": None if figures.helped is None else figures.helped.rates_record(),
     }
+
+
+def _switches_can(problem: Problem) -> bool:
+    """Whether a switch can copy or add, and the collective lets it."""
+    topology = problem.topology
+    able = (topology.multicast | topology.aggregate) & (topology.rank < 0)
+    return bool(able.any()) and problem.collective.made_of_trees and topology.num_ranks > 1
 
 
 def _plain(problem: Problem, found: Bound) -> Bound:

@@ -55,8 +55,9 @@ def bound(
 ) -> None:
     """Print the best rate that a collective can have on a topology, exactly, and the cut that sets it.
 
-    No schedule is faster than this, whatever its algorithm: the bytes that must cross the bottleneck cut need
-    that long. Rates are GB/s (1e9 bytes per second), algbw and busbw as in nccl-tests. With --groups, the least time in
+    No schedule is faster than this, whatever its algorithm: the bytes that must cross the bottleneck cut need that
+    long. Where switches can copy and add, it holds for schedules that do without, and the bound with them stands
+    beside it. Rates are GB/s (1e9 bytes per second), algbw and busbw as in nccl-tests. With --groups, the least time in
     which the network carries what all groups of a training job exchange, and the links that set it.
 
     \b
@@ -88,7 +89,8 @@ def bound(
     if as_json:
         print_json(bound_record(figures))
         return
-    fields = [*bound_fields(figures.bound), *_tree_fields(figures, asked=trees is not None)]
+    fields = bound_fields(figures.bound)
+    fields += [*_class_fields(figures), *_tree_fields(figures, asked=trees is not None)]
     print_fields(title_of(problem), fields)
 
 
@@ -167,6 +169,17 @@ def bound_fields(found: Bound) -> list[tuple[str, str]]:
         if name != "combined" or rate not in (found.inv_rate, found.alternatives.get("two-phase"))
     ]
     return fields
+
+
+def _class_fields(figures: BoundFigures) -> list[tuple[str, str]]:
+    """The line about the class of schedules, where switches could do more."""
+    if not figures.switches_could_help:
+        return []
+    more = "`--in-network` gives the bound with them"
+    if figures.helped is not None:
+        rate = bandwidth_text(figures.helped.algbw_gb_per_s, figures.helped.busbw_gb_per_s)
+        more = f"with them {rate} at most (`--in-network`)"
+    return [("holds for", f"{figures.holds_for}, {more}")]
 
 
 def _compared(found: Bound, inv_rate: Fraction) -> str:
