@@ -150,6 +150,7 @@ def select(
                 commutative=commutative,
                 element_bytes=element_bytes,
                 settings=inputs,
+                root=root,
             )
             for size in wanted
         ]

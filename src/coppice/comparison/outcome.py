@@ -167,7 +167,8 @@ class Comparison(Shown):
     @cached_property
     def picks(self) -> tuple[LibraryPick, ...]:
         """What NCCL would pick at each size; empty where it does not run."""
-        return nccl_picks(self.problem, self.sizes, self.times)
+        helped = None if self.helped is None else self.helped.times
+        return nccl_picks(self.problem, self.sizes, self.times, helped)
 
     def rows(self) -> Iterable[dict[str, Any]]:
         """Every algorithm at every size as a flat record, refusals as well: what a CSV file holds."""

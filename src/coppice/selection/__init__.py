@@ -37,6 +37,7 @@ def select(
     builtin: bool = True,
     element_bytes: int = 4,
     settings: Mapping[str, str] | None = None,
+    root: int | None = None,
 ) -> Selection:
     """What ``library`` would pick, and why.
 
@@ -53,6 +54,7 @@ def select(
         builtin: The operation is one of the library's own.
         element_bytes: Bytes of an element: some rules count elements.
         settings: Inputs of NCCL's cost model.
+        root: Root rank of a rooted collective; None is 0.
 
     Raises:
         InputError: If the library, its function or the collective is unknown, an argument is of the wrong type, or the
@@ -89,7 +91,7 @@ def select(
         if function is not None or variant is not None:
             msg = "NCCL decides by a cost model and has neither functions nor tables to choose from: leave them out."
             raise InputError(msg)
-        return select_by_cost(request, topology=topology, settings=settings)
+        return select_by_cost(request, topology=topology, settings=settings, root=root or 0)
     if settings:
         extra = next(iter(settings))
         msg = f"settings are inputs of NCCL's cost model, which {library} does not have: leave out {extra}."

@@ -1,9 +1,7 @@
 """What NCCL would pick: the smallest time that its cost model predicts, and what that model has to know for it.
 
-The channels that NCCL's topology search finds follow in closed form on boxes whose GPUs and NICs are all alike. NCCL
-tries speeds of a channel from a descending table, and keeps the speed and number of channels with the largest
-product. Where all GPUs hang on NVSwitches and share the NICs evenly, how many channels fit is a matter of counting: a
-GPU passes on what every channel carries, except where the channel comes from or goes to its NIC.
+NCCL does not know the network beyond its NICs, nor what its constants miss: where its model promises less than the
+links of the topology allow, the pick is still its pick, and the time is that of the bound.
 """
 
 from __future__ import annotations
@@ -11,30 +9,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
-import numpy as np
-
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.selection.nccl_data import KnownBox, constants
+from coppice.selection.limits import at_least_bound
+from coppice.selection.nccl_data import constants
+from coppice.selection.nccl_machine import NcclMachine, machine_of
 from coppice.selection.nccl_model import MOST_CHANNELS, PATHS, Channels, CostCell, NcclCommunicator, cells
+from coppice.selection.nccl_search import searched
 from coppice.selection.selection import Selection, SelectionRequest
-from coppice.topology.model import NodeKind, Topology
+from coppice.topology.generation import GENERATIONS
+from coppice.topology.model import Topology
+from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s
 
-__all__ = ["SETTINGS", "Inputs", "inputs_of", "searched", "select_by_cost"]
+__all__ = ["SETTINGS", "Inputs", "inputs_of", "select_by_cost"]
 
 
 _DIRECT = (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER)
 
 
 def select_by_cost(
-    request: SelectionRequest, *, topology: Topology | None = None, settings: Mapping[str, str] | None = None
+    request: SelectionRequest,
+    *,
+    topology: Topology | None = None,
+    settings: Mapping[str, str] | None = None,
+    root: int = 0,
 ) -> Selection:
     """The pick of NCCL 2.30, with the predicted time of every algorithm and protocol.
 
     Args:
         request: The call.
-        topology: Where it runs: boxes, NICs and GPU generation are read off it as far as it says them.
+        topology: Where it runs: GPUs, their links and NICs are read off it as far as it says them.
+        root: Root rank, for the bound of a rooted collective.
         settings: Properties of the communicator (see :data:`coppice.selection.nccl.SETTINGS`).
 
     Raises:
@@ -49,7 +54,9 @@ def select_by_cost(
         return _without_model(request, function)
     inputs = inputs_of(request, topology, settings or {})
     found = cells(inputs.communicator, collective, request.size_bytes)
-    best = min((cell for cell in found if cell.time_us is not None), key=lambda cell: cell.time_us or 0.0)
+    if topology is not None:
+        found = at_least_bound(found, topology, collective, request.size_bytes, root=root)
+    best = min((cell for cell in found if cell.time_us is not None), key=lambda cell: cell.model_us)
     ours = constants().ours[collective].get(best.algorithm)
     return Selection(
         library="NCCL",
@@ -100,6 +107,12 @@ def _notes(comm: NcclCommunicator, best: CostCell, size_bytes: int) -> tuple[str
         found.insert(
             0, f"the kernel takes {channels} of {comm.channels} channels, {threads} threads to move data each"
         )
+    if best.promised_us is not None:
+        found.insert(
+            0,
+            f"NCCL's cost model promises {best.promised_us:.4g} us by {best.algorithm}/{best.protocol}, less than the "
+            "links of this topology allow: the time is that of the bound",
+        )
     return tuple(found)
 
 
@@ -140,6 +153,8 @@ SETTINGS = {
 """What may be given, with its meaning."""
 
 _DEFAULT_BOX = "dgx-h100"
+_OTHERWISE = "hopper"
+"""Generation that is assumed where nothing tells one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,27 +217,44 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
             raise InputError(msg)
     given = _Given(settings)
     words: list[str] = []
-    box = _box(request, topology, given, words)
-    nodes, gpus = _boxes(request, box, words)
-    nic_rate = box.nic_gbit / 100 * constants().nic_gb_per_s_of_100_gbit
-    link = constants().nvlink_gb_per_s[box.generation]
-    nvlink = box.links * link
-    if not box.nvswitch:
+    known = _known_box(given, words) if topology is None else None
+    if topology is None:
+        nodes, gpus = _boxes(request, constants().boxes[known or ""].gpus, words)
+        machine = _machine_of_box(known or "", gpus, several=nodes > 1)
+    else:
+        nodes, gpus = _boxes(request, request.ranks, words)
+        machine = machine_of(
+            topology, settings.get("generation") and given.text("generation", "", tuple(GENERATIONS))
+        )
+        _check_machine(machine, topology, several=nodes > 1)
+    generation = machine.generation or _OTHERWISE
+    cpu = machine.cpu or constants().usual_cpu[generation]
+    if machine.generation is None:
+        words.append(f"GPUs of {generation} (nothing here tells: `generation` says it)")
+    elif machine.told_by:
+        words.append(f"GPUs of {generation}, by {machine.told_by} (`generation` says otherwise)")
+    if machine.within_type != "NVL":
+        words.append(
+            f"no NVLink joins all GPUs of a box: paths of class {machine.within_type}, rings as the narrowest cut of "
+            "the box allows (NCCL would search)"
+        )
+    elif not machine.nvswitch:
         words.append("direct NVLinks: rings of single links, as many as links (NCCL would search)")
-    found = searched(
-        box.generation,
-        nvlink=nvlink,
-        most=nvlink if box.nvswitch else link,
-        gpus=gpus,
-        nics=max(1, min(box.nics, box.nics * gpus // box.gpus)) if nodes > 1 else 0,
-        nic=nic_rate,
-    )
-    ring, tree, nvls = _settled(found, given, words)
     several = nodes > 1
-    if several and "type_inter" not in settings:
+    found = searched(
+        generation,
+        nvlink=machine.within_gb_per_s,
+        most=machine.path_gb_per_s,
+        gpus=gpus,
+        nics=machine.nics if several else 0,
+        nic=machine.nic_gb_per_s,
+        apart=machine.within_type == "NVL",
+    )
+    ring, tree, nvls = _settled(found, given, machine, words)
+    if several and machine.across_type is None and "type_inter" not in settings:
         words.append(f"paths between GPUs and NICs of class {ring.across_type}")
-    if "cpu" not in settings:
-        words.append(f"processors of {box.cpu}")
+    if machine.cpu is None and "cpu" not in settings:
+        words.append(f"processors of {cpu}")
     adds = given.flag("collnet", default=False) and several
     if adds:
         words.append("CollNet with the channels of the tree (NCCL would search for them)")
@@ -230,14 +262,14 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
         communicator=NcclCommunicator(
             ranks=request.ranks,
             nodes=nodes,
-            generation=box.generation,
-            cpu=given.text("cpu", box.cpu),
+            generation=generation,
+            cpu=given.text("cpu", cpu),
             ring=ring,
             tree=tree,
-            nvls=nvls if box.nvswitch and constants().nvls_efficiency[box.generation] and gpus > 1 else None,
+            nvls=nvls if machine.adds and constants().nvls_efficiency[generation] and gpus > 1 else None,
             collnet_direct=tree if adds else None,
             collnet_chain=tree if adds else None,
-            nvswitch=box.nvswitch,
+            nvswitch=machine.nvswitch,
             plain_tree=several and gpus == 1,
         ),
         assumptions=tuple(words),
@@ -245,12 +277,12 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
 
 
 def _settled(
-    found: tuple[Channels, Channels, Channels], given: _Given, words: list[str]
+    found: tuple[Channels, Channels, Channels], given: _Given, machine: NcclMachine, words: list[str]
 ) -> tuple[Channels, Channels, Channels]:
     """What the search found, where nothing else is given."""
     ring, tree, nvls = found
-    within_type = given.text("type_intra", ring.within_type, PATHS)
-    across_type = given.text("type_inter", ring.across_type, PATHS)
+    within_type = given.text("type_intra", machine.within_type, PATHS)
+    across_type = given.text("type_inter", machine.across_type or ring.across_type, PATHS)
     latency_us = given.number("latency_inter", 0.0)
     same = given.flag("same_channels", default=ring.same)
 
@@ -291,126 +323,60 @@ def _settled(
     )
 
 
-def _box(request: SelectionRequest, topology: Topology | None, given: _Given, words: list[str]) -> KnownBox:
-    """The kind of box, with what the topology says put in."""
+def _known_box(given: _Given, words: list[str]) -> str:
+    """The kind of box that is assumed where nothing but a number of ranks is given."""
     boxes = constants().boxes
-    generations = tuple(constants().compute_capability)
-    named = next((name for name in boxes if topology is not None and name in topology.name), None)
+    name = _DEFAULT_BOX
     if "generation" in given.settings:
-        asked = given.text("generation", "", generations)
-        if named is None or boxes[named].generation != asked:
-            named = next(name for name, box in boxes.items() if box.generation == asked)
-    if named is None:
-        named = _DEFAULT_BOX
-        words.append(f"GPUs and boxes as in {named} (no preset of NVIDIA GPUs was named)")
-    elif topology is None or named not in topology.name:
-        words.append(f"GPUs and boxes as in {named}")
-    box = boxes[named]
-    if topology is None or named not in topology.name:
-        return box
-    inside, nics, nic_rate = _rates(topology)
-    changes: dict[str, int] = {}
-    if inside:
-        changes["links"] = max(1, round(inside / constants().nvlink_nominal_gb_per_s[box.generation]))
-    if nics:
-        changes["nics"], changes["nic_gbit"] = nics, max(1, round(nic_rate * 8))
-    return msgspec.structs.replace(box, gpus=request.per_box, **changes)
+        asked = given.text("generation", "", tuple(GENERATIONS))
+        name = next(each for each, box in boxes.items() if box.generation == asked)
+    words.append(f"GPUs and boxes as in {name}")
+    return name
 
 
-def _rates(topology: Topology) -> tuple[float, int, float]:
-    """GB/s of a GPU inside its box, NICs of a box, and GB/s of one."""
-    first = int(topology.rank_nodes[0])
-    host = topology.host
-    rates = topology.capacity / topology.denominator
-    if host[first] < 0:
-        return 0.0, 0, 0.0
-    inside = (topology.src == first) & (host[topology.dst] == host[first])
-    inside &= topology.kind[topology.dst] != NodeKind.NIC
-    leaving = (host[topology.src] == host[first]) & (host[topology.dst] != host[first])
-    out = rates[leaving]
-    return float(np.sum(rates[inside])), int(leaving.sum()), float(out.min()) if len(out) else 0.0
+def _machine_of_box(name: str, gpus: int, *, several: bool) -> NcclMachine:
+    """A known kind of box of which so many GPUs are used."""
+    box = constants().boxes[name]
+    link = float(nvlink_gb_per_s(GENERATIONS[box.generation], RateClass.MEASURED))
+    return NcclMachine(
+        generation=box.generation,
+        told_by="",
+        cpu=None,
+        nvswitch=box.nvswitch,
+        adds=box.nvswitch and constants().nvls_efficiency[box.generation] > 0,
+        within_gb_per_s=box.links * link,
+        path_gb_per_s=box.links * link if box.nvswitch else link,
+        within_type="NVL",
+        across_type=None,
+        nics=max(1, min(box.nics, box.nics * gpus // box.gpus)) if several else 0,
+        nic_gb_per_s=box.nic_gbit / 100 * constants().nic_gb_per_s_of_100_gbit,
+    )
 
 
-def _boxes(request: SelectionRequest, box: KnownBox, words: list[str]) -> tuple[int, int]:
-    """Number of boxes and ranks in each."""
+def _check_machine(machine: NcclMachine, topology: Topology, *, several: bool) -> None:
+    if several and not machine.nics:
+        msg = (
+            f"NCCL's cost model expects a NIC in every box of {topology.name}, found a box whose ranks reach none: "
+            "join it to the network."
+        )
+        raise InputError(msg)
+
+
+def _boxes(request: SelectionRequest, most: int, words: list[str]) -> tuple[int, int]:
+    """Number of boxes and ranks in each; ``most`` of those that nothing is known of share one."""
     if not request.even:
         msg = "NCCL's cost model is for equal boxes here: choose ranks that divide evenly (`ranks`)."
         raise InputError(msg)
     if request.ranks_per_box is not None:
         return request.boxes, request.per_box
-    if request.ranks <= box.gpus:
+    if request.ranks <= most:
         words.append("all ranks share one box")
         return 1, request.ranks
-    if request.ranks % box.gpus:
+    if request.ranks % most:
         msg = (
-            f"expected ranks of one box (up to {box.gpus}) or a multiple of {box.gpus}, found {request.ranks}: "
+            f"expected ranks of one box (up to {most}) or a multiple of {most}, found {request.ranks}: "
             "say how many share a box (`ranks_per_box`)."
         )
         raise InputError(msg)
-    words.append(f"{request.ranks // box.gpus} boxes of {box.gpus} GPUs")
-    return request.ranks // box.gpus, box.gpus
-
-
-def searched(
-    generation: str, *, nvlink: float, most: float, gpus: int, nics: int, nic: float
-) -> tuple[Channels, Channels, Channels]:
-    """Channels of ring, tree and NVLS on boxes whose GPUs and NICs are all alike.
-
-    Args:
-        generation: GPU generation.
-        nvlink: GB/s of all NVLinks of a GPU.
-        most: GB/s of the best path between two GPUs.
-        gpus: GPUs in a box.
-        nics: NICs in a box; 0 for a single box.
-        nic: GB/s of a NIC.
-
-    Examples:
-        >>> ring, tree, nvls = searched("ampere", nvlink=240, most=240, gpus=8, nics=0, nic=0)
-        >>> ring.count, ring.within, nvls.count
-        (12, 20.0, 8)
-    """
-    data = constants()
-    speeds = (data.speeds_across if nics else data.speeds_within)[generation]
-    total, top = nvlink, (nic if nics else most)
-    # Where a channel has its NIC, the GPU carries it in one direction only.
-    share = (gpus - 1) / gpus if nics else 1.0
-    count, speed = 0, 0.0
-    for tried in speeds:
-        if speed and (count * speed >= total or tried / speed <= 0.49):
-            break
-        if tried > top:
-            continue
-        room = MOST_CHANNELS // 2 if gpus == 1 and nics else int(nvlink / (tried * share) + 1e-9)
-        fits = min(MOST_CHANNELS // 2, room, int(nic / tried + 1e-9) * nics if nics else room)
-        if fits * tried > count * speed:
-            count, speed = fits, tried
-    if not count:
-        count, speed = 1, min(top, speeds[-1])
-    if speed >= 25 and not (data.compute_capability[generation] > 80 and speed < 50 and count > 4):
-        double = min(2 * count, MOST_CHANNELS // 2)
-        speed, count = speed / -(-double // count), double
-    across = "PXB" if nics else "PIX"
-    ring = Channels(count=count, within=float(speed), across=float(speed), across_type=across, same=not nics)
-    faster = [tried for tried in speeds if speed < tried <= min(most, 2 * speed) and tried * count <= nvlink]
-    tree = Channels(
-        count=count,
-        within=float(max(faster, default=speed)) if nics else float(speed),
-        across=float(speed),
-        across_type=across,
-        same=ring.same,
-    )
-    heads = min(32, gpus)
-    pulls = [tried for tried in speeds if tried <= top and tried * (heads + 1) <= nvlink]
-    pull = max(pulls, default=0.0)
-    # The search then raises what NVLS sends between boxes, up to twice its pull or what a NIC takes.
-    push = pull
-    for tried in sorted(speeds):
-        if push < tried and push < 2 * pull and (not nics or tried <= nic):
-            push = tried
-    nvls = Channels(
-        count=heads if pulls and (not nics or nics >= heads) else 0,
-        within=float(pull),
-        across=float(push),
-        across_type=across,
-    )
-    return ring, tree, nvls
+    words.append(f"{request.ranks // most} boxes of {most} GPUs")
+    return request.ranks // most, most

@@ -13,11 +13,10 @@ __all__ = ["Constants", "KnownBox", "constants"]
 
 
 class KnownBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A known kind of box: what its preset does not say.
+    """A known kind of box: what is assumed where only a number of ranks is given.
 
     Attributes:
         generation: ``volta``, ``ampere``, ``hopper`` or ``blackwell``.
-        cpu: Vendor of its processors.
         gpus: Number of GPUs.
         links: NVLinks of a GPU.
         nics: Number of NICs.
@@ -26,7 +25,6 @@ class KnownBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     generation: str
-    cpu: str
     gpus: int
     links: int
     nics: int
@@ -53,9 +51,8 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plateau: dict[str, float]
     thread_threshold_bytes: dict[str, int]
     most_threads: dict[str, int]
-    compute_capability: dict[str, int]
-    nvlink_gb_per_s: dict[str, float]
-    nvlink_nominal_gb_per_s: dict[str, float]
+    most_nvlinks: dict[str, int]
+    usual_cpu: dict[str, str]
     nic_gb_per_s_of_100_gbit: float
     speeds_within: dict[str, list[float]]
     speeds_across: dict[str, list[float]]

@@ -14,6 +14,7 @@ from typing import Any
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.selection.nccl_data import constants
+from coppice.topology.generation import GENERATIONS
 
 __all__ = ["PATHS", "Channels", "CostCell", "NcclCommunicator", "cells"]
 
@@ -92,7 +93,7 @@ class NcclCommunicator:
     @property
     def capability(self) -> int:
         """Compute capability times ten: 70, 80, 90, 100."""
-        return constants().compute_capability[self.generation]
+        return GENERATIONS[self.generation]
 
     @property
     def channels(self) -> int:
@@ -121,11 +122,12 @@ class CostCell(Brief):
     Attributes:
         algorithm: NCCL's name of the algorithm.
         protocol: NCCL's name of the protocol.
-        time_us: Predicted time, None where it is not available.
+        time_us: Predicted time, None where it is not available; not less than the links allow where these are known.
         latency_us: Its latency term.
         gb_per_s: Its algorithm bandwidth: ``bytes / (1000 gb_per_s)`` is the other term.
         terms: How latency and bandwidth come about, in words with the numbers put in.
         unavailable: Why it is not available.
+        promised_us: What the library's model promises, where that is less than the links allow.
     """
 
     algorithm: str
@@ -135,6 +137,12 @@ class CostCell(Brief):
     gb_per_s: float = 0.0
     terms: tuple[str, ...] = ()
     unavailable: str | None = None
+    promised_us: float | None = None
+
+    @property
+    def model_us(self) -> float:
+        """The time by which the library chooses: that of its model, whatever the links allow."""
+        return (self.time_us or 0.0) if self.promised_us is None else self.promised_us
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -142,6 +150,7 @@ class CostCell(Brief):
             "algorithm": self.algorithm,
             "protocol": self.protocol,
             "time_us": self.time_us,
+            "promised_us": self.promised_us,
             "latency_us": self.latency_us,
             "gb_per_s": self.gb_per_s,
             "terms": list(self.terms),

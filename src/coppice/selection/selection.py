@@ -83,7 +83,7 @@ class Selection:
     def cell(self) -> CostCell | None:
         """The cell that was chosen, None without a cost model."""
         timed = [cell for cell in self.cells if cell.time_us is not None]
-        return min(timed, key=lambda cell: cell.time_us or 0.0, default=None)
+        return min(timed, key=lambda cell: cell.model_us, default=None)
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -101,6 +101,7 @@ class Selection:
             "runs_as": self.runs_as or self.algorithm,
             "protocol": None if self.cell is None else self.cell.protocol,
             "time_us": None if self.cell is None else self.cell.time_us,
+            "promised_us": None if self.cell is None else self.cell.promised_us,
             "ours": self.ours,
             "parameters": dict(self.parameters),
             "reason": self.reason,
