@@ -97,6 +97,31 @@ def test_the_table_of_nccl_tests_is_read(run: Run, tmp_path: Path) -> None:
     assert [row["algorithm"] for row in done.json["rows"]] == ["library", "library"]
 
 
+def test_a_table_of_something_else_is_refused(run: Run, tmp_path: Path) -> None:
+    """Another collective, another number of ranks: no model is fitted to it; what is left out is said."""
+    table = tmp_path / "table.txt"
+    rank = "#  Rank {0} Group  0 Pid  1 on n1 device {0} [0x0f] NVIDIA A100\n"
+    rows = (
+        "     1048576        262144     float     sum      -1    30.00   34.95   52.43      0  31.00  33.83  50.74  0\n"
+        "    16777216       4194304     float     sum      -1    95.00  176.60  264.90      0  96.00 174.76 262.14  0\n"
+    )
+    head = "# Collective test starting: all_reduce_perf\n"
+    words = ("model", "fit", table, "dgx-a100", "--ranks", "0-3", "--json", "-c")
+    table.write_text(head + "".join(rank.format(each) for each in range(8)) + rows)
+    done = run(*words, "all_reduce")
+    assert (done.code, "expected times of 4 ranks" in done.err, "found those of 8" in done.err) == (
+        2,
+        True,
+        True,
+    )
+    table.write_text(head + "".join(rank.format(each) for each in range(4)) + rows)
+    done = run(*words, "all_gather")
+    assert done.code == 2
+    assert "2 measurements" in done.err or "4 measurements" in done.err
+    assert "expected measured times of all_gather" in done.err
+    assert run(*words, "all_reduce").code == 0
+
+
 @pytest.mark.parametrize(
     "text", ["", '{"collective": "reduce", "algorithm": "ring", "size_bytes": 8, "time_us": 1}\n']
 )

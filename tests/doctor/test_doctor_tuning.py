@@ -215,6 +215,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == f"{table} as nccl-tuner (rccl-builtin): no errors"
     assert lines[1].startswith(f"  warning  T11  {table}:1: ring with ll128 has 0.0 GB/s")
     assert lines[2].startswith("                fix: remove the line")
+    log.write_text(LOG + "n1:1:1 [0] NCCL INFO     AllReduce |    25.2/  11.3 |    48.5/\n")
+    command(str(table), target="nccl-tuner", options=["dialect=rccl-builtin", f"log={log}"])
+    assert "begins like a row of the cost model" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(CheckError, match="breaks rule T08 of nccl-tuner: a machine may lack"):
         command(
             str(table), target="nccl-tuner", as_json=True, options=["dialect=nvidia-example", "shapes=2x16"]

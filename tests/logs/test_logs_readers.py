@@ -138,6 +138,30 @@ def test_old_logs() -> None:
     assert choice.size_bytes == 1048576
 
 
+PAT = """\
+n1:100:110 [0] NCCL INFO   Algorithm   |                            PAT                   |
+n1:100:110 [0] NCCL INFO   Protocol    |             LL |          LL128 |         Simple |             LL |          \
+LL128 |         Simple |             LL |          LL128 |         Simple |
+n1:100:110 [0] NCCL INFO  Max NThreads |            512 |            640 |            512 |
+n1:100:110 [0] NCCL INFO     AllGather |    0.0/   0.0 |    0.0/   0.0 |   30.5/  45.0 |
+n1:100:110 [0] NCCL INFO ReduceScatter |    0.0/   0.0 |    0.0/   0.0 |   31.5/  44.0 |
+"""
+
+
+def test_a_block_of_the_cost_model_with_one_algorithm() -> None:
+    """NCCL prints nine protocols above the three cells of PAT."""
+    log = parse_log((LOG + PAT).encode(), file="log")
+    assert log.warnings == ()
+    (communicator,) = log.communicators
+    cells = {
+        (str(c.collective), c.algorithm, c.protocol): (c.latency_us, c.gb_per_s) for c in communicator.cells
+    }
+    assert len(cells) == 12
+    assert cells["all_gather", "pat", "simple"] == (30.5, 45.0)
+    assert cells["reduce_scatter", "pat", "ll128"] == (0.0, 0.0)
+    assert cells["all_reduce", "ring", "simple"] == (131.6, 256.0)
+
+
 def test_communicators_are_told_apart() -> None:
     """A process with groups of two shapes: a choice names the communicator, or gets no shape."""
     shapes = (
@@ -187,7 +211,7 @@ def test_who_says_what_was_run(tmp_path: Path) -> None:
     )
     log = parse_log(ROWS.replace("all_reduce_perf", "sendrecv_perf").encode(), file="log")
     assert log.measurements == ()
-    assert log.warnings == ("log: sendrecv_perf runs no known collective, 2 rows are left out",)
+    assert log.warnings == ("log: left out: 2 rows of sendrecv_perf, which runs no known collective",)
     with pytest.raises(InputError, match="cannot read"):
         read_log(tmp_path / "none")
 
@@ -233,6 +257,34 @@ def test_json_of_nccl_tests() -> None:
     }
     (row,) = parse_log(json.dumps(json_file(results=[only_in_place])).encode(), file="x").measurements
     assert (row.in_place, row.time_us) == (True, 5.0)
+
+
+def test_iterations_in_the_json_of_nccl_tests() -> None:
+    per_iteration = {
+        "skipped_iterations": 1, "min_us": 70.0, "max_us": 90.0, "avg_us": 75.0, "p50_us": 74.0, "p95_us": 88.0,
+        "p99_us": 89.0, "stdev_us": 3.0, "cv_pct": 4.0, "times_us": [120.0, 70.0, 90.0, 65.25],
+        "per_process_max_times_us": [[120.0, 70.0, 90.0, 65.25]],
+    }  # fmt: skip
+    result = json_file()["results"][0] | {"out_of_place_per_iter": per_iteration}
+    first, second = parse_log(json.dumps(json_file(results=[result])).encode(), file="x").measurements
+    assert first.iterations is not None
+    assert (first.iterations.least_us, first.iterations.most_us, first.iterations.skipped) == (70.0, 90.0, 1)
+    assert first.iterations.times_us == (120.0, 70.0, 90.0, 65.25)
+    assert second.iterations is None
+    broken = json_file(results=[result | {"out_of_place_per_iter": per_iteration | {"times_us": ["x"]}}])
+    with pytest.raises(InputError, match=r"'time' as a number .*out_of_place_per_iter\.times_us"):
+        parse_log(json.dumps(broken).encode(), file="x")
+
+
+def test_ranks_that_the_json_of_nccl_tests_does_not_list() -> None:
+    """The file has the first rank of each process only."""
+    devices = [each | {"rank": 8 * at} for at, each in enumerate(json_file()["config"]["devices"][::2])]
+    config = {"nthreads": 1, "ngpus": 8, "devices": devices}
+    (row, _) = parse_log(json.dumps(json_file(config=config)).encode(), file="x").measurements
+    assert (row.ranks, row.nodes) == (16, 2)
+    whole = {"nthreads": 1, "ngpus": 2, "devices": json_file()["config"]["devices"]}
+    (row, _) = parse_log(json.dumps(json_file(config=whole)).encode(), file="x").measurements
+    assert (row.ranks, row.nodes) == (4, 2)
 
 
 @pytest.mark.parametrize(
@@ -303,6 +355,27 @@ def test_inspector(tmp_path: Path) -> None:
     assert (reduce.size_bytes, reduce.time_us, reduce.least_us, reduce.line) == (1 << 20, 60, 40, 3)
     assert first.beside == {"Send": 1, "AlltoAll": 1}
     assert first.warnings == (f"{tmp_path / 'a.log'}: the inspector says that it lost 3 records",)
+
+
+def test_clocks_of_the_inspector() -> None:
+    """What the host timed around the call is no time of a kernel, and is not compared with one."""
+    text = lines_of(
+        record(0, 1, 50),
+        record(1, 1, 90, coll_timing_source="collective_cpu"),
+        record(0, 2, 70, coll_timing_source="collective_cpu"),
+        record(1, 2, 80, coll_timing_source="collective_cpu"),
+        record(0, 3, 60, coll_timing_source="kernel_cpu"),
+    )
+    log = parse_log(text.encode(), file="x")
+    assert [(each.time_us, each.clock, each.of_kernels) for each in log.measurements] == [
+        (50, "kernel_gpu", True),
+        (80, "collective_cpu", False),
+        (60, "kernel_cpu", True),
+    ]
+    assert log.warnings == (
+        "x: left out: 1 time by another clock than on the other ranks",
+        "x: 1 measurement by the host's clock around the call (collective_cpu): no times of kernels",
+    )
 
 
 def test_inspector_of_later_formats() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from coppice.cli import app as coppice
 from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -89,3 +91,31 @@ def test_what_cannot_be_compared(files: list[Path], tmp_path: Path) -> None:
     bad.write_text(log({1024: 1.0}).replace("    1.00 1.0 1.0 0 ", "    1.00 x 1.0 0 "))
     with pytest.raises(InputError, match=r"bad\.log:\d+"):
         read_logs([bad])
+
+
+def test_what_was_run_can_be_said_and_warnings_are_shown(tmp_path: Path) -> None:
+    """Tables of old versions do not name the collective; ranks that are listed twice are runs without MPI."""
+    path = tmp_path / "old.log"
+    text = log({1024: 1.0, 2048: 2.0}).replace("# Collective test starting: all_reduce_perf\n", "")
+    path.write_text(text)
+    asked = CliRunner().invoke(coppice, ["tune", "from-logs", str(path)])
+    assert asked.exit_code == 2
+    assert "does not say which collective was run: give it (`--collective" in " ".join(asked.stderr.split())
+    lists = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#  Rank"))
+    rows = "".join(line for line in text.splitlines(keepends=True) if line.strip()[:1].isdigit())
+    path.write_text(text.replace(lists, lists + lists) + rows)
+    said = CliRunner().invoke(coppice, ["tune", "from-logs", str(path), "--collective", "all_reduce"])
+    assert said.exit_code == 2
+    assert "build nccl-tests with MPI=1" in " ".join(said.stderr.split())
+    assert "found 2 sizes of the one and 0 of the other" in " ".join(said.stderr.split())
+
+
+def test_times_of_the_host_are_not_fitted(tmp_path: Path) -> None:
+    path = tmp_path / "inspector.log"
+    header = {"id": "0xa", "rank": 0, "n_ranks": 4, "nnodes": 2}
+    call = {"coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 1024, "coll_exec_time_us": 9}
+    path.write_text(
+        json.dumps({"header": header, "coll_perf": call | {"coll_timing_source": "collective_cpu"}})
+    )
+    with pytest.raises(InputError, match="found 0 sizes of the one and 0 of the other"):
+        runs_of_logs(read_logs([path]))

@@ -130,3 +130,10 @@ def test_command(spec: NcclSpec) -> None:
     assert "undo: unset NCCL_TUNER_PLUGIN" in found.output
     found = CliRunner().invoke(app, words)
     assert "--tests DIR" in str(found.exception)
+
+
+def test_several_runs_in_one_output_are_no_times(spec: NcclSpec) -> None:
+    """As where a launcher starts programs that were built without MPI: each prints a table of its own."""
+    twice = replace(spec, launcher="""sh -c '"$@"; "$@"' twice""")
+    with pytest.raises(CheckError, match=r"the default of all_reduce did not run: .* has a size twice"):
+        sweep_nccl(twice)

@@ -94,3 +94,12 @@ def test_command(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, [*words, "--set", "channels=4"])
     assert wrong.exit_code == 2
     assert "the log says all of it" in wrong.output
+
+
+def test_command_says_what_of_the_log_was_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.log"
+    path.write_text(ONE + "n1:100:110 [0] NCCL INFO     AllReduce |    25.2/  11.3 |    48.5/\n")
+    words = ["select", "--library", "nccl", "--log", str(path), "--collective", "all_reduce", "--size", "1K"]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    assert "begins like a row of the cost model" in " ".join(shown.stderr.split())

@@ -31,7 +31,7 @@ _NAMES = {
     "time": "time", "cputime": "cputime", "algbw": "algbw", "busbw": "busbw",
     "#wrong": "wrong", "wrong": "wrong", "#errors": "wrong", "error": "error", "res": "error",
     "i_min": "i_min", "i_max": "i_max", "i_p99": "i_p99", "i_cv%": "i_cv",
-    "nodes": "nodes", "ranks": "ranks", "timestamp": "timestamp",
+    "nodes": "nodes", "ranks": "ranks", "algorithm": "algorithm", "timestamp": "timestamp",
 }  # fmt: skip
 _TIME_NAMES = ("time", "cputime")
 _GROUP = re.compile(r"\b(out[- ]of[- ]place|in[- ]place)\b", re.IGNORECASE)
@@ -111,7 +111,7 @@ class TableHeader:
     @property
     def unknown(self) -> tuple[str, ...]:
         """Titles that mean nothing here: their cells are not read."""
-        known = set(_NAMES.values()) | {"sidebw"}
+        known = {*_NAMES.values(), "sidebw", "min", "max"}
         return tuple(dict.fromkeys(column.name for column in self.columns if column.name not in known))
 
     @property

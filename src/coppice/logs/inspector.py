@@ -193,7 +193,7 @@ def joined(
         )
     for file, count in mixed.items():
         warnings.setdefault(file, []).append(
-            f"{file}: {plural(count, 'time')} of ranks that another clock took than on the other ranks are left out"
+            f"{file}: left out: {plural(count, 'time')} by another clock than on the other ranks"
         )
     of_host: dict[tuple[str, str], int] = {}
     for each in found:
@@ -201,8 +201,7 @@ def joined(
             of_host[each.file, each.clock] = of_host.get((each.file, each.clock), 0) + 1
     for (file, clock), count in of_host.items():
         warnings.setdefault(file, []).append(
-            f"{file}: {plural(count, 'measurement')} are times of the host around the call ({clock}), with waiting and "
-            "launching, not of kernels"
+            f"{file}: {plural(count, 'measurement')} by the host's clock around the call ({clock}): no times of kernels"
         )
     return found
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import replace
 
 from coppice.errors import InputError
 from coppice.logs.columns import (
@@ -25,10 +24,10 @@ from coppice.logs.columns import (
     usual_header,
 )
 from coppice.logs.lines import LogLine
+from coppice.logs.printed_run import PrintedRun, unread_words
 from coppice.logs.rows import device_of, figures_agree, joined_row, number_of, row_of
-from coppice.logs.tables import NcclTestsRank, NcclTestsRow, NcclTestsTable
+from coppice.logs.tables import NcclTestsRow, NcclTestsTable
 from coppice.logs.torn_rows import TornRow
-from coppice.text import plural
 
 __all__ = ["NoRowsError", "has_table", "read_nccl_tests"]
 
@@ -38,7 +37,7 @@ _START = re.compile(r"#\s*(?:nThreads? [0-9]|nccl-tests version|Collective test 
 _COMMAND = re.compile(r"(?<![\w.-])(?:\S*/)?([a-z]\w*_perf(?:_mpi)?)(?![\w.])")
 _OTHER_PROGRAMS = (("rccl-tests", "rccl-tests: Version"), ("mscclpp-test", "MSCCL++"))
 _FIGURE = re.compile(r"\s*[0-9]")
-_EXAMPLE = 60
+_LIBRARY = "native"  # what the table of `coppice bench` calls the library's own
 
 
 class NoRowsError(InputError):
@@ -77,10 +76,10 @@ def read_nccl_tests(lines: Sequence[LogLine], *, file: str) -> tuple[NcclTestsTa
         (1024, 10.5, None)
     """
     streams = [_RunsReader(file).read(stream) for stream in _streams(lines)]
-    found = [run for runs in streams for run in runs if run.rows or run.unread]
+    found = [run for runs in streams for run in runs if run.rows or run.unread or run.own]
     if not any(run.rows for run in found):
         unread = [each for run in found for each in run.unread]
-        why = f": {_shown(unread, file)}" if unread else ""
+        why = f": {unread_words(unread, file)}" if unread else ""
         msg = (
             f"{file} holds no row of nccl-tests that can be read{why}: give the output of a run, such as that of "
             "all_reduce_perf, as it was printed."
@@ -92,7 +91,7 @@ def read_nccl_tests(lines: Sequence[LogLine], *, file: str) -> tuple[NcclTestsTa
     return tables
 
 
-def _apart(streams: Sequence[Sequence[_PrintedRun]], file: str) -> str:
+def _apart(streams: Sequence[Sequence[PrintedRun]], file: str) -> str:
     """In words, that several processes list ranks of the same numbers; empty where not."""
     first = [runs[0].devices[0] for runs in streams if runs and runs[0].rows and runs[0].devices]
     ranks = [{(device.group, device.rank) for device in devices} for devices in first]
@@ -119,123 +118,12 @@ def _streams(lines: Sequence[LogLine]) -> list[list[LogLine]]:
     return [*([line for line in lines if line.stream == stream] for stream in tables), rest]
 
 
-@dataclass
-class _PrintedRun:
-    """What was read of a run."""
-
-    rows: list[NcclTestsRow] = field(default_factory=list)
-    devices: list[list[NcclTestsRank]] = field(default_factory=list)
-    devices_cut: bool = False
-    summaries: list[tuple[str, float]] = field(default_factory=list)
-    program: str | None = None
-    commands: list[str] = field(default_factory=list)
-    kind: str = "nccl-tests"
-    unread: list[tuple[int, str, str]] = field(default_factory=list)
-    unknown: dict[str, int] = field(default_factory=dict)
-    joined: int = 0
-    shifted: int = 0
-    header_cut: bool = False
-    unfinished: bool = False  # it begins where the run before it had not ended
-
-    def listed(self, device: NcclTestsRank) -> None:
-        """Take a line of the list of ranks: a rank that is listed already is of another run."""
-        free = [
-            ranks
-            for ranks in self.devices
-            if all((each.group, each.rank) != (device.group, device.rank) for each in ranks)
-        ]
-        near = [ranks for ranks in free if any(each.host == device.host for each in ranks)]
-        if near or free:
-            (near or free)[0].append(device)
-        else:
-            self.devices.append([device])
-
-    def ended(self, name: str) -> int:
-        return sum(each == name for each, _ in self.summaries)
-
-    def absorb(self, other: _PrintedRun) -> None:
-        """Take a run whose rows are mixed with those of this one."""
-        self.rows += other.rows
-        self.devices += other.devices
-        self.devices_cut = self.devices_cut or other.devices_cut
-        self.summaries += other.summaries
-        self.unread += other.unread
-        self.joined += other.joined
-
-    def table(self, file: str) -> NcclTestsTable:
-        wrong = [value for name, value in self.summaries if name == "Out of bounds values"]
-        busbw = [
-            value for name, value in self.summaries if name == "Avg bus bandwidth" and not math.isnan(value)
-        ]
-        commands = set(self.commands)
-        return NcclTestsTable(
-            rows=tuple(self.rows),
-            devices=tuple(tuple(ranks) for ranks in self.devices),
-            devices_cut=self.devices_cut,
-            wrong=int(sum(wrong)) if wrong else None,
-            avg_busbw_gb_per_s=busbw[-1] if busbw else None,
-            program=self.program or (commands.pop() if len(commands) == 1 else None),
-            kind=self.kind,
-            warnings=tuple(self._warnings(file)),
-        )
-
-    def _warnings(self, file: str) -> list[str]:
-        found = [_shown(self.unread, file)] if self.unread else []
-        if self.unknown:
-            names = ", ".join(self.unknown)
-            found.append(f"{file}: the table's columns {names} are not known and not read")
-        if self.shifted:
-            found.append(
-                f"{file}: {plural(self.shifted, 'row')} begin with a cell that the header does not name, which is "
-                "left out"
-            )
-        if self.header_cut:
-            found.append(
-                f"{file}: the header names fewer columns than rows have: the usual ones of nccl-tests are assumed, as "
-                "the figures confirm"
-            )
-        if self.joined:
-            found.append(f"{file}: {plural(self.joined, 'row')} torn by other lines were joined")
-        if back := _back(self.rows):
-            found.append(
-                f"{file}:{back}: sizes go back in the middle of a table, as where rows of several runs are mixed: "
-                "figures of one size may be of several runs"
-            )
-        return found
-
-
-def _shown(unread: Sequence[tuple[int, str, str]], file: str) -> str:
-    number, text, why = unread[0]
-    short = " ".join(text.split())
-    short = short if len(short) <= _EXAMPLE else f"{short[:_EXAMPLE]}..."
-    many = (
-        "1 line looks like a row and is"
-        if len(unread) == 1
-        else f"{len(unread)} lines look like rows and are"
-    )
-    return f"{many} not read, such as {file}:{number} ({short!r}: {why})"
-
-
-def _back(rows: Sequence[NcclTestsRow]) -> int:
-    """Line where sizes go back before the sweep is through, 0 where they never do."""
-    largest: dict[tuple[object, ...], int] = {}
-    for row in rows:
-        key = (row.type, row.redop, row.root)
-        largest[key] = max(largest.get(key, 0), row.size_bytes)
-    for before, row in pairwise(rows):
-        key = (row.type, row.redop, row.root)
-        same = key == (before.type, before.redop, before.root)
-        if same and row.size_bytes < before.size_bytes < largest[key]:
-            return row.line
-    return 0
-
-
 class _RunsReader:
     """Reads one stream of lines."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.runs = [_PrintedRun()]
+        self.runs = [PrintedRun()]
         self.header: TableHeader | None = None
         self.groups: tuple[bool, ...] = ()
         self.torn: TornRow[NcclTestsRow] | None = None
@@ -243,10 +131,10 @@ class _RunsReader:
         self.commands: list[str] = []
 
     @property
-    def run(self) -> _PrintedRun:
+    def run(self) -> PrintedRun:
         return self.runs[-1]
 
-    def read(self, lines: Sequence[LogLine]) -> list[_PrintedRun]:
+    def read(self, lines: Sequence[LogLine]) -> list[PrintedRun]:
         """The runs, in order."""
         for line in lines:
             text = line.text
@@ -307,7 +195,7 @@ class _RunsReader:
         program = _PROGRAM.match(text)
         other = program is not None and run.program is not None and program[1] != run.program
         if run.rows or run.summaries or other:
-            self.runs.append(_PrintedRun(unfinished=bool(run.rows) and not run.summaries and not other))
+            self.runs.append(PrintedRun(unfinished=bool(run.rows) and not run.summaries and not other))
             self.header = self.header if self.run.unfinished else None
             self.lost = False
         if program is not None:
@@ -377,6 +265,10 @@ class _RunsReader:
             why = "its beginning may be torn off" if doubtful else "its figures do not fit the columns"
             self.run.unread.append((line.number, line.text, why))
             return
+        algorithm = cells.by_name.get((-1, "algorithm"), _LIBRARY)
+        if algorithm != _LIBRARY:
+            self.run.own[algorithm] = self.run.own.get(algorithm, 0) + 1
+            return
         self.run.shifted += bool(cells.surplus)
         if cells.whole or not line.cut:
             self.emit(row)
@@ -429,9 +321,9 @@ class _RunsReader:
             self.commands = []
         self.run.rows.append(row)
 
-    def _merged(self) -> list[_PrintedRun]:
+    def _merged(self) -> list[PrintedRun]:
         """The runs; where one began while rows of another were printed, and both ended after it, they are one."""
-        found: list[_PrintedRun] = []
+        found: list[PrintedRun] = []
         for run in self.runs:
             mixed = run.unfinished and run.ended("Out of bounds values") > 1
             if found and mixed:

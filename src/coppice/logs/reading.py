@@ -216,11 +216,10 @@ def _measured(
         return (), table.warnings
     collective = collective_of(table.program, given, file=file)
     if collective is None:
-        left = (
-            f"{file}: {table.program} runs no known collective, {plural(len(table.rows), 'row')} are left out"
-        )
+        rows = plural(len(table.rows), "row")
+        left = f"{file}: left out: {rows} of {table.program}, which runs no known collective"
         return (), (left, *table.warnings)
-    rows = rows_measured(
+    measured = rows_measured(
         table, collective, file=file, shape=shape, settings=settings, told=told, decisions=decisions
     )
     warnings = [mixed_runs(table, file=file), *doubts(table, collective, file=file, shape=shape)]
@@ -228,10 +227,10 @@ def _measured(
         warnings.append(f"{file} says that it ran {table.program}: that counts, not {given}")
     if table.devices_cut and shape[0] is None:
         warnings.append(f"{file}: the list of ranks is not whole, so that nothing tells how many there are")
-    wrong = table.wrong or sum(row.wrong or 0 for row in rows)
+    wrong = table.wrong or sum(row.wrong or 0 for row in measured)
     if wrong:
         warnings.append(f"{file}: {plural(wrong, 'wrong value')}")
-    return tuple(rows), (*(words for words in warnings if words), *table.warnings)
+    return tuple(measured), (*(words for words in warnings if words), *table.warnings)
 
 
 def _text(text: str, file: str, collective: Collective | None) -> Log:

@@ -146,7 +146,7 @@ def _log(
         )
         raise InputError(msg)
     warnings = [
-        f"{file}: {plural(count, 'record')} of {name}, no known collective, are left out"
+        f"{file}: left out: {plural(count, 'record')} of {name}, no known collective"
         for name, count in other.items()
     ]
     wrong = sum(each.wrong or 0 for each in found)

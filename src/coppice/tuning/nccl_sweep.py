@@ -216,7 +216,11 @@ def _measure(
     if any(row.ranks is None or row.nodes is None for row in rows):
         return [], "", f"{name} does not list its ranks"
     if len({(row.size_bytes, row.type) for row in rows}) < len(rows):
-        return [], "", next(iter(log.warnings), f"{name} has a size twice, as where several runs are mixed")
+        return (
+            [],
+            "",
+            f"{name} has a size twice, as where each process runs alone: build nccl-tests with MPI=1",
+        )
     return rows, log.version or "", "" if rows else f"{name} has no times"
 
 
