@@ -367,3 +367,38 @@ def test_blank_lines_before_the_file_keep_the_line_numbers() -> None:
 def test_bad_files_are_refused_with_the_line(data: bytes, words: list[str]) -> None:
     message = refused(data)
     assert all(word in message for word in words), message
+
+
+def skeleton(groups: int, nics: int) -> bytes:
+    """Switches with devices of which only the link is known."""
+    body = "".join(
+        f'<pci busid="0000:{16 * g + 1:02x}:00.0">\n'
+        + "".join(
+            f'<pci busid="0000:{16 * g + 2 + n:02x}:00.0" link_speed="32.0 GT/s PCIe" link_width="16"/>\n'
+            for n in range(nics)
+        )
+        + "</pci>\n"
+        for g in range(groups)
+    )
+    return xml(body)
+
+
+def test_a_skeleton_without_classes_gets_a_gpu_beside_each_group() -> None:
+    with pytest.raises(InputError, match=r"32 devices without a class on 8 PCIe switches .*`gpu=h100`"):
+        read(skeleton(8, 4))
+    reading = read(skeleton(8, 4), options={"gpu": "h100", "nic_gb_per_s": "12.5"})
+    kinds = reading.topology.kind.tolist()
+    assert (kinds.count(NodeKind.GPU), kinds.count(NodeKind.NIC)) == (8, 32)
+    found = {(link.src, link.dst): link.gb_per_s for link in reading.topology.links()}
+    assert found["gpu3", "pcie-0000:31:00.0"] == 48
+    assert found["nic-0000:32:00.0", "pcie-0000:31:00.0"] == Fraction(25, 2)
+    assert sum(src.startswith("gpu") and dst == "nvswitch" for src, dst in found) == 8
+    assert any("taken for NICs" in each for each in reading.warnings)
+
+
+def test_a_completed_file_says_so_and_whether_the_model_can_be_right() -> None:
+    body = "".join(gpu_xml(f"{16 * i + 1:02x}", i, "", sm=90) for i in range(8))
+    right, wrong = (read(xml(body), options={"gpu": model}).warnings for model in ("h100", "b200"))
+    assert any("no NVLink or xGMI link is listed: those of a board of 8 GPUs" in each for each in right)
+    assert not any("is it another model" in each for each in right)
+    assert any("compute capability 9.0, whose NVLinks are not those of gpu=b200" in each for each in wrong)

@@ -374,6 +374,78 @@ class TestModelAndRates:
         assert not any("no NVLink" in each for each in reading.warnings)
 
 
+class TestXgmiLinks:
+    """The node of four MI250X: 12 pairs of dies, 4 links within a package, 2 for 0-6 and 2-4, 1 otherwise."""
+
+    PAIRS = ("01", "23", "45", "67", "06", "24", "02", "13", "15", "37", "46", "57")
+
+    def report(self, pairs: tuple[str, ...] = PAIRS, model: str = "", gpus: int = 8) -> bytes:
+        names = [f"GPU{i}" for i in range(gpus)]
+
+        def section(title: str, near: str, far: str) -> str:
+            rows = [
+                [
+                    a,
+                    *(
+                        "0" if i == j else near if f"{min(i, j)}{max(i, j)}" in pairs else far
+                        for j in range(gpus)
+                    ),
+                ]
+                for i, a in enumerate(names)
+            ]
+            return "\n".join(
+                [f"=== {title} between two GPUs ===", *("   ".join(row) for row in [["", *names], *rows])]
+            )
+
+        return (
+            f"{model}\n{section('Weight', '15', '30')}\n\n{section('Link Type', 'XGMI', 'XGMI')}\n".encode()
+        )
+
+    def rates(self, data: bytes, **options: str) -> dict[tuple[str, str], Fraction]:
+        links = read(data, options={"pcie": "drop", "rates": "nominal", **options}).topology.links()
+        return {(link.src, link.dst): link.gb_per_s for link in links}
+
+    def test_the_known_node(self) -> None:
+        found = self.rates(self.report())
+        assert len(found) == 24
+        assert found["gpu0", "gpu1"] == 200
+        assert found["gpu6", "gpu0"] == found["gpu2", "gpu4"] == 100
+        assert found["gpu5", "gpu7"] == 50
+
+    def test_one_link_for_every_pair_is_told_there(self) -> None:
+        reading = read(self.report(), options={"xgmi_links": "1"})
+        assert any("xgmi_links=1 is taken for every pair" in each for each in reading.warnings)
+
+    def test_a_count_that_boards_do_not_have_is_told(self) -> None:
+        mesh = self.report(tuple(f"{i}{j}" for j in range(8) for i in range(j)))
+        told = read(mesh, options={"gpu": "mi300x", "xgmi_links": "2"}).warnings
+        assert any("boards of 8 GPUs of model mi300x have 1" in each for each in told)
+        assert not any(
+            "boards of" in each for each in read(mesh, options={"gpu": "mi300x", "xgmi_links": "1"}).warnings
+        )
+
+    def test_other_wirings_are_refused_with_the_ways_out(self) -> None:
+        with pytest.raises(InputError, match=r"topology XML of RCCL, a native file .* `xgmi_links=N`"):
+            read(self.report((*self.PAIRS[:-1], "56")))
+
+    @pytest.mark.parametrize(
+        ("model", "name"),
+        [
+            ("GPU models: AMD Instinct MI355X (gfx950:sramecc+)", "mi355x"),
+            ("Name: gfx950", "mi355x"),
+            ("Card Series: AMD Instinct MI325X", "mi325x"),
+            ("Name: gfx942", "mi300x"),
+        ],
+    )
+    def test_the_model_that_a_report_names(self, model: str, name: str) -> None:
+        mesh = self.report(tuple(f"{i}{j}" for j in range(8) for i in range(j)), model)
+        reading = read(mesh)
+        assert f"{name} with measured rates" in reading.topology.source
+        assert any("not in the text: mi300x is assumed" in each for each in reading.warnings) == (
+            name == "mi300x"
+        )
+
+
 class TestOtherTexts:
     @pytest.mark.parametrize(
         ("source", "words"),

@@ -65,7 +65,17 @@ def link_gpus(
         return
     if options.gpu is not None:
         complete_with_model(graph, [gpu.id for gpu in gpus], options.gpu, options=options, where=file)
-        if any(gpu.element is not None for gpu in gpus):
+        listed = [gpu.element for gpu in gpus if gpu.element is not None]
+        if listed:
+            capability = listed[0].integer("sm", low=0, high=10_000, default=0)
+            if capability and nvlink_gb_per_s(capability, options.rates) != options.gpu.link.at(
+                options.rates
+            ):
+                log.add(
+                    f"the GPUs have compute capability {capability / 10}, whose NVLinks are not those of gpu="
+                    f"{options.gpu.name}: is it another model?",
+                    listed[0].line,
+                )
             log.add(
                 f"no NVLink or xGMI link is listed: those of a board of {len(gpus)} GPUs of model {options.gpu.name} "
                 "are taken"

@@ -6,9 +6,9 @@ between. Both are inferred, told as warnings, and can be set:
 * A GPU cannot have more than 18 NVLinks, so GPUs whose rows add up to more share theirs through NVSwitches;
   each then has as many links to the switches as its cells say (NV12: 12). Otherwise the links are direct. The
   same holds with the number of links of the model that the option ``gpu`` names.
-* The model follows from the number of links (6: V100, 12: A100, 18: H100), and with it the rates of NVLink,
-  PCIe, sockets and NICs; the options ``gpu``, ``gpu_link_gb_per_s``, ``pcie_gb_per_s``, ``socket_gb_per_s``
-  and ``nic_gb_per_s`` replace them.
+* The model is the one that the text around the matrix names, else it follows from the number of links (6: V100,
+  12: A100, 18: H100, and 8 with switches: A800), and with it the rates of NVLink, PCIe, sockets and NICs;
+  the options ``gpu``, ``gpu_link_gb_per_s``, ``pcie_gb_per_s``, ``socket_gb_per_s`` and ``nic_gb_per_s`` replace them.
 
 The matrix hides how two GPUs with NVLinks are joined on PCIe; devices that they share and their NUMA nodes
 tell. NICs that share nothing with a GPU hang from a CPU of their own.

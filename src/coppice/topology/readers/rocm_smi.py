@@ -2,10 +2,12 @@
 
 Two GPUs are joined directly if their link type is XGMI and their weight that of one hop (15); the table of
 hops says 1 for every pair on some systems and is not used. Pairs at two hops or more have no link of their
-own. The text shows neither the number of links between two GPUs nor what one carries: where all pairs are
-joined and the number of GPUs fits a board that is known (4 or 8) these are inferred, told as a warning, and
-can be set by the options ``gpu``, ``xgmi_links`` and ``gpu_link_gb_per_s``; otherwise ``xgmi_links`` is
-required. GPUs hang from the CPU of their NUMA node by PCIe, except those that are one with it.
+own. The text shows neither the number of links between two GPUs nor what one carries. The model is the one that the
+text around the tables names, else guessed from their shape and told. Where all pairs are joined and the number of GPUs
+fits a board of the model, or the pairs are those of the well-known node of four MI250X, the numbers of links are those
+of that board, told as a warning; otherwise ``xgmi_links`` is required. The options ``gpu``, ``xgmi_links`` and
+``gpu_link_gb_per_s`` replace what is inferred. GPUs hang from the CPU of their NUMA node by PCIe, except those that
+are one with it.
 """
 
 from __future__ import annotations
@@ -203,7 +205,14 @@ class _RocmSmiReader:
                     f"xgmi_links={given} is taken for every pair, but on the known node of 4 MI250X packages with "
                     "these pairs it is 4 within a package and 1 or 2 between: leave the option out"
                 )
-            elif direct and not self.complete(direct):
+            elif self.complete(direct) and len(self.gpus) in model.mesh:
+                usual = model.links // (len(self.gpus) - 1)
+                if direct and given != usual:
+                    self.log.add(
+                        f"xgmi_links={given} is taken for every pair, but boards of {len(self.gpus)} GPUs of model "
+                        f"{model.name} have {usual}"
+                    )
+            elif direct:
                 self.log.add(
                     f"xgmi_links={given} is taken for every pair, but where not all GPUs are joined the numbers "
                     "often differ: a topology XML of RCCL has them"
