@@ -397,3 +397,38 @@ def test_a_search_that_may_try_all_finds_the_best() -> None:
         )
         assert min(tried.values()) == values.min()
         assert len(tried) == 12
+
+
+def test_layers_without_parameters_are_no_receives() -> None:
+    """Both orders are those of the graph in which nothing but parameters is received, on random graphs."""
+    numbers = random.Random(0)
+    differs = 0
+    for _ in range(200):
+        layers = numbers.randint(4, 20)
+        parents = [
+            tuple(sorted(numbers.sample(range(k), min(k, numbers.randint(1, 3))))) for k in range(layers)
+        ]
+        sizes = [numbers.choice((0, 0, numbers.randint(1, 9))) for _ in range(layers - 1)] + [1]
+        work = LayerWorkload(
+            forward=tuple(float(numbers.randint(1, 9)) for _ in range(layers)),
+            backward=(1.0,) * layers,
+            bytes=tuple(float(size) for size in sizes),
+            bytes_per_second=1.0,
+            message_seconds=0.5,
+            workers=2,
+            inputs=tuple(parents),
+        )
+        real = [layer for layer in range(layers) if sizes[layer]]
+        alone = TransferGraph(
+            receives=tuple(work.message(float(sizes[layer])) for layer in real),
+            operations=work.forward,
+            needs_receives=tuple((real.index(k),) if k in real else () for k in range(layers)),
+            needs_operations=tuple(work.inputs_of(k) for k in range(layers)),
+        )
+        policy: Any = policy_named("tictac")
+        ranks = policy.of(order="tac").priorities(work)
+        assert sorted(real, key=ranks.__getitem__) == [real[place] for place in tac_order(alone)]
+        levels = policy.of(order="tic").priorities(work)
+        assert [levels[layer] for layer in real] == tic_priorities(alone)
+        differs += len(real) < layers
+    assert differs > 150

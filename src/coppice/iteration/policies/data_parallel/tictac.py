@@ -22,14 +22,20 @@ __all__ = ["TicTac", "forward_graph"]
 
 
 def forward_graph(workload: LayerWorkload) -> TransferGraph:
-    """The forward pass of a workload, each layer after a receive of its parameters."""
+    """The forward pass of a workload, each layer that has parameters after a receive of them."""
     layers = range(workload.layers)
+    place = {layer: place for place, layer in enumerate(_received(workload))}
     return TransferGraph(
-        receives=tuple(workload.message(size) if size else 0.0 for size in workload.bytes),
+        receives=tuple(workload.message(workload.bytes[layer]) for layer in place),
         operations=workload.forward,
-        needs_receives=tuple((layer,) for layer in layers),
+        needs_receives=tuple((place[layer],) if layer in place else () for layer in layers),
         needs_operations=tuple(workload.inputs_of(layer) for layer in layers),
     )
+
+
+def _received(workload: LayerWorkload) -> list[int]:
+    """Layers that have parameters."""
+    return [layer for layer, size in enumerate(workload.bytes) if size]
 
 
 class OrderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,9 +63,12 @@ class TicTac(DataParallelPolicy):
             return [-layer for layer in range(workload.layers)]
         graph = forward_graph(workload)
         if self.settings.order == "tic":
-            return tic_priorities(graph)
-        rank = {layer: place for place, layer in enumerate(tac_order(graph))}
-        return [rank[layer] for layer in range(workload.layers)]
+            found = tic_priorities(graph)
+        else:
+            rank = {receive: turn for turn, receive in enumerate(tac_order(graph))}
+            found = [rank[receive] for receive in range(len(graph.receives))]
+        of_layer = dict(zip(_received(workload), found, strict=True))
+        return [of_layer.get(layer, 0) for layer in range(workload.layers)]
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
         """Pushes as gradients are made; after the last one pulls, as chosen."""
@@ -101,7 +110,7 @@ class TicTac(DataParallelPolicy):
         After the last push a layer waits for the parameters of all that it needs; then come its forward pass and those
         that need it.
         """
-        pulls = forward_graph(workload).receives
+        pulls = [workload.message(size) if size else 0.0 for size in workload.bytes]
         pushed = communication_end(workload, [[layer] for layer in reversed(range(workload.layers))])
         waits = zip(workload.preceding(pulls), workload.following(workload.forward), strict=True)
         pulled = max(before + after for before, after in waits)

@@ -67,6 +67,10 @@ class ParallelSection(nn.Module):
         self.carrier: SectionCarrier | None = None
         self.weights: PartedWeights | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies have: not the schedule that this section is trained by."""
+        return {**vars(self), "carrier": None, "weights": None}
+
     def computed(self, h: torch.Tensor) -> torch.Tensor:
         """The inner part, on whole weights."""
         found: torch.Tensor = self.inner(h) if self.weights is None else self.weights.call(h)

@@ -17,10 +17,25 @@ from torch import nn
 from torch.func import functional_call
 
 from coppice.errors import InputError
+from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.chunked.pools import GradientPool
 from coppice.training.torch.chunked.templates import CollectiveBuffers, all_gather_single
 
 __all__ = ["ShardedWeights", "require_by_element"]
+
+
+def _refuse_copies() -> None:
+    """A copy of a section of which this rank has a part would lack the rest.
+
+    Raises:
+        InputError: Always.
+    """
+    msg = (
+        "expected whole weights to copy, found sections that are sharded over replicas: load model.state_dict(), which "
+        "all ranks call, into a model built anew, or call optimizer.close() first."
+    )
+    raise InputError(msg)
+
 
 _NOT_BY_ELEMENT = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 """Optimizers of torch whose updates look at more than the gradient and state of one element."""
@@ -97,11 +112,13 @@ class ShardedWeights(GradientPool):
         self.release()
         _resize(self.flat, 0)
         self._hollow = self.flat
-        self._hooks = [
+        self._attached = ModuleAttachments(_refuse_copies)
+        for handle in (
             # Functions of their own, as torch writes on them.
             inner.register_state_dict_post_hook(lambda *given: self._save(*given)),  # type: ignore[no-untyped-call]
             inner.register_load_state_dict_pre_hook(lambda *given: self._load(*given)),  # type: ignore[no-untyped-call]
-        ]
+        ):
+            self._attached.add(inner, handle)
 
     @property
     def held(self) -> bool:
@@ -183,8 +200,7 @@ class ShardedWeights(GradientPool):
 
     def close(self, optimizer: torch.optim.Optimizer) -> None:
         """Parameters, and what the optimizer knows of them, are whole again; all replicas call this."""
-        for hook in self._hooks:
-            hook.remove()
+        self._attached.remove()
         states = [optimizer.state.get(each, {}) for each in self.parameters]
         parts = [each.detach() for each in self.parameters]
         for key in [key for key, value in states[0].items() if _of_part(value, parts[0])]:

@@ -110,6 +110,11 @@ class MixtureOfExperts(nn.Module):
         self.taken: torch.Tensor | None = None
         self.label = "mixture"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies have: not the schedule that this layer is trained by, nor what the last pass has left."""
+        own = {"exchanges": DirectExchanges(), "director": None, "balance": None, "taken": None}
+        return {**vars(self), **own}
+
     def extra_repr(self) -> str:
         """What torch shows."""
         return f"experts={self.layout.experts}, top={self.top}, own={list(self.layout.own(self.rank))}"

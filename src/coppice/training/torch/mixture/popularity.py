@@ -8,10 +8,10 @@ from types import TracebackType
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina_inference import PathPopularity
+from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.mixture.layer import MixtureOfExperts, mixture_layers
 
 __all__ = ["ExpertPaths"]
@@ -61,15 +61,14 @@ class ExpertPaths:
         ]
         self._taken: list[torch.Tensor] = []
         self._ran: list[MixtureOfExperts] = []
-        self._hooks: list[RemovableHandle] = []
+        self._attached = ModuleAttachments()
 
     def __enter__(self) -> ExpertPaths:
         """Learn from now on."""
-        self._hooks = [layer.register_forward_hook(self._layer_ends) for layer in self._layers.values()]
-        self._hooks += [
-            self._model.register_forward_pre_hook(self._model_starts),
-            self._model.register_forward_hook(self._model_ends),
-        ]
+        for layer in self._layers.values():
+            self._attached.behind(layer, self._layer_ends)
+        self._attached.before(self._model, self._model_starts)
+        self._attached.behind(self._model, self._model_ends)
         return self
 
     def __exit__(
@@ -77,8 +76,7 @@ class ExpertPaths:
     ) -> None:
         """Learn no longer."""
         del kind, error, trace
-        for hook in self._hooks:
-            hook.remove()
+        self._attached.remove()
 
     def place(self, layer: MixtureOfExperts) -> int:
         """Number of a layer among those that ran.

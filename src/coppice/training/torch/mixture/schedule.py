@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina
 from coppice.training.torch.agreement import told_by_first
+from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.mixture.exchanges import (
     DirectExchanges,
     PostedExchange,
@@ -123,7 +124,7 @@ class MixtureSchedule:
             raise InputError(msg)
         self._recorded = recorded
         self._events: StepEvents | None = None
-        self._hooks: list[RemovableHandle] = []
+        self._attached = ModuleAttachments()
         self._of_tensors: list[RemovableHandle] = []
         self._learn(optimizer)
         device = self._trained[0].device
@@ -134,10 +135,8 @@ class MixtureSchedule:
         exchanges = _LayerExchanges(self)
         for layer in self._layers.values():
             layer.exchanges = exchanges
-        self._hooks += [
-            model.register_forward_pre_hook(self._model_starts, prepend=True),
-            model.register_forward_hook(self._model_ends, always_call=True),
-        ]
+        self._attached.before(model, self._model_starts, first=True)
+        self._attached.behind(model, self._model_ends, always=True)
         given = type(optimizer)
         optimizer.__class__ = type(f"Scheduled{given.__name__}", (PartitionedOptimizer, given), {})
         self.optimizer = cast("ScheduledOptimizer", optimizer)
@@ -181,7 +180,8 @@ class MixtureSchedule:
     def close(self) -> None:
         """See :meth:`ScheduledOptimizer.close`."""
         self.line.close()
-        for hook in [*self._hooks, *self._of_tensors]:
+        self._attached.remove()
+        for hook in self._of_tensors:
             hook.remove()
         for layer in self._layers.values():
             layer.exchanges = DirectExchanges()

@@ -23,6 +23,7 @@ from torch import nn
 
 from coppice.errors import InputError
 from coppice.iteration.policies.messages import LayerPass
+from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.ordering.separable import SeparableLayer, separable_layer
 
 __all__ = ["DeferredGradients", "WeightTimes"]
@@ -57,6 +58,7 @@ class DeferredGradients:
         self._trained = trained
         self._places = {id(parameter): place for place, parameter in enumerate(trained)}
         self._split: list[nn.Module] = []
+        self._attached = ModuleAttachments()
         self._begun_split = False  # a forward pass that began whole is recomputed whole
         self._separable: set[int] = set()
         self._seconds: list[list[float]] = [[] for _ in trained]
@@ -90,7 +92,7 @@ class DeferredGradients:
             if places:
                 owned[id(module)] = places
                 self._split.append(module)
-                vars(module)["forward"] = self._forward(module, layer, places)
+                self._attached.set(module, "forward", self._forward(module, layer, places))
         for place, modules in enumerate(readers):
             if all(place in owned.get(id(module), {}).values() for module in modules):
                 self._separable.add(place)
@@ -119,8 +121,7 @@ class DeferredGradients:
 
     def close(self) -> None:
         """Give the modules their own forward passes back."""
-        for module in self._split:
-            vars(module).pop("forward", None)
+        self._attached.remove()
 
     def starts(self, place: int) -> None:
         """A gradient begins to be made apart."""

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 from coppice.iteration.policies.messages import Message
+from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.overlap.streams import used_here
 
 __all__ = ["LinearFactors"]
@@ -53,10 +54,12 @@ class LinearFactors:
         """Tensors whose gradients are sent as factors."""
         places = {id(tensor): place for place, tensor in enumerate(trained)}
         self._hooks: dict[int, RemovableHandle] = {}
+        self._attached = ModuleAttachments()
         for module in model.modules():
             place = places.get(id(module.weight)) if type(module) is nn.Linear else None
             if place is not None and place not in self._hooks:
                 self._hooks[place] = module.register_forward_hook(self._watcher(place))
+                self._attached.add(module, self._hooks[place])
 
     def _watcher(self, place: int) -> Callable[[nn.Module, Any, Any], None]:
         """A hook that keeps the input of a layer until the gradient of its output is there."""
@@ -181,5 +184,4 @@ class LinearFactors:
 
     def close(self) -> None:
         """Watch nothing any more."""
-        for hook in self._hooks.values():
-            hook.remove()
+        self._attached.remove()

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from coppice.training.torch.overlap.uncompiled import UPDATES_ARE_LATE, uncompiled
+
 __all__ = ["LateParameters"]
 
 _ABOUT = (
@@ -77,6 +79,7 @@ class LateParameters:
         if kind in self._late:
             return self._late[kind]
 
+        @uncompiled(UPDATES_ARE_LATE)
         def reading(
             _: type,
             func: Callable[..., Any],

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 import torch
+from torch._guards import TracingContext
 
 from coppice.errors import InputError
 
-__all__ = ["LateSteps", "PendingGradient", "ScheduledOptimizer", "update_only"]
+__all__ = ["LateSteps", "PendingGradient", "ScheduledOptimizer", "ZeroedGradients", "update_only"]
 
 
 class LateSteps(Protocol):
@@ -37,31 +39,94 @@ class LateSteps(Protocol):
         """See :meth:`ScheduledOptimizer.close`."""
 
 
+def _asked_by_zero_grad() -> frozenset[Any]:
+    """What `zero_grad` asks of a gradient before it sets it to 0."""
+    described: Any = torch.Tensor.grad_fn
+    return frozenset({described.__get__, torch.Tensor.requires_grad_})
+
+
+_OF_ZERO_GRAD = _asked_by_zero_grad()
+
+
 class PendingGradient(torch.Tensor):
     """Stands where a gradient will be: whoever reads it before it is summed gets an error instead of a wrong number."""
 
+    zeroed: Callable[[], None]
+
     @classmethod
-    def of(cls, place: torch.Tensor) -> PendingGradient:
-        """One that stands for a place in a pool."""
+    def of(cls, place: torch.Tensor, zeroed: Callable[[], None]) -> PendingGradient:
+        """One that stands for a place in a pool.
+
+        Args:
+            place: The place.
+            zeroed: What is called when it is set to 0, as ``zero_grad(set_to_none=False)`` does.
+        """
         made: PendingGradient = torch.Tensor._make_subclass(cls, place)  # noqa: SLF001 (the documented way)
+        made.zeroed = zeroed
         return made
 
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Refuses.
+        """Refuses all but what `zero_grad` asks.
 
         Raises:
-            InputError: Always.
+            InputError: If the gradient is read.
         """
-        del types, args, kwargs
+        if func is torch.Tensor.zero_:
+            args[0].zeroed()
+            return args[0]
+        if func in _OF_ZERO_GRAD:
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 (what torch's own subclasses do)
+                return func(*args, **dict(kwargs or {}))
+        del types
+        if TracingContext.try_get() is not None:  # torch.compile looks at the gradients of what it reads
+            msg = (
+                "expected what torch.compile compiles to read parameters after their updates, found one whose update "
+                "is outstanding: call optimizer.flush() before the compiled function, or take a policy with a barrier "
+                "(ddp)."
+            )
+            raise InputError(msg)
         msg = (
             f"expected gradients to be read when they are summed, found {getattr(func, '__name__', 'an operation')} on "
             "one that is under way: call optimizer.synchronize() first (before unscale_ and step of a GradScaler too), "
             "clip by optimizer.clip_grad_norm_(), or take a policy with a barrier (ddp)."
         )
         raise InputError(msg)
+
+
+class ZeroedGradients:
+    """Gradients under way that were set to 0: they are to be 0, not None, when the update that they are for is made.
+
+    Args:
+        asked: Whether a step was asked for.
+    """
+
+    def __init__(self, asked: Callable[[], bool]) -> None:
+        self._asked = asked
+        self._places: set[int] = set()
+
+    def add(self, place: int) -> None:
+        """One more.
+
+        Raises:
+            InputError: If no step was asked for, so that it would be lost.
+        """
+        if not self._asked():
+            msg = (
+                "expected zero_grad() before backward() or after step(), found it between them, where gradients are "
+                "under way: call optimizer.synchronize() first."
+            )
+            raise InputError(msg)
+        self._places.add(place)
+
+    def left(self, place: int, parameter: torch.Tensor) -> torch.Tensor | None:
+        """What is left of a gradient that was used."""
+        if place not in self._places:
+            return None
+        self._places.remove(place)
+        return torch.zeros_like(parameter)
 
 
 def update_only(
@@ -113,8 +178,19 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         """Be what was given again."""
         if self._step_before is not None:
             self.step = self._step_before  # type: ignore[method-assign]
-        given = next(each for each in type(self).__mro__ if not issubclass(each, ScheduledOptimizer))
-        self.__class__ = given  # type: ignore[assignment]
+        self.__class__ = self._given  # type: ignore[assignment]
+
+    @property
+    def _given(self) -> type[torch.optim.Optimizer]:
+        """The class that was given."""
+        given: Any = next(each for each in type(self).__mro__ if not issubclass(each, ScheduledOptimizer))
+        return given  # type: ignore[no-any-return]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """A copy is an optimizer of the class that was given, with the state after all updates."""
+        del protocol
+        self.flush()
+        return copyreg.__newobj__, (self._given,), self.__getstate__()  # type: ignore[attr-defined]
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the parameters: now where the policy has a barrier, else each before it is next read.
@@ -132,12 +208,17 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         """Forget gradients, but those that are still to be used."""
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is None or type(parameter.grad) is PendingGradient:
+                gradient = parameter.grad
+                if gradient is None or (set_to_none and type(gradient) is PendingGradient):
                     continue
                 if set_to_none:
                     parameter.grad = None
+                elif (
+                    gradient.grad_fn is not None
+                ):  # of `create_graph`; others are views in pools, and stay there
+                    parameter.grad = gradient.detach().zero_()
                 else:
-                    parameter.grad.detach_().zero_()
+                    gradient.zero_()
 
     def state_dict(self) -> dict[str, Any]:
         """The state after all updates, with the keys of the optimizer that was given, and what a rank has held back."""

@@ -24,8 +24,11 @@ from coppice.training.torch.overlap.network import measure_network
 from coppice.training.torch.overlap.planning import LaunchPlan, launch_plan, recorded_workload
 from coppice.training.torch.overlap.recording import IterationTimes, Readers
 from coppice.training.torch.overlap.streams import Streams
+from coppice.training.torch.overlap.uncompiled import uncompiled
 
 __all__ = ["Recorder"]
+
+_RECORDED = "schedule() times the first iterations: the graph is whole when they are over"
 
 
 class Recorder:
@@ -104,6 +107,7 @@ class Recorder:
         order = {"network": tuple(range(len(messages)))}
         return LaunchPlan(messages=messages, tensors=every, order=order, scope=UpdateScope.BARRIER)
 
+    @uncompiled(_RECORDED)
     def model_starts(self) -> None:
         """A forward pass with gradients starts."""
         if self._iteration == 0 and self._readers is None:
@@ -112,6 +116,7 @@ class Recorder:
         elif self.active:
             self._times.begin_forward()
 
+    @uncompiled(_RECORDED)
     def model_ends(self) -> None:
         """A forward pass with gradients is over; after the first one it is known who reads what."""
         if self._iteration == 0 and self._readers is not None and not self._read_order:
@@ -123,6 +128,7 @@ class Recorder:
         elif self.active:
             self._times.end_forward()
 
+    @uncompiled(_RECORDED)
     def read(self, places: Sequence[int]) -> None:
         """A module that reads some tensors starts."""
         self._times.read(places)

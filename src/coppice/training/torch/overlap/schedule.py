@@ -23,11 +23,17 @@ from coppice.iteration.policies.data_parallel.online import MeasuredTrial
 from coppice.iteration.policies.data_parallel.ooo import OutOfOrder
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.poseidon import Poseidon
+from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.ordering.weight_gradients import DeferredGradients
 from coppice.training.torch.overlap.carrier import Carrier
 from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.late import LateParameters
-from coppice.training.torch.overlap.pending import PendingGradient, ScheduledOptimizer, update_only
+from coppice.training.torch.overlap.pending import (
+    PendingGradient,
+    ScheduledOptimizer,
+    ZeroedGradients,
+    update_only,
+)
 from coppice.training.torch.overlap.planning import LaunchPlan, launch_plan
 from coppice.training.torch.overlap.recorder import Recorder
 from coppice.training.torch.overlap.recording import Readers
@@ -35,6 +41,7 @@ from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, require
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.overlap.trained import require_alike, trained_parameters
 from coppice.training.torch.overlap.tuner import TrainingTuner, TuningOptions
+from coppice.training.torch.overlap.uncompiled import UPDATES_ARE_LATE, uncompiled
 from coppice.training.torch.overlap.unused import UsedTensors, require_whole_gradients
 from coppice.training.torch.servers.carrier import ServerCarrier
 from coppice.training.torch.servers.client import NOT_SUMMED, ParameterServers, parameter_servers
@@ -118,6 +125,8 @@ class OverlapSchedule:
         self._made: list[int] = []
         self._asked: list[dict[str, Any]] | None = None
         self._pending: set[int] = set()
+        self._zeroed = ZeroedGradients(lambda: self._asked is not None)
+        self._attached = ModuleAttachments(self.flush)
         self._hooks: list[RemovableHandle] = [
             parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
             for parameter in self._trained
@@ -126,11 +135,9 @@ class OverlapSchedule:
             parameter.register_hook(lambda _, place=place: self._arriving(place))  # type: ignore[no-untyped-call]
             for place, parameter in enumerate(self._trained)
         ]
-        self._hooks += [
-            model.register_forward_pre_hook(self._model_starts, prepend=True),
-            model.register_forward_hook(self._model_ends, always_call=True),
-            model.register_state_dict_pre_hook(lambda *_: self.flush()),  # type: ignore[no-untyped-call]
-        ]
+        self._attached.before(model, self._model_starts, first=True)
+        self._attached.behind(model, self._model_ends, always=True)
+        self._attached.add(model, model.register_state_dict_pre_hook(lambda *_: self.flush()))  # type: ignore[no-untyped-call]
         self._adopt(self._recorder.first_plan(self.policy, whole=self._sparse is None))
         given = type(optimizer)
         optimizer.__class__ = type(f"Scheduled{given.__name__}", (ScheduledOptimizer, given), {})
@@ -201,6 +208,7 @@ class OverlapSchedule:
             self._update(sorted(self._pending))
         self._pending.clear()
 
+    @uncompiled(UPDATES_ARE_LATE)
     def flush(self) -> None:
         """See :meth:`ScheduledOptimizer.flush`."""
         if self._pending and self._asked is not None:
@@ -220,6 +228,7 @@ class OverlapSchedule:
             self._weights.close()
         for hook in self._hooks:
             hook.remove()
+        self._attached.remove()
         self.optimizer.release()
 
     def state(self) -> dict[str, Any]:
@@ -277,11 +286,7 @@ class OverlapSchedule:
             for module in readers.modules[place]:
                 reading.setdefault(id(module), (module, []))[1].append(place)
         for module, places in reading.values():
-            self._hooks.append(
-                module.register_forward_pre_hook(
-                    lambda *_, places=tuple(places): self._read(places), prepend=True
-                )
-            )
+            self._attached.before(module, lambda *_, places=tuple(places): self._read(places), first=True)
 
     def _read(self, places: Sequence[int]) -> None:
         """A module that reads parameters starts."""
@@ -294,6 +299,7 @@ class OverlapSchedule:
         """Parameters are read whose updates are outstanding."""
         self._complete([self._places[id(parameter)] for parameter in parameters])
 
+    @uncompiled(UPDATES_ARE_LATE)
     def _complete(self, places: Sequence[int]) -> None:
         """Wait for the sums of some parameters and update them, one after the other as the forward pass reads them."""
         late = sorted((place for place in places if place in self._pending), key=self._layer_of.__getitem__)
@@ -315,8 +321,8 @@ class OverlapSchedule:
             for place in places:
                 self._put_gradient(place)
             update_only(self.optimizer, self._asked, [each for each in parameters if each.grad is not None])
-        for parameter in parameters:
-            parameter.grad = None
+        for place, parameter in zip(places, parameters, strict=True):
+            parameter.grad = self._zeroed.left(place, parameter)
         self._pending.difference_update(places)
         if not self._pending:
             self._asked = None
@@ -375,7 +381,7 @@ class OverlapSchedule:
         if self._recorder.active:
             self._recorder.arrived(place)
         if not self._barrier:
-            self._trained[place].grad = PendingGradient.of(self._view(place))
+            self._trained[place].grad = PendingGradient.of(self._view(place), lambda: self._zeroed.add(place))
             self._pending.add(place)
         self._carrier.arrived([self._layer_of[place]])
 

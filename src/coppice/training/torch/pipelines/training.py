@@ -19,6 +19,7 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.graph import target_of
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.pipelines.channels import StageChannels, TensorKind
 from coppice.training.torch.pipelines.evaluation import begin_alike, evaluated, rows_of
 from coppice.training.torch.pipelines.given import agreed_stages
@@ -139,10 +140,10 @@ class PipelineTraining:
         self._inputs: dict[int, tuple[torch.Tensor, ...]] = {}
         self._targets: dict[int, Any] = {}
         self._given: dict[StagePass, list[torch.Tensor]] = {}  # between stages of this device
-        self._hooks = [
-            stage.module.register_state_dict_pre_hook(lambda *_: self.settle())  # type: ignore[no-untyped-call]
-            for stage in self.stages.values()
-        ]
+        self._attached = ModuleAttachments(self.settle)
+        for stage in self.stages.values():
+            hook = stage.module.register_state_dict_pre_hook(lambda *_: self.settle())  # type: ignore[no-untyped-call]
+            self._attached.add(stage.module, hook)
 
     @property
     def predicted_seconds(self) -> float:
@@ -290,8 +291,7 @@ class PipelineTraining:
         self.flush()
         self._channels.finish()
         self._updates.close()
-        for hook in self._hooks:
-            hook.remove()
+        self._attached.remove()
 
     def _forward(self, each: StagePass) -> None:
         stage, group = self.stages[each.stage], self._group(each)

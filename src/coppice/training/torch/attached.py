@@ -1,0 +1,182 @@
+"""What a schedule attaches to modules, and copies of such modules, which are plain.
+
+Hooks of a schedule belong to the model that it trains. A copy of that model (``copy.deepcopy``, a moving average of
+its weights, ``torch.save``) has its weights after all updates that were asked for, and none of these hooks: it trains
+alone, or is evaluated. The schedule goes on with the model that it has.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, SupportsIndex
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from coppice.errors import InputError
+
+__all__ = ["ModuleAttachments"]
+
+_REDUCE = "__reduce_ex__"
+
+
+class ModuleAttachments:
+    """Hooks and other attributes of modules that their copies do not have.
+
+    Args:
+        settle: Called before a module is copied, so that its weights are those after all updates.
+
+    Examples:
+        >>> import copy
+        >>> layer, seen = nn.Linear(2, 1), []
+        >>> attached = ModuleAttachments(lambda: seen.append("settled"))
+        >>> attached.before(layer, lambda module, given: seen.append("ran"))
+        >>> own = copy.deepcopy(layer)
+        >>> out = own(torch.ones(1, 2)), layer(torch.ones(1, 2))
+        >>> seen, len(own._forward_pre_hooks)
+        (['settled', 'ran'], 0)
+        >>> attached.remove()
+        >>> len(layer._forward_pre_hooks)
+        0
+    """
+
+    def __init__(self, settle: Callable[[], None] = lambda: None) -> None:
+        self._settle = settle
+        self._handles: list[tuple[nn.Module, RemovableHandle]] = []
+        self._set: list[tuple[nn.Module, str]] = []
+
+    def before(self, module: nn.Module, hook: Callable[..., Any], *, first: bool = False) -> None:
+        """Call before the forward pass of a module."""
+        self.add(module, module.register_forward_pre_hook(hook, prepend=first))
+
+    def behind(
+        self, module: nn.Module, hook: Callable[..., Any], *, first: bool = False, always: bool = False
+    ) -> None:
+        """Call after the forward pass of a module, with ``always`` also if it fails."""
+        self.add(module, module.register_forward_hook(hook, prepend=first, always_call=always))
+
+    def add(self, module: nn.Module, handle: RemovableHandle) -> None:
+        """A hook of a module, however it was made."""
+        self._handles.append((module, handle))
+        _plain_copies(module).leave_out(self._settle, hook=handle.id)
+
+    def set(self, module: nn.Module, name: str, value: object) -> None:
+        """Set an attribute of the object, which its class has too."""
+        vars(module)[name] = value
+        self._set.append((module, name))
+        _plain_copies(module).leave_out(self._settle, name=name)
+
+    def remove(self) -> None:
+        """Modules are as they were."""
+        modules = {}
+        for module, handle in self._handles:
+            handle.remove()
+            modules[id(module)] = module
+        for module, name in self._set:
+            vars(module).pop(name, None)
+            modules[id(module)] = module
+        for module in modules.values():
+            copies = vars(module).get(_REDUCE)
+            if isinstance(copies, _PlainCopies) and not copies.still(module):
+                del vars(module)[_REDUCE]
+        self._handles, self._set = [], []
+
+
+class _PlainCopies:
+    """How a module is copied: without what is attached to it. Stands in the place of its ``__reduce_ex__``."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = weakref.ref(module)
+        self._hooks: set[int] = set()
+        self._names: set[str] = {_REDUCE}
+        self._settles: list[Callable[[], None]] = []
+
+    def leave_out(self, settle: Callable[[], None], *, hook: int | None = None, name: str = "") -> None:
+        """Copies do not have a hook, or an attribute."""
+        self._hooks |= set() if hook is None else {hook}
+        self._names |= {name} if name else set()
+        if settle not in self._settles:
+            self._settles.append(settle)
+
+    def still(self, module: nn.Module) -> bool:
+        """Whether something is attached to the module."""
+        state = vars(module)
+        hooks = {each for name, value in state.items() if "hooks" in name and value for each in value}
+        return bool(self._hooks & hooks or (self._names - {_REDUCE}) & state.keys())
+
+    def __call__(self, protocol: SupportsIndex) -> Any:
+        """What `copy` and `pickle` make the copy of."""
+        module = self._module()
+        assert module is not None
+        for settle in self._settles:
+            settle()
+        reduced: Any = type(module).__reduce_ex__(module, protocol)
+        made, given, *rest = reduced
+        if rest and isinstance(rest[0], Mapping):
+            rest[0] = self._plain(rest[0])
+        elif rest and isinstance(rest[0], tuple):  # with slots
+            rest[0] = tuple(self._plain(each) if isinstance(each, Mapping) else each for each in rest[0])
+        return made, given, *rest
+
+    def _plain(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Attributes without what is attached."""
+        return {
+            name: type(value)((key, each) for key, each in value.items() if key not in self._hooks)
+            if "hooks" in name and isinstance(value, dict)
+            else value
+            for name, value in state.items()
+            if name not in self._names
+        }
+
+    def __deepcopy__(self, memo: object) -> Any:
+        """A class that copies its attributes by itself would take over what is attached.
+
+        Raises:
+            InputError: Always.
+        """
+        del memo
+        module = self._module()
+        msg = (
+            f"expected a scheduled model whose class leaves copies to torch, found {type(module).__name__} with a "
+            "__deepcopy__ of its own: load model.state_dict() into a new one, or call optimizer.close() first."
+        )
+        raise InputError(msg)
+
+
+def _plain_copies(module: nn.Module) -> _PlainCopies:
+    """What a module's copies are made by."""
+    found = vars(module).get(_REDUCE)
+    if not isinstance(found, _PlainCopies):
+        found = vars(module)[_REDUCE] = _PlainCopies(module)
+    return found
+
+
+def _group_called(name: str) -> dist.ProcessGroup:
+    """The group of a name in this process.
+
+    Raises:
+        InputError: If it has none.
+    """
+    try:
+        found: Any = torch._C._distributed_c10d  # noqa: SLF001 (torch finds its groups so)
+        resolved: dist.ProcessGroup = found._resolve_process_group(name)  # noqa: SLF001
+        return resolved
+    except (RuntimeError, AttributeError):
+        msg = (
+            f"expected the process group {name!r} of the saved model, found none of that name: make the groups in the "
+            "same order first, or save model.state_dict() and load that."
+        )
+        raise InputError(msg) from None
+
+
+def _reduced_group(group: dist.ProcessGroup) -> tuple[Callable[[str], dist.ProcessGroup], tuple[str]]:
+    """Groups are copied and saved by name: a copy of a layer that sums over ranks does so over the same ones."""
+    return _group_called, (group.group_name,)
+
+
+if dist.is_available():
+    copyreg.pickle(dist.ProcessGroup, _reduced_group)
