@@ -155,13 +155,13 @@ class Explanation:
         plan, found = self.plan, self.plan.bound
         fields = []
         if found is not None:
-            rate = bandwidth_text(found.algbw_gb_per_s, found.busbw_gb_per_s)
+            least = bandwidth_text(found.algbw_gb_per_s, found.busbw_gb_per_s)
             if self.report.optimal and self.report.inv_rate == found.inv_rate:
-                fields.append(("optimum", rate))
+                fields.append(("optimum", least))
             elif self.report.bound_proved:
-                fields.append(("bound", f"{rate}: proved, no {self.report.slower} is faster"))
+                fields.append(("bound", f"{least}: proved, no {self.report.slower} is faster"))
             else:
-                fields.append(("claimed bound", f"{rate}: not proved, there is no witness"))
+                fields.append(("claimed bound", f"{least}: not proved, there is no witness"))
             if self.report.bound_proved:
                 fields.append(("bottleneck", describe_cut(found)))
         if self.loads.inv_rate:
