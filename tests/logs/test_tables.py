@@ -232,6 +232,42 @@ def test_any_order_of_columns(keys: list[str], half: list[str], swapped: bool) -
     assert times(read(text)) == {(1 << 20, swapped): 60.0, (1 << 20, not swapped): 55.0}
 
 
+@pytest.mark.parametrize("mark", ["|", ",", ";", "\t"])
+def test_cells_between_marks(mark: str) -> None:
+    """Tables as people paste them into reports and sheets; an empty cell has no value."""
+    names = ["size (B)", "count", "type", "redop", "root", *(["time (us)", "algbw", "busbw", "#wrong"] * 2)]
+    cells = [
+        "1048576",
+        "262144",
+        "float",
+        "sum",
+        "-1",
+        "60.00",
+        "17.48",
+        "26.21",
+        "0",
+        "55.00",
+        "19.07",
+        "28.60",
+        "N/A",
+    ]
+    lines = [mark.join(names), mark.join(cells)]
+    text = "\n".join(f"{mark}{line}{mark}" if mark == "|" else line for line in lines)
+    assert times(read(text)) == BOTH
+    if mark != "\t":
+        blank = mark.join(
+            ["2097152", "524288", "float", "sum", "-1", *([""] * 4), "55.00", "38.13", "57.20", "0"]
+        )
+        assert times(read(f"{text}\n{blank}\n")) == BOTH | {(1 << 21, True): 55.0}
+
+
+def test_output_that_powershell_redirected() -> None:
+    log = parse_log(
+        OF_2023.replace("\n", "\r\n").encode("utf-16"), file="x", collective=Collective.ALL_REDUCE
+    )
+    assert times(log) == BOTH
+
+
 BENCH = """\
 #       size     count    type  redop root            algorithm   time    min    max   algbw   busbw #wrong
 #        (B)(elements)                                            (us)   (us)   (us)  (GB/s)  (GB/s)

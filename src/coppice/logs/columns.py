@@ -22,6 +22,7 @@ __all__ = [
     "header_of",
     "looks_like_row",
     "numbers_only",
+    "spaced",
     "usual_header",
 ]
 
@@ -45,6 +46,8 @@ _ROOT = re.compile(r"-?[0-9]+")
 _BLANK_HALF = 32 * " "
 _SLACK = 3
 _MOST_SURPLUS = 2
+_MARKS = ("|", ";", ",")
+_LEAST_MARKS = 5
 
 
 class Column(NamedTuple):
@@ -212,6 +215,21 @@ def numbers_only(text: str) -> bool:
     return bool(words) and all(word in BLANK or _NUMBER.fullmatch(word) for word in words)
 
 
+def spaced(text: str) -> str:
+    """A line of a table whose cells bars, commas or semicolons separate, as blank space would; other lines as they are.
+
+    >>> spaced("| 8 | 2 | float | sum | -1 | 10.1 | | 0.00 |")
+    '8 2 float sum -1 10.1 N/A 0.00'
+    """
+    for mark in _MARKS:
+        if text.count(mark) < _LEAST_MARKS or "NCCL" in text:
+            continue
+        cells = [cell.strip().strip('"') for cell in text.strip().strip("|").split(mark)]
+        if cells[0].lstrip("# ").split(" ")[0].lower() in ("size", "bytes", "(b)") or cells[0].isdecimal():
+            return " ".join(cell or BLANK[0] for cell in cells)
+    return text
+
+
 def groups_of(text: str) -> tuple[bool, ...]:
     """Whether each half is in place, by the line above the names; empty where a line is none.
 
@@ -238,7 +256,11 @@ def header_of(text: str, groups: tuple[bool, ...], *, line: int) -> TableHeader 
     words = [(match[0], match.end()) for match in _WORD.finditer(text)]
     if words and words[0][0] == "#":
         words = words[1:]
-    titles = [(re.sub(r"\([^)]*\)$", "", word).lower() or word, word, end) for word, end in words]
+    unit = next(
+        (_UNITS[word[word.find("(") :]] for word, _ in words if word[word.find("(") :] in _UNITS), None
+    )
+    titles = [(re.sub(r"\([^)]*\)$", "", word).lower(), word, end) for word, end in words]
+    titles = [title for title in titles if title[0]]
     if titles and titles[0][0].startswith("#") and titles[0][0][1:] in ("size", "bytes"):
         titles[0] = (titles[0][0][1:], *titles[0][1:])
     names = [_NAMES.get(title, title) for title, _, _ in titles]
@@ -260,9 +282,6 @@ def header_of(text: str, groups: tuple[bool, ...], *, line: int) -> TableHeader 
         in_place: tuple[bool | None, ...] = groups
     else:
         in_place = (False, True) if halves == 2 else (None,)
-    unit = next(
-        (_UNITS[word[word.index("(") :]] for _, word, _ in titles if word[word.find("(") :] in _UNITS), None
-    )
     old = any(title == "bytes" for title, _, _ in titles)  # nccl-tests of NCCL 1 counted milliseconds
     return TableHeader(tuple(columns), in_place, unit if unit else (1e3 if old else 1.0), line, cpu)
 

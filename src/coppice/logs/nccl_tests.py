@@ -21,6 +21,7 @@ from coppice.logs.columns import (
     header_of,
     looks_like_row,
     numbers_only,
+    spaced,
     usual_header,
 )
 from coppice.logs.lines import LogLine
@@ -50,6 +51,7 @@ def has_table(lines: Iterable[LogLine]) -> bool:
         text = line.text
         if text.startswith("#") and ("nccl-tests" in text or _PROGRAM.match(text)):
             return True
+        text = spaced(text)
         if header_of(text, (), line=1) is not None:
             return True
         if "NCCL" not in text and (looks_like_row(text) or usual_header(text) is not None):
@@ -75,6 +77,7 @@ def read_nccl_tests(lines: Sequence[LogLine], *, file: str) -> tuple[NcclTestsTa
         >>> table.rows[0].size_bytes, table.rows[0].out_of_place.time_us, table.rows[0].in_place.wrong
         (1024, 10.5, None)
     """
+    lines = [line._replace(text=spaced(line.text)) for line in lines]
     streams = [_RunsReader(file).read(stream) for stream in _streams(lines)]
     found = [run for runs in streams for run in runs if run.rows or run.unread or run.own]
     if not any(run.rows for run in found):

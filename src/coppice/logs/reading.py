@@ -139,7 +139,7 @@ def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[L
     if not start:
         msg = f"{file} is empty: expected a log, a table of nccl-tests, or a dump of NCCL."
         raise InputError(msg)
-    text = data.decode("utf-8", errors="replace").removeprefix("\ufeff")
+    text = _decoded(data)
     inner = unwrapped(text)
     if inner is not None or is_log(text):
         return _text(text if inner is None else inner, file, collective), []
@@ -150,6 +150,12 @@ def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[L
     if is_csv(text):
         return read_csv(text, file=file), []
     return _text(text, file, collective), []
+
+
+def _decoded(data: bytes) -> str:
+    """The text of a file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output."""
+    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return data.decode("utf-16" if wide else "utf-8", errors="replace").removeprefix("\ufeff")
 
 
 def _xml(data: bytes, file: str) -> Log:
