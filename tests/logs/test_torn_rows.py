@@ -107,3 +107,15 @@ def test_random_tears_never_invent_a_number() -> None:
         log = read("\n".join(lines) + "\n")
         assert {(each.size_bytes, each.time_us) for each in log.measurements} <= known
         assert len(log.measurements) == 16 or any("not read" in words for words in log.warnings) or lost
+
+
+def test_a_count_that_does_not_fit_the_size_is_no_row() -> None:
+    """The beginning of a size that was torn off shows at once where bandwidths are too small to tell."""
+    keys, first, second = row(1 << 10, 40.0)
+    whole = f"{keys}{first}{second}"
+    at = whole.index("24")  # "10" stays before
+    log = read(f"{whole[:at]}{choice(9)}\n{whole[at:]}\n")
+    assert {each.size_bytes for each in log.measurements} <= {1024}
+    headless = read(f"99 {whole[at:]}\n{whole}\n")
+    assert {each.size_bytes for each in headless.measurements} == {1024}
+    assert any("its figures do not fit the columns" in words for words in headless.warnings)

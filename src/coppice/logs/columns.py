@@ -221,8 +221,10 @@ def spaced(text: str) -> str:
     >>> spaced("| 8 | 2 | float | sum | -1 | 10.1 | | 0.00 |")
     '8 2 float sum -1 10.1 N/A 0.00'
     """
+    if "NCCL" in text:
+        return text
     for mark in _MARKS:
-        if text.count(mark) < _LEAST_MARKS or "NCCL" in text:
+        if text.count(mark) < _LEAST_MARKS:
             continue
         cells = [cell.strip().strip('"') for cell in text.strip().strip("|").split(mark)]
         if cells[0].lstrip("# ").split(" ")[0].lower() in ("size", "bytes", "(b)") or cells[0].isdecimal():
@@ -253,6 +255,8 @@ def header_of(text: str, groups: tuple[bool, ...], *, line: int) -> TableHeader 
         >>> [column.name for column in found.columns], found.in_place
         (['size', 'count', 'time', 'algbw', 'busbw', 'wrong'], (True,))
     """
+    if "bw" not in text.lower():  # as most lines of a log
+        return None
     words = [(match[0], match.end()) for match in _WORD.finditer(text)]
     if words and words[0][0] == "#":
         words = words[1:]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 __all__ = ["LogLine", "is_log", "log_lines"]
@@ -39,6 +40,7 @@ _MARK = re.compile(
     r"|\s+(?:size|bytes)\s+(?:count|N)\s|\s+\(B\)\s|\s+(?:out-of-place|in-place)\b|\s*Out of bounds values"
     r"|\s*Avg bus bandwidth)"
 )
+_SURE = re.compile(rf"NCCL (?:INFO|WARN) |{_MARK.pattern}")
 _LONGEST_PREFIX = 200
 _MOST_SHAPES = 16
 _LEAST_LINES = 2
@@ -83,8 +85,8 @@ _DEBUGGER = re.compile(r"\[(?:New Thread|Thread|Detaching|Attaching|Switching to
 
 def is_log(text: str) -> bool:
     """Whether a text holds several lines that benchmarks print or NCCL logs, whatever it begins with."""
-    found = len(re.findall(r"NCCL (?:INFO|WARN) ", text)) + sum(1 for _ in _MARK.finditer(text))
-    return found >= _LEAST_LINES and text.count("\n") >= _LEAST_LINES
+    found = list(islice(_SURE.finditer(text), _LEAST_LINES))
+    return len(found) == _LEAST_LINES and text.count("\n") >= _LEAST_LINES
 
 
 def log_lines(text: str) -> tuple[LogLine, ...]:

@@ -38,6 +38,7 @@ _START = re.compile(r"#\s*(?:nThreads? [0-9]|nccl-tests version|Collective test 
 _COMMAND = re.compile(r"(?<![\w.-])(?:\S*/)?([a-z]\w*_perf(?:_mpi)?)(?![\w.])")
 _OTHER_PROGRAMS = (("rccl-tests", "rccl-tests: Version"), ("mscclpp-test", "MSCCL++"))
 _FIGURE = re.compile(r"\s*[0-9]")
+_OF_NCCL = re.compile(r"NCCL (?:INFO|WARN|TRACE|ERROR)")
 _LIBRARY = "native"  # what the table of `coppice bench` calls the library's own
 
 
@@ -77,7 +78,12 @@ def read_nccl_tests(lines: Sequence[LogLine], *, file: str) -> tuple[NcclTestsTa
         >>> table.rows[0].size_bytes, table.rows[0].out_of_place.time_us, table.rows[0].in_place.wrong
         (1024, 10.5, None)
     """
-    lines = [line._replace(text=spaced(line.text)) for line in lines]
+    lines = [line for line in lines if not _OF_NCCL.search(line.text)]
+    lines = [
+        line._replace(text=text) if text != line.text else line
+        for line in lines
+        for text in [spaced(line.text)]
+    ]
     streams = [_RunsReader(file).read(stream) for stream in _streams(lines)]
     found = [run for runs in streams for run in runs if run.rows or run.unread or run.own]
     if not any(run.rows for run in found):
@@ -142,8 +148,6 @@ class _RunsReader:
         for line in lines:
             text = line.text
             if not text or text.isspace():
-                continue
-            if "NCCL " in text and ("NCCL INFO" in text or "NCCL WARN" in text or "NCCL TRACE" in text):
                 continue
             if text.startswith("#"):
                 self.comment(text, line.number)
