@@ -73,6 +73,8 @@ def test_ten_thousand_damaged_files(sample: str) -> None:
         b"GPU0 GPU1\n" + b"\r" * 3_000_000,
         b"GPU0 GPU1\n" + b" " * 3_000_000 + b"GPU0",
         (b"[" * 70 + b"m GPU0 ") * 40_000,
+        b"GPU" + b"\x1b[32m" * 500_000 + b"x",
+        b"GPU" + b"\x1b[" * 500_000 + b"x",
     ],
     ids=lambda bomb: bomb[:12].decode(),
 )

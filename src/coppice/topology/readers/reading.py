@@ -17,10 +17,11 @@ __all__ = ["ReadOptions", "Reading", "TopologyFormat", "WarningLog", "checked_id
 
 
 _MAX_BYTES = 256 * 2**20
-_COLOURS = rb"(?:[^\n ]{0,6}\[[0-9;]{0,8}m|[ \t])"
+_COLOURS = re.compile(
+    rb"\x1b\[[0-9;?]*[ -/]*[@-~]|(?:\x1b|\xef\xbf\xbd|\^\[|\\u001b|\\x1b|\\033|\\e)?\[[0-9;]{0,8}m"
+)
 _MATRIX = re.compile(
-    rb"^" + _COLOURS + rb"*GPU[0-9]+(?:[ \t\x1b]|\[[0-9;]{0,8}m)"
-    rb"|^[^\n]{1,80}[ \t:]GPU0" + _COLOURS + rb"+(?:GPU1|NIC0|CPU Affinity|mlx5_0)",
+    rb"^[ \t]*GPU[0-9]+[ \t]|^[^\n]{1,80}[ \t:]GPU0[ \t]+(?:GPU1|NIC0|CPU Affinity|mlx5_0)",
     re.ASCII | re.MULTILINE,
 )
 _FOREIGN_JSON = (
@@ -109,7 +110,9 @@ def _recognised(data: bytes, *, file: str) -> TopologyFormat | None:
     head = data[:_HEAD]
     if head.startswith((b"<?", b"<!", b"<system")):
         return TopologyFormat.NCCL_XML
-    has_matrix = _MATRIX.search(data) is not None  # no line of JSON or XML begins like one of a matrix
+    has_matrix = (
+        b"GPU" in data and _MATRIX.search(_COLOURS.sub(b"", data)) is not None
+    )  # no line of JSON or XML begins like one of a matrix
     if head.startswith(b"<") and not has_matrix:
         return TopologyFormat.NCCL_XML
     if head.startswith((b"{", b"[")) and not has_matrix:
