@@ -369,6 +369,13 @@ SAMPLES: list[Sample] = [
     ("U06", "rccl", change('"allgather"', '"broadcast"'), good),
     ("U08", "rccl", change('"allgather"', '"allreduce"'), good),
     ("U08", "msccl", change('"allgather"', '"allreduce"'), good),
+    ("U11", "rccl", lambda: overwrites("cpy"), lambda: overwrites("cpy").replace('"LL"', '"Simple"')),
+    (
+        "U11",
+        "rccl",
+        lambda: overwrites("cpy"),
+        lambda: overwrites("cpy").replace('minBytes="0"', 'minBytes="524288"'),
+    ),
     ("U10", "msccl", lambda: scratch(1, 2**20), lambda: scratch(0, 2**20)),
 ]
 

@@ -114,6 +114,7 @@ CASES: dict[str, tuple[Change, dict[str, str], Change, dict[str, str]]] = {
     "V03": (setup(capture=True), {"version": "2.29.7"}, setup(capture=True), {"version": "2.30.3"}),
     "V04": (crowded, {"version": "2.30.3"}, crowded, {"version": "2.30.7"}),
     "V05": (same, {"version": "2.29.7"}, same, {"version": "2.30.7"}),
+    "V06": (same, {"version": "2.30.7"}, setup(capture=True), {"version": "2.30.7"}),
     "W01": (idle_rank, {"version": "2.30.7"}, idle_rank, GOOD),
     "W02": (setup(whole_allocations=False), {"version": "2.30.7"}, setup(whole_allocations=False), GOOD),
     "W03": (unequal, {"version": "2.30.3"}, unequal, GOOD),

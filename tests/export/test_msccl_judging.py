@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from coppice.bounds.problem import Problem
 from coppice.cli import app
-from coppice.errors import CheckError
+from coppice.collectives import Collective
+from coppice.doctor import diagnose
+from coppice.errors import CheckError, InputError
 from coppice.export.importing import import_plan
 from coppice.export.msccl.document import parse_document
+from coppice.export.msccl.export import export_msccl_xml
 from coppice.export.msccl.judging import judge_document
+from coppice.planners.planning import plan
+from coppice.topology.presets import preset
 
 
 def swap(sizes: str) -> str:
@@ -74,3 +80,27 @@ def test_commands_say_so(tmp_path: Path) -> None:
     assert doctor.exit_code == 1
     other = CliRunner().invoke(app, ["verify", str(file), "--target", "nccl"])
     assert other.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"format": "coppice-put-signal", "version": 1}', "a program of puts and signals: `coppice verify`"),
+        ('{"name": "x", "collective": "allreduce", "gpus": []}', "an execution plan of MSCCL\\+\\+"),
+        ('{"format": "coppice-plan", "version": 1}', "a plan needs no import"),
+        ("from coppice import language\n", "`coppice compile FILE"),
+    ],
+)
+def test_other_files_are_named_with_the_command_that_takes_them(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        diagnose(text.encode(), "rccl")
+
+
+def test_unequal_demands_are_why_no_runtime_takes_a_plan() -> None:
+    demands = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]  # every rank sends to the next
+    problem = Problem(topology=preset("star", gpus=3), collective=Collective.ALL_TO_ALL, demands=demands)
+    for target in ("msccl", "rccl"):
+        with pytest.raises(
+            InputError, match="found demands of 0 to 1: runtimes have no call for unequal demands"
+        ):
+            export_msccl_xml(plan(problem).plan, target=target, size="all")

@@ -156,6 +156,24 @@ def test_what_is_written_is_read_again(tmp_path: Path, monkeypatch: pytest.Monke
             settings_text(bad)
 
 
+@pytest.mark.parametrize("name", ["NCCL_NET_PLUGIN", "NCCL_GIN_PLUGIN", "NCCL_RMA_PLUGIN"])
+def test_plugins_may_be_several(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs run in other directories: each file of a list gets its whole name, names of plugins stay."""
+    monkeypatch.chdir(tmp_path)
+    for file in ("one.so", "two.so", "odd,name.so"):
+        (tmp_path / file).touch()
+    told = {
+        "./one.so,aws-ofi,two.so": f"{tmp_path}/one.so,aws-ofi,{tmp_path}/two.so",
+        "aws-ofi, none": "aws-ofi,none",
+        "./one.so": f"{tmp_path}/one.so",
+        "odd,name.so": f"{tmp_path}/odd,name.so",
+    }
+    for given, expected in told.items():
+        assert read_settings(settings_text({name: given}).encode()) == {name: expected}
+    with pytest.raises(InputError, match=r"expected a file at './three\.so'"):
+        settings_text({name: "one.so,./three.so"})
+
+
 def test_the_command_writes_what_the_plugin_reads(tmp_path: Path) -> None:
     site = tmp_path / "site.conf"
     done = coppice("tune", "plugin", "settings", "NCCL_ALGO=Ring", "NCCL_PROTO=Simple", "-o", str(site))

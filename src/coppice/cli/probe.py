@@ -54,6 +54,7 @@ def probe(
 
     Without --expect the result is a topology of groups and a network between them, which every other command
     takes. With it, each link is judged; exit code 1 if one carries less than 85% of its rate.
+    With --engine put-signal a canary comes first: exit code 1 if a wait is over while data of its put are missing.
 
     \b
     Examples:
@@ -62,6 +63,8 @@ def probe(
       torchrun --nproc-per-node 8 -m coppice probe --engine put-signal --costs costs.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.run.engines.launched import engine_name, open_engine
+    from coppice.run.engines.put_signal.engine import PutSignalEngine
+    from coppice.run.probe.arrivals import check_arrivals
     from coppice.run.probe.network import probe_network
     from coppice.topology.readers.document import write_topology
 
@@ -77,6 +80,8 @@ def probe(
         if expected is not None and expected.num_ranks != end.ranks:
             msg = f"expected {expected.num_ranks} processes for {expected.name}, found {end.ranks}: start as many."
             raise InputError(msg)
+        if isinstance(end, PutSignalEngine):
+            check_arrivals(end, timeout_s=timeout)
         with nullcontext() if end.rank else progress_bar("measuring") as progress:
             found = probe_network(end, expected, rounds=rounds, timeout_s=timeout, progress=progress)
         if found is None:
@@ -105,6 +110,7 @@ def _probe_costs(
     from coppice.files import write_atomically
     from coppice.run.engines.launched import engine_name, open_engine
     from coppice.run.engines.put_signal.engine import PutSignalEngine
+    from coppice.run.probe.arrivals import check_arrivals
     from coppice.run.probe.put_signal_costs import measure_put_signal_costs
     from coppice.simulation.put_signal_costs import encode_put_signal_costs
 
@@ -114,6 +120,7 @@ def _probe_costs(
     end = open_engine(engine_name("put-signal"), timeout_s=timeout_s)
     try:
         assert isinstance(end, PutSignalEngine)  # what it opens by that name
+        check_arrivals(end, timeout_s=timeout_s)
         found = measure_put_signal_costs(end, rounds=rounds, timeout_s=timeout_s)
         if end.rank:
             return

@@ -149,6 +149,26 @@ def _waves(job: PutSignalJob) -> Iterator[Complaint]:
         )
 
 
+@RULES.rule("V06", WARNING, "data before their signals", "results are wrong now and then", needs=_VERSION)
+def _arrivals(job: PutSignalJob) -> Iterator[Complaint]:
+    """An open report of GB300 with NCCL 2.30: puts by copy engines, outside of graphs, between ranks of one host."""
+    topology = job.given.topology
+    if job.given.rccl or job.content.setup.capture or _before(job, 2, 30):
+        return
+    hosts = None if topology is None else topology.host[topology.rank_nodes]
+    if hosts is not None and len(hosts) == len(np.unique(hosts)):
+        return  # no copy engine is used
+    concerned = topology is not None and "b300" in topology.name.lower()
+    if not concerned and not _before(job, 2, 31):
+        return
+    text = (
+        "a user of GB300 with 2.30 saw waits end while data of puts within a host were missing (NVIDIA/nccl issue "
+        "2375, open in September 2026)"
+    )
+    fix = "run `coppice probe --engine put-signal`, which looks for it, or set capture to true in $.setup"
+    yield WARNING if concerned else NOTE, 0, text, fix
+
+
 @RULES.rule(
     "W01", ERROR, "the first call of a communicator is collective", "it waits for all ranks", needs=_VERSION
 )

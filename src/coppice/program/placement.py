@@ -74,7 +74,15 @@ def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
     for slot, share in zip(slots, shares, strict=True):
         total[slot] += share
     blocks = schedule.collective.sharded
-    sized = [weight for slot, weight in enumerate(weights) if total[slot] and weight]
+    exchange = schedule.collective is Collective.ALL_TO_ALL
+    # Of an all-to-all, what a rank has for itself goes nowhere.
+    sized = [weight for slot, weight in enumerate(weights) if not (exchange and slot % (ranks + 1) == 0)]
+    if exchange and len(set(sized)) > 1:
+        msg = (
+            f"expected an all-to-all in which every rank has as much for every other, found demands of {min(sized)} to "
+            f"{max(sized)}: runtimes have no call for unequal demands; plan without them, or run the plan as it is."
+        )
+        raise InputError(msg)
     if blocks and len(set(sized)) > 1:
         msg = (
             f"expected blocks of equal size, found weights {min(sized)} to {max(sized)}: programs cut the data "

@@ -29,8 +29,10 @@ _FILES = frozenset(
 )
 """Variables whose values are files."""
 
-_LIBRARIES = frozenset({"NCCL_NET_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_TUNER_PLUGIN"})
-"""Variables whose values may be files of libraries."""
+_LIBRARIES = frozenset(
+    {"NCCL_GIN_PLUGIN", "NCCL_NET_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_RMA_PLUGIN", "NCCL_TUNER_PLUGIN"}
+)
+"""Variables whose values may be files of libraries, or names of plugins, with commas between several."""
 
 _TOO_LATE = frozenset(
     {
@@ -121,6 +123,9 @@ def _check(name: str, value: str, where: str) -> None:
 
 def _resolved(name: str, value: str) -> str:
     """The value, made absolute where it is the name of a file: jobs run in other directories."""
+    parts = value.split(",")
+    if name in _LIBRARIES and len(parts) > 1 and not Path(value).is_file():
+        return ",".join(_resolved(name, part.strip(_BLANKS)) for part in parts)
     is_file = name in _FILES or (name in _LIBRARIES and (os.sep in value or Path(value).is_file()))
     if not is_file:
         return value.strip(_BLANKS)

@@ -12,6 +12,8 @@ from coppice.fitting.trees import ELEMENT_BYTES
 
 __all__ = ["reason_not_used"]
 
+_CORRUPTED_BELOW = 512 << 10
+_GPUS_OF_NODE = 8
 _BELOW = ", and only smaller messages use it"
 _MOST_SCRATCH = 80 << 30
 _MUCH_SCRATCH = 8 << 30
@@ -155,6 +157,29 @@ def _operators(file: MscclFile) -> Iterator[Complaint]:
     if collective is not None and collective.reduces:
         text = "only sum, prod, min and max take the file; avg and operators of the user's own do not"
         yield file.document.algo_line, text, "divide after a sum"
+
+
+@RULES.rule("U11", WARNING, "LL on MI350X and MI355X", "results are wrong now and then")
+def _corrupted(file: MscclFile) -> Iterator[Complaint]:
+    """The release notes of ROCm 7.1.1: about 2% of runs of all-reduces of one node, below 512 KiB."""
+    low, high = _range(file)
+    asked = [size for size in file.sizes if size < _CORRUPTED_BELOW and reason_not_used(file, size) is None]
+    if (
+        file.target.name != "rccl"
+        or file.document.algo.get("proto") != "LL"
+        or _collective(file) is not Collective.ALL_REDUCE
+        or (file.integer("ngpus") or 0) > _GPUS_OF_NODE
+        or low >= _CORRUPTED_BELOW
+        or (file.sizes and not asked)
+    ):
+        return
+    text = (
+        "RCCL before ROCm 7.1.1 gives wrong results in about 2% of all-reduces of one node with LL below 512 KiB on "
+        "MI350X and MI355X"
+    )
+    small = high is not None and high < _CORRUPTED_BELOW
+    instead = "take Simple" if small else f'write minBytes="{_CORRUPTED_BELOW}"'
+    yield file.document.algo_line, text, f"use ROCm 7.1.1 or later on those, or {instead}"
 
 
 @RULES.rule("U10", ERROR, "scratch memory at start", "communicators cannot be made, or memory is short")
