@@ -170,8 +170,36 @@ def test_a_cell_that_the_header_does_not_name(cell: str) -> None:
     log = read("\n".join([head, names, units, f"{cell} {row}"]))
     assert times(log) == BOTH
     assert log.warnings == (
-        "x: a cell before the first column, which the header does not name, is left out of 1 row",
+        "x: what stands before the first column of 1 row, which no header names, is left out",
     )
+
+
+def test_rows_alone_after_what_nobody_knows() -> None:
+    log = read(f"my own thing; {OF_2023.splitlines()[-1].strip()}\n" * 2)
+    assert times(log) == BOTH
+    assert "before the first column of 2 rows" in log.warnings[0]
+
+
+@pytest.mark.parametrize("at", [60, 66, 72, 80, 90])
+def test_wrapped_rows(at: int) -> None:
+    """The other half on the next line; the figures confirm that it is the same row's."""
+    head, names, units, row = OF_2023.splitlines()
+    log = read("\n".join([head, names, units, row[:at], row[at:], ""]))
+    found = times(log)
+    assert found.items() <= BOTH.items()
+    assert found == BOTH or any("not read" in words for words in log.warnings)
+    assert found == BOTH or at not in (80,)
+
+
+def test_wrong_values_with_a_mark() -> None:
+    log = read(OF_2023.replace("26.21      0", "26.21     3*"))
+    assert [row.wrong for row in log.measurements] == [3, None]
+
+
+def test_what_a_program_says_that_it_ran_is_not_overruled() -> None:
+    log = read("# Collective test starting: sendrecv_perf\n" + OF_2023)
+    assert log.measurements == ()
+    assert log.warnings == ("x: left out: 1 row of sendrecv_perf, which runs no known collective",)
 
 
 def test_cells_that_fit_no_header_are_counted() -> None:

@@ -51,7 +51,7 @@ def test_torn_rows_are_joined_and_get_their_choice(prefix: str) -> None:
         (1 << 20, 50.0),
     ]
     assert {(each.algorithm, each.protocol) for each in log.measurements} == {("ring", "simple")}
-    assert log.warnings == ("x: 2 rows torn by other lines were joined",)
+    assert log.warnings == ("x: 2 rows joined that other lines had torn apart",)
     assert [each.calls for each in log.decisions] == [8, 8]
 
 

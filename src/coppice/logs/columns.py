@@ -22,6 +22,7 @@ __all__ = [
     "header_of",
     "looks_like_row",
     "numbers_only",
+    "row_part",
     "spaced",
     "usual_header",
 ]
@@ -198,6 +199,16 @@ def looks_like_row(text: str) -> bool:
     (True, False)
     """
     return bool(_TYPED.search(text))
+
+
+def row_part(text: str) -> str:
+    """A line from its size on, without what stands before.
+
+    >>> row_part("n1 ; 8   2  float")
+    '8   2  float'
+    """
+    found = _TYPED.search(text)
+    return text if found is None else text[found.start() :].lstrip()
 
 
 def ends_like_row(text: str) -> bool:

@@ -21,6 +21,7 @@ from coppice.logs.columns import (
     header_of,
     looks_like_row,
     numbers_only,
+    row_part,
     spaced,
     usual_header,
 )
@@ -136,6 +137,7 @@ class _RunsReader:
         self.header: TableHeader | None = None
         self.groups: tuple[bool, ...] = ()
         self.torn: TornRow[NcclTestsRow] | None = None
+        self.half: TornRow[NcclTestsRow] | None = None
         self.lost = False
         self.commands: list[str] = []
 
@@ -223,6 +225,8 @@ class _RunsReader:
         elif header is not None and line.cut and _FIGURE.match(text):
             self.close()
             self.torn = self.begun(header, line)
+        elif self.half is not None and self.other_half(text):
+            return
         elif header is not None and (ends_like_row(text) or _is_piece(text, header)):
             self.run.unread.append((line.number, text, "figures without the beginning of their row"))
         elif looks_like_row(text):
@@ -245,6 +249,10 @@ class _RunsReader:
     def row(self, line: LogLine, *, doubtful: bool) -> None:
         """A line that begins like a row; doubtful where its beginning may have been torn off."""
         header = self.header or usual_header(line.text)
+        if header is None and (part := row_part(line.text)) != line.text:
+            header = usual_header(part)
+            line = line if header is None else line._replace(text=part)
+            self.run.shifted += header is not None
         if header is None:
             why = "no header names its columns"
             self.run.unread.append((line.number, line.text, why))
@@ -277,10 +285,11 @@ class _RunsReader:
             self.run.own[algorithm] = self.run.own.get(algorithm, 0) + 1
             return
         self.run.shifted += bool(cells.surplus)
-        if cells.whole or not line.cut:
-            self.emit(row)
-        else:
+        if not cells.whole and line.cut:
             self.torn = self.begun(header, line)
+            return
+        self.emit(row)
+        self.half = None if cells.whole else self.begun(header, line)
 
     def begun(self, header: TableHeader, line: LogLine) -> TornRow[NcclTestsRow]:
         """A row of which more is to come."""
@@ -307,6 +316,15 @@ class _RunsReader:
             self.emit(row)
         return row is not None or figures
 
+    def other_half(self, text: str) -> bool:
+        """Whether a line is the other half of the last row, as where lines are wrapped; the figures have to say it."""
+        row = None if self.half is None else self.half.add(text, sure=True, keep=False)
+        if row is not None:
+            self.run.rows[-1] = row
+            self.run.joined += 1
+            self.half = None
+        return row is not None
+
     def stands_alone(self, line: LogLine) -> bool:
         """Whether a line is a row whose figures do not contradict each other."""
         row, agrees = (None, None) if self.header is None else joined_row(self.header, line.text, 0, "")
@@ -314,6 +332,7 @@ class _RunsReader:
 
     def close(self) -> None:
         """Give up a torn row whose end has not come."""
+        self.half = None
         if self.torn is not None:
             why = "it is torn by other lines, and its pieces cannot be joined in one way only"
             self.run.unread.append(

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _PROGRAM = re.compile(r"([A-Za-z]\w*?_perf(?:_mpi)?)(?:\.exe)?$")
+_OTHER_PROGRAMS = ("sendrecv", "hypercube", "alltoallv", "all_reduce_bias")
 _CHANNELS = (("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"))
 
 
@@ -57,7 +58,8 @@ def collective_of(program: str | None, given: Collective | None, *, file: str) -
     """
     match = _PROGRAM.search(program or "")
     named = None if match is None else collective_named(match[1])
-    if given is not None and named is None:
+    other = match is not None and match[1].removesuffix("_mpi").removesuffix("_perf") in _OTHER_PROGRAMS
+    if given is not None and named is None and not other:
         return given
     if match is None:
         msg = f"{file} does not say which collective was run: give it (`collective=all_reduce`)."

@@ -102,8 +102,8 @@ class PrintedRun:
             found.append(f"{file}: the table's columns {names} are not known and not read")
         if self.shifted:
             found.append(
-                f"{file}: a cell before the first column, which the header does not name, is left out of "
-                f"{plural(self.shifted, 'row')}"
+                f"{file}: what stands before the first column of {plural(self.shifted, 'row')}, which no header names, "
+                "is left out"
             )
         if self.own:
             names = ", ".join(self.own)
@@ -117,7 +117,7 @@ class PrintedRun:
                 "the figures confirm"
             )
         if self.joined:
-            found.append(f"{file}: {plural(self.joined, 'row')} torn by other lines were joined")
+            found.append(f"{file}: {plural(self.joined, 'row')} joined that other lines had torn apart")
         if back := _back(self.rows):
             found.append(
                 f"{file}:{back}: sizes go back in the middle of a table, as where rows of several runs are mixed: "

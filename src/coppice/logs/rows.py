@@ -97,8 +97,8 @@ def _counted(shared: dict[str, str | None], name: str, where: str) -> int | None
 
 
 def _half(header: TableHeader, own: dict[str, str], size: int, where: str) -> NcclTestsHalf:
-    wrong = own.get("wrong")
-    counted = None if wrong is None or wrong in BLANK else number_of(wrong, "#wrong", where)
+    wrong = own.get("wrong", BLANK[0]).removesuffix("*")  # rccl-tests marks what exceeds a threshold
+    counted = None if wrong in BLANK else number_of(wrong, "#wrong", where)
     words = {name: own.get(name, "0") for name in ("time", "algbw", "busbw")}
     values = {name: 0.0 if word in BLANK else number_of(word, name, where) for name, word in words.items()}
     iterations = None
