@@ -6,7 +6,6 @@ is imported before a notebook asks.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
@@ -40,6 +39,8 @@ class Brief:
     __slots__ = ()
 
     def __repr__(self) -> str:
+        from dataclasses import fields  # loads much that the start of a command need not wait for
+
         given = (f"{each.name}={_brief(getattr(self, each.name))}" for each in fields(self) if each.repr)  # type: ignore[arg-type]
         text = f"{type(self).__name__}({', '.join(given)})"
         return text if len(text) < MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 5]}...)"

@@ -275,8 +275,8 @@ from coppice.errors import CoppiceError
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.topology.presets import preset
-engine = TorchEngine.from_environment(timeout_s=30)
-group = Communicator(engine, preset("star", gpus=3), algorithm="switchml", timeout_s=30)
+engine = TorchEngine.from_environment(timeout_s=300)
+group = Communicator(engine, preset("star", gpus=3), algorithm="switchml", timeout_s=300)
 data = np.full(100, engine.rank, dtype=np.int32)
 group.all_reduce(data)
 assert data.tolist() == [3] * 100

@@ -359,7 +359,7 @@ def test_the_command_serves_reports_and_ends() -> None:
         assert again.stderr.count("\n") <= 2
         assert "another program has it" in again.stderr.replace("\n", " ")
         process.send_signal(signal.SIGTERM)
-        rest, errors = process.communicate(timeout=20)
+        rest, errors = process.communicate(timeout=300)
         assert json.loads(rest.splitlines()[-1])["event"] == "counters"
         assert (process.returncode, errors) == (0, "")
         job.close()

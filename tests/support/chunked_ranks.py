@@ -449,7 +449,7 @@ def killed(rank: int, size: int, folder: Path) -> dict[str, Any]:
     beside = DistributedDataParallel(whole)
     optimizer: Any = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model, optimizer = schedule(
-        model, optimizer, "centauri", recorded=3, shard=True, ahead=0, timeout_s=20, budget=20, most_pieces=2
+        model, optimizer, "centauri", recorded=3, shard=True, ahead=0, timeout_s=120, budget=20, most_pieces=2
     )
     mine = slice(rank * ROWS, (rank + 1) * ROWS)
     try:

@@ -18,7 +18,7 @@ import torch
 
 __all__ = ["Event", "NcclWorld", "Stream", "SymmetricWorld", "patch_cuda"]
 
-_PATIENCE_S = 20.0
+_PATIENCE_S = 120.0
 
 
 class Event:

@@ -422,7 +422,7 @@ def killed(rank: int, size: int, folder: Path, alone: dict[str, nn.Module]) -> d
     del folder, alone
     model = Stack(experts=4, top=2)
     _, optimizer = schedule(
-        model, OPTIMIZERS["sgd"](model.parameters()), "lina", network=NETWORK, token_pieces=2, timeout_s=20
+        model, OPTIMIZERS["sgd"](model.parameters()), "lina", network=NETWORK, token_pieces=2, timeout_s=120
     )
     step = 0
     try:

@@ -350,7 +350,7 @@ def killed(rank: int, size: int, folder: Path) -> dict[str, Any]:
     mine = slice(rank * ROWS, (rank + 1) * ROWS)
     model = chain()
     _, optimizer = schedule(
-        model, OPTIMIZERS["sgd"](model.parameters()), "bytescheduler", network=NETWORK, timeout_s=20
+        model, OPTIMIZERS["sgd"](model.parameters()), "bytescheduler", network=NETWORK, timeout_s=120
     )
     try:
         for step in range(STEPS):

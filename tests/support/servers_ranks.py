@@ -187,7 +187,7 @@ def until_lost(rank: int, size: int, addresses: list[str], lose: Any) -> str:
     model = chain()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     try:
-        schedule(model, optimizer, "p3", servers=addresses, network=NETWORK, timeout_s=20)
+        schedule(model, optimizer, "p3", servers=addresses, network=NETWORK, timeout_s=120)
         for step in range(200):
             optimizer.zero_grad()
             if step == 8:
@@ -222,7 +222,7 @@ def killed(rank: int, size: int, folder: Path) -> dict[str, Any]:
             addresses[:1],
             lambda: os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else None,
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         said = files[0].with_suffix(".said")
         while time.monotonic() < deadline and (not said.exists() or "worker 1" not in said.read_text()):
             time.sleep(0.05)

@@ -274,7 +274,7 @@ def killed(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """Rank 1 dies in mid-training."""
     del folder
     own = pipeline(
-        layers(3), sgd, nn.functional.mse_loss, "1f1b", micro_batches=2, replicas=size // 3, timeout_s=20
+        layers(3), sgd, nn.functional.mse_loss, "1f1b", micro_batches=2, replicas=size // 3, timeout_s=120
     )
     try:
         for step in range(STEPS):

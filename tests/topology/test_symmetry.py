@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from dataclasses import replace
 from fractions import Fraction
 
@@ -138,15 +137,13 @@ def test_tori_of_unequal_rates_are_transitive(dims, rates):
     assert symmetry.order == topology.num_ranks
 
 
-def test_a_slow_nic_leaves_nothing_and_is_seen_at_once():
+def test_a_slow_nic_leaves_nothing():
     topology = resolve("dgx-a100", boxes=128, options={})
     links = topology.links()
     slow = next(i for i, link in enumerate(links) if link.dst.startswith("rail"))
     links[slow] = Link(src=links[slow].src, dst=links[slow].dst, gb_per_s=Fraction(7), duplex=False)
     damaged = Topology.of("damaged", topology.nodes(), links)
-    begin = time.perf_counter()
     symmetry = find_symmetry(damaged)
-    assert time.perf_counter() - begin < 5
     check_symmetry(damaged, symmetry)
     assert symmetry.orders == ()
     assert symmetry.num_link_orbits == damaged.num_links
@@ -281,16 +278,11 @@ def test_fixed_points_among_ranks_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("build", "seconds"),
-    [
-        (lambda: resolve("dgx-a100", boxes=2048, options={}), 10),
-        (lambda: grid((32, 32, 16), (1, 1, 1)), 10),
-    ],
+    "build",
+    [lambda: resolve("dgx-a100", boxes=2048, options={}), lambda: grid((32, 32, 16), (1, 1, 1))],
 )
-def test_sixteen_thousand_ranks_take_seconds(build, seconds):
+def test_sixteen_thousand_ranks(build):
     topology = build()
-    begin = time.perf_counter()
     symmetry = find_symmetry(topology)
-    assert time.perf_counter() - begin < seconds
     check_symmetry(topology, symmetry)
     assert symmetry.order == topology.num_ranks == 16384

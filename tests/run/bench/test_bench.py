@@ -37,7 +37,7 @@ def rows_of(ranks: int, collective: Collective, tmp_path: object, **options: obj
                 sizes=sizes,  # type: ignore[arg-type]
                 rounds=2,
                 warmup=1,
-                timeout_s=20,
+                timeout_s=300,
                 cache_dir=str(tmp_path),
                 **options,  # type: ignore[arg-type]
             )

@@ -86,7 +86,7 @@ def test_ranks_see_themselves_and_only_the_lab(ring: Lab) -> None:
     script = (
         "echo $RANK of $WORLD_SIZE $MASTER_ADDR $COPPICE_TOPOLOGY; ls /sys/class/net | tr '\\n' ' '; echo"
     )
-    launch_ranks(ring, ["sh", "-c", script], out=out, timeout_s=30)
+    launch_ranks(ring, ["sh", "-c", script], out=out, timeout_s=300)
     lines = out.getvalue().splitlines()
     assert f"0 of 3 {ring.blueprint.identity[0]} {ring.topology_file}" in lines
     assert any(line.startswith("[2] 2 of 3 ") for line in lines)
@@ -109,11 +109,11 @@ def test_the_time_runs_out(ring: Lab) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_runs_on_after_the_command_ends(ring: Lab, how: signal.Signals) -> None:
-    command = [sys.executable, "-m", "coppice", "lab", "run", "--name", NAME, "--", "sleep", "60"]
+    command = [sys.executable, "-m", "coppice", "lab", "run", "--name", NAME, "--", "sleep", "600"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     wait_until(lambda: len(running(ring)) >= 3)
     process.send_signal(how)
-    process.communicate(timeout=20)
+    process.communicate(timeout=300)
     wait_until(lambda: not running(ring))
 
 
@@ -198,7 +198,7 @@ def running(lab: Lab) -> list[str]:
 
 
 def wait_until(condition: object) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 120
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.05)

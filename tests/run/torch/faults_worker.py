@@ -14,14 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from worker import FOLDER, MODES, RANK, RANKS, tell, world, write_ring
+from worker import FOLDER, MODES, PATIENCE_S, RANK, RANKS, note, tell, until_others_have, world, write_ring
 
 import coppice.version
 
 MODE = sys.argv[4]
 OPTIONS = MODES[MODE]
 TIMEOUT_S = 2.0  # where it has to pass
-PATIENCE_S = 600.0  # where it must not
 
 
 def attempt(action: Callable[[], Any]) -> dict[str, Any]:
@@ -82,14 +81,6 @@ def hurry(group: Any) -> None:
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT_S), group)
 
 
-def until_others_have(failed: str) -> None:
-    """What a rank does that hangs: nothing, until all others have noticed."""
-    files = [FOLDER / f"{failed}-{rank}" for rank in range(RANKS) if rank != RANK]
-    end = time.monotonic() + PATIENCE_S
-    while not all(file.exists() for file in files) and time.monotonic() < end:
-        time.sleep(0.01)
-
-
 def hanging(name: str, options: Any) -> dict[str, Any]:
     """What every rank gets while rank 1 hangs, and rank 1 thereafter."""
     with world(MODE, name=name, timeout_s=PATIENCE_S, options=options) as group:
@@ -99,7 +90,7 @@ def hanging(name: str, options: Any) -> dict[str, Any]:
             until_others_have(name)
         found = attempt(reduce)
         found["later"] = attempt(reduce)["kinds"]
-        (FOLDER / f"{name}-{RANK}").touch()
+        note(name)
         until_others_have(name)  # nobody leaves before: a rank that is gone is another fault
     return found
 

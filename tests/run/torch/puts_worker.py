@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import api_worker
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from worker import FOLDER, MODES, RANK, RANKS, tell, world, write_ring
+from worker import FOLDER, MODES, PATIENCE_S, RANK, RANKS, note, tell, until_others_have, world, write_ring
 
 from coppice.collectives import Collective
 from coppice.run.choices import AlgorithmRule, AlgorithmRules, encode_rules
@@ -164,17 +165,21 @@ def graphs(outcome: dict[str, Any]) -> None:
 
 def faults(outcome: dict[str, Any]) -> None:
     """A rank that hangs, one that aborts, and one that is killed while others are in a backward pass."""
-    with world("puts", name="hang", timeout_s=1.0):
+    with world("puts", name="hang", timeout_s=PATIENCE_S) as group:
         reduce()
-        time.sleep(2.5 if RANK == 1 else 0)
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
+        if RANK == 1:
+            until_others_have("hang")
         outcome["hang"] = attempt(reduce)
         outcome["after hang"] = attempt(reduce)
-    with world("puts", name="abort", timeout_s=60) as group:
+        note("hang")
+        until_others_have("hang")  # nobody leaves before: a rank that is gone is another fault
+    with world("puts", name="abort", timeout_s=PATIENCE_S) as group:
         reduce()
         if RANK == 1:
             group.abort()
         outcome["abort"] = attempt(reduce)
-    with world("puts", name="killed", timeout_s=60):
+    with world("puts", name="killed", timeout_s=PATIENCE_S):
         network = DistributedDataParallel(nn.Linear(8, 8))
         network(torch.ones(8)).sum().backward()
         if RANK == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch.distributed as dist
 import coppice.torch
 
 RANK, RANKS, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+PATIENCE_S = 600.0  # where nothing should have to be waited for so long
 MODES = {
     "gloo": None,
     "shm": coppice.torch.Options(engine="shm"),
@@ -42,6 +44,19 @@ def world(mode: str, *, name: str = "", timeout_s: float = 60, options: Any = No
         yield dist.group.WORLD
     finally:
         dist.destroy_process_group()
+
+
+def note(name: str) -> None:
+    """Say that this rank is done with something, for :func:`until_others_have`."""
+    (FOLDER / f"{name}-{RANK}").touch()
+
+
+def until_others_have(name: str) -> None:
+    """Wait until all other ranks are done with something: a rank that hangs does nothing before."""
+    files = [FOLDER / f"{name}-{rank}" for rank in range(RANKS) if rank != RANK]
+    end = time.monotonic() + PATIENCE_S
+    while not all(file.exists() for file in files) and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def write_ring() -> None:

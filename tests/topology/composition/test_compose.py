@@ -368,12 +368,7 @@ def test_many_damaged_cluster_files_are_read_or_refused(tmp_path: Path) -> None:
     survive(10_000, tmp_path)
 
 
-def test_large_clusters_are_built_fast() -> None:
-    import time
-
-    begin = time.perf_counter()
+def test_large_clusters_are_built() -> None:
     topology = preset("dgx-a100", boxes=2048)
-    seconds = time.perf_counter() - begin
     assert topology.num_ranks == 16_384
     assert int(np.bincount(topology.host[topology.rank_nodes]).min()) == 8
-    assert seconds < 10

@@ -25,7 +25,7 @@ def main() -> None:
     where = world.bcast(tempfile.mkdtemp() if rank == 0 else None)
     topology = preset("ring", gpus=ranks) if ranks > 1 else preset("star", gpus=1)
     checked = 0
-    with Communicator(MpiEngine(), topology, cache_dir=where, pieces=3, timeout_s=30) as group:
+    with Communicator(MpiEngine(), topology, cache_dir=where, pieces=3, timeout_s=300) as group:
         choose = random.Random(5)
         for number, count in enumerate(COUNTS):
             for kind in TYPES:

@@ -20,10 +20,10 @@ def main(fault: str) -> None:
     rank = world.Get_rank()
     where = world.bcast(tempfile.mkdtemp() if rank == 0 else None)
     group = Communicator(
-        MpiEngine(exchange_timeout_s=20),
+        MpiEngine(exchange_timeout_s=300),
         preset("ring", gpus=world.Get_size()),
         cache_dir=where,
-        timeout_s=5.0 if fault == "hang" else 30.0,
+        timeout_s=5.0 if fault == "hang" else 300.0,
         check_every_call=fault in ("size", "type"),
     )
     data = np.ones(50_000, dtype=np.float32)

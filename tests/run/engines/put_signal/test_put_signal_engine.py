@@ -125,7 +125,7 @@ def test_the_twin_catches_a_landing_buffer_that_is_used_too_early() -> None:
             given = np.arange(program.num_chunks) * (engine.rank + 1 + turn)
             wanted = np.arange(program.num_chunks) * (10 + 4 * turn)
             found = np.zeros_like(given)
-            engine.run_program(program, given, found, count=len(given), dtype=DataType.INT64, timeout_s=30)
+            engine.run_program(program, given, found, count=len(given), dtype=DataType.INT64, timeout_s=300)
             wrong |= engine.rank == program.root and not (found == wanted).all()
         return wrong
 

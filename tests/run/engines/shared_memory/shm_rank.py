@@ -43,7 +43,7 @@ def deed(engine: ShmEngine, what: str) -> None:
         if wrong:
             raise SystemExit(f"{wrong} wrong results")
         return
-    all_reduce(len(data), 60)
+    all_reduce(len(data), 900)
     if name == "die" and rank == last:
         # At a random moment of a stream of collectives.
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -56,13 +56,13 @@ def deed(engine: ShmEngine, what: str) -> None:
     if name == "slow" and rank == last:
         time.sleep(1.0)
     if name == "other" and rank == last:
-        all_reduce(1000, 60)
+        all_reduce(1000, 900)
     if name == "interrupt" and rank == last:
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
     if name == "interrupt" and rank != last:
-        time.sleep(1.0)
-    timeout_s = float(number) if name in ("stop", "slow") else 60.0
+        time.sleep(3.0)
+    timeout_s = float(number) if name in ("stop", "slow") else 900.0
     if name == "die":
         while True:
             all_reduce(len(data), timeout_s)
@@ -75,7 +75,7 @@ def main() -> None:
         engine = ShmEngine.connect(
             rank,
             ranks,
-            directory_exchange(directory, rank, ranks, timeout_s=60),
+            directory_exchange(directory, rank, ranks, timeout_s=300),
             directory=sys.argv[5] if len(sys.argv) > 5 else None,
         )
         print("connected", flush=True)
