@@ -68,7 +68,9 @@ class BoundFigures(Bandwidths):
         if self.switches_could_help:
             name = self.problem.topology.name
             return f"schedules in which only GPUs copy and add: switches of {name} can as well"
-        return "all schedules" if _switches_can(self.problem) else "all schedules: no switch copies or adds"
+        if _switches_can(self.problem):
+            return "all schedules"
+        return "all schedules: no switch copies or adds"
 
     @property
     def exact_with_trees(self) -> bool:
