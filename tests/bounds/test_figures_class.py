@@ -42,7 +42,7 @@ def test_the_bound_with_switches_says_so() -> None:
     [
         ("dgx-a100", Collective.ALL_REDUCE, "all schedules: no switch copies or adds"),
         ("dgx-h100", Collective.ALL_GATHER, "all schedules"),  # a switch that copies gains nothing there
-        ("dgx-h100", Collective.ALL_TO_ALL, "all schedules: no switch copies or adds"),
+        ("dgx-h100", Collective.ALL_TO_ALL, "all schedules: nothing is copied or added"),
     ],
 )
 def test_one_bound_where_switches_gain_nothing(name: str, collective: Collective, holds: str) -> None:

@@ -54,6 +54,10 @@ def test_only_all_reduces_are_modelled() -> None:
         compare(preset("star"), "broadcast", sizes=[1024], systems=["sharp"], jobs=1)
     with pytest.raises(InputError, match="expected a system that aggregates, "):
         compare(preset("star"), "all_reduce", sizes=[1024], systems=["sherp"], jobs=1)
+    with pytest.raises(
+        InputError, match="found 'ring': hosts carry out ring by themselves: `coppice compare`"
+    ):
+        compare(preset("star"), "all_reduce", sizes=[1024], systems=["ring"], jobs=1)
 
 
 def test_the_command_prints_them_with_model_and_bound(tmp_path: Path) -> None:

@@ -114,6 +114,12 @@ CHECKS: list[Check] = [
     ),
     Check(
         _ABOVE,
+        "a ring, which no switch carries out, is named with what simulates it",
+        "coppice switch model nvls,ring --topology dgx-h100 --size 1G",
+        lambda answer: answer.status == 2 and "`coppice compare` simulates it" in answer.text,
+    ),
+    Check(
+        _ABOVE,
         "NCCL's pick is measured by others of its class",
         "coppice compare dgx-h100 -c all_reduce --sizes 1G --all",
         lambda answer: (

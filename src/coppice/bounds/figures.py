@@ -70,6 +70,8 @@ class BoundFigures(Bandwidths):
             return f"schedules in which only GPUs copy and add: switches of {name} can as well"
         if _switches_can(self.problem):
             return "all schedules"
+        if not self.problem.collective.made_of_trees:
+            return "all schedules: nothing is copied or added"
         return "all schedules: no switch copies or adds"
 
     @property

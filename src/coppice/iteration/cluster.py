@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
+from coppice.bounds import Problem, bound
+from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.iteration.devices import CALIBRATIONS, DEVICES, KERNELS, Calibration, Device
 from coppice.iteration.estimate import Cluster
 from coppice.iteration.measured.table import DeviceTable
 from coppice.text import suggestion
-from coppice.topology.model import Topology
+from coppice.topology.model import Link, Node, NodeKind, Topology
 
 __all__ = ["CONSTANTS", "box_of", "cluster_of", "device_in"]
 
@@ -115,6 +119,39 @@ def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> C
     return _cluster(topology, DEVICES[name], CALIBRATIONS[CONSTANTS.get(name, name)], table)
 
 
+def _let_through(topology: Topology) -> float:
+    """Bytes a second that the network lets from any set of boxes to the others: every ring leaves it and comes back."""
+    boxes = sorted(set(topology.host[topology.rank_nodes].tolist()))
+    place = {host: str(number) for number, host in enumerate(boxes)}
+    ends = [place.get(int(topology.host[v]), name) for v, name in enumerate(topology.node_ids)]
+    nodes = [Node(id=name) for name in place.values()]
+    nodes += [
+        Node(id=name, kind=NodeKind.SWITCH) for name in dict.fromkeys(ends) if name not in place.values()
+    ]
+    links = [
+        Link(src=ends[a], dst=ends[b], gb_per_s=Fraction(units, topology.denominator), duplex=False)
+        for a, b, units in zip(
+            topology.src.tolist(), topology.dst.tolist(), topology.capacity.tolist(), strict=True
+        )
+        if ends[a] != ends[b]
+    ]
+    network = Topology.of(topology.name, nodes, links)
+    ways = (Collective.BROADCAST, Collective.REDUCE)
+    return min(float(bound(Problem(network, way, root=0)).algbw_gb_per_s) * 1e9 for way in ways)
+
+
+def _no_more_than(rate: float, most: float, whose: str, where: str) -> float:
+    """A rate that calibrated rings reckon with, and not more than the topology lets through, which is said."""
+    if rate <= most * (1 + 1e-9):
+        return rate
+    warnings.warn(
+        f"{whose} send {rate / 1e9:.6g} GB/s and the network lets {most / 1e9:.6g} GB/s through {where}: calibrated "
+        "rings are reckoned with the latter (`collectives=nccl` simulates them).",
+        stacklevel=4,
+    )
+    return most
+
+
 def _cluster(
     topology: Topology, sheet: Device, calibration: Calibration, table: DeviceTable | None
 ) -> Cluster:
@@ -131,6 +168,10 @@ def _cluster(
     # What GPUs send to NICs of their box leaves it, as much as these carry.
     relayed = float(rates[leaves & ~from_gpu].sum())
     links = (float(rates[from_gpu & (from_host == to_host)].sum()) - relayed) / len(ranks)
+    if len(boxes[0]) > 1:
+        nics = _no_more_than(
+            nics, _let_through(topology), f"the NICs of a box of {topology.name}", "between boxes"
+        )
     own = Device(
         name=sheet.name,
         flops=sheet.flops,

@@ -61,7 +61,10 @@ def named_system(name: str, known: Iterable[str] = SYSTEMS) -> str:
     plain = name.strip().lower().replace("_", "-")
     if plain in known:
         return plain
-    msg = f"expected a system that aggregates, found {name!r}: {suggestion(plain, known)}"
+    hint = suggestion(plain, known)
+    if plain in YARDSTICKS:  # on a cluster these are schedules like others
+        hint = f"hosts carry out {plain} by themselves: `coppice compare` simulates it on a topology."
+    msg = f"expected a system that aggregates, found {name!r}: {hint}"
     raise InputError(msg)
 
 
