@@ -7,11 +7,15 @@ from itertools import product
 
 import pytest
 
+from coppice.bounds import bound
 from coppice.errors import InputError
-from coppice.iteration.cluster import cluster_of, device_in
+from coppice.iteration.cluster import box_of, cluster_of, constants_borrowed, device_in
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import Cluster, LayerWork, estimate, gathering_seconds, hop_seconds
 from coppice.iteration.framework import DEEPSPEED_2021, NANOTRON
+from coppice.iteration.job.file import parse_job_record
+from coppice.iteration.job.job import job_of
+from coppice.iteration.job.paced import simulated_job
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS, model_named
 from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
@@ -213,3 +217,71 @@ def test_zero_1_by_tensors_waits_for_each() -> None:
     hops = 2 * 63 * A100.calibration.far_seconds
     volume = buckets - hops
     assert tensors == pytest.approx(2 * volume + 12 * 96 * hops)
+
+
+@pytest.mark.parametrize(
+    ("name", "boxes"),
+    [
+        ("dgx-1v", 1),
+        ("dgx-1v", 2),
+        ("dgx-a100", 2),
+        ("dgx-h100", 2),
+        ("mi300x", 1),
+        ("mi300x", 2),
+        ("gb200-nvl72", 2),
+    ],
+)
+def test_no_collective_of_a_job_is_faster_than_the_bound_of_its_group(name: str, boxes: int) -> None:
+    """All groups of some ranks at a stride: no ring beats what links of a rank to its group and beyond boxes carry."""
+    topology = preset(name, boxes=boxes)
+    cluster, size = cluster_of(topology), 1e9
+    whole = float(bound(topology, "all_reduce").algbw_gb_per_s) * 1e9
+    assert cluster.ring_seconds(size, topology.num_ranks, 1) >= size / whole
+    rates = topology.capacity / topology.denominator * 1e9
+    box = cluster.device.box
+    for stride in (each for each in range(1, box + 1) if box % each == 0):
+        for ranks in (each for each in range(2, box // stride + 1) if box // stride % each == 0):
+            members = [number * stride for number in range(ranks)]
+            own = {topology.rank_nodes[number] for number in members}
+            leaving = [
+                sum(
+                    rate
+                    for rate, src, dst in zip(rates, topology.src, topology.dst, strict=True)
+                    if src == node and (topology.rank[dst] < 0 or dst in own)
+                )
+                for node in own
+            ]
+            most = min(leaving)
+            if most == 0:
+                continue  # no path but through other GPUs
+            assert cluster.ring_seconds(size, ranks, stride) >= 2 * (ranks - 1) / ranks * size / most
+            assert cluster.exchange_seconds(size, ranks, stride) >= (ranks - 1) / ranks * size / most
+            assert ranks > 2 or cluster.send_seconds(size, stride) >= size / most
+
+
+@pytest.mark.parametrize(("overlap", "shard"), [("none", "none"), ("megatron", "zero1"), ("fsdp", "fsdp")])
+def test_sums_of_gradients_of_an_iteration_are_no_faster_than_the_bound(overlap: str, shard: str) -> None:
+    """What nothing hides is part of the iteration: replicas on all GPUs sum no faster than the whole cluster can."""
+    text = f"""
+    model.name = "gpt-1.7b"
+    cluster = {{topology = "dgx-a100", boxes = 2}}
+    layout = {{micro_batch = 1, shard = "{shard}"}}
+    run.overlap = "{overlap}"
+    """
+    job = job_of(parse_job_record(text, where="job.toml"))
+    found = simulated_job(job)
+    least = (
+        2
+        * job.model.parameters
+        / (float(bound(preset("dgx-a100", boxes=2), "all_reduce").algbw_gb_per_s) * 1e9)
+    )
+    assert found.seconds >= least
+    if overlap == "none":
+        assert found.parts["gradients"] >= least
+
+
+def test_constants_of_another_gpu_are_told() -> None:
+    assert {name for name in DEVICES if constants_borrowed(box_of(name))} == {
+        *("A100", "H200", "B200", "GB200", "GB300", "MI250X", "MI300X"),
+    }
+    assert "B200 are those fitted to H100" in constants_borrowed(box_of("B200"))

@@ -17,7 +17,7 @@ from coppice.iteration.measured.table import DeviceTable
 from coppice.text import suggestion
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
-__all__ = ["CONSTANTS", "box_of", "cluster_of", "device_in"]
+__all__ = ["CONSTANTS", "box_of", "cluster_of", "constants_borrowed", "device_in"]
 
 _NAMED = {
     "gb300": "GB300",
@@ -32,7 +32,6 @@ _NAMED = {
     "mi250x": "MI250X",
 }
 CONSTANTS = {
-    "V100": "A100-80G",
     "A100": "A100-80G",
     "H200": "H100",
     "B200": "H100",
@@ -42,6 +41,26 @@ CONSTANTS = {
     "MI300X": "H100",
 }
 """Whose constants a device takes that has none of its own."""
+
+
+def constants_borrowed(cluster: Cluster) -> str:
+    """What the constants of a cluster's GPUs were fitted to, in words; empty: to these.
+
+    Examples:
+        >>> constants_borrowed(box_of("B200"))
+        'constants of B200 are those fitted to H100: none are fitted to it, so times of another chip may be far off'
+        >>> constants_borrowed(box_of("H100"))
+        ''
+    """
+    name = cluster.device.name
+    measured = cluster.table is not None
+    if name in CONSTANTS:
+        what = f"constants {'of collectives ' if measured else ''}of {name} are those fitted to {CONSTANTS[name]}"
+    elif name not in CALIBRATIONS:
+        what = f"constants of collectives of {name} are general ones"
+    else:
+        return ""
+    return f"{what}: none are fitted to it, so times of another chip may be far off"
 
 
 def device_in(name: str) -> str | None:
@@ -188,4 +207,31 @@ def _cluster(
         calibration=calibration,
         table=table,
         shares_nics=0 < int(leaves.sum()) < len(ranks),
+        apart=_apart(topology, own.box),
     )
+
+
+def _apart(topology: Topology, box: int) -> tuple[tuple[tuple[int, int], float], ...]:
+    """What a GPU sends directly to GPUs of its box outside of its group, at most, by ranks and stride of groups.
+
+    A group whose members have no path to each other but through other GPUs counts as one with all links.
+    """
+    src, dst = topology.rank[topology.src], topology.rank[topology.dst]
+    direct = (src >= 0) & (dst >= 0) & (src // box == dst // box)
+    if not direct.any():
+        return ()
+    rates = topology.capacity / topology.denominator * 1e9
+    degrees = [each for each in range(1, box + 1) if box % each == 0]
+    found: dict[tuple[int, int], float] = {}
+    for stride in degrees:
+        for ranks in (each for each in degrees if each > 1 and each * stride <= box):
+            group = (
+                np.arange(topology.num_ranks) // (stride * ranks) * stride
+                + np.arange(topology.num_ranks) % stride
+            )
+            out = np.zeros((2, topology.num_ranks))
+            for row, chosen in enumerate((direct, direct & (group[src] != group[dst]))):
+                np.add.at(out[row], src[chosen], rates[chosen])
+            if (out[1] < out[0]).all() and out[1].any():
+                found[ranks, stride] = float(out[1].max())
+    return tuple(found.items())

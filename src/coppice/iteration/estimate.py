@@ -59,6 +59,7 @@ class Cluster:
         precision: How much faster than with 16 bits matrix products are in the precision of the job.
         table: What such a GPU reached when it was measured, which takes the place of constants of the calibration.
         shares_nics: A box has fewer NICs than GPUs.
+        apart: What a GPU sends directly to GPUs outside of its group in a box, by ranks and stride of the group.
         costs: Where the times of collectives come from; None: rings by formula and calibration.
     """
 
@@ -68,6 +69,7 @@ class Cluster:
     precision: float = 1.0
     table: DeviceTable | None = None
     shares_nics: bool = False
+    apart: tuple[tuple[tuple[int, int], float], ...] = ()
     costs: CollectiveCosts | None = None
 
     @property
@@ -102,6 +104,11 @@ class Cluster:
             return self.table.memory_rate
         return self.device.memory_bytes_per_second * self.calibration.memory_share
 
+    def near_rate(self, ranks: int, stride: int) -> float:
+        """Bytes per second that a GPU sends to its group in a box: not over links to other GPUs."""
+        own = self.device.link_bytes_per_second - dict(self.apart).get((ranks, stride), 0.0)
+        return own * self.calibration.near_share
+
     def ring_seconds(
         self, size_bytes: float, ranks: int, stride: int, *, rounds: int = 2, share: float = 0.0
     ) -> float:
@@ -123,11 +130,10 @@ class Cluster:
         if self.costs is not None:
             name = "all_reduce" if rounds == 2 else "all_gather"
             return self.costs.cost(name, size_bytes, RankGroup(ranks, stride), gradients=share > 0).seconds
-        constants = self.calibration
-        moved = rounds * (ranks - 1) / ranks * size_bytes
-        hops = rounds * (ranks - 1)
+        constants, hops = self.calibration, rounds * (ranks - 1)
+        moved = hops / ranks * size_bytes
         inside = min(ranks, max(1, self.device.box // stride))
-        near = moved / (self.device.link_bytes_per_second * constants.near_share)
+        near = moved / self.near_rate(inside, stride)
         if inside == ranks:
             return constants.near_seconds + near
         groups = self.device.box / inside
@@ -167,13 +173,12 @@ class Cluster:
             return self.costs.cost("all_to_all", size_bytes, RankGroup(ranks, stride)).seconds
         constants = self.calibration
         inside = min(ranks, max(1, self.device.box // stride))
-        near = size_bytes * (inside - 1) / ranks / (self.device.link_bytes_per_second * constants.near_share)
-        waits = constants.near_seconds
+        near = size_bytes * (inside - 1) / ranks / self.near_rate(inside, stride)
         if inside == ranks:
-            return waits + near
+            return constants.near_seconds + near
         far = size_bytes * (ranks - inside) / ranks * self.device.box
         far /= self.nic_bytes_per_second * constants.far_share
-        return waits + constants.far_seconds * (ranks - inside) + max(near, far)
+        return constants.near_seconds + constants.far_seconds * (ranks - inside) + max(near, far)
 
     def send_seconds(self, size_bytes: float, stride: int) -> float:
         """Seconds in which every GPU sends so many bytes to one at a distance."""
@@ -181,9 +186,7 @@ class Cluster:
             return self.costs.cost("send", size_bytes, RankGroup(2, stride)).seconds
         constants = self.calibration
         if stride < self.device.box:
-            return constants.near_seconds + size_bytes / (
-                self.device.link_bytes_per_second * constants.near_share
-            )
+            return constants.near_seconds + size_bytes / self.near_rate(2, stride)
         rate = self.nic_bytes_per_second * constants.far_share / self.device.box
         return constants.near_seconds + constants.far_seconds + size_bytes / rate
 

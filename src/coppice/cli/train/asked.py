@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import load_topology, parse_settings
+from coppice.cli.output.render import print_note
 from coppice.errors import InputError
 from coppice.text import suggestion
 
@@ -27,6 +28,7 @@ __all__ = [
     "asked_record",
     "load_of_job",
     "parse_degrees",
+    "tell_constants",
 ]
 
 JobArgument = Annotated[
@@ -161,7 +163,18 @@ def asked_job(
         rates=rates,
         settings=settings,
     )
-    return job_of(record, folder=folder, loaded=load_of_job)
+    found = job_of(record, folder=folder, loaded=load_of_job)
+    tell_constants(found)
+    return found
+
+
+def tell_constants(job: TrainingJob) -> None:
+    """Say on standard error which GPUs have constants that were fitted to another one."""
+    from coppice.iteration.cluster import constants_borrowed
+
+    told = (constants_borrowed(each.cluster) for each in job.machines.kinds)
+    for words in dict.fromkeys(filter(None, told)):
+        print_note(f"note: {words}.")
 
 
 def load_of_job(

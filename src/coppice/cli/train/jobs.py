@@ -9,7 +9,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json
-from coppice.cli.train.asked import load_of_job
+from coppice.cli.train.asked import load_of_job, tell_constants
 from coppice.errors import InputError
 
 __all__ = ["job"]
@@ -45,6 +45,7 @@ def job(
         raise InputError(msg)
     record = read_job_record(file)
     found = job_of(record, folder=Path(file).parent, loaded=load_of_job)
+    tell_constants(found)
     if as_json:
         print_json(msgspec.to_builtins(record))
         return
