@@ -403,7 +403,17 @@ def test_exported_plans_say_where_the_library_reads_them(tmp_path: Path) -> None
 def test_every_rule_is_tested() -> None:
     ids = [rule.id for rule in rules_for("mscclpp")]
     assert ids == sorted(set(ids))
-    assert {rule for rule, *_ in PAIR} | {rule for rule, *_ in PRELOADED} == set(ids)
+    assert {rule for rule, *_ in PAIR} | {rule for rule, *_ in PRELOADED} | {"Z09"} == set(ids)
+
+
+def test_ranks_of_the_communicator_are_an_error_without_sizes_too() -> None:
+    text = json.dumps(pair())
+    found = diagnose(text, "mscclpp", ranks=8)
+    assert [each.text for each in found.findings if each.rule == "Z09"] == [
+        "the plan is for 2 ranks, the communicator has 8"
+    ]
+    assert not found.loads
+    assert not [each for each in diagnose(text, "mscclpp", ranks=2).findings if each.rule == "Z09"]
 
 
 @pytest.mark.parametrize("make", SAMPLES)
@@ -440,11 +450,15 @@ def test_sizes() -> None:
     assert reasons[2**33] == f"offsets above {LARGE} bytes do not fit into 32 bits"
     (reason,) = dict(examined(pair, same, ranks=8, sizes=(32,)).sizes).values()
     assert reason == "the plan is for 2 ranks, not 8"
-    unused = examined(pair, same, ranks=8, sizes=(32,))
+    other = examined(pair, same, ranks=8, sizes=(32,))
+    assert not other.loads
+    with pytest.raises(CheckError, match="the plan is for 2 ranks, the communicator has 8"):
+        other.require_ok()
+    unused = examined(pair, change, ranks=2, sizes=(32,))
     assert unused.loads
     assert not unused.ok
     with pytest.raises(
-        CheckError, match=r"would not use plan\.json at 1 of 1 sizes: at 32 bytes the plan is for 2"
+        CheckError, match=r"would not use plan\.json at 1 of 1 sizes: at 32 bytes min_message_size is 64"
     ):
         unused.require_ok()
     with pytest.raises(InputError, match="expected sizes of 0 bytes or more"):

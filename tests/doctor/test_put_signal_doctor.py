@@ -196,6 +196,9 @@ def test_what_is_not_known_is_not_decided(tmp_path: Any) -> None:
 def test_rccl_is_called_by_its_name(tmp_path: Any) -> None:
     found = examined(same, {**GOOD, "version": "rccl-2.29.1"}, tmp_path)
     assert found.lines()[0].endswith(" for RCCL 2.29.1: it will NOT work")
+    old = examined(same, {**GOOD, "version": "rccl-2.27.7"}, tmp_path)
+    assert [each.fix for each in old.findings if each.rule == "V01"] == ["take RCCL 2.30.7 or later"]
+    assert not any("NCCL 2" in each.fix.replace("RCCL 2", "") for each in old.findings)
 
 
 def test_more_connections_than_cuda_takes_are_not_asked_for() -> None:

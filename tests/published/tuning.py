@@ -46,6 +46,33 @@ CHECKS: list[Check] = [
         _has("no errors", "2 hosts have 243 of the 256 elements", status=0),
     ),
     Check(
+        "10-lstopo-xml",
+        "the doctor names the kind of file and what is wanted",
+        "coppice doctor topology.xml --target nccl-topo",
+        _has("lstopo (hwloc)", "NCCL_TOPO_DUMP_FILE", status=2),
+    ),
+    Check(
+        "running",
+        "RCCL with LL: a send that others wait for may still read what they write",
+        "coppice verify msccl_xml/mi.xml",
+        _has("FAILED", "counts as done before all its threads have read", status=1),
+    ),
+    Check(
+        "running",
+        "the doctor says the same for RCCL",
+        "coppice doctor msccl_xml/ll.xml --target rccl",
+        _has("H04", "it will NOT work", status=1),
+    ),
+    Check(
+        "running",
+        "an export of that plan waits for something else",
+        (
+            "coppice export msccl_xml/plan.json --to msccl-xml --target rccl --protocol LL -o again.xml",
+            "coppice verify again.xml",
+        ),
+        _has("verified", status=0),
+    ),
+    Check(
         "27-rccl-tuner-tables",
         "which line holds for 2 x 8 and 4 x 8, nothing for one node and beyond 16 GiB, the dialect",
         f"{_RCCL_TABLE}=rccl-builtin --option shapes=2x16,4x32,1x8 --size 1K:32G",

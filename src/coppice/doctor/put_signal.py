@@ -62,6 +62,11 @@ class PutSignalJob(Subject):
         """Version of the library; only for rules that need it."""
         return self.given.known_version or ()
 
+    @property
+    def library(self) -> str:
+        """Name of the library, whose versions are numbered alike."""
+        return "RCCL" if self.given.rccl else "NCCL"
+
     @cached_property
     def form(self) -> tuple[str, ...]:
         """Faults of form."""
@@ -92,7 +97,7 @@ def _before(job: PutSignalJob, *version: int) -> bool:
 @RULES.rule("V01", ERROR, "one-sided calls since 2.29.2", "there is no such function", needs=_VERSION)
 def _has_calls(job: PutSignalJob) -> Iterator[Complaint]:
     if _before(job, 2, 29, 2):
-        yield 0, "the library has no puts and signals", "take NCCL 2.30.7 or later"
+        yield 0, "the library has no puts and signals", f"take {job.library} 2.30.7 or later"
 
 
 @RULES.rule("V02", ERROR, "one signal and context until 2.31.2", "the call is refused", needs=_VERSION)
@@ -100,7 +105,7 @@ def _indices(job: PutSignalJob) -> Iterator[Complaint]:
     signal, context = int(job.program.signal.max(initial=0)), int(job.program.context.max(initial=0))
     if (signal or context) and _before(job, 2, 31, 2):
         text = f"it uses signal indices up to {signal} and contexts up to {context}, and only 0 is taken"
-        yield 0, text, "export with `signals=1`, or take NCCL 2.31.2"
+        yield 0, text, f"export with `signals=1`, or take {job.library} 2.31.2"
     elif signal or context:
         yield (
             NOTE,
@@ -113,7 +118,11 @@ def _indices(job: PutSignalJob) -> Iterator[Complaint]:
 @RULES.rule("V03", ERROR, "graphs since 2.30.3", "capturing fails", needs=_VERSION)
 def _capture(job: PutSignalJob) -> Iterator[Complaint]:
     if job.content.setup.capture and _before(job, 2, 30, 3):
-        yield 0, "it is to be captured as a graph", "set capture to false in $.setup, or take NCCL 2.30.3"
+        yield (
+            0,
+            "it is to be captured as a graph",
+            f"set capture to false in $.setup, or take {job.library} 2.30.3",
+        )
 
 
 @RULES.rule(
@@ -136,7 +145,11 @@ def _in_flight(job: PutSignalJob) -> Iterator[Complaint]:
         text = (
             f"{program.place(int(program.call_start[call]))} begins {count[at]} to rank {peer} in one group"
         )
-        yield 0, text, "export with `graphs=yes`, which puts one after the other, or take NCCL 2.30.7"
+        yield (
+            0,
+            text,
+            f"export with `graphs=yes`, which puts one after the other, or take {job.library} 2.30.7",
+        )
 
 
 @RULES.rule("V05", WARNING, "waves of copies since 2.30.7", "each put is a copy of its own", needs=_VERSION)
@@ -145,7 +158,7 @@ def _waves(job: PutSignalJob) -> Iterator[Complaint]:
         yield (
             0,
             "the library carries out the puts of a group one after the other",
-            "take NCCL 2.30.7 or later",
+            f"take {job.library} 2.30.7 or later",
         )
 
 
@@ -346,11 +359,11 @@ def diagnose_put_signal(data: bytes, *, file: str, given: Given) -> Diagnosis:
     """
     version = given.known_version
     words = "" if version is None else f" {'.'.join(map(str, version))}"
-    library = "RCCL" if given.rccl else "NCCL"
+    job = PutSignalJob(file=file, content=parse_put_signal(data, file=file), given=given)
     return run(
-        PutSignalJob(file=file, content=parse_put_signal(data, file=file), given=given),
+        job,
         RULES,
         target=TARGET,
-        heading=f"for {library}{words}",
-        runtime=library,
+        heading=f"for {job.library}{words}",
+        runtime=job.library,
     )

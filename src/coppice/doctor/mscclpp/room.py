@@ -286,6 +286,13 @@ def _aligned(plan: MscclppPlan) -> Iterator[Complaint]:
         yield ("buffer_alignment",), text, "write a multiple of 16"
 
 
+@RULES.rule("Z09", ERROR, "ranks of the communicator", "no message uses the plan")
+def _ranks(plan: MscclppPlan) -> Iterator[Complaint]:
+    if plan.ranks is not None and plan.ranks != len(plan.gpus):
+        text = f"the plan is for {len(plan.gpus)} ranks, the communicator has {plan.ranks}"
+        yield ("gpus",), text, f"export a plan for {plan.ranks} ranks"
+
+
 def reason_not_used(plan: MscclppPlan, size: int) -> str | None:
     """Why a message would not use the plan, or None.
 

@@ -34,7 +34,8 @@ def early_sends(program: Program, buffers: Buffers) -> _Bools:
         program: Any program.
         buffers: The runtime.
     """
-    return (program.op == StepOp.SEND) & (program.protocol in buffers.early)
+    early: _Bools = (program.op == StepOp.SEND) & (program.protocol in buffers.early)
+    return early
 
 
 def overwritten_next(program: Program, memory: ProgramMemory, early: _Bools) -> _Bools:
