@@ -35,9 +35,11 @@ def at_least_bound(
         size_bytes: M (see :mod:`coppice.collectives`).
         root: Root rank of a rooted collective.
     """
+    plain = least_us(topology, collective, size_bytes, "", root)
     found = []
     for cell in cells:
-        if cell.time_us is None:
+        # With the help of switches the bound is no higher, and takes longer to compute.
+        if cell.time_us is None or Fraction(cell.time_us) >= plain:
             found.append(cell)
         else:
             found.append(_capped(cell, least_us(topology, collective, size_bytes, cell.algorithm, root)))
