@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -124,3 +125,30 @@ def test_lines_that_look_like_rows_are_counted_where_they_are_not_read() -> None
     assert words.startswith(
         "3 lines look like rows and are not read, such as x:21 ('strange 0 of mine: 8 2 float sum"
     )
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "[New Thread a",
+        "[New Thread 0x7f (LWP 3)]",
+        "#  Rank 0 ",
+        " ",
+        "1 ",
+        "[1]",
+        "> ",
+        "a:",
+        "| ",
+        "\x1b[1m",
+        "17:00:00 ",
+    ],
+)
+def test_long_lines_of_noise_are_read_in_time(noise: str) -> None:
+    """Also where a pattern begins again and again; a minute would be a hang."""
+    text = LOG.replace(
+        "# Out of bounds", f"{noise * 20_000}\n{noise * 20_000}worker-0:1:1 [0] NCCL INFO a\n# Out of bounds"
+    )
+    before = time.monotonic()
+    log = parse_log(text.encode(), file="x", collective=Collective.ALL_REDUCE)
+    assert [row.time_us for row in log.measurements] == TIMES
+    assert time.monotonic() - before < 60

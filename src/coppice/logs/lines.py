@@ -45,6 +45,7 @@ _LONGEST_PREFIX = 200
 _MOST_SHAPES = 16
 _LEAST_LINES = 2
 _MOST_PREFIXES = 6
+_MOST_PARTS = 20
 
 _TIMES = (
     (
@@ -80,7 +81,7 @@ _PROCESS = re.compile(r"(\S+):[0-9]+:[0-9]+ +\[[0-9]+\] NCCL (?:INFO|WARN|TRACE|
 _BEGINS = re.compile(
     r"(?<=[\s0-9\]/A])([A-Za-z][\w.-]*):[0-9]+:[0-9]+ +\[[0-9]+\] NCCL (?:INFO|WARN|TRACE|ERROR)\b"
 )
-_DEBUGGER = re.compile(r"\[(?:New Thread|Thread|Detaching|Attaching|Switching to) [^\]]*\]")
+_DEBUGGER = re.compile(r"\[(?:New Thread|Thread|Detaching|Attaching|Switching to) [^\[\]]{1,200}\]")
 
 
 def is_log(text: str) -> bool:
@@ -159,24 +160,29 @@ def _freed(number: int, line: str, learned: re.Pattern[str] | None) -> LogLine:
 
 
 def _parts(line: LogLine, hosts: set[str], learned: re.Pattern[str] | None) -> Iterator[LogLine]:
-    """A line, apart where another one begins in its middle."""
+    """A line, apart where others begin in its middle."""
     text = line.text
-    inner = _inner(text, hosts)
-    if inner is None:
-        yield line
-        return
-    start, end = inner
-    head = text[:start]
-    for pattern in (_KNOWN_AT_END, _TIME_AT_END):
-        while (match := pattern.search(head)) and match[0]:
-            head = head[: match.start()]
-    if learned is not None and (match := re.search(f"(?:{learned.pattern})$", head)) and match[0].strip():
-        head = head[: match.start()]
-    if head.strip():
-        yield line._replace(text=head, cut=True)
-    yield line._replace(text=text[start:end], cut=False)
-    if text[end:].strip():
-        yield from _parts(line._replace(text=text[end:]), hosts, learned)
+    for _ in range(_MOST_PARTS):
+        inner = _inner(text, hosts)
+        if inner is None:
+            break
+        start, end = inner
+        head = text[:start]
+        ends = [_KNOWN_AT_END, _TIME_AT_END]
+        ends += [] if learned is None else [re.compile(f"(?:{learned.pattern})$")]
+        for pattern in ends:
+            for _ in range(_MOST_PREFIXES):
+                match = pattern.search(head[-_LONGEST_PREFIX:])
+                if match is None or not match[0].strip():
+                    break
+                head = head[: len(head) - len(match[0])]
+        if head.strip():
+            yield line._replace(text=head, cut=True)
+        yield line._replace(text=text[start:end], cut=False)
+        text = text[end:]
+        if not text.strip():
+            return
+    yield line if text is line.text else line._replace(text=text)
 
 
 def _inner(text: str, hosts: set[str]) -> tuple[int, int] | None:

@@ -22,8 +22,8 @@ WORD_BYTES = {
 """Bytes of an element, by the name that nccl-tests gives its type."""
 
 _DEVICE = re.compile(
-    r"#\s+Rank\s+([0-9]+)(?:\s+Group\s+([0-9]+))?(?:.*?\s+Pid\s+([0-9]+))?\s+on\s+(\S+)\s+device\s+([0-9]+)"
-    r"\s+\[([^\]]*)\]\s*(.*)"
+    r"#\s{1,20}Rank\s{1,20}([0-9]+)(?:\s{1,20}Group\s{1,20}([0-9]+))?(?:.{0,80}?\s{1,20}Pid\s{1,20}([0-9]+))?"
+    r"\s{1,20}on\s{1,80}(\S+)\s{1,20}device\s{1,20}([0-9]+)\s{1,20}\[([^\]]*)\]\s*(.*)"
 )
 _DIGITS = 18
 _INTEGER = re.compile(r"[0-9]+")
