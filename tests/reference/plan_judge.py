@@ -214,10 +214,12 @@ def _schedule(plan: Any, network: Network) -> dict[tuple[int, int], Fraction] | 
     loads: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
     routed = True
     for chunk, src, dst, _, path, _ in rows:
-        if path < 0:
+        nodes = (
+            plan["paths"][path] if path >= 0 else _only_route(network, network.ranks[src], network.ranks[dst])
+        )
+        if nodes is None:
             routed = False
             continue
-        nodes = plan["paths"][path]
         _walk(nodes, network, relays=relays)
         if (nodes[0], nodes[-1]) != (network.ranks[src], network.ranks[dst]):
             raise Wrong("a path ends elsewhere")
@@ -240,6 +242,19 @@ def _schedule(plan: Any, network: Network) -> dict[tuple[int, int], Fraction] | 
         return None
     shard = _shard(plan, count)
     return {link: load / shard for link, load in loads.items() if load} if shard else {}
+
+
+def _only_route(network: Network, start: int, end: int) -> list[int] | None:
+    """The way of fewest hops that passes no rank, where there is only one; None where there are several."""
+    paths, seen = [[start]], {start}
+    while paths and start != end:
+        ends = [path for path in paths if path[-1] == end]
+        if ends:
+            return ends[0] if len(ends) == 1 else None
+        open_ = [path for path in paths if path == [start] or path[-1] not in network.ranks]
+        paths = [[*path, b] for path in open_ for a, b in network.links if a == path[-1] and b not in seen]
+        seen |= {path[-1] for path in paths}
+    raise Wrong("there is no way through nodes without a rank")
 
 
 def _check_after(after: list[list[int]], rows: list[tuple[int, ...]]) -> None:

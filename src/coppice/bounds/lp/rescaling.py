@@ -40,8 +40,9 @@ def rescaled_vertex(program: LinearProgram, *, time_limit: float | None = None) 
         time_limit: Seconds, roughly; at least one round is done.
 
     Examples:
+        >>> from coppice.bounds.lp.program import Constraint
         >>> program = LinearProgram([1], [None])
-        >>> program.add_rows([Constraint(column=np.array([0]), value=np.array([10**12]), bound=3)])
+        >>> program.add_rows([Constraint(column=np.array([0], dtype=np.int32), value=np.array([10**12]), bound=3)])
         >>> program.solve() is not None
         True
         >>> rescaled_vertex(program).objective
