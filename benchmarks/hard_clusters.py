@@ -2,8 +2,8 @@
 
     python benchmarks/hard_clusters.py [--only PATTERN] [--write]
 
-One all-gather plan of each; verification is not in the time. `wall` is what passed and what the goals are for, `cpu`
-what one free core would take. Run it where nothing else runs.
+One plan of each with its bound, of an all-gather unless it is said; verification is not in the time. `wall` is what
+passed and what the goals are for, `cpu` what one free core would take. Run it where nothing else runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coppice.topology import preset, resolve
 from coppice.topology.composition.compose import Host, compose, gpu_ports, repeated
 from coppice.topology.composition.fabric import RailFabric
 from coppice.topology.model import Topology
-from coppice.topology.operations import remove_links
+from coppice.topology.operations import remove_links, remove_nodes, set_link_rate
 from coppice.topology.presets.direct import network
 from tables import Table, number, replace_generated
 
@@ -97,6 +97,7 @@ class Hard:
     made: Callable[[], Topology]
     healthy: Callable[[], Topology] | None = None
     goal_s: float | None = None
+    collective: Collective = Collective.ALL_GATHER
 
 
 def _slow(name: str, boxes: int, goal_s: float | None = None) -> Hard:
@@ -105,6 +106,34 @@ def _slow(name: str, boxes: int, goal_s: float | None = None) -> Hard:
         made=lambda: with_slow_nic(resolve(name, boxes=boxes)),
         healthy=lambda: resolve(name, boxes=boxes),
         goal_s=goal_s,
+    )
+
+
+def rails() -> Topology:
+    """128 H100 boxes on eight rails of eight leaves, over eight spines."""
+    box = preset("dgx-h100")
+    hosts = repeated(Host(name="box", topology=box, ports=gpu_ports(box, Fraction(50))), 128)
+    return compose(hosts, RailFabric(rails=8, spines=8, hosts_per_leaf=16), name="128 H100 boxes on rails")
+
+
+FAULTS: dict[str, Callable[[Topology], Topology]] = {
+    "a NIC at half rate": lambda whole: set_link_rate(whole, "box5/gpu3", "rail3/leaf0", "50%"),
+    "a dead NIC": lambda whole: remove_links(whole, [("box5/gpu3", "rail3/leaf0")]),
+    "a GPU less": lambda whole: remove_nodes(whole, ["box5/gpu3"]),
+    "no spine link one way": lambda whole: remove_links(whole, [("rail3/leaf0", "spine2")], one_way=True),
+}
+
+
+def _faults(collective: Collective) -> tuple[Hard, ...]:
+    return tuple(
+        Hard(
+            name=f"128 H100 boxes, {fault}, {collective}",
+            made=lambda change=change: change(rails()),  # type: ignore[misc]
+            healthy=rails,
+            goal_s=3,
+            collective=collective,
+        )
+        for fault, change in FAULTS.items()
     )
 
 
@@ -135,17 +164,19 @@ CASES = (
     _slow("mi250", 4),
     _slow("mi250", 16),
     _slow("mi250", 64, 5),
+    *_faults(Collective.ALL_GATHER),
+    *_faults(Collective.ALL_REDUCE),
 )
 
 
 def row(case: Hard) -> tuple[str, ...]:
     """Figures of one case."""
-    problem = Problem(topology=case.made(), collective=Collective.ALL_GATHER)
-    optimum = bound(problem)
+    problem = Problem(topology=case.made(), collective=case.collective)
     wall, cpu = time.perf_counter(), time.process_time()
-    forest = plan_forest(problem)
+    optimum = bound(problem)
+    forest = plan_forest(problem, optimum=optimum)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    report = verify(Plan(problem=problem, inv_rate=optimum.inv_rate, forest=forest))
+    report = verify(Plan(problem=problem, inv_rate=optimum.inv_rate, forest=forest, bound=optimum))
     found, healthy = shape(forest), None
     if case.healthy is not None:
         healthy = shape(plan_forest(replace_topology(problem, case.healthy()))).max_height

@@ -111,10 +111,19 @@ const std::vector<std::int32_t>& Bundles::subtree(const Bundle& tree, Vertex v) 
   const std::int32_t i = index_[v];
   subtree_.assign(1, i);
   if (tree.children[i] == 0) return subtree_;
+  enum : std::uint8_t { kUnknown, kBelow, kElsewhere };
+  places_.assign(terminals_.size(), kUnknown);
+  places_[i] = kBelow;
   for (std::int32_t j = 0; j < static_cast<std::int32_t>(terminals_.size()); ++j) {
+    climb_.clear();
     std::int32_t k = j;
-    while (tree.depth[k] > tree.depth[i] && tree.via[k] >= 0) k = index_[parent(tree.via[k])];
-    if (k == i && j != i) subtree_.push_back(j);
+    while (places_[k] == kUnknown && tree.depth[k] > tree.depth[i] && tree.via[k] >= 0) {
+      climb_.push_back(k);
+      k = index_[parent(tree.via[k])];
+    }
+    const std::uint8_t where = places_[k] == kBelow ? kBelow : kElsewhere;
+    for (std::int32_t each : climb_) places_[each] = where;
+    if (j != i && places_[j] == kBelow) subtree_.push_back(j);
   }
   return subtree_;
 }

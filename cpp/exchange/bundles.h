@@ -3,7 +3,7 @@
 // A bundle is a number of equal trees that are still one. It keeps, for each terminal, the path by which the terminal
 // hangs on the tree and its depth. Terminals may be missing; what is there is always connected with the root.
 //
-// Cost: hanging a terminal takes O(arcs of the path), and O(N height) for N terminals where a subtree moves with it;
+// Cost: hanging a terminal takes O(arcs of the path), and O(N) for N terminals where a subtree moves with it;
 // splitting a bundle O(N). Memory: 12 bytes for each bundle and terminal, and each distinct path once. Overflow: the
 // packer has checked the sums of capacities and of trees; residuals stay between their difference.
 #pragma once
@@ -86,7 +86,8 @@ class Bundles {
   std::vector<std::int32_t> index_;  // per vertex: index among terminals_, kNone for switches
   std::vector<Bundle> bundles_;
   RowTable paths_;
-  std::vector<std::int32_t> subtree_;
+  std::vector<std::int32_t> subtree_, climb_;
+  std::vector<std::uint8_t> places_;  // scratch of subtree(), per terminal index
 };
 
 }  // namespace coppice

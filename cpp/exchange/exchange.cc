@@ -1,6 +1,7 @@
 #include "exchange/exchange.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -17,10 +18,11 @@ namespace coppice {
 namespace {
 
 constexpr double kSteepness[] = {8, 20, 1.5, 1.1, 1.03};
+constexpr double kLargeSteepness[] = {8, 2, 1.03};               // of problems that are not small
 constexpr double kDrawnSteepness[] = {1, 1.1, 1.2, 1.35, 1.5};
 constexpr int kRounds = 2;                                      // of growing all trees again
 constexpr std::int64_t kFew = 500, kTooMany = 25;               // one place of so many is missing
-constexpr std::int64_t kMendingWork = 500, kTryingWork = 20, kLoweringWork = 400;  // for each place
+constexpr std::int64_t kMendingWork = 500, kTryingWork = 20, kLoweringWork = 400, kLargeWork = 40;  // for each place
 constexpr Amount kDrawnTrees = 128;                             // of a single root, up to which costs are drawn
 constexpr std::int64_t kDrawnPlaces = 300'000, kDraws = 512;    // vertices of all trees that are grown so; times
 constexpr std::int64_t kSmall = 20'000;                         // places up to which all ways of growing are tried
@@ -67,6 +69,7 @@ Packing packing_of(const Bundles& bundles, const Chains& chains) {
   std::vector<std::int32_t> order(bundles.terminals().size());
   for (std::int32_t b = 0; b < bundles.size(); ++b) {
     const Bundle& tree = bundles[b];
+    if (tree.missing > 0) continue;
     std::iota(order.begin(), order.end(), 0);
     std::ranges::stable_sort(order, {}, [&](std::int32_t i) { return tree.depth[i]; });
     for (std::int32_t i : order) {
@@ -83,31 +86,32 @@ Packing packing_of(const Bundles& bundles, const Chains& chains) {
   return packing;
 }
 
-enum class Outcome { kPacked, kMissing, kFarFrom };
-
-// One way of growing, and all that mends it. kFarFrom: so much is missing that ways like this are no use. On large
-// problems the last way gets all the work of mending and no rounds: flat growth leaves little that is missing, and
-// rounds do not make that less.
-Outcome pack(Bundles& bundles, std::span<const std::int32_t> lengths, double steepness, bool last, std::int32_t most_height, std::uint64_t seed,
-             const StopFlag& stop) {
+// One way of growing, and all that mends it; whether nothing is missing. On large problems trees are grown once: where
+// much is missing, growing them again does not make that less.
+// Args:
+//   before_mending: Called on large problems where something is missing, with the trees as they were grown.
+bool pack(Bundles& bundles, std::span<const std::int32_t> lengths, double steepness, std::int32_t most_height, std::uint64_t seed,
+          const std::function<void()>& before_mending, const StopFlag& stop) {
   const bool small = bundles.places() <= kSmall;
   const std::int32_t unlimited = static_cast<std::int32_t>(bundles.terminals().size());
   Growth growth(bundles, lengths, steepness, most_height > 0 ? most_height : unlimited, seed);
   grow_all(bundles, growth, stop);
-  if (!small && !last && bundles.missing() * kTooMany > bundles.places()) return Outcome::kFarFrom;
-  const int rounds = small || !last ? kRounds : 0;
-  for (int round = 0; round < rounds && bundles.missing() * kFew > bundles.places(); ++round) grow_all(bundles, growth, stop);
-  if (bundles.missing() > 0 && !halve(bundles, growth, stop)) return Outcome::kMissing;
+  const std::int64_t missing = bundles.missing();
+  if (!small && missing > 0) before_mending();
+  if (!small && missing * kTooMany > bundles.places()) return false;
+  for (int round = 0; small && round < kRounds && bundles.missing() * kFew > bundles.places(); ++round) grow_all(bundles, growth, stop);
+  if (bundles.missing() > 0 && !halve(bundles, growth, stop)) return false;
+  if (!small && bundles.missing() > 2 * missing) return false;
   if (bundles.missing() > 0) {
     const std::int32_t height = std::max(1, bundles.height());
     const std::int32_t first = most_height > 0 ? most_height : height;
     const std::int32_t highest = most_height > 0 ? most_height : std::min(unlimited, 2 * height + 2);
-    const bool at_length = (small && seed == 0) || last;
-    Mending mending(bundles, first, (at_length ? kMendingWork : kTryingWork) * bundles.places());
-    if (!mending.mend(highest, stop)) return Outcome::kMissing;
+    const std::int64_t work = !small ? kLargeWork : seed == 0 ? kMendingWork : kTryingWork;
+    Mending mending(bundles, first, work * bundles.places());
+    if (!mending.mend(highest, stop)) return false;
   }
   bundles.join_equal();
-  return Outcome::kPacked;
+  return true;
 }
 
 // Trees that are finished, as bundles: at each place of a path begins the one arc of the shorter graph that leads on.
@@ -140,21 +144,30 @@ Bundles bundles_of(const Packing& packing, const Chains& chains, std::span<const
   return bundles;
 }
 
-// Hangs what is deepest somewhere else, as long as that succeeds.
+// Hangs what is deepest somewhere else, as long as that succeeds: in large steps where copies are dear.
 void lower(Bundles& bundles, const StopFlag& stop) {
-  for (std::int32_t height; (height = bundles.height()) > 1;) {
+  const bool small = bundles.places() <= kSmall;
+  std::int32_t impossible = 0;  // height that was not reached
+  for (std::int32_t height; (height = bundles.height()) > impossible + 1;) {
+    const std::int32_t next = small ? height - 1 : std::max((impossible + height) / 2, impossible + 1);
     Bundles lower = bundles;
-    lower.drop_below(height - 1);
-    if (!Mending(lower, height - 1, kLoweringWork * bundles.places()).mend(height - 1, stop)) return;
-    lower.join_equal();
-    bundles = std::move(lower);
+    lower.drop_below(next);
+    const std::int64_t work = (small ? kLoweringWork : kLargeWork) * bundles.places();
+    if (Mending(lower, next, work).mend(next, stop)) {
+      lower.join_equal();
+      bundles = std::move(lower);
+    } else if (small) {
+      return;
+    } else {
+      impossible = next;
+    }
   }
 }
 
 }  // namespace
 
 std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
-                                        std::span<const Amount> capacity, std::int32_t most_height, const StopFlag& stop) {
+                                        std::span<const Amount> capacity, std::int32_t most_height, Packing* begun, const StopFlag& stop) {
   require_below_limit(std::accumulate(roots.begin(), roots.end(), Wide{0}), "the number of trees must stay below 2^62");
   require_below_limit(std::accumulate(capacity.begin(), capacity.end(), Wide{0}), "the sum of the capacities must stay below 2^62");
   const Chains chains(graph, terminal);
@@ -162,13 +175,21 @@ std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const st
   const std::vector<Amount> least = chains.least(capacity);
   std::optional<Packing> best;
   Shape shape;
-  constexpr std::size_t last = std::size(kSteepness) - 1;
-  for (std::size_t way = 0; way <= last; ++way) {
+  const bool small = Bundles(chains.graph(), terminal, roots, least).places() <= kSmall;
+  std::int32_t most_complete = -1;
+  for (double steepness : small ? std::span<const double>(kSteepness) : std::span<const double>(kLargeSteepness)) {
     Bundles bundles(chains.graph(), terminal, roots, least);
-    const bool small = bundles.places() <= kSmall;
-    const Outcome outcome = pack(bundles, lengths, kSteepness[way], way == last, most_height, 0, stop);
-    if (outcome == Outcome::kFarFrom && way > 0) way = last - 1;  // the flattest comes next
-    if (outcome != Outcome::kPacked) continue;
+    const auto keep_grown = [&] {
+      std::int32_t complete = 0;
+      for (std::int32_t b = 0; b < bundles.size(); ++b) complete += bundles[b].missing == 0;
+      if (!begun || complete <= most_complete) return;
+      most_complete = complete;
+      *begun = packing_of(bundles, chains);
+    };
+    if (!pack(bundles, lengths, steepness, most_height, 0, keep_grown, stop)) {
+      if (begun && most_complete * kTooMany > bundles.size() * (kTooMany - 1)) break;  // little is left to do for others
+      continue;
+    }
     lower(bundles, stop);
     if (const Shape found = shape_of(bundles); !best || found < shape) {
       best = packing_of(bundles, chains);
@@ -185,7 +206,7 @@ std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const st
     Bundles bundles(chains.graph(), terminal, roots, least);
     while (bundles[0].weight > 1) bundles.split(0, bundles[0].weight - 1);
     const double steepness = kDrawnSteepness[static_cast<std::size_t>(draw) % std::size(kDrawnSteepness)];
-    if (pack(bundles, lengths, steepness, false, most_height, static_cast<std::uint64_t>(draw), stop) != Outcome::kPacked) continue;
+    if (!pack(bundles, lengths, steepness, most_height, static_cast<std::uint64_t>(draw), [] {}, stop)) continue;
     lower(bundles, stop);
     return packing_of(bundles, chains);
   }

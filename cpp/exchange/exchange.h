@@ -18,9 +18,10 @@
 // 4. *Lower.* What hangs deepest is taken off and put back higher by exchanges, one level after the other, as long as
 // that succeeds.
 //
-// How steep growth is (growth.h) decides between low trees and even use. Steep growth is tried first, and steeper;
-// where much is missing then, the flattest growth follows at once, whose tall trees are lowered, else less steep growth
-// step by step. Small problems try all ways and keep the best shape.
+// How steep growth is (growth.h) decides between low trees and even use. Small problems try several ways and keep the
+// best shape. Large ones take the first of three that works, from steep to flat, and mend briefly: where nearly all
+// trees are whole and the rest cannot be mended, as in networks without any slack, they are handed to the packer, which
+// keeps what leaves room for the others and grows those with an eye on the cuts.
 //
 // 5. *Draw.* Where low trees of a single root are asked for and none of that finds them, all its trees are grown one by
 // one with costs drawn anew, as long as the work is small. One draw in fifty gives 8 trees of height 3 on two
@@ -45,11 +46,13 @@ namespace coppice {
 /// Arguments as of pack_trees, without a group.
 /// Args:
 ///   most_height: No tree may be taller; 0 sets no limit.
+///   begun: Receives, on large problems, the trees that spanned everything when growth missed least, within the
+///     capacities: enough to begin a packing with (PackingOptions::begun). Null where nobody wants them.
 /// Returns: Nothing where no packing was found, which does not say that there is none. Throws Cancelled when `stop`
 /// says so, std::overflow_error where the trees or the sum of the capacities reach 2^62.
 std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const std::uint8_t> terminal,
                                         std::span<const Amount> roots, std::span<const Amount> capacity,
-                                        std::int32_t most_height = 0, const StopFlag& stop = {});
+                                        std::int32_t most_height = 0, Packing* begun = nullptr, const StopFlag& stop = {});
 
 /// A complete packing, whoever made it, lowered as in step 4: as tall as it is, or less. Other arguments as above.
 Packing lowered_by_exchange(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,

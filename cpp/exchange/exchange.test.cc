@@ -11,7 +11,7 @@ namespace {
 
 std::optional<Packing> exchanged(const Network& network, std::int32_t most_height = 0, const StopFlag& stop = {}) {
   Digraph graph = network.graph();
-  return pack_by_exchange(graph, network.terminal, network.roots, network.capacity, most_height, stop);
+  return pack_by_exchange(graph, network.terminal, network.roots, network.capacity, most_height, nullptr, stop);
 }
 
 std::int32_t height_of(const Network& network, const Packing& packing) {

@@ -82,8 +82,9 @@ std::int32_t Mending::search(Place at, Amount amount, int most_full, std::vector
   seen_[at.v] = stamp_;
   next_[at.v] = -1;
   std::int32_t found = kNone;
+  const auto enough = [&] { return over_full && static_cast<std::int64_t>(over_full->size()) >= searches_left_; };
   for (int full = 0; full <= most_full && found < 0; ++full) {
-    for (std::size_t k = 0; k < layer_[full].size() && found < 0; ++k) {
+    for (std::size_t k = 0; k < layer_[full].size() && found < 0 && !(full > 0 && enough()); ++k) {
       const Vertex y = layer_[full][k];
       if (done_[y] == stamp_) continue;  // with fewer full arcs
       done_[y] = stamp_;
@@ -102,6 +103,7 @@ std::int32_t Mending::search(Place at, Amount amount, int most_full, std::vector
         }
         const std::int32_t j = bundles_.index(from);
         if (tree.depth[j] < 0 || tree.depth[j] > deepest || below_[j]) continue;
+        if (full_here > 0 && enough()) continue;  // no more of them could be tried
         path_.assign(1, e);
         for (Vertex s = y; next_[s] >= 0; s = graph_.head(path_.back())) path_.push_back(next_[s]);
         if (full_here > 0) {

@@ -62,6 +62,7 @@ class Packer {
       strengthen(tight);
       learn(std::move(tight));
     }
+    if (options_.begun) take_begun(*options_.begun);
     while (remaining_ > 0) {
       while (static_cast<std::int32_t>(batch_.size()) < batch_size_ && remaining_ > 0) {
         if (!add_tree(next_root())) {
@@ -108,6 +109,22 @@ class Packer {
 
   Amount share(Vertex root) const {
     return std::min(roots_left_[root], (largest_root_ + options_.pieces - 1) / options_.pieces);
+  }
+
+  // Takes trees that somebody else has grown as one batch.
+  void take_begun(const Packing& begun) {
+    std::vector<std::int32_t> classes;
+    for (std::size_t t = 0; t < begun.root.size(); ++t) {
+      Tree tree{begun.root[t], begun.multiplicity[t], {begun.arcs.begin() + begun.start[t], begun.arcs.begin() + begun.start[t + 1]}, {}};
+      classes.clear();
+      for (Arc e : tree.arcs) classes.push_back(action_.arc_class[e]);
+      count_use(classes, action_, tree.use);
+      for (auto [arc_class, units] : tree.use) residual_[arc_class] -= tree.multiplicity * units;
+      roots_left_[tree.root] -= tree.multiplicity;
+      remaining_ -= tree.multiplicity * action_.order;
+      batch_.push_back(std::move(tree));
+    }
+    check_batch();
   }
 
   // Grows a tree at `root` and takes it, to be checked by check_batch(). False: a template was not found.

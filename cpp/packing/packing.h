@@ -39,6 +39,8 @@
 
 namespace coppice {
 
+struct Packing;
+
 struct PackingStats {
   std::int64_t checks = 0;          // runs of the feasibility check
   std::int64_t cuts = 0;            // cuts learned
@@ -62,6 +64,7 @@ struct PackingOptions {
   std::int32_t largest_batch = 256;
   Amount pieces = 1;                 // no tree takes more than ceil(largest root / pieces) units
   bool always_exhaustive = false;    // for tests: find every path by the exact step
+  const Packing* begun = nullptr;    // trees within the capacities to begin with; those that leave no room for others are given back
 };
 
 /// Trees could not be finished: some switch has more capacity out than in, which (II) rules out.

@@ -63,6 +63,51 @@ TEST(random_networks_are_packed_exactly) {
   CHECK_EQ(exact_steps, 0);  // none is known to need one
 }
 
+TEST(packings_go_on_from_trees_that_somebody_else_grew) {
+  Dice dice(31);
+  std::int64_t kept = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    Network network = random_problem(dice);
+    const Packing whole = pack(network, {}, at_most(100000));
+    Packing begun;  // some of the trees
+    begun.start.push_back(0);
+    for (std::size_t t = 0; t < whole.root.size(); ++t) {
+      if (dice(2)) continue;
+      begun.root.push_back(whole.root[t]);
+      begun.multiplicity.push_back(whole.multiplicity[t]);
+      begun.arcs.insert(begun.arcs.end(), whole.arcs.begin() + whole.start[t], whole.arcs.begin() + whole.start[t + 1]);
+      begun.start.push_back(static_cast<std::int64_t>(begun.arcs.size()));
+    }
+    PackingOptions options;
+    options.begun = &begun;
+    const Packing packing = pack(network, options, at_most(100000));
+    CHECK_EQ(packing_fault(network, packing), "");
+    kept += static_cast<std::int64_t>(begun.root.size());
+  }
+  CHECK(kept > 300);
+}
+
+TEST(begun_trees_that_leave_no_room_for_others_are_given_back) {
+  Network network;  // from a, two trees are to reach b and c: a -> b -> c would leave a without a link
+  Vertex a = network.add(true), b = network.add(true), c = network.add(true);
+  network.roots = {2, 0, 0};
+  network.arc(a, b, 1), network.arc(a, c, 1), network.arc(b, c, 1), network.arc(c, b, 1);
+  const Digraph graph = network.graph();
+  const auto arc = [&](Vertex from, Vertex to) {
+    for (Arc e : graph.out(from))
+      if (graph.head(e) == to) return e;
+    return Arc{-1};
+  };
+  Packing begun;
+  begun.root = {a}, begun.multiplicity = {1}, begun.start = {0, 2};
+  begun.arcs = {arc(a, b), arc(a, c)};
+  PackingOptions options;
+  options.begun = &begun;
+  const Packing packing = pack(network, options, at_most(1000));
+  CHECK_EQ(packing_fault(network, packing), "");
+  CHECK(packing.stats.trees_given_back > 0);
+}
+
 TEST(every_path_by_the_exact_step_packs_as_well) {
   Dice dice(2);
   std::int64_t exact_steps = 0;

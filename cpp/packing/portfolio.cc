@@ -90,8 +90,15 @@ Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, 
   const bool exchange = action.order == 1 && !options.always_exhaustive;
   const auto rooted = std::count_if(roots.begin(), roots.end(), [](Amount r) { return r > 0; });
   const auto spanned = std::count_if(terminal.begin(), terminal.end(), [](auto t) { return t != 0; });
-  if (exchange && rooted * spanned > kSlow && possible())
-    if (auto found = pack_by_exchange(graph, terminal, roots, capacity, 0, stop)) return *std::move(found);
+  if (exchange && rooted * spanned > kSlow && possible()) {
+    Packing begun;
+    if (auto found = pack_by_exchange(graph, terminal, roots, capacity, 0, &begun, stop)) return *std::move(found);
+    if (!begun.root.empty()) {
+      PackingOptions variant = options;
+      variant.begun = &begun;
+      return pack_trees(graph, terminal, roots, capacity, action, variant, stop);
+    }
+  }
   const Amount most = *std::max_element(roots.begin(), roots.end());
   std::optional<Packing> best = packed_in(1);
   const bool large = best && best->complete && static_cast<std::int64_t>(best->arcs.size()) > kSmall;
@@ -112,10 +119,10 @@ Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, 
       if (other < shape) best = std::move(found), shape = other;
       return true;
     };
-    take_if_better(pack_by_exchange(graph, terminal, roots, capacity, 0, stop));
+    take_if_better(pack_by_exchange(graph, terminal, roots, capacity, 0, nullptr, stop));
     take_if_better(lowered_by_exchange(graph, terminal, roots, capacity, *best, stop));
     const std::int32_t least = least_height(graph, terminal, roots);
-    while (shape.height > least && take_if_better(pack_by_exchange(graph, terminal, roots, capacity, shape.height - 1, stop))) {
+    while (shape.height > least && take_if_better(pack_by_exchange(graph, terminal, roots, capacity, shape.height - 1, nullptr, stop))) {
     }
   }
   return *std::move(best);

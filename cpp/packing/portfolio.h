@@ -9,6 +9,8 @@
 // large networks with little symmetry, so it is the first way there and one more way on small ones. There the best of all is
 // lowered by exchanges, and searches with less and less height follow while they succeed.
 //
+// Where that leaves a few trees unfinished, the packer goes on from those that are whole (PackingOptions::begun).
+//
 // Cost: for 2,000 trees' ends (roots times terminals) or more one search by exchange, where that finds a packing.
 // Otherwise one packing, a second where the first has at most 200,000 arcs and some root has several units, a third where
 // a single root has at most 128, and searches by exchange for small ones, one for each height that they reach. Overflow:

@@ -4,6 +4,14 @@
 
 namespace coppice {
 
+void count_use(std::vector<std::int32_t>& classes, const GroupAction& action, std::vector<std::pair<std::int32_t, Amount>>& use) {
+  std::sort(classes.begin(), classes.end());
+  for (std::size_t i = 0, j; i < classes.size(); i = j) {
+    for (j = i; j < classes.size() && classes[j] == classes[i];) ++j;
+    use.emplace_back(classes[i], static_cast<Amount>(j - i) * action.images_per_arc[classes[i]]);
+  }
+}
+
 TreeGrower::TreeGrower(const Digraph& graph, const GroupAction& action, std::span<const std::uint8_t> terminal, CutFamily& cuts,
                        std::vector<Amount>& residual)
     : graph_(graph),
@@ -69,11 +77,7 @@ Tree TreeGrower::finish(Amount limit) {
   Tree tree{root_, 0, arcs_, {}};
   std::vector<std::int32_t> classes(arcs_.size());
   for (std::size_t i = 0; i < arcs_.size(); ++i) classes[i] = action_.arc_class[arcs_[i]];
-  std::sort(classes.begin(), classes.end());
-  for (std::size_t i = 0, j; i < classes.size(); i = j) {
-    for (j = i; j < classes.size() && classes[j] == classes[i];) ++j;
-    tree.use.emplace_back(classes[i], static_cast<Amount>(j - i) * action_.images_per_arc[classes[i]]);
-  }
+  count_use(classes, action_, tree.use);
   abandon();
   tree.multiplicity = cuts_.largest_multiplicity(limit);
   for (auto [arc_class, units] : tree.use) tree.multiplicity = std::min(tree.multiplicity, residual_[arc_class] / units);

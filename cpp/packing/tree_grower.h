@@ -26,6 +26,9 @@ struct Tree {
   std::vector<std::pair<std::int32_t, Amount>> use;  // (arc class, capacity per arc and unit of multiplicity), ascending
 };
 
+/// Adds to `use` (Tree::use) what a tree takes whose arcs are of these classes, which are sorted.
+void count_use(std::vector<std::int32_t>& classes, const GroupAction& action, std::vector<std::pair<std::int32_t, Amount>>& use);
+
 class TreeGrower {
  public:
   /// `residual` is per arc class and is changed as trees grow.

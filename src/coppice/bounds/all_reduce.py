@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
+from coppice.bounds.free_roots import free_roots, is_even_both_ways
 from coppice.bounds.lp.cuts import CutOutcome, CutProgram, ForestRates, TreePhase
 from coppice.bounds.network import Network, check_problem, cut_bound
 from coppice.bounds.problem import Problem
@@ -214,6 +215,7 @@ def combined_all_reduce(
     spanning: Collection[int] = (),
     in_network: bool = False,
     shortcut: bool = True,
+    reached: Fraction | None = None,
     time_limit: float = math.inf,
 ) -> CombinedAllReduce:
     """Root rates and a split of every link that maximise the rate of an all-reduce.
@@ -227,6 +229,7 @@ def combined_all_reduce(
         in_network: Do not hold switches that copy or add to sending what they get. The rate is then an upper
             bound: trees that reach it need not exist.
         shortcut: Try the proof by disjoint sets before the linear program.
+        reached: Rate of reduce-scatter then all-gather, where the caller has it.
         time_limit: Seconds for the linear programs.
 
     Raises:
@@ -258,6 +261,15 @@ def combined_all_reduce(
         partition = None
     if shortcut and two_phase is not None and partition is not None and two_phase.rate == partition.rate:
         return _known(topology, two_phase, partition.rate, proof=partition.proof, method=_BY_PARTS)
+    if shortcut and partition is not None and reached == partition.rate:  # though a switch is short of input
+        return _known(topology, None, partition.rate, proof=partition.proof, method=_BY_PARTS)
+    if shortcut and partition is not None and is_even_both_ways(topology):
+        parts, at_roots = free_roots(
+            topology, partition.parts, lambda sets: partition_bound(topology, sets).rate
+        )
+        partition = partition_bound(topology, parts)
+        if at_roots is not None:
+            return _with_free_roots(topology, at_roots, partition)
     program = CutProgram(
         topology=topology,
         phases=phases,
@@ -289,6 +301,7 @@ def _dual(
 
 _BY_PARTS = "reduce-scatter then all-gather, proved optimal by disjoint sets"
 _BY_PROGRAM = "reduce-scatter then all-gather, proved optimal by a linear program"
+_BY_FREE_ROOTS = "roots at the rates that disjoint sets leave, which prove them optimal"
 _OUT_OF_TIME = "combined optimum not computed within the limits: bounds only"
 
 
@@ -310,14 +323,17 @@ def is_two_phase_optimal(problem: Problem) -> bool:
 
 
 def two_phase_bound(problem: Problem) -> PartitionBound | None:
-    """The best upper bound on all-reduce without in-network help from the all-gather's bottleneck sets.
+    """The best upper bound on all-reduce without in-network help from bottleneck sets, from hosts and from ranks.
 
     Raises:
         InputError: If the problem has no meaning on this topology.
         UnreachableError: If some rank cannot be reached.
     """
     topology = problem.topology
-    found = []
+    hosts = (np.flatnonzero(topology.host == host) for host in range(len(topology.hosts)))
+    boxes = [nodes.tolist() for nodes in hosts if (topology.rank[nodes] >= 0).any()]
+    ranks = [[v] for v in topology.rank_nodes.tolist()]
+    found = [partition_bound(topology, parts) for parts in (boxes, ranks) if len(parts) > 1]
     for reduce in (False, True):
         network = Network.of(problem, reduce=reduce)
         parts = bottleneck_parts(network.topology, cut_bound(network).inv_rate)
@@ -424,6 +440,21 @@ def _known(
         reduce_capacity=[] if split is None else [(1 - part) * rate for rate in rates],
         proof=proof,
         method=method,
+    )
+
+
+def _with_free_roots(
+    topology: Topology, at_roots: dict[int, Fraction], partition: PartitionBound
+) -> CombinedAllReduce:
+    half = [topology.gb_per_s(e) / 2 for e in range(topology.num_links)]
+    return CombinedAllReduce(
+        rate=partition.rate,
+        upper=partition.rate,
+        root_rates=at_roots,
+        broadcast_capacity=half,
+        reduce_capacity=half,
+        proof=partition.proof,
+        method=_BY_FREE_ROOTS,
     )
 
 

@@ -116,7 +116,7 @@ def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
     from coppice.bounds.all_reduce import combined_all_reduce  # brings the linear programs
 
     symmetry = symmetry_for_programs(topology)
-    combined = combined_all_reduce(problem, symmetry=symmetry, time_limit=time_limit)
+    combined = combined_all_reduce(problem, symmetry=symmetry, reached=1 / two_phase, time_limit=time_limit)
     best = min([two_phase] + ([1 / combined.rate] if combined.rate else []))
     proof = narrowest_rank(topology) if combined.proof is None else combined.proof
     alternatives = {"two-phase": two_phase}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.bounds.free_roots import is_even_both_ways
 from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
@@ -142,10 +143,12 @@ def plan_all_reduce(
         combined = optimum.combined
         if combined is not None and tolerance is None:
             return PlannedForest(forest=forest_of(problem, combined_trees(problem, combined)))
-    phases = [
-        phase_trees(replace(problem, collective=phase), trees, tolerance, None)
-        for phase in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-    ]
+    gather = phase_trees(replace(problem, collective=Collective.ALL_GATHER), trees, tolerance, None)
+    if is_even_both_ways(problem.topology):  # the same trees turned round
+        scatter = gather[0].reversed(), gather[1]
+    else:
+        scatter = phase_trees(replace(problem, collective=Collective.REDUCE_SCATTER), trees, tolerance, None)
+    phases = [scatter, gather]
     forest = forest_of(problem, same_weight(*(packed for packed, _ in phases)))
     if (
         combined is None
@@ -229,8 +232,12 @@ def combined_trees(
     scale = lcm(*(rate.denominator for rate in rates))
     roots = np.zeros(topology.num_nodes, dtype=np.int64)
     roots[topology.rank_nodes[list(combined.root_rates)]] = scaled(at_roots, scale)
-    phases = []
-    for reduce, capacity in ((True, combined.reduce_capacity), (False, combined.broadcast_capacity)):
+    phases: list[PackedTrees] = []
+    mirrored = combined.reduce_capacity == combined.broadcast_capacity and is_even_both_ways(topology)
+    for reduce, capacity in ((False, combined.broadcast_capacity), (True, combined.reduce_capacity)):
+        if reduce and mirrored and not spanning:
+            phases.append(phases[0].reversed())
+            break
         network = Network.of(problem, reduce=reduce)
         terminal = network.terminal.copy()
         terminal[list(spanning)] |= network.topology.multicast[list(spanning)]
@@ -241,7 +248,7 @@ def combined_trees(
         )
         packed = pack(network, units)
         phases.append(packed.reversed() if reduce else packed)
-    return phases
+    return phases[::-1]
 
 
 MANY_RANKS = 256
