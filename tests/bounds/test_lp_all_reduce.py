@@ -16,13 +16,13 @@ from coppice.bounds.all_reduce import (
     combined_all_reduce,
     is_two_phase_optimal,
     likely_cuts,
-    partition_bound,
     two_phase_bound,
 )
 from coppice.bounds.attainable import in_network_bound
 from coppice.bounds.lp import cuts
 from coppice.bounds.lp.cuts import CutProgram, TreePhase
 from coppice.bounds.network import Network, cut_bound
+from coppice.bounds.partition import partition_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError

@@ -6,7 +6,7 @@ Every group reduces M bytes. Two kinds of bounds, over sets of ranks that follow
   the adding: time >= M * groups that are split / capacity.
 * *Parts.* Where GPUs alone add and copy, the broadcast trees of a group that meets p of the parts enter them with
   (p - 1) M bytes in all, and its reduce trees leave them with as many. Together the groups load the links between the
-  parts with 2 M * sum of (p - 1), and these links carry what :func:`coppice.bounds.all_reduce.partition_bound` counts.
+  parts with 2 M * sum of (p - 1), and these links carry what :func:`coppice.bounds.partition.partition_bound` counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.all_reduce import partition_bound
+from coppice.bounds.partition import partition_bound
 from coppice.topology.model import Topology
 
 __all__ = ["GroupBound", "groups_bound"]
