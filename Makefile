@@ -10,12 +10,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# The requirements of a list in pyproject.toml, as words.
+listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))$(1))")
 # Containers often set this; then each process that tests start would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The core: folders of cpp/, whose files name each other from there ("packing/packing.h").
 CORE_HEADERS := $(wildcard cpp/*/*.h)
-NATIVE := $(wildcard cpp/*/*.cc bindings/*.cc bindings/*.h) $(CORE_HEADERS) CMakeLists.txt pyproject.toml
+NATIVE := $(wildcard cpp/*/*.cc bindings/*.h bindings/*/*.cc bindings/*/*.h) $(CORE_HEADERS) CMakeLists.txt pyproject.toml
 CORE_SOURCES := $(filter-out %.test.cc %.perf.cc,$(wildcard cpp/*/*.cc))
 CORE_OBJECTS := $(patsubst cpp/%.cc,build/optimized/%.o,$(CORE_SOURCES))
 TEST_SOURCES := $(wildcard cpp/*/*.test.cc)
@@ -38,14 +40,29 @@ help:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The package itself, without developer tools: what `make demo` needs.
-$(VENV)/.package: $(BIN)/python $(NATIVE)
+$(VENV)/.tools: $(BIN)/python
 	$(PIP) install -q "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" "ninja>=1.11"
-	$(PIP) install -q --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.package pyproject.toml
-	$(PIP) install -q $$($(BIN)/python -c "import tomllib; print(*(repr(d) for d in tomllib.load(open('pyproject.toml','rb'))['dependency-groups']['dev']))" | tr -d "'")
+# What the package needs at run time is unpacked while the extensions are compiled: the two pips have nothing in common.
+$(VENV)/.dependencies: pyproject.toml | $(VENV)/.tools
+	$(PIP) install -q $(call listed,['project']['dependencies'])
+	@touch $@
+
+BUILD := $(PIP) install -q --no-deps --no-build-isolation --editable . -C cmake.define.COPPICE_EXTENSIONS
+
+# The package with the extension that plans and simulates: what `make demo` needs.
+$(VENV)/.planner: $(NATIVE) | $(VENV)/.tools
+	$(BUILD)=_core
+	@touch $@
+
+# The package with all its extensions.
+$(VENV)/.package: $(NATIVE) | $(VENV)/.tools
+	$(BUILD)="_core;_run;_switch"
+	@touch $@ $(VENV)/.planner
+
+$(VENV)/.dev: $(VENV)/.package $(VENV)/.dependencies pyproject.toml
+	$(PIP) install -q $(call listed,['dependency-groups']['dev'])
 	@touch $@
 
 # Behind the other packages, since two pips at a time would install what both need.
@@ -61,7 +78,8 @@ $(VENV)/.mpi: $(BIN)/python
 
 setup: $(VENV)/.dev $(if $(filter-out 0,$(TORCH)),$(VENV)/.torch) $(if $(filter-out 0,$(MPI)),$(VENV)/.mpi)
 
-demo: $(VENV)/.package
+demo:
+	@$(MAKE) --no-print-directory -j$(JOBS) $(VENV)/.dependencies $(if $(wildcard $(VENV)/.package),$(VENV)/.package,$(VENV)/.planner)
 	$(BIN)/coppice plan examples/two-dgx-a100.json --collective all_reduce -o plan.json
 	$(BIN)/coppice verify plan.json
 

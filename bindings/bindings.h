@@ -77,20 +77,3 @@ auto stoppable(Work&& work) {
     throw nb::python_error();
   }
 }
-
-void init_aggregation(nb::module_& m);
-void init_switchagg(nb::module_& m);
-void init_breadth_first(nb::module_& m);
-void init_feasibility(nb::module_& m);
-void init_numerics(nb::module_& m);
-void init_network(nb::module_& m);
-void init_packing(nb::module_& m);
-void init_path_flow(nb::module_& m);
-void init_put_signal(nb::module_& m);
-void init_routing(nb::module_& m);
-void init_shm(nb::module_& m);
-void init_simulator(nb::module_& m);
-void init_symmetry(nb::module_& m);
-void init_tasks(nb::module_& m);
-void init_tacos(nb::module_& m);
-void init_udp(nb::module_& m);

@@ -6,12 +6,6 @@
 
 namespace coppice::put_signal {
 
-namespace {
-
-std::size_t at(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-}  // namespace
-
 Agenda::Agenda(const Script& script)
     : script_(script), base_(2 * script.num_ranks), operations_(script.num_operations), class_(at(base_) + 2 * at(operations_)) {
   for (const Operation& op : script.operations) source_rank_.push_back(script.call_rank[at(op.call)]);

@@ -10,8 +10,6 @@ namespace {
 
 constexpr std::int32_t kWriter = -1;
 
-std::size_t at(std::int64_t n) { return static_cast<std::size_t>(n); }
-
 bool lies_in(std::int32_t slot, std::int32_t first, std::int32_t count) { return slot >= first && slot < first + count; }
 
 /// Does the operation read this slot?

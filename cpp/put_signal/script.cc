@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
 
-std::size_t at(std::int64_t n) { return static_cast<std::size_t>(n); }
-
 void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(std::string("a put/signal program: ") + what);
 }

@@ -12,11 +12,15 @@
 // and sums of counts are checked to stay below 2^31.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace coppice::put_signal {
+
+/// A checked number as an index of a vector.
+inline std::size_t at(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 enum class Act : std::uint8_t { kPut = 0, kSignal = 1, kWait = 2, kCopy = 3, kSum = 4 };
 enum class CallKind : std::uint8_t { kTransfer = 0, kWait = 1, kLocal = 2 };

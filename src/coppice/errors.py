@@ -4,7 +4,7 @@
     ├── InputError                  a file, option or topology cannot be used: exit code 2
     │   └── UnreachableError        some rank cannot receive from some other rank
     ├── CheckError                  a verification failed, or a plan does not fit: exit code 1
-    └── MissingExtraError           an optional package is needed: exit code 2
+    └── MissingExtraError           an optional package or native extension is needed: exit code 2
 
 A message is one sentence that says what was expected, what was found and where
 (``$.links[3].gb_per_s``, ``topo.xml:12``), and then what to do next. Options are named as keywords in backticks
@@ -44,3 +44,11 @@ class MissingExtraError(CoppiceError):
     def of(cls, package: str, *, extra: str) -> MissingExtraError:
         """The error for a missing ``package`` that the extra ``extra`` brings."""
         return cls(f"this needs the package {package}: run `pip install 'coppice[{extra}]'`.")
+
+    @classmethod
+    def unbuilt(cls, extension: str, holds: str) -> MissingExtraError:
+        """The error for a native extension that was left out when the package was built."""
+        return cls(
+            f"this needs the native extension {extension} ({holds}), which this installation was built without: run "
+            "`make setup` in the checkout, or `pip install .`."
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coppice import _core
+from coppice import _switch
 from coppice.innetwork.simulated import search_interleavings, simulate_all_reduce
 
 from ..reference.innetwork import atp
@@ -14,15 +14,15 @@ from ..support.twins import Altering, Both, Exchange
 SWITCH, SERVER = 100, 101
 
 
-def both_jobs(**fields: object) -> tuple[_core.AggregationJob, atp.Job]:
+def both_jobs(**fields: object) -> tuple[_switch.AggregationJob, atp.Job]:
     twin = atp.Job(**fields)  # type: ignore[arg-type]
-    native = _core.AggregationJob(
+    native = _switch.AggregationJob(
         id=twin.id,
         workers=twin.workers,
         slots=twin.slots,
         values=twin.values,
         window=twin.window,
-        element=_core.Element.float32 if twin.floats else _core.Element.int32,
+        element=_switch.Element.float32 if twin.floats else _switch.Element.int32,
         timeout_ns=twin.timeout_ns,
         patience_ns=2**62,
         settings=twin.settings,
@@ -45,8 +45,8 @@ class Rack:
         self.exchange = exchange
         chance = np.random.default_rng(seed)
         slots = int(chance.integers(1, 9))
-        switch = Both(_core.aggregation_switch("atp", slots), atp.Switch(slots))
-        server = Both(_core.aggregation_server("atp"), atp.Server())
+        switch = Both(_switch.aggregation_switch("atp", slots), atp.Switch(slots))
+        server = Both(_switch.aggregation_server("atp"), atp.Server())
         exchange.nodes = {SWITCH: switch, SERVER: server}
         self.jobs = []
         for number in range(2):
@@ -66,7 +66,7 @@ class Rack:
                 node.twin.open(twin, children, parent)
             for index, child in enumerate(children):
                 worker = atp.Worker(twin, index, SWITCH)
-                exchange.nodes[child] = Both(_core.aggregation_worker("atp", native, index, SWITCH), worker)
+                exchange.nodes[child] = Both(_switch.aggregation_worker("atp", native, index, SWITCH), worker)
             self.jobs.append((twin, children))
         self.workers = [exchange.nodes[child] for _, children in self.jobs for child in children]
         self.chance = chance

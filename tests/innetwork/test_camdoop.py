@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from coppice import _core
+from coppice import _switch
 from coppice.innetwork.simulated import simulate_all_reduce
 from coppice.planners.algorithms.parts.torus_trees import torus_trees
 from reference.innetwork.camdoop import CamdoopWorkerTwin, HopTwin
@@ -44,12 +44,12 @@ class Job:
             c: self.job.workers + at for at, (children, _) in enumerate(self.shape) for c in children
         }
         for at, (children, parent) in enumerate(self.shape):
-            native = _core.aggregation_switch("camdoop", self.job.slots)
+            native = _switch.aggregation_switch("camdoop", self.job.slots)
             native.open(native_job(self.job), children, parent)
             self.network.nodes[self.job.workers + at] = Both(native, HopTwin(self.job, children, parent))
         self.workers = []
         for index in range(self.job.workers):
-            native_worker = _core.aggregation_worker(
+            native_worker = _switch.aggregation_worker(
                 "camdoop", native_job(self.job), index, self.above[index]
             )
             self.workers.append(Both(native_worker, CamdoopWorkerTwin(self.job, self.above[index])))
@@ -177,14 +177,14 @@ def test_a_torus_of_hops_with_the_trees_of_the_planner(dims: tuple[int, ...]) ->
     trees = torus_trees(dims)
     size = trees.hops.shape[1]
     job = TwinJob(id=1, workers=size, slots=4, values=3, window=8, settings={"trees": trees.count})
-    hops = [_core.aggregation_switch("camdoop", 4 * trees.count) for _ in range(size)]
+    hops = [_switch.aggregation_switch("camdoop", 4 * trees.count) for _ in range(size)]
     for tree in range(trees.count):
         for node in range(size):
             below = [child for child in range(1, size) if trees.hops[tree, child] == node]
             own = TwinJob(**{**vars(job), "settings": {**job.settings, "tree": tree}})
             parent = int(trees.hops[tree, node]) if node else -1
             hops[node].open(native_job(own), [size + node, *below], parent)
-    workers = [_core.aggregation_worker("camdoop", native_job(job), node, node) for node in range(size)]
+    workers = [_switch.aggregation_worker("camdoop", native_job(job), node, node) for node in range(size)]
     chunks = 7
     numbers = np.arange(size * chunks * trees.count * 3, dtype=np.int32).reshape(size, -1)
     outputs = np.zeros_like(numbers)

@@ -8,20 +8,20 @@ from random import Random
 import numpy as np
 import pytest
 
-from coppice import _core
+from coppice import _switch
 from coppice.errors import InputError
 from coppice.innetwork.numerics import fpisa_sum
 from coppice.innetwork.simulated import simulate_all_reduce
 
 
-def job_of(*, workers: int, values: int, approximate: int) -> _core.AggregationJob:
-    return _core.AggregationJob(
+def job_of(*, workers: int, values: int, approximate: int) -> _switch.AggregationJob:
+    return _switch.AggregationJob(
         id=1,
         workers=workers,
         slots=2,
         values=values,
         window=2,
-        element=_core.Element.float32,
+        element=_switch.Element.float32,
         timeout_ns=1000,
         patience_ns=10**9,
         settings={"approximate": approximate},
@@ -32,7 +32,7 @@ def job_of(*, workers: int, values: int, approximate: int) -> _core.AggregationJ
 def test_sums_are_those_of_the_numerics_in_the_order_of_arrival(approximate: int) -> None:
     random = np.random.default_rng(approximate)
     for workers in (1, 2, 5, 32):
-        node = _core.aggregation_switch("fpisa", 2)
+        node = _switch.aggregation_switch("fpisa", 2)
         node.open(job_of(workers=workers, values=64, approximate=approximate), list(range(workers)))
         saturated = overwritten = 0
         for packet_id in range(6):

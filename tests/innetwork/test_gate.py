@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coppice import _core
+from coppice import _switch
 from coppice.innetwork.serving import SwitchServer
 from support.switch_packets import (
     HEADER,
@@ -45,11 +45,11 @@ def gate_counts(asking: RawWorker) -> dict[str, int]:
 
 def test_siphash_of_the_core_is_the_published_one() -> None:
     key, message = (0x0706050403020100, 0x0F0E0D0C0B0A0908), bytes(range(15))
-    assert siphash(key, message) == _core.siphash(*key, message) == 0xA129CA6149BE45E5
+    assert siphash(key, message) == _switch.siphash(*key, message) == 0xA129CA6149BE45E5
     choice = random.Random(1)
     for length in range(40):
         data = choice.randbytes(length)
-        assert siphash(key, data) == _core.siphash(*key, data)
+        assert siphash(key, data) == _switch.siphash(*key, data)
 
 
 def test_a_packet_by_hand_is_a_packet(switch: SwitchServer) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coppice import _core
+from coppice import _switch
 from coppice.innetwork.simulated import search_interleavings, simulate_all_reduce
 
 PROTOCOLS = ("camdoop", "sharp", "streaming")
@@ -65,17 +65,17 @@ def test_a_switch_that_forgets_everything_gives_no_wrong_sum(protocol: str, rest
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_two_jobs_do_not_mix(protocol: str) -> None:
     """The same numbers of frames in two jobs of different sizes, in turn through one switch."""
-    node = _core.aggregation_switch(protocol, 8)
+    node = _switch.aggregation_switch(protocol, 8)
     outputs = {}
     workers = {}
     for job_id, count in ((1, 2), (2, 3)):
-        job = _core.AggregationJob(
+        job = _switch.AggregationJob(
             id=job_id,
             workers=count,
             slots=4,
             values=3,
             window=4,
-            element=_core.Element.int32,
+            element=_switch.Element.int32,
             timeout_ns=10**6,
             patience_ns=10**9,
             settings={},
@@ -83,7 +83,7 @@ def test_two_jobs_do_not_mix(protocol: str) -> None:
         ends = [10 * job_id + w for w in range(count)]
         node.open(job, ends)
         for w, end in enumerate(ends):
-            workers[end] = _core.aggregation_worker(protocol, job, w, 99)
+            workers[end] = _switch.aggregation_worker(protocol, job, w, 99)
             outputs[end] = np.full(20, end, dtype=np.int32)
     flying = [
         (end, 99, packet)

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 
-from coppice._core import AggregationJob, Element, SwitchAggWorker, aggregation_switch
+from coppice._switch import AggregationJob, Element, SwitchAggWorker, aggregation_switch
 from coppice.errors import InputError
 from coppice.innetwork.models.netagg import box_knee_gb_per_s
 from coppice.innetwork.models.switchagg import pairs_out

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coppice._core import AggregationJob, Element, aggregation_switch, aggregation_worker
+from coppice._switch import AggregationJob, Element, aggregation_switch, aggregation_worker
 from reference.innetwork import netagg as twin
 from support.twins import Both, Exchange
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coppice import _core
+from coppice import _switch
 from coppice.errors import InputError
 from coppice.innetwork.simulated import search_interleavings, simulate_all_reduce
 
@@ -15,15 +15,15 @@ from ..support.twins import Altering, Both, Exchange
 SPINE = 100
 
 
-def both_jobs(**fields: object) -> tuple[_core.AggregationJob, netreduce.Job]:
+def both_jobs(**fields: object) -> tuple[_switch.AggregationJob, netreduce.Job]:
     twin = netreduce.Job(**fields)  # type: ignore[arg-type]
-    native = _core.AggregationJob(
+    native = _switch.AggregationJob(
         id=twin.id,
         workers=twin.workers,
         slots=twin.slots,
         values=twin.values,
         window=twin.window,
-        element=_core.Element.float32 if twin.floats else _core.Element.int32,
+        element=_switch.Element.float32 if twin.floats else _switch.Element.int32,
         timeout_ns=twin.timeout_ns,
         patience_ns=2**62,
         settings=twin.settings,
@@ -37,7 +37,9 @@ class Net:
     def __init__(self, seed: int, exchange: Exchange) -> None:
         self.exchange = exchange
         chance = self.chance = np.random.default_rng(seed)
-        spine = exchange.nodes[SPINE] = Both(_core.aggregation_switch("netreduce", 4096), netreduce.Switch())
+        spine = exchange.nodes[SPINE] = Both(
+            _switch.aggregation_switch("netreduce", 4096), netreduce.Switch()
+        )
         self.jobs: list[tuple[netreduce.Job, list[list[int]]]] = []
         for number in range(2):
             sizes = [int(chance.integers(1, 4)) for _ in range(2 if (seed + number) % 3 == 0 else 1)]
@@ -63,7 +65,7 @@ class Net:
                 at, switch = SPINE, spine
                 if len(sizes) > 1:
                     at = 50 + 10 * number + len(groups)
-                    switch = Both(_core.aggregation_switch("netreduce", 4096), netreduce.Switch())
+                    switch = Both(_switch.aggregation_switch("netreduce", 4096), netreduce.Switch())
                     exchange.nodes[at] = switch
                     switches.append(at)
                 switch.native.open(native, hosts, -1 if at == SPINE else SPINE)
@@ -72,7 +74,7 @@ class Net:
                     index = host - 10 * number
                     worker = netreduce.Worker(twin, index, at)
                     exchange.nodes[host] = Both(
-                        _core.aggregation_worker("netreduce", native, index, at), worker
+                        _switch.aggregation_worker("netreduce", native, index, at), worker
                     )
                 groups.append(hosts)
             if switches:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coppice import _core
+from coppice import _switch
 from coppice.errors import InputError
 from coppice.innetwork.protocols import PROTOCOLS, find_protocol
 from coppice.innetwork.simulated import simulate_all_reduce
@@ -24,7 +24,7 @@ def law_us(
 
 
 def test_each_native_protocol_has_its_record() -> None:
-    assert set(PROTOCOLS) == set(_core.aggregation_protocols())
+    assert set(PROTOCOLS) == set(_switch.aggregation_protocols())
     assert list(PROTOCOLS) == sorted(PROTOCOLS)
     with pytest.raises(InputError, match="did you mean 'switchml'"):
         find_protocol("switchm")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from coppice import _core
+from coppice import _switch
 from coppice.errors import InputError
 from coppice.innetwork.numerics import (
     block_dequantise,
@@ -152,7 +152,7 @@ def test_saturating_sums_are_their_definition(rows: list[tuple[int, int]]) -> No
 def test_fixed_point_is_its_definition(bits: list[int], factor: int) -> None:
     values = float32(bits)
     fixed = [twin.fixed(each, factor) for each in values]
-    assert _core.to_fixed(values, factor).tolist() == fixed
+    assert _switch.to_fixed(values, factor).tolist() == fixed
     found = fixed_point_sum(values[None, :], factor=factor)
     assert found.overflowed.tolist() == [each in (twin.INT_MAX, twin.INT_MIN) for each in fixed]
     for sum_, each, over in zip(found.sums.tolist(), fixed, found.overflowed, strict=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from coppice import _core
+from coppice import _switch
 from coppice.innetwork.p4.generator import COUNTS, P4Export, export_p4
 from innetwork.frames import Request, reply_frame
 
@@ -81,22 +81,22 @@ def test_published_rule_for_any_packets(seed: int) -> None:
         assert [switch.registers["SwitchIngress.missing"].get(cell, 0) for cell in cells] == kept.missing
 
 
-def native_switch(workers: int, slots: int, values: int, first: int) -> _core.Aggregator:
-    if "switchml" not in _core.aggregation_protocols():
+def native_switch(workers: int, slots: int, values: int, first: int) -> _switch.Aggregator:
+    if "switchml" not in _switch.aggregation_protocols():
         pytest.skip("the native core has no SwitchML")
-    native = _core.aggregation_switch("switchml", slots)
+    native = _switch.aggregation_switch("switchml", slots)
     native.open(native_job(workers, slots, values, first), list(range(workers)))
     return native
 
 
-def native_job(workers: int, slots: int, values: int, first: int) -> _core.AggregationJob:
-    return _core.AggregationJob(
+def native_job(workers: int, slots: int, values: int, first: int) -> _switch.AggregationJob:
+    return _switch.AggregationJob(
         id=7,
         workers=workers,
         slots=slots,
         values=values,
         window=slots,
-        element=_core.Element.int32,
+        element=_switch.Element.int32,
         timeout_ns=1_000_000,
         patience_ns=10**12,
         settings={"first_packet": float(first)},
@@ -158,7 +158,7 @@ def test_native_workers_reach_exact_sums_through_the_program(workers: int, value
     native_switch(workers, slots, values, first)
     switch = guarded(workers, slots, values, first).switch()
     job = native_job(workers, slots, values, first)
-    machines = [_core.aggregation_worker("switchml", job, each, workers) for each in range(workers)]
+    machines = [_switch.aggregation_worker("switchml", job, each, workers) for each in range(workers)]
     now = 0
     for count in (9 * values + 3, 5 * values - 1):
         inputs = [numbers.integers(-(2**31), 2**31, count, dtype=np.int32) for _ in machines]

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from coppice import _core
+from coppice import _switch
 from coppice.innetwork.simulated import simulate_all_reduce
 from reference.innetwork.driving import Both, RandomNetwork, in_tree, inputs_of, native_job
 from reference.innetwork.frames import TwinJob
@@ -29,7 +29,7 @@ def play(seed: int) -> None:
     count, groups = random.randint(1, 6), random.randint(1, 3)
     element = random.choice(["int32", "float32"])
     shape = in_tree(count, random.choice([2, 3, 8]))
-    switches = [Both(_core.aggregation_switch("sharp", 64), SharpSwitchTwin()) for _ in shape]
+    switches = [Both(_switch.aggregation_switch("sharp", 64), SharpSwitchTwin()) for _ in shape]
     # Endpoints: switches from 1000 on; worker w of group g is 100 g + w.
     for at, switch in enumerate(switches):
         network.nodes[1000 + at] = switch
@@ -62,7 +62,7 @@ def play(seed: int) -> None:
         workers.append([])
         for index in range(count):
             at = 100 * group + index
-            native = _core.aggregation_worker("sharp", native_job(job), index, above[at])
+            native = _switch.aggregation_worker("sharp", native_job(job), index, above[at])
             workers[group].append(Both(native, SharpWorkerTwin(job, above[at])))
             network.nodes[at] = workers[group][index]
     for _ in range(2):
@@ -117,7 +117,7 @@ def test_operations_and_types(operation: int, element: str, half: int) -> None:
         element=element,
         settings={"operation": operation, "half": half},
     )
-    node = _core.aggregation_switch("sharp", 4)
+    node = _switch.aggregation_switch("sharp", 4)
     node.open(native_job(job), [0, 1, 2, 3, 4])
     twin = SharpSwitchTwin()
     twin.open(job, [0, 1, 2, 3, 4])
@@ -196,7 +196,7 @@ def test_a_stream_costs_a_round_trip_for_the_tree() -> None:
 
 
 def test_a_group_without_slots_is_refused() -> None:
-    node = _core.aggregation_switch("sharp", 10)
+    node = _switch.aggregation_switch("sharp", 10)
     job = TwinJob(id=1, workers=2, slots=8, values=4, window=8)
     node.open(native_job(job), [0, 1])
     job.id = 2

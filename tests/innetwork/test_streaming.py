@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from coppice import _core
+from coppice import _switch
 from coppice.innetwork.simulated import simulate_all_reduce
 from reference.innetwork.driving import Both, RandomNetwork, in_tree, inputs_of, native_job
 from reference.innetwork.frames import TwinJob
@@ -38,13 +38,13 @@ def play(seed: int) -> None:
     )
     switches = in_tree(job.workers, random.choice([2, 3, 8]))
     for at, (children, parent) in enumerate(switches):
-        native = _core.aggregation_switch("streaming", slots)
+        native = _switch.aggregation_switch("streaming", slots)
         native.open(native_job(job), children, parent)
         network.nodes[job.workers + at] = Both(native, StreamingSwitchTwin(job, children, parent))
     above = {child: job.workers + at for at, (children, _) in enumerate(switches) for child in children}
     workers = []
     for index in range(job.workers):
-        native_worker = _core.aggregation_worker("streaming", native_job(job), index, above[index])
+        native_worker = _switch.aggregation_worker("streaming", native_job(job), index, above[index])
         workers.append(Both(native_worker, StreamingWorkerTwin(job, above[index])))
         network.nodes[index] = workers[-1]
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_queues_without_headroom_drop_and_recover_without_a_timeout() -> None:
 
 def test_refusals() -> None:
     job = TwinJob(id=1, workers=2, slots=4, values=4, window=4)
-    node = _core.aggregation_switch("streaming", 4)
+    node = _switch.aggregation_switch("streaming", 4)
     for wrong in ([], [3, 3], [-1, 2]):
         with pytest.raises(ValueError, match="expected"):
             node.open(native_job(job), wrong)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from coppice._core import AggregationJob, Element, SwitchAggWorker, aggregation_switch
+from coppice._switch import AggregationJob, Element, SwitchAggWorker, aggregation_switch
 from reference.innetwork import switchagg as twin
 from reference.innetwork.streams import combine
 from support.twins import Both, Exchange

@@ -10,20 +10,20 @@ import pytest
 from tests.reference.innetwork import switchml as twin
 from tests.support.twins import Both, Exchange, Sent
 
-from coppice import _core
+from coppice import _switch
 from innetwork.scenarios import SCENARIOS, Scenario
 
 ROOT, LEAF = 100, 101
 
 
-def job_of(options: twin.Options) -> _core.AggregationJob:
-    return _core.AggregationJob(
+def job_of(options: twin.Options) -> _switch.AggregationJob:
+    return _switch.AggregationJob(
         options.id,
         options.workers,
         options.slots,
         options.values,
         options.window,
-        getattr(_core.Element, options.element),
+        getattr(_switch.Element, options.element),
         options.timeout,
         options.patience,
         {
@@ -35,7 +35,7 @@ def job_of(options: twin.Options) -> _core.AggregationJob:
 
 
 def switch_of(options: twin.Options, children: list[int], parent: int = -1) -> Both:
-    native = _core.aggregation_switch("switchml", options.slots)
+    native = _switch.aggregation_switch("switchml", options.slots)
     native.open(job_of(options), children, parent)
     return Both(native, twin.Switch(options, children, parent))
 
@@ -86,7 +86,7 @@ class Rack:
         leaves = min(leaves, options.workers)
         above = [ROOT if leaves < 2 else LEAF + rank % leaves for rank in range(options.workers)]
         for rank, switch in enumerate(above):
-            native = _core.aggregation_worker("switchml", job_of(options), rank, switch)
+            native = _switch.aggregation_worker("switchml", job_of(options), rank, switch)
             exchange.nodes[rank] = Both(native, twin.Worker(options, rank, switch))
         self.workers = [exchange.nodes[rank] for rank in range(options.workers)]
         below: dict[int, list[int]] = {}

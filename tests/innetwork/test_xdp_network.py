@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from coppice import _core
+from coppice import _switch
 from coppice.errors import InputError
 from coppice.innetwork.xdp.switch import serve_xdp
 from innetwork.frames import Request
@@ -52,7 +52,7 @@ def test_exact_sums(workers: int, values: int) -> None:
                 for _ in range(rng.choices([0, 1, 2], [1, 18, 1])[0]):
                     sockets[worker].send(packet)
 
-        machines = [_core.aggregation_worker("switchml", job, each, workers) for each in range(workers)]
+        machines = [_switch.aggregation_worker("switchml", job, each, workers) for each in range(workers)]
         for count in (200 * values + 3, 50 * values - 1):
             inputs = [numbers.integers(-(2**31), 2**31, count, dtype=np.int32) for _ in machines]
             outputs = [np.zeros(count, np.int32) for _ in machines]

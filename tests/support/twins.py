@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from coppice._core import Node
+from coppice._switch import Node
 
 Sent = list[tuple[list[int], bytes]]
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from coppice import _core
+from coppice import _switch
 from reference.innetwork.frames import HEAD, Sent, TwinJob, Words
 
 
-def native_job(job: TwinJob) -> _core.AggregationJob:
-    return _core.AggregationJob(
+def native_job(job: TwinJob) -> _switch.AggregationJob:
+    return _switch.AggregationJob(
         id=job.id,
         workers=job.workers,
         slots=job.slots,
         values=job.values,
         window=job.window,
-        element=getattr(_core.Element, job.element),
+        element=getattr(_switch.Element, job.element),
         timeout_ns=job.timeout,
         patience_ns=job.patience,
         settings=dict(job.settings),

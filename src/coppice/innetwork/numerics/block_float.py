@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice import _core
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.innetwork.numerics.arrays import column, require_within, rows
+from coppice.native import _switch
 
 __all__ = ["BlockSum", "block_dequantise", "block_exponent", "block_quantise", "block_scale", "block_sum"]
 
@@ -54,7 +54,7 @@ def block_exponent(values: NDArray[np.float32]) -> int:
         >>> block_exponent(np.zeros(4, dtype=np.float32))
         -126
     """
-    found = _core.block_exponent(column(values, "values", "float32"))
+    found = _switch.block_exponent(column(values, "values", "float32"))
     if found == _NOT_FINITE:
         at = int(np.flatnonzero(~np.isfinite(values))[0])
         msg = (
@@ -81,7 +81,7 @@ def block_scale(exponent: int, *, workers: int) -> float:
         268435455.0
     """
     _require(exponent, workers)
-    return _core.block_scale(exponent, workers)
+    return _switch.block_scale(exponent, workers)
 
 
 def block_quantise(values: NDArray[np.float32], *, exponent: int, workers: int) -> NDArray[np.int32]:
@@ -100,7 +100,7 @@ def block_quantise(values: NDArray[np.float32], *, exponent: int, workers: int) 
         [134217728, -67108864]
     """
     _require(exponent, workers)
-    return _core.block_quantise(column(values, "values", "float32"), exponent, workers)
+    return _switch.block_quantise(column(values, "values", "float32"), exponent, workers)
 
 
 def block_dequantise(sums: NDArray[np.int32], *, exponent: int, workers: int) -> NDArray[np.float32]:
@@ -119,7 +119,7 @@ def block_dequantise(sums: NDArray[np.int32], *, exponent: int, workers: int) ->
         [2.0]
     """
     _require(exponent, workers)
-    return _core.block_dequantise(column(sums, "sums", "int32"), exponent, workers)
+    return _switch.block_dequantise(column(sums, "sums", "int32"), exponent, workers)
 
 
 @checked
@@ -149,9 +149,9 @@ def block_sum(values: NDArray[np.float32], *, block: int = 256) -> BlockSum:
         exponent = max(block_exponent(row[part]) for row in table)
         total = np.zeros(part.stop - begin, dtype=np.int32)
         for row in table:
-            total += _core.block_quantise(row[part], exponent, workers)
-        sums[part] = _core.block_dequantise(total, exponent, workers)
-        bounds[part] = workers / (2 * _core.block_scale(exponent, workers))
+            total += _switch.block_quantise(row[part], exponent, workers)
+        sums[part] = _switch.block_dequantise(total, exponent, workers)
+        bounds[part] = workers / (2 * _switch.block_scale(exponent, workers))
         exponents.append(exponent)
     return BlockSum(sums=sums, exponents=np.array(exponents, dtype=np.int8), bound=bounds)
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice import _core
 from coppice.arguments import checked
 from coppice.innetwork.numerics.arrays import rows
+from coppice.native import _switch
 
 __all__ = ["float_sum"]
 
@@ -32,6 +32,6 @@ def float_sum(values: NDArray[Any]) -> NDArray[Any]:
     """
     table = rows(values, "float32", "float16", "uint16")
     if table.dtype == np.float32:
-        return _core.float_sum(table)
+        return _switch.float_sum(table)
     half = table.dtype == np.float16
-    return _core.float_sum(table.view(np.uint16), bfloat16=not half).view(table.dtype)
+    return _switch.float_sum(table.view(np.uint16), bfloat16=not half).view(table.dtype)

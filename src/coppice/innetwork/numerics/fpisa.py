@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice import _core
 from coppice.arguments import checked
 from coppice.innetwork.numerics.arrays import float_format, require_within, rows
+from coppice.native import _switch
 
 __all__ = ["FpisaSum", "fpisa_sum"]
 
@@ -86,10 +86,10 @@ def fpisa_sum(
     mantissas = np.zeros(table.shape[1], dtype=np.int32)
     counts = np.zeros(3, dtype=np.int64)
     for row in bits:
-        counts += _core.fpisa_add(
+        counts += _switch.fpisa_add(
             name, mode == "full", guard, most if headroom is None else headroom, exponents, mantissas, row
         )
-    read = _core.fpisa_read(name, guard, rounding == "nearest", exponents, mantissas)
+    read = _switch.fpisa_read(name, guard, rounding == "nearest", exponents, mantissas)
     overflowed, overwritten, not_finite = map(int, counts)
     return FpisaSum(
         sums=read.view(table.dtype),

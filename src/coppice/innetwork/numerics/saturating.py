@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice import _core
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.innetwork.numerics.arrays import rows
+from coppice.native import _switch
 
 __all__ = ["FixedPointSum", "fixed_point_sum", "saturating_sum", "wrapping_sum"]
 
@@ -56,7 +56,7 @@ def saturating_sum(values: NDArray[np.int32]) -> NDArray[np.int32]:
     table = rows(values, "int32")
     sums = np.zeros(table.shape[1], dtype=np.int32)
     for row in table:
-        _core.add_saturating(sums, row)
+        _switch.add_saturating(sums, row)
     return sums
 
 
@@ -100,9 +100,9 @@ def fixed_point_sum(values: NDArray[np.float32], *, factor: float = 1e6) -> Fixe
         raise InputError(msg)
     total = np.zeros(table.shape[1], dtype=np.int32)
     for row in table:
-        _core.add_saturating(total, _core.to_fixed(row, factor))
+        _switch.add_saturating(total, _switch.to_fixed(row, factor))
     return FixedPointSum(
-        sums=_core.from_fixed(total, factor),
+        sums=_switch.from_fixed(total, factor),
         overflowed=(total == _ENDS.min) | (total == _ENDS.max),
         bound=len(table) / (2 * factor),
     )

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice import _core
 from coppice.arguments import checked
 from coppice.errors import CoppiceError, InputError
 from coppice.innetwork.protocols.registry import PROTOCOLS
 from coppice.innetwork.serving.address import parse_address
+from coppice.native import _switch
 
 __all__ = ["SwitchClient", "SwitchError"]
 
@@ -121,20 +121,20 @@ class SwitchClient:
         self._join_timeout_s = float(join_timeout_s)
         self._may_have_fewer = slots is None
 
-        def core(slots: int, window: int) -> _core.SwitchClient:
+        def core(slots: int, window: int) -> _switch.SwitchClient:
             """The native end, with so many slots and packets under way on each thread."""
-            described = _core.AggregationJob(
+            described = _switch.AggregationJob(
                 id=job,
                 workers=workers,
                 slots=slots,
                 values=values,
                 window=window,
-                element=getattr(_core.Element, element),
+                element=getattr(_switch.Element, element),
                 timeout_ns=int(timeout_ms * 1e6),
                 patience_ns=10**16,  # the client knows better than the machine when to give up
                 settings={name: float(value) for name, value in (settings or {}).items()},
             )
-            return _core.switch_client(
+            return _switch.switch_client(
                 host=host,
                 port=port,
                 lanes=threads,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from coppice import _core
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.innetwork.serving.address import parse_address
+from coppice.native import _switch
 
 __all__ = ["PacketFaults", "SwitchServer"]
 
@@ -113,7 +113,7 @@ class SwitchServer:
             None if parent is None else (*parse_address(parent, option="the switch above"), index, siblings)
         )
         try:
-            self._server = _core.switch_server(
+            self._server = _switch.switch_server(
                 protocol=protocol,
                 secret=secret,
                 workers=workers,

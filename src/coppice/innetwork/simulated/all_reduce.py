@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coppice import _core
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.innetwork.protocols import find_protocol
 from coppice.innetwork.simulated.job import groups_of, job_of
+from coppice.native import _switch
 
 __all__ = ["LinkTraffic", "SwitchedAllReduce", "simulate_all_reduce"]
 
@@ -212,8 +212,8 @@ def simulate_all_reduce(
             msg = f"expected `{name}` from 0 to {most - 1}, found {failing}."
             raise InputError(msg)
 
-    def link(rate: float) -> _core.AggregationLink:
-        return _core.AggregationLink(
+    def link(rate: float) -> _switch.AggregationLink:
+        return _switch.AggregationLink(
             bytes_per_s=rate * 1e9,
             latency_ns=_ns(latency_us),
             queue_bytes=queue_bytes or 0,
@@ -236,7 +236,7 @@ def simulate_all_reduce(
         settings=settings,
     )
     try:
-        found = _core.aggregation_experiment(
+        found = _switch.aggregation_experiment(
             protocol=protocol,
             job=job,
             groups=groups,

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from coppice import _core
 from coppice.arguments import checked
 from coppice.errors import CheckError, InputError
 from coppice.innetwork.protocols import find_protocol
 from coppice.innetwork.simulated.job import groups_of, job_of
+from coppice.native import _switch
 
 __all__ = ["ProtocolSearch", "search_interleavings"]
 
@@ -147,7 +147,7 @@ def search_interleavings(
         settings={"doubled_after": 0, **(settings or {})},
     )
     try:
-        found = _core.aggregation_exploration(
+        found = _switch.aggregation_exploration(
             protocol=protocol,
             job=job,
             groups=groups_of(workers, tree),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coppice import _core
 from coppice.errors import InputError
 from coppice.innetwork.protocols import SwitchProtocol
+from coppice.native import _switch
 
 __all__ = ["ELEMENTS", "groups_of", "job_of"]
 
@@ -41,7 +41,7 @@ def job_of(
     timeout_ns: int,
     patience_ns: int,
     settings: Mapping[str, float] | None,
-) -> _core.AggregationJob:
+) -> _switch.AggregationJob:
     """The job as the native machines take it; they check it."""
     if element not in ELEMENTS:
         msg = f"expected `element` to be one of {', '.join(ELEMENTS)}, found {element!r}."
@@ -53,13 +53,13 @@ def job_of(
         if number is not None and not 1 <= number < 2**31:
             msg = f"expected `{name}` from 1 on, found {number}."
             raise InputError(msg)
-    return _core.AggregationJob(
+    return _switch.AggregationJob(
         id=1,
         workers=workers,
         slots=slots,
         values=protocol.values if values is None else values,
         window=slots if window is None else window,
-        element=getattr(_core.Element, element),
+        element=getattr(_switch.Element, element),
         timeout_ns=timeout_ns,
         patience_ns=patience_ns,
         settings=dict(settings or {}),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coppice._core import PutSignalRuns
 from coppice.errors import CheckError
+from coppice.native import _run
 from coppice.program.memory import Buffer, end_columns, memory_of, start_columns
 from coppice.program.put_signal.contents import PutSignalContents
 from coppice.program.put_signal.faults import PutSignalFault, fault_sentence
@@ -76,7 +76,7 @@ def twin_runs(
 
 def native_runs(
     program: PutSignalProgram, *, in_place: bool, elements: int = 1, seed: int = 0
-) -> PutSignalRuns:
+) -> _run.PutSignalRuns:
     """A program and random contents of its memory, natively.
 
     Args:
@@ -96,7 +96,7 @@ def native_runs(
         begin[parts.number[source] : parts.number[source] + len(content)] = content
         outputs.append(int(parts.number[target]))
         results.append(contents.wanted(rank, parts.begins_in(target, len(end_columns(program, rank)[0]))))
-    return PutSignalRuns(
+    return _run.PutSignalRuns(
         num_slots=len(parts.first),
         rank_start=program.rank_start,
         call_start=program.call_start,

@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice import _core
 from coppice.collectives import Collective
 from coppice.decoding import decodable
 from coppice.errors import CoppiceError, InputError
 from coppice.innetwork.serving.address import SECRET_VARIABLE, SWITCH_VARIABLE, parse_address, read_secret
 from coppice.innetwork.serving.client import SwitchClient, SwitchError
+from coppice.native import _switch
 from coppice.run.engines.datatype import DataType, ReduceOp, divide, elements_of, from_bfloat16, to_bfloat16
 from coppice.run.engines.engine import Engine
 from coppice.run.errors import RunError
@@ -58,7 +58,7 @@ def is_protocol(algorithm: str) -> bool:
         >>> is_protocol("switchml"), is_protocol("ring")
         (True, False)
     """
-    return algorithm in _core.aggregation_protocols()
+    return algorithm in _switch.aggregation_protocols()
 
 
 def switch_defect(algorithm: str, environment: Mapping[str, str] | None = None) -> str:

@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice import _core
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.native import _run
 from coppice.rows import offsets
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction, elements_of
 from coppice.run.engines.engine import BaseEngine
@@ -77,7 +77,7 @@ def shm_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[ShmEng
     if ranks < 1:
         msg = f"expected 1 rank or more, found {ranks}."
         raise InputError(msg)
-    ends = _core.shm_threads(ranks, *_SIZES)
+    ends = _run.shm_threads(ranks, *_SIZES)
     return [
         ShmEngine(end, rank, ranks, exchange_timeout_s=exchange_timeout_s) for rank, end in enumerate(ends)
     ]
@@ -88,10 +88,10 @@ class ShmEngine(BaseEngine):
 
     name = "shm"
 
-    def __init__(self, end: _core.ShmRank, rank: int, ranks: int, *, exchange_timeout_s: float) -> None:
+    def __init__(self, end: _run.ShmRank, rank: int, ranks: int, *, exchange_timeout_s: float) -> None:
         super().__init__(rank, ranks, exchange_timeout_s)
-        self._end: _core.ShmRank | None = end
-        self._programs: WeakKeyDictionary[RankProgram, _core.ShmProgram] = WeakKeyDictionary()
+        self._end: _run.ShmRank | None = end
+        self._programs: WeakKeyDictionary[RankProgram, _run.ShmProgram] = WeakKeyDictionary()
         # Of the last direct collective: small ones take no longer than these checks do.
         self._asked: tuple[object, ...] | None = None
         self._call: _DirectCall
@@ -266,7 +266,7 @@ class ShmEngine(BaseEngine):
         )
         raise_fault(fault, self.rank, "an exchange", timeout_s)
 
-    def _open(self) -> _core.ShmRank:
+    def _open(self) -> _run.ShmRank:
         if self._end is None:
             raise self.closed_error
         return self._end
@@ -305,11 +305,11 @@ class ShmEngine(BaseEngine):
             raise InputError(msg)
         return edges
 
-    def _native(self, program: RankProgram) -> _core.ShmProgram:
+    def _native(self, program: RankProgram) -> _run.ShmProgram:
         found = self._programs.get(program)
         if found is None:
             try:
-                found = _core.ShmProgram(
+                found = _run.ShmProgram(
                     program.rank,
                     program.ranks,
                     program.input_elements,

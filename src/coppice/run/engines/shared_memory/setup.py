@@ -25,10 +25,10 @@ from typing import Any
 
 import msgspec
 
-from coppice import _core
 from coppice.decoding import decodable
 from coppice.errors import CoppiceError
 from coppice.files import write_atomically
+from coppice.native import _run
 from coppice.run.engines.engine import check_rank
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 
@@ -110,7 +110,7 @@ class _Word(msgspec.Struct, frozen=True, kw_only=True):
 
 def join(
     rank: int, ranks: int, exchange: Exchange, *, places: Sequence[str], sizes: tuple[int, int, int]
-) -> _core.ShmRank:
+) -> _run.ShmRank:
     """This rank's end of a segment that all ranks share; every rank calls this.
 
     Args:
@@ -128,7 +128,7 @@ def join(
 
     check_rank(rank, ranks)
     host = _host()
-    card = _SegmentCard(version=__version__, layout=_core.SHM_LAYOUT, host=host, rank=rank, ranks=ranks)
+    card = _SegmentCard(version=__version__, layout=_run.SHM_LAYOUT, host=host, rank=rank, ranks=ranks)
     _compare(card, exchange(msgspec.json.encode(card)))
     number = int.from_bytes(hashlib.blake2b(host.encode(), digest_size=8).digest(), "little")
     told: list[str] = []
@@ -187,9 +187,9 @@ def _compare(own: _SegmentCard, found: list[bytes]) -> None:
 
 def _attempt(
     place: str, rank: int, ranks: int, exchange: Exchange, host: int, sizes: tuple[int, int, int]
-) -> tuple[_core.ShmRank | None, list[str]]:
+) -> tuple[_run.ShmRank | None, list[str]]:
     """The segment in one place, or what ranks say against it: the same answer on all ranks."""
-    end: _core.ShmRank | None = None
+    end: _run.ShmRank | None = None
     word = _Word()
     if rank == 0:
         path = ""
@@ -197,7 +197,7 @@ def _attempt(
             _sweep(Path(place))
             path = str(Path(place) / f"{_PREFIX}{secrets.token_hex(8)}")
         try:
-            end = _core.shm_create(path, ranks, host, *sizes)
+            end = _run.shm_create(path, ranks, host, *sizes)
             word = _Word(path=end.path)
         except CoppiceError as error:
             word = _Word(error=str(error))
@@ -206,7 +206,7 @@ def _attempt(
         word = offer
         if rank != 0 and not offer.error:
             try:
-                end = _core.shm_open(offer.path, rank, ranks, host)
+                end = _run.shm_open(offer.path, rank, ranks, host)
             except CoppiceError as error:
                 word = _Word(error=str(error))
         words = [

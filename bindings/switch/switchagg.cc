@@ -4,24 +4,9 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings.h"
+#include "sent.h"
 
 using namespace coppice::aggregation;
-
-namespace {
-
-// What a node sent: a list of (receivers, packet).
-class Sent final : public Outbox {
- public:
-  using Outbox::send;
-  void send(std::span<const Endpoint> to, Bytes packet) override {
-    nb::list receivers;
-    for (Endpoint each : to) receivers.append(each);
-    all.append(nb::make_tuple(receivers, nb::bytes(packet.data(), packet.size())));
-  }
-  nb::list all;
-};
-
-}  // namespace
 
 void init_switchagg(nb::module_& m) {
   nb::class_<SwitchAggWorker, Worker>(m, "SwitchAggWorker")

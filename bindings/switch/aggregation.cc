@@ -8,6 +8,7 @@
 
 #include "aggregation/protocols.h"
 #include "bindings.h"
+#include "sent.h"
 
 using namespace coppice::aggregation;
 
@@ -16,20 +17,6 @@ namespace {
 Bytes bytes_of(const nb::bytes& packet) {
   return {static_cast<const std::uint8_t*>(packet.data()), packet.size()};
 }
-
-nb::bytes to_bytes(std::span<const std::uint8_t> bytes) { return nb::bytes(bytes.data(), bytes.size()); }
-
-// What a node sent: a list of (receivers, packet).
-class Sent final : public Outbox {
- public:
-  using Outbox::send;
-  void send(std::span<const Endpoint> to, Bytes packet) override {
-    nb::list receivers;
-    for (Endpoint each : to) receivers.append(each);
-    all.append(nb::make_tuple(receivers, to_bytes(packet)));
-  }
-  nb::list all;
-};
 
 }  // namespace
 
