@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from coppice.innetwork.p4.language.calls import internet_checksum
 from coppice.innetwork.xdp.libbpf import BpfObject, link_xdp, run_on_frame
 from coppice.innetwork.xdp.switch import XdpHosts, XdpWorker, serve_xdp
 
@@ -62,12 +61,19 @@ def generator(path: Path, workers: int, slots: int, values: int, interface: int)
     return BpfObject(path.read_bytes(), settings, programs=("make", "drop"), without=())
 
 
+def checksum(header: bytes) -> int:
+    """The checksum of an IPv4 header (RFC 1071)."""
+    total = sum(struct.unpack(f">{len(header) // 2}H", header))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
 def packet(worker: int, values: int) -> bytes:
     """The frame of a worker's first packet."""
     body = struct.pack(f">BBIHbb{values}i", KINDS[values], 0, 0, 0, 0, 0, *range(values))
     source = bytes((10, 0, 0, worker + 1))
     header = struct.pack(">BBHIBBH", 0x45, 0, 28 + len(body), 0, 64, 17, 0) + source + ADDRESS
-    header = header[:10] + internet_checksum(header).to_bytes(2, "big") + header[12:]
+    header = header[:10] + checksum(header).to_bytes(2, "big") + header[12:]
     udp = struct.pack(">HHHH", 0x4000, 0xBEE0, 8 + len(body), 0)
     return MAC + bytes((2, 0, 0, 0, 1, worker)) + b"\x08\0" + header + udp + body
 

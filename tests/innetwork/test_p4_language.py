@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
-from coppice.innetwork.p4.control_plane import load_commands
-from coppice.innetwork.p4.device import P4Switch, Replica
 from coppice.innetwork.p4.generator import P4Export, export_p4
-from coppice.innetwork.p4.language.programs import read_program
 from innetwork.frames import Request, reply_frame
+from reference.p4.control_plane import load_commands
+from reference.p4.device import P4Switch, Replica
+from reference.p4.language.programs import read_program
 
 FRAME = """\
 #include <core.p4>

@@ -13,6 +13,7 @@ import pytest
 from coppice import _switch
 from coppice.innetwork.p4.generator import COUNTS, P4Export, export_p4
 from innetwork.frames import Request, reply_frame
+from reference.p4.control_plane import interpreter_of
 
 SLOTS = 3
 Replies = list[tuple[int, bytes]]
@@ -68,7 +69,7 @@ def test_published_rule_for_any_packets(seed: int) -> None:
     """Sets, slots and workers in any order, also such that no protocol would send."""
     rng = random.Random(seed)
     workers = rng.choice([1, 2, 3, 5])
-    switch = export_p4(workers=workers, slots=SLOTS, variant="published").switch()
+    switch = interpreter_of(export_p4(workers=workers, slots=SLOTS, variant="published"))
     model = PublishedSwitch(workers)
     for _ in range(150):
         worker, slot, now = rng.randrange(workers), rng.randrange(SLOTS), rng.randrange(2)
@@ -124,7 +125,7 @@ def test_guarded_program_is_the_native_switch(seed: int) -> None:
     rng = random.Random(seed)
     workers, first = rng.choice([1, 2, 3, 5]), rng.choice([0, 5, 2**32 - 4])
     native = native_switch(workers, SLOTS, 64, first)
-    switch = guarded(workers, SLOTS, 64, first).switch()
+    switch = interpreter_of(guarded(workers, SLOTS, 64, first))
     round_of = [0] * SLOTS
     for _ in range(500):
         worker, slot = rng.randrange(workers), rng.randrange(SLOTS)
@@ -156,7 +157,7 @@ def test_native_workers_reach_exact_sums_through_the_program(workers: int, value
     rng, numbers = random.Random(workers), np.random.default_rng(workers)
     slots, first = 4, 2**32 - 9
     native_switch(workers, slots, values, first)
-    switch = guarded(workers, slots, values, first).switch()
+    switch = interpreter_of(guarded(workers, slots, values, first))
     job = native_job(workers, slots, values, first)
     machines = [_switch.aggregation_worker("switchml", job, each, workers) for each in range(workers)]
     now = 0

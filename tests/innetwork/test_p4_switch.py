@@ -9,11 +9,12 @@ from typing import Any, Literal
 import pytest
 
 from coppice.errors import InputError
-from coppice.innetwork.p4.device import P4Switch
 from coppice.innetwork.p4.generator import COUNTS, P4Export, export_p4
 from coppice.innetwork.p4.rack import AttachedHost, Rack, default_rack
 from innetwork.frames import SWITCH_IPV4, SWITCH_MAC, Request, ipv4_frame, reply_frame, worker_address
 from innetwork.scenarios import SCENARIOS, Scenario
+from reference.p4.control_plane import interpreter_of
+from reference.p4.device import P4Switch
 
 Variant = Literal["guarded", "published"]
 VARIANTS: tuple[Variant, ...] = ("guarded", "published")
@@ -32,7 +33,7 @@ def exported(workers: int, variant: Variant, values: int = 64, first_packet: int
 
 
 def switch_of(workers: int, variant: Variant, values: int = 64, first_packet: int = 0) -> P4Switch:
-    return exported(workers, variant, values, first_packet).switch()
+    return interpreter_of(exported(workers, variant, values, first_packet))
 
 
 def ramp(times: int, values: int = 64) -> tuple[int, ...]:
@@ -264,7 +265,7 @@ class TestLateDuplicates:
 @pytest.mark.parametrize("workers", range(1, 33))
 def test_programs_for_any_number_of_workers(workers: int) -> None:
     """All workers together make a sum, and no fewer."""
-    switch = export_p4(workers=workers, slots=4).switch()
+    switch = interpreter_of(export_p4(workers=workers, slots=4))
     for worker in range(workers):
         request = Request(worker, 3, 0, ramp(1), id=3)
         sent = switch.receive(worker, request.frame())

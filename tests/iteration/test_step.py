@@ -25,11 +25,11 @@ from coppice.iteration.step.graph import step_graph
 from coppice.iteration.step.overlap import OVERLAPS, overlap_named
 from coppice.iteration.step.policy_messages import stage_workload
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
-from coppice.iteration.step.unfold import unfolded
 from coppice.iteration.trace import write_task_trace
 from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.topology.presets import preset
 from reference import tasks as reference
+from reference.unfold import unfolded
 
 CLUSTER = cluster_of(preset("dgx-a100", boxes=2))
 GPT = MODELS["gpt-175b"]

@@ -21,16 +21,16 @@ from coppice.errors import InputError
 from coppice.export.put_signal.document import parse_put_signal
 from coppice.program.memory import Buffer, memory_of
 from coppice.program.put_signal.contents import PutSignalContents
-from coppice.program.put_signal.explore import explore
 from coppice.program.put_signal.faults import PutSignalFault, fault_sentence
 from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.machine import PutSignalMachine, PutSignalScript
 from coppice.program.put_signal.program import PutSignalProgram
 from coppice.program.put_signal.stretches import stretches_of
 from coppice.program.put_signal.structure import check_form
 from coppice.program.put_signal.twin import native_runs, run_on_twin, twin_runs
 from coppice.program.put_signal.verify import verify_put_signal
 from coppice.schedule.verification.report import Findings
+from reference.put_signal_explore import explore
+from reference.put_signal_machine import PutSignalMachine, PutSignalScript
 from support.put_signal_cases import MUTATIONS, forest, mutated, small_programs, text_of, tree_of
 
 PROGRAMS = range(len(small_programs()))

@@ -67,8 +67,8 @@ def export(
 ) -> None:
     """Write SwitchML's integer sums as a P4_16 program, with entries for simple_switch_CLI.
 
-    The text is read again and its types are checked by an interpreter of its own, which also runs it on frames
-    (`coppice.innetwork.p4`). No other compiler has seen it.
+    An interpreter of this subset of P4, part of the tests, checks the types of what is written and runs it on frames.
+    No other compiler has seen it.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ the packets of p4lang/p4app-switchML. The program is our own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Literal
@@ -15,9 +15,6 @@ from typing import Literal
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.files import write_atomically
-from coppice.innetwork.p4.control_plane import load_commands
-from coppice.innetwork.p4.device import P4Switch
-from coppice.innetwork.p4.language.programs import P4Program, read_program
 from coppice.innetwork.p4.rack import MOST_WORKERS, Rack, check_rack, default_rack
 from coppice.innetwork.p4.text_of_headers import HEAD
 from coppice.innetwork.p4.text_of_pipeline import GUARDED, PIPELINE, PUBLISHED
@@ -57,20 +54,11 @@ class P4Export:
         program: Text of ``switchml.p4``.
         entries: Text of ``entries.txt``: commands of ``simple_switch_CLI``.
         rack: Who is attached.
-        checked: The program as it was read again.
     """
 
     program: str
     entries: str
     rack: Rack
-    checked: P4Program = field(repr=False)
-
-    def switch(self) -> P4Switch:
-        """The interpreter with the program and its entries."""
-        ports = [each.port for each in self.rack.attached]
-        switch = P4Switch(self.checked, num_ports=max(ports) + 1)
-        load_commands(switch, self.entries, file="entries.txt")
-        return switch
 
     def write(self, folder: Path) -> None:
         """Write both files into a folder, which is made if it is not there.
@@ -99,8 +87,6 @@ def export_p4(
     first_packet: int = 0,
 ) -> P4Export:
     """SwitchML's integer sums as a P4_16 program for v1model, with its table entries.
-
-    The text is read again, its types are checked, and its entries are loaded, before it is given out.
 
     Args:
         workers: Workers, 1 to 32; as many as `rack` has by default, or 2.
@@ -142,9 +128,7 @@ def export_p4(
         raise InputError(msg)
     program = _program(number, slots, values, guarded=variant == "guarded")
     entries = _entries(rack, (job, first_packet) if variant == "guarded" else ())
-    made = P4Export(program, entries, rack, read_program(program, file="switchml.p4"))
-    made.switch()
-    return made
+    return P4Export(program, entries, rack)
 
 
 def _program(workers: int, slots: int, values: int, *, guarded: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import AddressValueError, IPv4Address
 from os import PathLike
 
@@ -10,7 +11,6 @@ import msgspec
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
-from coppice.innetwork.p4.control_plane import number_of_mac
 
 __all__ = [
     "MOST_WORKERS",
@@ -20,10 +20,28 @@ __all__ = [
     "SwitchAddress",
     "check_rack",
     "default_rack",
+    "number_of_mac",
     "read_rack",
 ]
 
 MOST_WORKERS = 32
+_MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
+
+
+def number_of_mac(text: str) -> int:
+    """A MAC address as a number.
+
+    Raises:
+        InputError: If it is none.
+
+    Examples:
+        >>> number_of_mac("02:00:00:00:01:00") == 0x020000000100
+        True
+    """
+    if not _MAC.fullmatch(text):
+        msg = f"expected a MAC address such as 02:00:00:00:01:00, found {text!r}: write six bytes in hexadecimal."
+        raise InputError(msg)
+    return int(text.replace(":", ""), 16)
 
 
 class SwitchAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from coppice.arguments import checked
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
-from coppice.innetwork.p4.control_plane import number_of_mac
+from coppice.innetwork.p4.rack import number_of_mac
 from coppice.innetwork.xdp.libbpf import BpfObject, link_xdp, look_up, processors, update
 
 __all__ = ["COUNTS", "XdpHosts", "XdpPass", "XdpSwitch", "XdpWorker", "read_xdp_hosts", "serve_xdp"]

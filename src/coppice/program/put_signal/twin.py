@@ -3,7 +3,7 @@
 What a GPU and its network might do, a seed decides: which of the allowed actions comes next. The adversary of a run is
 one of eleven kinds, in turn: any action; landings as late, or as early, as they may; late reads; ranks that begin last;
 ranks, streams or links that stand still for as long as anything else can happen; the newest action first; one rank as
-far as it goes; and random priorities (PCT). The machine is that of :mod:`coppice.program.put_signal.machine`, natively.
+far as it goes; and random priorities (PCT). The tests hold the same machine in Python.
 """
 
 from __future__ import annotations

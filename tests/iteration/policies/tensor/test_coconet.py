@@ -27,8 +27,8 @@ from coppice.iteration.policies.tensor.coconet.program import (
     TensorProgram,
 )
 from coppice.iteration.policies.tensor.coconet.tuner import autotune, variants
-from coppice.iteration.policies.tensor.coconet.values import assembled, run_program
 from coppice.iteration.running import lower_bound_seconds, run_tasks
+from reference.coconet_values import assembled, run_program
 
 MACHINE = Machine()
 EXAMPLES = {

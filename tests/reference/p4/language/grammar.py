@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coppice.innetwork.p4.language import syntax as node
-from coppice.innetwork.p4.language.reading import ExpressionReader
-from coppice.innetwork.p4.language.tokens import KEYWORDS, tokens_of
+from reference.p4.language import syntax as node
+from reference.p4.language.reading import ExpressionReader
+from reference.p4.language.tokens import KEYWORDS, tokens_of
 
 __all__ = ["parsed"]
 

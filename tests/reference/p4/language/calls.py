@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coppice.innetwork.p4.language import syntax as node
-from coppice.innetwork.p4.language.expressions import NameScope, boolean, is_member, typed
-from coppice.innetwork.p4.language.tokens import At, refuse
-from coppice.innetwork.p4.language.types import (
+from reference.p4.language import syntax as node
+from reference.p4.language.expressions import NameScope, boolean, is_member, typed
+from reference.p4.language.tokens import At, refuse
+from reference.p4.language.types import (
     BOOL,
     DEVICE,
     ERRORS,

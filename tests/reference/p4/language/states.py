@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coppice.innetwork.p4.language import syntax as node
-from coppice.innetwork.p4.language.blocks import declared_variable, statement_task
-from coppice.innetwork.p4.language.calls import ParsingError, Task
-from coppice.innetwork.p4.language.expressions import NameScope, typed, whole_number
-from coppice.innetwork.p4.language.tokens import refuse
-from coppice.innetwork.p4.language.types import Cells, P4Type
+from reference.p4.language import syntax as node
+from reference.p4.language.blocks import declared_variable, statement_task
+from reference.p4.language.calls import ParsingError, Task
+from reference.p4.language.expressions import NameScope, typed, whole_number
+from reference.p4.language.tokens import refuse
+from reference.p4.language.types import Cells, P4Type
 
 __all__ = ["parser_task"]
 

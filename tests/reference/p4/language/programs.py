@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from coppice.innetwork.p4.language import syntax as node
-from coppice.innetwork.p4.language.blocks import Returned, declared_variable, statement_task
-from coppice.innetwork.p4.language.calls import (
+from reference.p4.language import syntax as node
+from reference.p4.language.blocks import Returned, declared_variable, statement_task
+from reference.p4.language.calls import (
     ActionSymbol,
     CounterSymbol,
     RegisterSymbol,
@@ -17,11 +17,11 @@ from coppice.innetwork.p4.language.calls import (
     Task,
     call_of,
 )
-from coppice.innetwork.p4.language.expressions import NameScope, is_member, resolve_type, typed, whole_number
-from coppice.innetwork.p4.language.grammar import parsed
-from coppice.innetwork.p4.language.states import parser_task
-from coppice.innetwork.p4.language.tokens import At, refuse
-from coppice.innetwork.p4.language.types import (
+from reference.p4.language.expressions import NameScope, is_member, resolve_type, typed, whole_number
+from reference.p4.language.grammar import parsed
+from reference.p4.language.states import parser_task
+from reference.p4.language.tokens import At, refuse
+from reference.p4.language.types import (
     STANDARD_METADATA,
     BitType,
     CellMemory,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from coppice.innetwork.p4.language.tokens import At, refuse
+from reference.p4.language.tokens import At, refuse
 
 __all__ = [
     "BOOL",

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.innetwork.p4.language.blocks import Exited
-from coppice.innetwork.p4.language.calls import (
+from reference.p4.language.blocks import Exited
+from reference.p4.language.calls import (
     DROPPED,
     ActionSymbol,
     FrameCursor,
     ParsingError,
     TableSymbol,
 )
-from coppice.innetwork.p4.language.programs import P4Program
-from coppice.innetwork.p4.language.types import DEVICE, PACKET, BitType, Cells, LeafPlace
+from reference.p4.language.programs import P4Program
+from reference.p4.language.types import DEVICE, PACKET, BitType, Cells, LeafPlace
 
 __all__ = ["P4Switch", "Replica", "TableContents", "TableEntry"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coppice.innetwork.p4.language import syntax as node
-from coppice.innetwork.p4.language.calls import Task, writable
-from coppice.innetwork.p4.language.expressions import NameScope, boolean, resolve_type, typed
-from coppice.innetwork.p4.language.tokens import refuse
-from coppice.innetwork.p4.language.types import Cells, LeafPlace
+from reference.p4.language import syntax as node
+from reference.p4.language.calls import Task, writable
+from reference.p4.language.expressions import NameScope, boolean, resolve_type, typed
+from reference.p4.language.tokens import refuse
+from reference.p4.language.types import Cells, LeafPlace
 
 __all__ = ["Exited", "Returned", "declared_variable", "statement_task"]
 

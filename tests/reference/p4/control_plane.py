@@ -19,27 +19,14 @@ from ipaddress import IPv4Address
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.innetwork.p4.device import P4Switch, Replica
+from coppice.innetwork.p4.generator import P4Export
+from coppice.innetwork.p4.rack import number_of_mac
+from reference.p4.device import P4Switch, Replica
+from reference.p4.language.programs import read_program
 
-__all__ = ["load_commands", "number_of_mac"]
+__all__ = ["interpreter_of", "load_commands"]
 
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
-
-
-def number_of_mac(text: str) -> int:
-    """A MAC address as a number.
-
-    Raises:
-        InputError: If it is none.
-
-    Examples:
-        >>> number_of_mac("02:00:00:00:01:00") == 0x020000000100
-        True
-    """
-    if not _MAC.fullmatch(text):
-        msg = f"expected a MAC address such as 02:00:00:00:01:00, found {text!r}: write six bytes in hexadecimal."
-        raise InputError(msg)
-    return int(text.replace(":", ""), 16)
 
 
 @checked
@@ -123,3 +110,11 @@ def _table_add(switch: P4Switch, table: str, action: str, words: Sequence[str]) 
     ternary = any(match == "ternary" for _, match in matches)
     priority = arguments.pop() if ternary and arguments else 0
     switch.add_entry(table, action, keys, arguments, masks=masks, priority=priority)
+
+
+def interpreter_of(made: P4Export) -> P4Switch:
+    """The interpreter with a program as it is written, and its entries."""
+    ports = [each.port for each in made.rack.attached]
+    switch = P4Switch(read_program(made.program, file="switchml.p4"), num_ports=max(ports) + 1)
+    load_commands(switch, made.entries, file="entries.txt")
+    return switch

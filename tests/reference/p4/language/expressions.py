@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coppice.innetwork.p4.language import syntax as node
-from coppice.innetwork.p4.language.tokens import At, refuse
-from coppice.innetwork.p4.language.types import (
+from coppice.text import nearest
+from reference.p4.language import syntax as node
+from reference.p4.language.tokens import At, refuse
+from reference.p4.language.types import (
     BOOL,
     ERROR,
     ERRORS,
@@ -25,7 +26,6 @@ from coppice.innetwork.p4.language.types import (
     Typed,
     wrapped,
 )
-from coppice.text import nearest
 
 __all__ = ["NameScope", "boolean", "is_member", "resolve_type", "typed", "whole_number"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from coppice.innetwork.p4.language import syntax as node
-from coppice.innetwork.p4.language.tokens import KEYWORDS, At, P4Token, refuse
+from reference.p4.language import syntax as node
+from reference.p4.language.tokens import KEYWORDS, At, P4Token, refuse
 
 __all__ = ["ExpressionReader"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coppice.innetwork.p4.language.tokens import At
+from reference.p4.language.tokens import At
 
 __all__ = [
     "ActionDeclaration",

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coppice.program.put_signal.contents import PutSignalContents
-from coppice.program.put_signal.machine import (
+from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
+from reference.put_signal_machine import (
     Action,
     Happening,
     PutSignalMachine,
     PutSignalScript,
     RankPhase,
 )
-from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
 
 __all__ = ["Exploration", "explore"]
 
