@@ -63,7 +63,7 @@ def generator(path: Path, workers: int, slots: int, values: int, interface: int)
 
 def checksum(header: bytes) -> int:
     """The checksum of an IPv4 header (RFC 1071)."""
-    total = sum(struct.unpack(f">{len(header) // 2}H", header))
+    total: int = sum(struct.unpack(f">{len(header) // 2}H", header))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
 
