@@ -73,7 +73,9 @@ def json_fault(error: Exception, data: bytes | str) -> str:
     at = int(found["byte"])
     if raw.startswith(b"\xef\xbb\xbf") and at == 0:
         return "not JSON: a byte order mark at line 1, column 1"
-    number = next(filter(None, (_NO_NUMBER.match(raw, begin) for begin in (at, at - 1) if begin >= 0)), None)
+    # The byte is the one behind a sign, the first one, or the one behind four: `nan` begins like `null`.
+    starts = (begin for begin in (at - 1, at, at - 4) if begin >= 0)
+    number = next(filter(None, (_NO_NUMBER.match(raw, begin) for begin in starts)), None)
     if number is not None:
         return (
             f"not JSON: {number[0].decode()}, which JSON has no number for, at {_place(raw, number.start())}"

@@ -115,7 +115,7 @@ def test_the_commands_export_verify_and_diagnose(plan_file: Path, tmp_path: Path
     )
     assert judged.code == 0
     findings: Any = judged.json["findings"]
-    assert [each["rule"] for each in findings] == ["D01"]
+    assert [each["rule"] for each in findings] == ["D01", "V06"]
     assert run("doctor", made, "--target", "nccl", "--nccl", "2.28").code == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from math import log2
 from typing import Any
 
@@ -11,6 +12,7 @@ from coppice.bounds.problem import Problem
 from coppice.display import Brief
 from coppice.errors import CheckError
 from coppice.schedule.forest import Forest, expanded_edges
+from coppice.schedule.loads import schedule_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.critical import time_by_reason
@@ -46,17 +48,19 @@ class Simulated(Brief):
         plan: The plan.
         timeline: What was simulated.
         hashed: Times under many hashes, where asked for.
+        inv_rate: The plan's own, on the routes that were simulated (ns per byte of a shard).
     """
 
     plan: Plan
     timeline: Timeline
+    inv_rate: Fraction
     hashed: Hashed | None = None
 
     @property
     def least_us(self) -> float:
-        """Time that the optimum (or, without one, the plan's own rate) needs for the bytes alone."""
+        """Time that the optimum (or, without one, the plan's own rate on these routes) needs for the bytes alone."""
         bound, problem = self.plan.bound, self.plan.problem
-        inv_rate = self.plan.inv_rate if bound is None else bound.inv_rate
+        inv_rate = self.inv_rate if bound is None else bound.inv_rate
         return float(inv_rate * self.timeline.size_bytes / problem.shards / 1000)
 
     @property
@@ -167,7 +171,10 @@ def simulate_sizes(
         InputError: If the plan cannot be simulated so.
     """
     chosen = model_of(model)
-    body = over_all_routes(plan.body) if multipath and isinstance(plan.body, Schedule) else plan.body
+    body, inv_rate = plan.body, plan.inv_rate
+    if multipath and isinstance(body, Schedule):
+        body = over_all_routes(body)
+        inv_rate = schedule_loads(body).inv_rate
     rows = []
     for size_bytes in sizes:
         if on_stage is not None:
@@ -176,7 +183,7 @@ def simulate_sizes(
         hashed = None
         if seeds:
             hashed = hashed_times(body, seeds, _time_us(timeline))
-        rows.append(Simulated(plan=plan, timeline=timeline, hashed=hashed))
+        rows.append(Simulated(plan=plan, timeline=timeline, inv_rate=inv_rate, hashed=hashed))
     return rows
 
 

@@ -111,7 +111,7 @@ def test_every_collective(topology: Topology, collective: Collective) -> None:
     assert result.planned.loss >= 0
     details = result.synthesis.details
     assert details["predicted_us"] <= details["ordered_us"]
-    size = result.problem.shards * 2**20
+    size = int(result.problem.shards * 2**20)
     time_us = simulate(result.plan, size).time_us
     bandwidth_us = float(result.bound.inv_rate) * 2**20 / 1000
     assert time_us >= bandwidth_us * (1 - 1e-9)

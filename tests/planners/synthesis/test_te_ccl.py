@@ -80,7 +80,7 @@ def test_every_collective(topology: Topology, collective: Collective, epoch: str
     details = result.synthesis.details
     assert details["epochs"] >= details["least_epochs"]
     # Carried out once it is no faster than the bounds on bandwidth and on latency.
-    size = result.problem.shards * 2**20
+    size = int(result.problem.shards * 2**20)
     time_us = simulate(result.plan, size).time_us
     bandwidth_us = float(result.bound.inv_rate) * 2**20 / 1000
     assert time_us >= bandwidth_us * (1 - 1e-9)

@@ -187,6 +187,21 @@ class _Faults:
         ]
 
 
+def _without_such_numbers(data: bytes, instead: bytes) -> tuple[int, bytes]:
+    """How many numbers a text has that JSON does not have, and the text with something else in their places."""
+    count = 0
+
+    def replaced(match: re.Match[bytes]) -> bytes:
+        nonlocal count
+        if match[0].startswith(b'"'):
+            return match[0]
+        count += 1
+        return instead.ljust(len(match[0]))
+
+    repaired = _NO_NUMBER.sub(replaced, data)
+    return count, repaired
+
+
 def _decoded(data: bytes, path: Path | str, notes: list[str]) -> list[_Event]:
     """The events of the text, numbers that JSON does not have read as missing.
 
@@ -199,21 +214,17 @@ def _decoded(data: bytes, path: Path | str, notes: list[str]) -> list[_Event]:
         fault = json_fault(error, data)
         if "JSON has no number for" not in fault:
             raise InputError(_no_trace(path, data, fault)) from None
-        found: list[int] = []
-
-        def blank(match: re.Match[bytes]) -> bytes:
-            if match[0].startswith(b'"'):
-                return match[0]
-            found.append(match.start())
-            return b'""'.ljust(len(match[0]))  # as long, so that places stay
-
-        repaired = _NO_NUMBER.sub(blank, data)
+        count, repaired = _without_such_numbers(data, b"null")
         try:
             events = msgspec.json.decode(repaired, type=decodable(_TraceFile)).events
         except JSON_FAULTS as other:
             what = json_fault(other, repaired)
+            try:  # with what is as long, so that places are those of the file
+                msgspec.json.decode(_without_such_numbers(data, b"0")[1], type=decodable(_TraceFile))
+            except JSON_FAULTS as placed:
+                what = json_fault(placed, data)
             raise InputError(_no_trace(path, data, f"{what}; also {fault}")) from None
-        notes.append(f"{fault}: {plural(len(found), 'number')} like it read as missing")
+        notes.append(f"{fault}: {plural(count, 'number')} like it read as missing")
     lists = len(_EVENT_LISTS.findall(data))
     if lists > 1:
         msg = f"expected one list of events (traceEvents) in {path}, found {lists}: keep one of them."

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from coppice.decoding import decodable
 from coppice.errors import CheckError
 from coppice.run.engines.put_signal.device import Awaited, Put
 from coppice.run.engines.put_signal.engine import PutSignalEngine
@@ -66,7 +67,7 @@ def check_arrivals(
         device.abort(str(error))
         raise
     told: list[list[tuple[int, int, int]]] = [
-        msgspec.json.decode(each, type=list[tuple[int, int, int]])
+        msgspec.json.decode(each, type=decodable(list[tuple[int, int, int]]))
         for each in engine.exchange(msgspec.json.encode(found))
     ]
     count = sum(map(len, told))
