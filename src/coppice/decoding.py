@@ -80,7 +80,8 @@ def json_fault(error: Exception, data: bytes | str) -> str:
         return (
             f"not JSON: {number[0].decode()}, which JSON has no number for, at {_place(raw, number.start())}"
         )
-    return f"not JSON: {found['what']} at {_place(raw, at)}"
+    behind = found["what"] == "trailing characters"  # msgspec has read one of them
+    return f"not JSON: {found['what']} at {_place(raw, at - behind)}"
 
 
 def _place(raw: bytes, at: int) -> str:
