@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cases import CASES, Case, Goal
+from planner_cases import CASES, Case, Goal
 from tables import Table, number, replace_generated
 
 HERE = Path(__file__).resolve().parent

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cases import with_slow_nic
 from coppice.bounds import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
@@ -35,6 +34,7 @@ from coppice.topology.composition.fabric import RailFabric
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_links, remove_nodes, set_link_rate
 from coppice.topology.presets.direct import network
+from planner_cases import with_slow_nic
 from tables import Table, number, replace_generated
 
 HERE = Path(__file__).resolve().parent

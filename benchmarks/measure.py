@@ -13,7 +13,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from cases import CASES, Case, Work, topology_of
 from coppice.bounds import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
@@ -22,6 +21,7 @@ from coppice.planners.planning import peak_rss_bytes
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.verify import verify
+from planner_cases import CASES, Case, Work, topology_of
 
 __all__ = ["measure"]
 
