@@ -73,7 +73,7 @@ def test_a_process_that_takes_too_long_leaves_its_last_line(module, tmp_path: Pa
 
 
 def test_every_small_case_has_a_topology(module) -> None:
-    cases = module("cases")
+    cases = module("planner_cases")
     names = [case.name for case in cases.CASES]
     assert len(names) == len(set(names))
     for case in cases.CASES:
@@ -83,7 +83,7 @@ def test_every_small_case_has_a_topology(module) -> None:
 
 @pytest.mark.parametrize(("preset", "links"), [("dgx-a100", 4), ("mi250", 2)])
 def test_slow_nic_halves_one_network_link(module, preset: str, links: int) -> None:
-    cases = module("cases")
+    cases = module("planner_cases")
     [slow] = [case for case in cases.CASES if case.name == f"{preset} x 4, one NIC at half rate"]
     [whole] = [case for case in cases.CASES if case.name == f"{preset} x 4"]
     before, after = cases.topology_of(whole), cases.topology_of(slow)
@@ -94,7 +94,7 @@ def test_slow_nic_halves_one_network_link(module, preset: str, links: int) -> No
 
 
 def test_goals_and_misses(module) -> None:
-    forest, cases = module("forest"), module("cases")
+    forest, cases = module("forest"), module("planner_cases")
     goal = cases.Goal(figure="plan_s", limit=3.0)
     case = cases.Case(name="x", family="x", preset="ring", goals=(goal,))
     assert forest.misses(case, {"plan_s": 3.0, "verified": True, "optimal": True}) == []
