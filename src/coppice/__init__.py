@@ -16,6 +16,7 @@ collective on it; every verb takes what the others return::
     coppice.report(result, "report.html")                one page, or a picture (.svg), or a graph (.dot)
     coppice.export(result, "msccl-xml", "algo.xml", target="rccl")    a file for a runtime or a library
     coppice.doctor("algo.xml", target="rccl", ranks=16)      would that runtime load and use it?
+    coppice.repair(result, degraded)                     the same plan after a fault: most trees stay, the others move
     coppice.write_plan(result, "plan.json")              and read_plan
 
 Besides: :func:`compile_program` makes a plan of a collective that you write down yourself, chunk by chunk
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from coppice.language import ChunkProgram, ChunkRef, CompiledProgram, compile_program
     from coppice.logs.reading import read_logs
     from coppice.planners.algorithms.listing import listed as algorithms
+    from coppice.planners.forest.repairing import RepairedResult, repair
     from coppice.planners.planning import PlannedResult, plan
     from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
     from coppice.report.reporting import report
@@ -92,6 +94,7 @@ _LAZY = {
     "PlacementResult": "coppice.comparison.placed",
     "PlannedResult": "coppice.planners.planning",
     "Problem": "coppice.bounds.problem",
+    "RepairedResult": "coppice.planners.forest.repairing",
     "Report": "coppice.schedule.verification.verify",
     "Schedule": "coppice.schedule.schedule",
     "Selection": "coppice.selection",
@@ -111,6 +114,7 @@ _LAZY = {
     "plan": "coppice.planners.planning",
     "read_logs": "coppice.logs.reading",
     "read_plan": "coppice.schedule.files.plan_file",
+    "repair": "coppice.planners.forest.repairing",
     "select": "coppice.selection",
     "simulate": "coppice.simulation",
     "synthesize": "coppice.planners.synthesis.synthesizing",
@@ -145,6 +149,7 @@ __all__ = [
     "Plan",
     "PlannedResult",
     "Problem",
+    "RepairedResult",
     "Report",
     "Schedule",
     "Selection",
@@ -168,6 +173,7 @@ __all__ = [
     "plan",
     "read_logs",
     "read_plan",
+    "repair",
     "report",
     "select",
     "simulate",

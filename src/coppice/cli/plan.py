@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from coppice.cli.options.problem import (
     parse_trees,
 )
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
+from coppice.cli.output.repaired import print_repaired
 from coppice.errors import InputError
 from coppice.simulation.model import Model
 from coppice.text import (
@@ -52,10 +54,11 @@ class Preference(enum.StrEnum):
 
 
 @with_options(
-    "topology collective algorithm parameters order relay_gpus trees sizes prefer output boxes root weights ranks "
-    "relays in_network ring model rates settings round_digits as_json"
+    "context topology collective algorithm parameters order relay_gpus trees sizes prefer repair output boxes root "
+    "weights ranks relays in_network ring model rates settings round_digits as_json"
 )
 def plan(
+    context: typer.Context,
     asked: ProblemOptions,
     *,
     algorithm: AlgorithmOption = None,
@@ -81,6 +84,15 @@ def plan(
             "what is fastest at --sizes.",
         ),
     ] = Preference.AUTO,
+    repair: Annotated[
+        Path | None,
+        typer.Option(
+            "--repair",
+            metavar="PLAN.json",
+            help="Fit this plan of the whole network to the topology, from which links or GPUs are lost or slow: trees "
+            "that cross none of them stay; the collective is the plan's.",
+        ),
+    ] = None,
     output: OutputOption = None,
     in_network: InNetworkOption = False,
     ring: Annotated[
@@ -97,7 +109,9 @@ def plan(
 
     The plan is optimal unless --algorithm names another algorithm (`coppice algorithms` lists them), --trees asks for
     fewer trees than the optimum takes, or --sizes for what is fastest there; the loss is then stated. Every plan is
-    verified before it is written, by counting and without any knowledge of how it was made.
+    verified before it is written, by counting and without any knowledge of how it was made. After a fault, --repair
+    fits a plan to what is left, sooner than anew, and says how far that is from the optimum
+    where the optimum is known.
 
     \b
     Examples:
@@ -107,6 +121,7 @@ def plan(
       coppice plan mi250 --boxes 2 --collective all_reduce --sizes 1M
       coppice plan dgx-h100 --boxes 4 --collective all_reduce --algorithm rabenseifner --order topology
       coppice plan dgx-h100 --boxes 4 --collective broadcast --algorithm binary --parameter segments=16
+      coppice plan degraded.json --repair plan.json -o repaired.json
       coppice plan nccl.xml --ranks 0,1,2 --relays --collective broadcast --root 1 -o -
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.comparison.planned import plan_for
@@ -117,6 +132,9 @@ def plan(
     from coppice.simulation.simulated import model_record, sizes_reaching
 
     printed = to_stdout(output, as_json=as_json)
+    if repair is not None:
+        print_repaired(repair, asked, given_options(context), output=output, printed=printed, as_json=as_json)
+        return
     assumed = chosen_model(model)
     count, tolerance = parse_trees(trees)
     with Stages() as stages:
@@ -158,6 +176,12 @@ def plan(
     if output is not None and not printed:
         fields.append(("written to", str(output)))
     print_fields(title_of(problem), fields, file=sys.stderr if printed else sys.stdout)
+
+
+def given_options(context: typer.Context) -> set[str]:
+    """Parameters that the command line names."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def plan_fields(result: PlannedResult, timed: list[tuple[str, str]]) -> list[tuple[str, str]]:

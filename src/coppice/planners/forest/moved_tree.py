@@ -1,0 +1,108 @@
+"""A tree while its subtrees are moved, and where a subtree can hang."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.topology.model import Topology
+
+__all__ = ["Hanging", "MovedTree", "cost_ahead", "flow_rows", "middles", "neighbours"]
+
+
+@dataclass(eq=False)
+class MovedTree:
+    """A tree that is being changed: by node its parent and the row of its path, -1 at the root and elsewhere."""
+
+    root: int
+    weight: int
+    reduces: bool
+    parent: NDArray[np.int32]
+    path: NDArray[np.int32]
+    children: NDArray[np.int32]
+    detached: set[int] = field(default_factory=set)
+
+    def below(self, node: int) -> list[int]:
+        """Children of a node that hang on it."""
+        found: list[int] = np.flatnonzero(self.parent == node).tolist()
+        return [child for child in found if child not in self.detached]
+
+    def hangs(self, node: int) -> bool:
+        """Whether a node is joined to the root, with everything detached left out."""
+        while node != self.root:
+            if node in self.detached:
+                return False
+            node = int(self.parent[node])
+            if node < 0:
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class Hanging:
+    """Where a subtree can hang: the new parent, the rank that it is entered at, and what changes on the links."""
+
+    parent: int
+    entry: int
+    path: list[int]
+    turned: list[list[int]]
+    gained: list[int]
+    freed: list[int]
+    units: int
+
+
+def flow_rows(tree: MovedTree) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Senders, receivers and paths of a tree's edges in an order in which data can flow."""
+    children, parent = tree.children, tree.parent
+    depth = np.zeros(len(parent), dtype=np.int64)
+    at = children.copy()
+    reached = children
+    while len(at):
+        depth[reached] += 1
+        at = parent[at]
+        going = at != tree.root
+        at, reached = at[going], reached[going]
+    order = children[np.argsort(depth[children], kind="stable")]
+    if tree.reduces:
+        order = order[::-1]
+        return order, parent[order], tree.path[order]
+    return parent[order], order, tree.path[order]
+
+
+def neighbours(topology: Topology) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, int]]]]:
+    """(node, link) of the links that enter and that leave each node."""
+    entering: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
+    leaving: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
+    for link, (a, b) in enumerate(zip(topology.src.tolist(), topology.dst.tolist(), strict=True)):
+        entering[b].append((a, link))
+        leaving[a].append((b, link))
+    return entering, leaving
+
+
+def cost_ahead(around: list[list[tuple[int, int]]], cost: list[float], rank: list[int]) -> list[float]:
+    """Least cost between every node and its nearest rank, from ranks along the links of ``around``."""
+    least = [0.0 if each >= 0 else float("inf") for each in rank]
+    heap = [(0.0, node) for node, each in enumerate(rank) if each >= 0]
+    while heap:
+        price, node = heapq.heappop(heap)
+        if price > least[node]:
+            continue
+        for other, link in around[node]:
+            there = price + cost[link]
+            if there < least[other]:
+                least[other] = there
+                heapq.heappush(heap, (there, other))
+    return least
+
+
+def middles(
+    leaving: list[tuple[int, int]], entering: list[tuple[int, int]], rank: list[int], *, turn: int
+) -> list[tuple[int, int, int]]:
+    """Switches between two others with the links to and from them; ``turn`` says which comes first."""
+    out = dict(leaving)
+    ways = [(node, out[node], link) for node, link in entering if node in out and rank[node] < 0]
+    first = turn % max(1, len(ways))
+    return ways[first:] + ways[:first]
