@@ -190,7 +190,7 @@ def repaired_plan(given: Plan, now: Topology) -> tuple[Plan, dict[str, Any]]:
         msg = f"expected a plan of trees to repair, found transfers by {found_by}: plan anew."
         raise InputError(msg)
     if forest.branches_at_switches:
-        msg = "expected trees that branch at ranks, found switches that copy or add: plan anew with --in-network."
+        msg = "expected trees that branch at ranks, found switches that copy or add: plan anew (`in_network=True`)."
         raise InputError(msg)
     require_well_formed(forest)
     where = _where(given.topology, now)
