@@ -144,23 +144,15 @@ Bundles bundles_of(const Packing& packing, const Chains& chains, std::span<const
   return bundles;
 }
 
-// Hangs what is deepest somewhere else, as long as that succeeds: in large steps where copies are dear.
+// Hangs what is deepest somewhere else, as long as that succeeds: one level at a time, since exchanges seldom make up for
+// many levels at once.
 void lower(Bundles& bundles, const StopFlag& stop) {
-  const bool small = bundles.places() <= kSmall;
-  std::int32_t impossible = 0;  // height that was not reached
-  for (std::int32_t height; (height = bundles.height()) > impossible + 1;) {
-    const std::int32_t next = small ? height - 1 : std::max((impossible + height) / 2, impossible + 1);
+  for (std::int32_t height; (height = bundles.height()) > 1;) {
     Bundles lower = bundles;
-    lower.drop_below(next);
-    const std::int64_t work = (small ? kLoweringWork : kLargeWork) * bundles.places();
-    if (Mending(lower, next, work).mend(next, stop)) {
-      lower.join_equal();
-      bundles = std::move(lower);
-    } else if (small) {
-      return;
-    } else {
-      impossible = next;
-    }
+    lower.drop_below(height - 1);
+    if (!Mending(lower, height - 1, kLoweringWork * bundles.places()).mend(height - 1, stop)) return;
+    lower.join_equal();
+    bundles = std::move(lower);
   }
 }
 
