@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
 from coppice.bounds import bound
 from coppice.errors import InputError
 from coppice.iteration.cluster import box_of, cluster_of, constants_borrowed, device_in
+from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import Cluster, LayerWork, estimate, gathering_seconds, hop_seconds
 from coppice.iteration.framework import DEEPSPEED_2021, NANOTRON
@@ -285,3 +286,28 @@ def test_constants_of_another_gpu_are_told() -> None:
         *("A100", "H200", "B200", "GB200", "GB300", "MI250X", "MI300X"),
     }
     assert "B200 are those fitted to H100" in constants_borrowed(box_of("B200"))
+
+
+@pytest.mark.parametrize(
+    ("name", "boxes"), [("dgx-1v", 2), ("dgx-a100", 2), ("dgx-a100", 3), ("dgx-h100", 3), ("mi300x", 3)]
+)
+def test_no_collective_of_groups_across_boxes_is_faster_than_what_boxes_send(name: str, boxes: int) -> None:
+    """All groups of all sizes and strides, also such as lie across boxes unevenly: what has to leave the box does."""
+    topology, size = preset(name, boxes=boxes), 1e9
+    cluster, total = cluster_of(topology), topology.num_ranks
+    box = cluster.device.box
+    for stride, ranks in product(range(1, total), range(2, total + 1)):
+        if total % (stride * ranks):
+            continue
+        sums, exchanged, sent = ([0.0] * boxes for _ in range(3))
+        for members in RankGroup(ranks, stride).members(total):
+            for number in range(boxes):
+                inside = sum(rank // box == number for rank in members)
+                sums[number] += size if 0 < inside < ranks else 0.0
+                exchanged[number] += inside * (ranks - inside) / ranks * size
+            for rank, beyond in pairwise(members):
+                sent[rank // box] += size if beyond // box != rank // box else 0.0
+        rate = cluster.nic_bytes_per_second
+        assert cluster.ring_seconds(size, ranks, stride) >= max(sums) / rate, (ranks, stride)
+        assert cluster.exchange_seconds(size, ranks, stride) >= max(exchanged) / rate, (ranks, stride)
+        assert cluster.send_seconds(size, stride, ranks) >= max(sent) / rate, (ranks, stride)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.kineto import read_kineto
+from coppice.iteration.traces.kinds import kind_of, read_trace_bytes
 
 
 def call(name: str, begin: float, length: float, correlation: int, thread: int = 1) -> dict[str, Any]:
@@ -282,3 +284,40 @@ def test_nothing_on_a_device_several_devices_and_several_ranks(tmp_path: Path) -
     ranks = [{**call("cudaLaunchKernel", 1000, 5, 1), "pid": pid} for pid in (10, 11)]
     with pytest.raises(InputError, match=r"launches of processes 10 and 11 .* trace of each rank by itself"):
         read_kineto(written(tmp_path / "ranks.json", [*ranks, kernel("gemm", 1010, 50, 1)]))
+
+
+def test_exports_of_ascend_and_bare_lists_are_told_by_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "trace_view.json"
+    named = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "Ascend Hardware"}}
+    for read in (read_kineto, lambda file: kind_of(file.read_bytes())):
+        path.write_text(json.dumps([named, {**EVENTS[5], "cat": ""}]))
+        with pytest.raises(InputError, match=r"bare list .* Ascend's profiler .* .coppice train estimate"):
+            read(path)
+        path.write_text(json.dumps(EVENTS))
+        with pytest.raises(InputError, match=r"bare list of events: export it with .* export_chrome_trace"):
+            read(path)
+
+
+def test_a_zip_file_is_told_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "trace.zip"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("trace.json", json.dumps({"traceEvents": EVENTS}))
+    for read in (read_kineto, read_trace_bytes):
+        with pytest.raises(InputError, match="found a zip file: unzip it, and name the trace inside"):
+            read(path)
+
+
+def test_keys_given_twice_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    text = json.dumps({"traceEvents": EVENTS})
+    path.write_text(text)
+    assert not any("more than once" in note for note in read_kineto(path).notes)
+    path.write_text(
+        text.replace('"dur": 300', '"dur": 200, "dur": 300').replace(
+            '"stream": 20', '"stream": 7, "stream": 20'
+        )
+    )
+    found = read_kineto(path)
+    assert "keys that an object gives more than once: dur (1), stream (1): the last value of each counts" in (
+        found.notes
+    )

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from coppice.iteration.costs.crossing import crossing
 from coppice.iteration.costs.group import CollectiveCosts, RankGroup
 from coppice.iteration.devices import Calibration, Device
 from coppice.iteration.framework import MEGATRON, Framework
@@ -134,9 +135,9 @@ class Cluster:
         moved = hops / ranks * size_bytes
         inside = min(ranks, max(1, self.device.box // stride))
         near = moved / self.near_rate(inside, stride)
-        if inside == ranks:
+        groups = crossing(ranks, stride, self.device.box).groups
+        if not groups:
             return constants.near_seconds + near
-        groups = self.device.box / inside
         if self.shares_nics and 1 < inside < self.device.box:
             groups *= 2
         far = moved * groups / (self.nic_bytes_per_second * (share or constants.far_share))
@@ -174,21 +175,23 @@ class Cluster:
         constants = self.calibration
         inside = min(ranks, max(1, self.device.box // stride))
         near = size_bytes * (inside - 1) / ranks / self.near_rate(inside, stride)
-        if inside == ranks:
+        out = crossing(ranks, stride, self.device.box)
+        if not out.groups:
             return constants.near_seconds + near
-        far = size_bytes * (ranks - inside) / ranks * self.device.box
-        far /= self.nic_bytes_per_second * constants.far_share
-        return constants.near_seconds + constants.far_seconds * (ranks - inside) + max(near, far)
+        far = size_bytes * out.exchanged / (self.nic_bytes_per_second * constants.far_share)
+        return constants.near_seconds + constants.far_seconds * out.outside + max(near, far)
 
-    def send_seconds(self, size_bytes: float, stride: int) -> float:
-        """Seconds in which every GPU sends so many bytes to one at a distance."""
+    def send_seconds(self, size_bytes: float, stride: int, ranks: int = 2) -> float:
+        """Seconds in which all ranks of groups at a stride, but the last, send so many bytes to their next one."""
         if self.costs is not None:
-            return self.costs.cost("send", size_bytes, RankGroup(2, stride)).seconds
+            return self.costs.cost("send", size_bytes, RankGroup(ranks, stride)).seconds
         constants = self.calibration
-        if stride < self.device.box:
-            return constants.near_seconds + size_bytes / self.near_rate(2, stride)
-        rate = self.nic_bytes_per_second * constants.far_share / self.device.box
-        return constants.near_seconds + constants.far_seconds + size_bytes / rate
+        near = size_bytes / self.near_rate(2, stride) if stride < self.device.box else 0.0
+        sends = crossing(ranks, stride, self.device.box).sends
+        if not sends:
+            return constants.near_seconds + near
+        far = size_bytes * sends / (self.nic_bytes_per_second * constants.far_share)
+        return constants.near_seconds + constants.far_seconds + max(near, far)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +324,7 @@ def hop_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
     size = _HALF * layout.micro_batch * model.seq / layout.context * model.hidden
     stride = layout.tensor * layout.data * layout.context
     gathered = 0.0 if layout.sequence_parallel else cluster.ring_seconds(size, layout.tensor, 1, rounds=1)
-    return cluster.send_seconds(size / layout.tensor, stride) + gathered
+    return cluster.send_seconds(size / layout.tensor, stride, layout.pipeline) + gathered
 
 
 @dataclass(frozen=True)

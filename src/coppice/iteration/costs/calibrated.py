@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coppice.errors import InputError
+from coppice.iteration.costs.crossing import crossing
 from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, CollectiveCosts, RankGroup
 from coppice.iteration.estimate import Cluster
 
@@ -40,24 +41,23 @@ class CalibratedCosts:
             return CollectiveCost(0.0)
         cluster = self.cluster.calibrated
         box, constants = cluster.device.box, cluster.calibration
-        near_rate = cluster.device.link_bytes_per_second
+        near_rate, out = cluster.device.link_bytes_per_second, crossing(group.ranks, group.stride, box)
         if collective == "send":
-            seconds = cluster.send_seconds(size_bytes, group.stride)
-            if group.stride < box:
-                return _limited(seconds, size_bytes / near_rate, 0.0)
-            return _limited(seconds, 0.0, size_bytes * box / cluster.nic_bytes_per_second)
+            seconds = cluster.send_seconds(size_bytes, group.stride, group.ranks)
+            near = size_bytes / near_rate if group.stride < box else 0.0
+            return _limited(seconds, near, size_bytes * out.sends / cluster.nic_bytes_per_second)
         inside = min(group.ranks, max(1, box // group.stride))
         if collective == "all_to_all":
             seconds = cluster.exchange_seconds(size_bytes, group.ranks, group.stride)
             near = size_bytes * (inside - 1) / group.ranks / near_rate
-            far = size_bytes * (group.ranks - inside) / group.ranks * box / cluster.nic_bytes_per_second
+            far = size_bytes * out.exchanged / cluster.nic_bytes_per_second
             return _limited(seconds, near, far)
         rounds = 2 if collective == "all_reduce" else 1
         share = constants.gradient_share if gradients else 0.0
         seconds = cluster.ring_seconds(size_bytes, group.ranks, group.stride, rounds=rounds, share=share)
         moved = rounds * (group.ranks - 1) / group.ranks * size_bytes
         near = moved / near_rate if inside > 1 else 0.0
-        far = moved * box / inside / cluster.nic_bytes_per_second if inside < group.ranks else 0.0
+        far = moved * out.groups / cluster.nic_bytes_per_second
         return _limited(seconds, near, far)
 
 

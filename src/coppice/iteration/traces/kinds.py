@@ -14,10 +14,13 @@ from coppice.iteration.traces.chakra import chakra_nodes
 from coppice.iteration.traces.nodes import ExecutionTrace
 from coppice.iteration.traces.pytorch import pytorch_nodes
 
-__all__ = ["TraceKind", "kind_of", "read_trace_bytes", "read_traces", "trace_files"]
+__all__ = ["TraceKind", "bare_list", "kind_of", "read_trace_bytes", "read_traces", "trace_files"]
 
 _MOST_BYTES = 4 * 2**30
 _LOOK = 1 << 16
+_ZIPPED = (b"PK\x03\x04", b"PK\x05\x06")
+_ASCEND = (b'"Ascend Hardware"', b'"CANN"')
+"""Processes that the traces of Ascend's profiler (torch_npu, MindStudio) name."""
 _SUFFIXES = (".et", ".json", ".json.gz", ".gz")
 
 
@@ -33,9 +36,12 @@ def read_trace_bytes(path: Path | str) -> bytes:
     """The content of a file, gzipped or not.
 
     Raises:
-        InputError: If it cannot be read.
+        InputError: If it cannot be read, or is a zip file, which may hold several.
     """
     data = read_bytes(path, what="the trace", most_bytes=_MOST_BYTES)
+    if data[:4] in _ZIPPED:
+        msg = f"expected a trace, gzipped or not, in {path}, found a zip file: unzip it, and name the trace inside."
+        raise InputError(msg)
     if data[:2] != b"\x1f\x8b":
         return data
     try:
@@ -45,6 +51,21 @@ def read_trace_bytes(path: Path | str) -> bytes:
             f"expected a whole gzip file in {path}, found otherwise: {str(error).rstrip('.')}: copy it again."
         )
         raise InputError(msg) from None
+
+
+def bare_list(data: bytes) -> str:
+    """What a list of events without ``traceEvents`` around it is, and what to do instead.
+
+    Examples:
+        >>> bare_list(b'[{"name": "process_name", "args": {"name": "CANN"}}]').split(": ")[0]
+        "a bare list of events, as Ascend's profiler exports it, which is not read"
+    """
+    if any(name in data for name in _ASCEND):
+        return (
+            "a bare list of events, as Ascend's profiler exports it, which is not read: give the job to "
+            "`coppice train estimate` instead, or profile it on GPUs with torch.profiler and export_chrome_trace"
+        )
+    return "a bare list of events: export it with torch.profiler's export_chrome_trace"
 
 
 def kind_of(data: bytes, *, file: str = "the file") -> TraceKind:
@@ -63,6 +84,9 @@ def kind_of(data: bytes, *, file: str = "the file") -> TraceKind:
             return TraceKind.PROFILER
         if b'"nodes"' in start and b'"schema"' in start:
             return TraceKind.PYTORCH
+        if start[:1] == b"[":
+            msg = f"expected a trace of PyTorch's profiler (with traceEvents) in {file}, found {bare_list(data)}."
+            raise InputError(msg)
         msg = (
             f"expected a trace of PyTorch's profiler (traceEvents), an execution trace of PyTorch (schema, nodes) or a "
             f"Chakra trace in {file}, found other JSON: profile with torch.profiler and export_chrome_trace."

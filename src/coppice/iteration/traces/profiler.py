@@ -7,6 +7,7 @@ what is left out or changed is told in a note; what cannot be told apart is refu
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import msgspec
 
 from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
-from coppice.iteration.traces.kinds import read_trace_bytes
+from coppice.iteration.traces.kinds import bare_list, read_trace_bytes
 from coppice.text import plural, shortened
 
 __all__ = ["ProfilerEvent", "ProfilerEvents", "read_profiler_events"]
@@ -208,6 +209,7 @@ def _decoded(data: bytes, path: Path | str, notes: list[str]) -> list[_Event]:
     Raises:
         InputError: If it is no trace.
     """
+    text = data
     try:
         events = msgspec.json.decode(data, type=decodable(_TraceFile)).events
     except JSON_FAULTS as error:
@@ -225,11 +227,30 @@ def _decoded(data: bytes, path: Path | str, notes: list[str]) -> list[_Event]:
                 what = json_fault(placed, data)
             raise InputError(_no_trace(path, data, f"{what}; also {fault}")) from None
         notes.append(f"{fault}: {plural(count, 'number')} like it read as missing")
+        text = repaired
     lists = len(_EVENT_LISTS.findall(data))
     if lists > 1:
         msg = f"expected one list of events (traceEvents) in {path}, found {lists}: keep one of them."
         raise InputError(msg)
+    twice = _keys_given_twice(text)
+    if twice:
+        names = shortened([f"{name} ({count})" for name, count in twice.most_common()], 4)
+        notes.append(f"keys that an object gives more than once: {names}: the last value of each counts")
     return events
+
+
+def _keys_given_twice(text: bytes) -> Counter[str]:
+    """Keys that stand more than once in one object, by how many objects do so."""
+    twice = Counter[str]()
+
+    def look(pairs: list[tuple[str, Any]]) -> None:  # keeps nothing: traces are large
+        count = Counter(key for key, _ in pairs) if len({key for key, _ in pairs}) < len(pairs) else {}
+        twice.update(key for key, times in count.items() if times > 1)
+
+    json.JSONDecoder(
+        object_pairs_hook=look, parse_float=str, parse_int=str, parse_constant=str, strict=False
+    ).decode(text.decode(errors="replace"))
+    return twice
 
 
 def _no_trace(path: Path | str, data: bytes, fault: str) -> str:
@@ -241,8 +262,7 @@ def _no_trace(path: Path | str, data: bytes, fault: str) -> str:
         )
     if data.lstrip()[:1] == b"[":
         return (
-            f"expected a trace of PyTorch's profiler in {path} (with traceEvents), found a bare list: export it with "
-            "torch.profiler's export_chrome_trace."
+            f"expected a trace of PyTorch's profiler in {path} (with traceEvents), found {bare_list(data)}."
         )
     remedy = (
         "export the trace again, or mend the file there" if "not JSON" in fault else "mend the value there"
