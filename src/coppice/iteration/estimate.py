@@ -225,17 +225,8 @@ class Estimate:
     @property
     def seconds(self) -> float:
         """The iteration."""
-        parts = (
-            self.compute,
-            self.head,
-            self.tensor,
-            self.sends,
-            self.bubble,
-            self.gradients,
-            self.optimizer,
-            self.exchange,
-        )
-        return sum(parts)
+        beside = self.tensor + self.sends + self.bubble + self.gradients + self.optimizer + self.exchange
+        return self.compute + self.head + beside
 
     @property
     def mfu(self) -> float:
