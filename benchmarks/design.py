@@ -19,7 +19,7 @@ from rich.console import Console
 from coppice.design.recipes.parser import parse
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.schedules.collectives import breadth_first_schedule
-from coppice.schedule.verification.verify import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from tables import Table, number, replace_generated
 
 HERE = Path(__file__).resolve().parent

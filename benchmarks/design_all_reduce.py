@@ -28,7 +28,7 @@ from coppice.planners.algorithms.catalogue import find as algorithm
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verification.verify import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.model import Model
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Link, Node, Topology
@@ -59,8 +59,7 @@ def tree_topology() -> Topology:
     used = Counter(zip(body.src.tolist(), body.dst.tolist(), strict=True))
     ports = max(sum(count for (src, _), count in used.items() if src == v) for v in range(NODES))
     if ports > PORTS:
-        msg = f"expected trees of {PORTS} ports, found {ports}"
-        raise SystemExit(msg)
+        raise SystemExit(f"expected trees of {PORTS} ports, found {ports}")
     return topology("trees", {ends: LINK * count for ends, count in used.items()})
 
 
@@ -90,8 +89,7 @@ def tree_times(overhead_us: float) -> dict[str, float]:
 def simulated(body: Schedule, size: int, overhead_us: float, *, most: int = 256) -> float:
     """Simulated time with the best number of pieces."""
     if not verify_schedule(body).ok:
-        msg = f"a schedule on {body.topology.name} does not verify"
-        raise SystemExit(msg)
+        raise SystemExit(f"a schedule on {body.topology.name} does not verify")
     return fastest(body, size, model=Model(overhead_us=overhead_us), most=most, keep_hops=False).time_us
 
 

@@ -120,8 +120,7 @@ def ring_rate(gpu: str, ranks: int) -> float:
     if ring is not None:
         return 1e9 * float(ring.busbw_gb_per_s)
     if not _has_chain(part, ranks):
-        msg = f"no ring or chain of NVLinks joins {ranks} GPUs of the {gpu} box."
-        raise InputError(msg)
+        raise InputError(f"no ring or chain of NVLinks joins {ranks} GPUs of the {gpu} box.")
     return NVLINK * 2 * (ranks - 1) / ranks
 
 

@@ -135,8 +135,7 @@ def possible(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[Transform
     room = DEVICES[CHIPS.get(row["gpu"], row["gpu"])].memory_bytes
     fitting = tuple(each for each in layouts if memory_of(model, each).total <= room)
     if not layouts:
-        msg = f"expected a layout that divides the batch of {row['id']}, found none."
-        raise InputError(msg)
+        raise InputError(f"expected a layout that divides the batch of {row['id']}, found none.")
     return model, fitting or layouts
 
 

@@ -88,8 +88,7 @@ def own_row(name: str, parameters: dict[str, int]) -> tuple[str, ...]:
     seconds = time.perf_counter() - start
     words = f"{name} {' '.join(str(value) for value in parameters.values())}"
     if made.program is None:
-        msg = f"{name}: expected thread blocks, found none"
-        raise SystemExit(msg)
+        raise SystemExit(f"{name}: expected thread blocks, found none")
     return (words, str(made.source.num_operations), *figures(made.program, seconds), "yes")
 
 
@@ -140,8 +139,7 @@ def reference_rows(directory: Path, case: str, folder: Path) -> list[tuple[str, 
     try:
         theirs, _, _ = read_program(path)
         if not isinstance(theirs, Program):
-            msg = f"{case}: expected sends and receives, found puts"
-            raise SystemExit(msg)
+            raise SystemExit(f"{case}: expected sends and receives, found puts")
         rows.append((case, "msccl-tools", operations, *figures(theirs, found["seconds"]), verdict(theirs)))
     except CoppiceError as error:
         rows.append((case, "msccl-tools", operations, *["-"] * len(HEADER), str(error)[:90]))
@@ -154,8 +152,7 @@ def reference_rows(directory: Path, case: str, folder: Path) -> list[tuple[str, 
         seconds = time.perf_counter() - start
         back, _, _ = read_program(path)
         if not isinstance(back, Program):
-            msg = f"{case}: expected sends and receives, found puts"
-            raise SystemExit(msg)
+            raise SystemExit(f"{case}: expected sends and receives, found puts")
         plan = compile_program(program, relay_gpus=True)
         verified = f"{verdict(back)}, as a plan {'too' if plan.report.ok else 'not'}"
         rows.append(("", "coppice", operations, *figures(ours, seconds), verified))

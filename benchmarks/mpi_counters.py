@@ -40,8 +40,9 @@ class Tool:
     def __init__(self, mpi: Any, communicator: Any) -> None:
         name, _ = mpi.get_vendor()
         if name != "Open MPI":
-            msg = f"expected Open MPI, whose counters are read here, found {name}: start it with Open MPI's launcher."
-            raise InputError(msg)
+            raise InputError(
+                f"expected Open MPI, whose counters are read here, found {name}: start it with Open MPI's launcher."
+            )
         # The symbols of the library that this very module is linked to.
         self._library = ctypes.CDLL(mpi.__file__)
         self._peers: int = communicator.Get_size()
@@ -78,13 +79,15 @@ class Tool:
         """
         index, handle = ctypes.c_int(), ctypes.c_void_p()
         if self._library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
-            msg = f"expected a parameter of Open MPI, found {name!r}: `ompi_info --all --level 9` lists them."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a parameter of Open MPI, found {name!r}: `ompi_info --all --level 9` lists them."
+            )
         self._call("cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(ctypes.c_int()))
         try:
             if self._library.MPI_T_cvar_write(handle, ctypes.byref(ctypes.c_int(value))):
-                msg = f"expected a value that Open MPI accepts for {name}, found {value}: `ompi_info` says which."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected a value that Open MPI accepts for {name}, found {value}: `ompi_info` says which."
+                )
         finally:
             self._call("cvar_handle_free", ctypes.byref(handle))
 
@@ -92,17 +95,17 @@ class Tool:
     def _counter(self, name: str, communicator: ctypes.c_void_p) -> Iterator[ctypes.c_void_p]:
         index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
         if self._library.MPI_T_pvar_get_index(name.encode(), _CLASS_SIZE, ctypes.byref(index)):
-            msg = (
+            raise InputError(
                 f"Open MPI counts no messages in this run: start it with `mpirun {' '.join(MONITORED[:3])}`."
             )
-            raise InputError(msg)
         self._call(
             "pvar_handle_alloc", self._session, index, communicator, ctypes.byref(handle), ctypes.byref(count)
         )
         try:
             if count.value != self._peers:
-                msg = f"expected {self._peers} counters of {name}, found {count.value}: another release of Open MPI?"
-                raise InputError(msg)
+                raise InputError(
+                    f"expected {self._peers} counters of {name}, found {count.value}: another release of Open MPI?"
+                )
             self._call("pvar_start", self._session, handle)
             yield handle
         finally:
@@ -116,8 +119,9 @@ class Tool:
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self._library, f"MPI_T_{name}")(*arguments)
         if code:
-            msg = f"MPI_T_{name} of Open MPI failed with code {code}: is this a release before 5.0?"
-            raise InputError(msg)
+            raise InputError(
+                f"MPI_T_{name} of Open MPI failed with code {code}: is this a release before 5.0?"
+            )
 
 
 def measure(mpi: Any, communicator: Any, tool: Tool, call: Call) -> Traffic:
@@ -135,8 +139,9 @@ def measure(mpi: Any, communicator: Any, tool: Tool, call: Call) -> Traffic:
     collective, forced = find_forced(call)
     ranks = communicator.Get_size()
     if collective.sharded and call.elements % ranks:
-        msg = f"expected equal blocks of {ranks} ranks, found {call.elements} elements: choose a multiple."
-        raise InputError(msg)
+        raise InputError(
+            f"expected equal blocks of {ranks} ranks, found {call.elements} elements: choose a multiple."
+        )
     numbers = {**forced.inner, call.function: call.number}
     settings = {
         f"coll_tuned_{function}_algorithm": number

@@ -279,8 +279,9 @@ def schedule_of(call: Call, ranks: int) -> Schedule:
     entry = find(name, collective)
     made = make(entry, case_of(entry, problem, parameters))
     if not isinstance(made, Schedule):
-        msg = f"expected an algorithm with steps, found {name}, which is a forest: it sends no messages by itself."
-        raise InputError(msg)
+        raise InputError(
+            f"expected an algorithm with steps, found {name}, which is a forest: it sends no messages by itself."
+        )
     return made
 
 
@@ -291,12 +292,12 @@ def find_forced(call: Call) -> tuple[Collective, Forced]:
         InputError: If there is no such algorithm.
     """
     if call.function not in FUNCTIONS:
-        msg = (
+        raise InputError(
             f"expected a function of Open MPI, found {call.function!r}: choose one of {', '.join(FUNCTIONS)}."
         )
-        raise InputError(msg)
     collective, algorithms = FUNCTIONS[call.function]
     if call.number not in algorithms:
-        msg = f"expected an algorithm 1 .. {len(algorithms)} of {call.function}, found {call.number}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected an algorithm 1 .. {len(algorithms)} of {call.function}, found {call.number}."
+        )
     return collective, algorithms[call.number]

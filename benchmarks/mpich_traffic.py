@@ -162,21 +162,22 @@ def schedule_of_mpich(function: str, algorithm: str, ranks: int, root: int = 0) 
     """
     if function not in MPICH or algorithm not in MPICH[function][1]:
         known = ", ".join(MPICH[function][1]) if function in MPICH else ", ".join(MPICH)
-        msg = f"expected an algorithm of MPICH, found {algorithm!r} of {function!r}: choose one of {known}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected an algorithm of MPICH, found {algorithm!r} of {function!r}: choose one of {known}."
+        )
     collective, algorithms = MPICH[function]
     forced = algorithms[algorithm]
     if forced.powers_only and ranks & (ranks - 1):
-        msg = f"MPICH runs {algorithm} of {function} among a power of two of ranks, found {ranks}: choose another."
-        raise InputError(msg)
+        raise InputError(
+            f"MPICH runs {algorithm} of {function} among a power of two of ranks, found {ranks}: choose another."
+        )
     problem = Problem(
         topology=preset("star", gpus=ranks), collective=collective, root=root if collective.rooted else None
     )
     entry = find(forced.name, collective)
     made = make(entry, case_of(entry, problem, forced.parameters))
     if not isinstance(made, Schedule):
-        msg = f"expected an algorithm with steps, found {forced.name}, which is a forest."
-        raise InputError(msg)
+        raise InputError(f"expected an algorithm with steps, found {forced.name}, which is a forest.")
     return made
 
 
@@ -193,14 +194,12 @@ def force(mpi: Any, function: str, algorithm: str | None) -> None:
     """
     vendor, _ = mpi.get_vendor()
     if vendor != "MPICH":
-        msg = (
+        raise InputError(
             f"expected MPICH, whose algorithm is forced here, found {vendor}: start it with MPICH's launcher."
         )
-        raise InputError(msg)
     variables, variable = Variables(), algorithm_variable(function)
     numbers = {name: number for number, name in variables.values(variable)}
     chosen = "auto" if algorithm is None else algorithm
     if chosen not in numbers:
-        msg = f"expected one of {', '.join(numbers)} for {variable}, found {chosen!r}."
-        raise InputError(msg)
+        raise InputError(f"expected one of {', '.join(numbers)} for {variable}, found {chosen!r}.")
     variables.write(variable, numbers[chosen])

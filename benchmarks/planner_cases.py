@@ -95,8 +95,7 @@ def with_slow_nic(topology: Topology) -> Topology:
             return scale_nodes(topology, {topology.node_ids[b]: "1/2"})
         if a == first and topology.kind[b] == NodeKind.SWITCH and topology.host[b] < 0:
             return set_link_rate(topology, topology.node_ids[a], topology.node_ids[b], "50%")
-    msg = f"expected a network link at rank 0 of {topology.name}, found none: take several boxes."
-    raise InputError(msg)
+    raise InputError(f"expected a network link at rank 0 of {topology.name}, found none: take several boxes.")
 
 
 def _planned() -> list[Case]:

@@ -94,8 +94,9 @@ def replace_generated(page: Path, script: str, body: str) -> None:
     head, begins, rest = page.read_text().partition(begin)
     _, ends, tail = rest.partition(end)
     if not (begins and ends):
-        msg = f"expected the lines {begin} and {end} on {page}, found no such place: write them where the tables go."
-        raise SystemExit(msg)
+        raise SystemExit(
+            f"expected the lines {begin} and {end} on {page}, found no such place: write them where the tables go."
+        )
     page.write_text(f"{head}{begin}\n{body}{end}{tail}")
 
 

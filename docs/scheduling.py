@@ -136,11 +136,19 @@ def markdown(text: str) -> str:
 
 
 def attributes(options: type[Any]) -> dict[str, str]:
-    """What the docstrings of a struct and of those that it extends say of its fields."""
+    """What the comments at the fields of a struct, and of those that it extends, say of them."""
     found: dict[str, str] = {}
     for each in reversed(options.__mro__):
-        for name, text in re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", each.__doc__ or "", re.MULTILINE):
-            found[name] = re.sub(r"\s+", " ", text).replace("``", "`")
+        if "__annotations__" not in each.__dict__:
+            continue
+        above: list[str] = []
+        for line in inspect.getsource(each).splitlines():
+            code, _, comment = line.partition("#")
+            field = re.match(r" {4}(\w+): ", code)
+            if field is not None:
+                text = " ".join([*above, comment.strip()]).strip()
+                found[field[1]] = text if text.endswith(".") else f"{text}."
+            above = [*above, comment.strip()] if not code.strip() and comment else []
     return found
 
 

@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from coppice.schedule.plan import Plan
     from coppice.schedule.schedule import Schedule
     from coppice.schedule.trees import Tree
-    from coppice.schedule.verification.verify import Report, verify
+    from coppice.schedule.verification.report import Report
+    from coppice.schedule.verification.verify import verify
     from coppice.selection import Selection, select
     from coppice.simulation import Model, Timeline, simulate
     from coppice.topology.load import load
@@ -198,8 +199,7 @@ def __getattr__(name: str) -> Any:
     if name in _CALLABLE_ROOMS:
         return import_module(f"coppice.{name}")
     if name not in _LAZY:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _LAZY[name].partition(":")
     value = getattr(import_module(module), attribute or name)
     globals()[name] = value

@@ -15,8 +15,6 @@ from typing import Any, ParamSpec, TypeVar
 from coppice.errors import InputError
 from coppice.text import nearest
 
-__all__ = ["CallableRoom", "checked", "shown"]
-
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _NUMBERS: dict[object, tuple[type, ...]] = {int: (int,), float: (int, float), Fraction: (int, Fraction)}
@@ -70,11 +68,10 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
             if kind is inspect.Parameter.VAR_KEYWORD or kind is inspect.Parameter.VAR_POSITIONAL:
                 continue
             if key in hints() and not _fits(value, hints()[key]):
-                msg = (
+                raise InputError(
                     f"expected `{key}` of {name} to be {_words(hints()[key])}, found {shown(value)}: "
                     f"see help({_home(name, call)}.{name})."
                 )
-                raise InputError(msg)
             if isinstance(value, _of_numpy(int)):
                 bound.arguments[key] = int(value)
         return function(*bound.args, **bound.kwargs)

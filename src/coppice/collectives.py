@@ -21,8 +21,6 @@ from coppice.arguments import shown
 from coppice.errors import InputError
 from coppice.text import suggestion
 
-__all__ = ["Collective", "Dialects"]
-
 
 @dataclass(frozen=True, slots=True)
 class Dialects:
@@ -72,14 +70,14 @@ class Collective(enum.StrEnum):
         if isinstance(name, Collective):
             return name
         if not isinstance(name, str):
-            msg = f"expected the name of a collective ({', '.join(cls)}), found {shown(name)}: give one."
-            raise InputError(msg)
+            raise InputError(
+                f"expected the name of a collective ({', '.join(cls)}), found {shown(name)}: give one."
+            )
         found = cls._missing_(name)
         if found is not None:
             return found
         hint = suggestion(name.lower(), cls, otherwise=f"choose one of {', '.join(cls)}.")
-        msg = f"there is no collective {name[:40]!r}: {hint}"
-        raise InputError(msg)
+        raise InputError(f"there is no collective {name[:40]!r}: {hint}")
 
     @classmethod
     def _missing_(cls, value: object) -> Collective | None:

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["JSON_FAULTS", "decodable", "json_fault"]
-
 JSON_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding a JSON text may raise."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["DRAWN_BY", "Brief", "Shown"]
-
 MOST_CHARACTERS = 400
 """A ``repr`` is shorter."""
 

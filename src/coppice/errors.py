@@ -13,8 +13,6 @@ A message is one sentence that says what was expected, what was found and where
 
 from __future__ import annotations
 
-__all__ = ["CheckError", "CoppiceError", "InputError", "MissingExtraError", "UnreachableError"]
-
 
 class CoppiceError(Exception):
     """Base of every error that Coppice raises on purpose."""

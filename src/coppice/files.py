@@ -21,16 +21,6 @@ from typing import BinaryIO
 
 from coppice.errors import InputError
 
-__all__ = [
-    "AppendedFile",
-    "decode_utf8",
-    "file_name",
-    "read_bytes",
-    "read_text",
-    "replacing",
-    "write_atomically",
-]
-
 _MOST_BYTES = 2**31
 _PART_BYTES = 2**26
 
@@ -79,11 +69,9 @@ def read_bytes(
                 data = _content(file, most_bytes)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
-        msg = f"cannot read {what}{' ' if what else ''}{name} ({reason}): {hint}."
-        raise InputError(msg) from None
+        raise InputError(f"cannot read {what}{' ' if what else ''}{name} ({reason}): {hint}.") from None
     if len(data) > most_bytes:
-        msg = f"{name} is larger than {most_bytes >> 20} MiB: {too_large}"
-        raise InputError(msg)
+        raise InputError(f"{name} is larger than {most_bytes >> 20} MiB: {too_large}")
     return data
 
 
@@ -118,8 +106,7 @@ def decode_utf8(data: bytes, *, file: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        msg = f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8."
-        raise InputError(msg) from None
+        raise InputError(f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
 
 
 @contextmanager

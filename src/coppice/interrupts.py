@@ -9,8 +9,6 @@ import os
 import signal
 from collections.abc import Callable
 
-__all__ = ["later", "loading", "running"]
-
 
 class _Handling:
     """A handler of Ctrl-C for a while, in place of another one; any further one and other threads stay as they are."""

@@ -27,7 +27,7 @@ __all__ = ["_run", "_switch"]
 
 def __getattr__(name: str) -> ModuleType:
     if name not in _HOLDS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # noqa: EM102
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         return importlib.import_module(f"coppice.{name}")
     except ModuleNotFoundError as error:

@@ -11,23 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "begins_run",
-    "distinct",
-    "first_rows",
-    "grouped",
-    "inverse",
-    "last_before",
-    "next_after",
-    "nth_in_group",
-    "nth_in_run",
-    "offsets",
-    "positions",
-    "ranges",
-    "rows_of_groups",
-    "sorted_rows",
-]
-
 _Ints = NDArray[np.int64]
 _MOST = 2**62
 

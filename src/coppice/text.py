@@ -12,28 +12,6 @@ from fractions import Fraction
 
 from coppice.errors import InputError
 
-__all__ = [
-    "MOST_BYTES",
-    "bandwidth_text",
-    "bar",
-    "columns",
-    "nearest",
-    "parse_size",
-    "parse_sizes",
-    "percent_text",
-    "plural",
-    "rate_line",
-    "rate_text",
-    "seconds_text",
-    "short_size",
-    "shortened",
-    "size_of",
-    "size_text",
-    "sizes_of",
-    "suggestion",
-    "time_text",
-]
-
 MOST_BYTES = 2**63 - 1
 """Largest size: sizes are 64-bit integers everywhere else."""
 
@@ -61,19 +39,21 @@ def parse_size(text: str, *, option: str = "the size") -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None and ("," in text or ":" in text):
-        msg = f"expected {option} to be one size, as only one makes sense here, found {text!r}: give one, such as 1M."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {option} to be one size, as only one makes sense here, found {text!r}: give one, such as 1M."
+        )
     if match is None:
-        msg = f"expected {option} to be bytes such as 4096, 64K, 1.5M or 1G (powers of 1024), found {text!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {option} to be bytes such as 4096, 64K, 1.5M or 1G (powers of 1024), found {text!r}."
+        )
     whole, decimals, unit = match[1], match[2] or "0", match[3].upper()
     size = (int(whole) + Fraction(int(decimals), 10 ** len(decimals))) * 1024 ** _UNITS[unit]
     if size.denominator != 1:
-        msg = f"expected {option} to be whole bytes, found {text!r}, which is {float(size):g} bytes."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {option} to be whole bytes, found {text!r}, which is {float(size):g} bytes."
+        )
     if size > MOST_BYTES:
-        msg = f"expected {option} to be at most {MOST_BYTES:,} bytes, found {text!r}."
-        raise InputError(msg)
+        raise InputError(f"expected {option} to be at most {MOST_BYTES:,} bytes, found {text!r}.")
     return int(size)
 
 
@@ -103,22 +83,19 @@ def parse_sizes(text: str, *, option: str = "the sizes") -> tuple[int, ...]:
             sizes.add(parse_size(item, option=option))
             continue
         if len(bounds) > 3:
-            msg = f"expected {option} to have ranges such as 1K:4G or 1K:4G:4, found {item!r}."
-            raise InputError(msg)
+            raise InputError(f"expected {option} to have ranges such as 1K:4G or 1K:4G:4, found {item!r}.")
         first, last = (parse_size(bound, option=option) for bound in bounds[:2])
         factor = _factor(bounds[2] if len(bounds) == 3 else "2", option)
         if not 1 <= first <= last:
-            msg = (
+            raise InputError(
                 f"expected a range in {option} to rise from 1 byte or more, found {item!r}: write FIRST:LAST."
             )
-            raise InputError(msg)
         size = first
         while size <= last:
             sizes.add(size)
             size *= factor
     if len(sizes) > MOST_SIZES:
-        msg = f"expected at most {MOST_SIZES:,} sizes in {option}, found {len(sizes):,}."
-        raise InputError(msg)
+        raise InputError(f"expected at most {MOST_SIZES:,} sizes in {option}, found {len(sizes):,}.")
     return tuple(sorted(sizes))
 
 
@@ -139,8 +116,7 @@ def size_of(size: int | str) -> int:
         return parse_size(size)
     if 0 <= size <= MOST_BYTES:
         return int(size)
-    msg = f"expected a size of 0 to {MOST_BYTES:,} bytes, found {size}."
-    raise InputError(msg)
+    raise InputError(f"expected a size of 0 to {MOST_BYTES:,} bytes, found {size}.")
 
 
 def sizes_of(sizes: str | int | Sequence[int | str]) -> tuple[int, ...]:
@@ -400,6 +376,7 @@ def shortened(names: Sequence[object], most: int) -> str:
 def _factor(text: str, option: str) -> int:
     """The factor of a range."""
     if not re.fullmatch(r"\s*\d{1,9}\s*", text, re.ASCII) or int(text) < 2:
-        msg = f"expected a factor of 2 or more in {option}, found {text!r}: write FIRST:LAST:FACTOR."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a factor of 2 or more in {option}, found {text!r}: write FIRST:LAST:FACTOR."
+        )
     return int(text)

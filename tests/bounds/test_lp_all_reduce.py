@@ -11,19 +11,14 @@ from hypothesis import given, settings
 
 from coppice import _core
 from coppice.bounds import all_reduce as module
-from coppice.bounds.all_reduce import (
-    CombinedAllReduce,
-    combined_all_reduce,
-    is_two_phase_optimal,
-    likely_cuts,
-    two_phase_bound,
-)
+from coppice.bounds.all_reduce import combined_all_reduce, is_two_phase_optimal, likely_cuts, two_phase_bound
 from coppice.bounds.attainable import in_network_bound
 from coppice.bounds.lp import cuts
 from coppice.bounds.lp.cuts import CutProgram, TreePhase
 from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.partition import partition_bound
 from coppice.bounds.problem import Problem
+from coppice.bounds.result import CombinedAllReduce
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.topology import preset, scale_nodes

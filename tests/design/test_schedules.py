@@ -19,7 +19,7 @@ from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.schedules.collectives import breadth_first_schedule, schedule_of
 from coppice.design.schedules.deliveries import breadth_first_deliveries, loads_of
 from coppice.errors import InputError
-from coppice.schedule.verification.verify import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
 from support.design_samples import random_graphs

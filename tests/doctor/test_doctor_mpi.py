@@ -17,7 +17,8 @@ from coppice.collectives import Collective
 from coppice.doctor import Diagnosis, Given, diagnose, rules_for
 from coppice.errors import CheckError, InputError
 from coppice.export.open_mpi.rules_file import read_ompi_rules
-from coppice.export.open_mpi.writer import FORMS, OmpiRule, rules_file
+from coppice.export.open_mpi.versions import FORMS
+from coppice.export.open_mpi.writer import OmpiRule, rules_file
 from coppice.selection import tables_of
 from coppice.selection.open_mpi_names import ALGORITHMS, COLLECTIVES, algorithms_of
 from support.paths import ROOT

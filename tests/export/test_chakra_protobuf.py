@@ -8,7 +8,8 @@ import pytest
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.export.chakra.traces import chakra_trace, wire
+from coppice.export.chakra import wire
+from coppice.export.chakra.traces import chakra_trace
 from coppice.planners.planning import plan
 from coppice.topology.presets import preset
 

@@ -180,8 +180,7 @@ def test_nobody_uses_a_sum_that_another_rank_does_not_have(
             import ctypes
 
             ctypes.memset(wanted, 0x5A, 4 * count)
-            msg = "torn"
-            raise SwitchError(msg)
+            raise SwitchError("torn")
 
     monkeypatch.setattr(SwitchClient, "all_reduce_at", half_broken)
     with SwitchServer() as switch:

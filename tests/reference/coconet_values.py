@@ -41,10 +41,9 @@ def run_program(
     """
     kernels = program.in_order()
     if kernels is None:
-        msg = (
+        raise InputError(
             f"expected kernels that do not wait for each other, found {sorted(map(sorted, program.kernels))}."
         )
-        raise InputError(msg)
     values = {
         name: _held(program.tensors[name], inputs[name], program.ranks)
         for name, op in program.ops.items()

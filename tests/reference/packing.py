@@ -118,8 +118,9 @@ def remove_switches(network: Network, bundles: Bundles, supply: Supply) -> None:
                     split_off(bundles, u, w, t, amount)
         for link in [link for link in bundles if w in link]:
             if link[0] == w and bundles[link].amount:
-                msg = f"switch {w} keeps {bundles[link].amount} trees' worth of capacity towards {link[1]}"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"switch {w} keeps {bundles[link].amount} trees' worth of capacity towards {link[1]}"
+                )
             del bundles[link]
 
 
@@ -212,8 +213,9 @@ def pack_batches(network: Network, capacity: dict[Link, int], supply: Supply) ->
                 if not capacity[x, y]:
                     del capacity[x, y]
         if len(batch.reached) < len(network.terminals):
-            msg = f"a tree of root {batch.root} reaches only {sorted(batch.reached)}: some cut is too narrow"
-            raise ValueError(msg)
+            raise ValueError(
+                f"a tree of root {batch.root} reaches only {sorted(batch.reached)}: some cut is too narrow"
+            )
         finished.append(batch)
     return finished
 

@@ -74,8 +74,7 @@ class _Slots:
         """The list and the first index that ``count`` slots mean."""
         sizes = (self.inputs, self.outputs, len(self.scratch))
         if not 0 <= buffer < 3 or offset < 0 or count < 1 or offset + count > sizes[buffer]:
-            msg = f"no slots {offset} to {offset + count - 1} of buffer {buffer}"
-            raise FaultError(msg)
+            raise FaultError(f"no slots {offset} to {offset + count - 1} of buffer {buffer}")
         if buffer == 2:
             return self.scratch, offset
         return self.main, offset + (self.output_at if buffer else self.input_at)
@@ -187,8 +186,7 @@ class _Run:
             value = self.queue[self.inbound(block)].popleft()
             came.append(("room", self.inbound(block)))
             if len(value) != count:
-                msg = f"a message of {len(value)} for one of {count}"
-                raise FaultError(msg)
+                raise FaultError(f"a message of {len(value)} for one of {count}")
         if op not in (StepOp.NOP, StepOp.RECV, StepOp.RECV_COPY_SEND):
             memory, first = slots.place(int(program.src_buffer[step]), int(program.src_offset[step]), count)
             read = memory[first : first + count]

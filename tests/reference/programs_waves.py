@@ -144,8 +144,7 @@ def goes_wrong(program: Program, *, orders: int, seed: int) -> bool:
                     left.discard(at)
                 idle = 0 if moved is not False else idle + 1
             if idle > 1_000_000:
-                msg = "the waves stand still"
-                raise RuntimeError(msg)
+                raise RuntimeError("the waves stand still")
         if not run.right():
             return True
     return False

@@ -132,11 +132,10 @@ def _place_waits(
             )
             awaited = row_of[step_start[target] + position] if there else -1
             if awaited < 0:
-                msg = (
+                raise InputError(
                     f"a step of rank {rank} waits for step {position} of thread block {other}, which does nothing or "
                     "is not there: verify the program."
                 )
-                raise InputError(msg)
             rows.depid.append(other)
             rows.deps.append(awaited - starts[target])
             rows.hasdep[awaited] = 1

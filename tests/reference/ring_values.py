@@ -50,8 +50,9 @@ def gathered_products(
     """
     left, right, out = _dimensions(spec)
     if along not in left or along not in right + out:
-        msg = f"expected a dimension of the first operand and of another in {spec}, found {along!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a dimension of the first operand and of another in {spec}, found {along!r}."
+        )
     ranks = len(shards)
     places = _places(shards, left.index(along))
     results = []
@@ -89,8 +90,7 @@ def scattered_products(
     """
     left, right, out = _dimensions(spec)
     if along not in out:
-        msg = f"expected a dimension of the result of {spec}, found {along!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a dimension of the result of {spec}, found {along!r}.")
     ranks = len(lefts)
     ends = list(accumulate(sizes))
     places = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]

@@ -38,8 +38,7 @@ def unfolded(made: StepGraph, groups: Mapping[str, NDArray[np.int64]], box: int)
     graph = made.graph
     ranks = len(next(iter(groups.values())))
     if ranks % box:
-        msg = f"expected pipeline devices of whole boxes of {box} ranks, found {ranks} ranks."
-        raise InputError(msg)
+        raise InputError(f"expected pipeline devices of whole boxes of {box} ranks, found {ranks} ranks.")
     every = np.arange(ranks, dtype=np.int64)
     task = np.repeat(np.arange(len(graph), dtype=np.int64), np.diff(graph.after_start))
     after = graph.after.astype(np.int64)

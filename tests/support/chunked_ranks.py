@@ -18,14 +18,8 @@ from overlap_ranks import main
 from torch.nn.parallel import DistributedDataParallel
 
 from coppice.errors import CheckError, InputError
-from coppice.iteration.policies.whole.operations import (
-    Channel,
-    GraphOperation,
-    Motif,
-    MotifChoice,
-    MotifPlan,
-    OperationGraph,
-)
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.topology.presets import preset
 from coppice.training.torch.chunked.carrying import (

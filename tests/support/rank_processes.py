@@ -54,8 +54,9 @@ def rank_codes(
         for number, rank in enumerate(ranks):
             rank.join(max(0.0, end - time.monotonic()))
             if rank.exitcode is None:
-                msg = f"rank {number} of {script.name} has not ended: {logs[number].read_text()}"
-                raise TimeoutError(msg)
+                raise TimeoutError(
+                    f"rank {number} of {script.name} has not ended: {logs[number].read_text()}"
+                )
         return [rank.exitcode for rank in ranks]
     finally:
         for rank in ranks:

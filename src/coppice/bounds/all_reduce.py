@@ -30,14 +30,6 @@ from coppice.errors import InputError
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry, find_symmetry
 
-__all__ = [
-    "bottleneck_parts",
-    "combined_all_reduce",
-    "is_two_phase_optimal",
-    "two_phase_bound",
-]
-
-
 _MANY_RANKS = 2_000
 """From this many ranks on a few sets are found and the others are taken as their images."""
 
@@ -117,31 +109,20 @@ def _with_images(topology: Topology, sets: list[NDArray[np.int32]]) -> list[NDAr
 def combined_all_reduce(
     problem: Problem,
     *,
+    # A group of automorphisms; nodes or links of one orbit then have the same rate, which loses nothing and
+    # makes the program small
     symmetry: Symmetry | None = None,
+    # Switches that every tree spans: those that can copy in the broadcast phase, those that can add in the
+    # reduce phase. The result is packable with them as further terminals.
     spanning: Collection[int] = (),
+    # Do not hold switches that copy or add to sending what they get. The rate is then an upper bound: trees
+    # that reach it need not exist.
     in_network: bool = False,
-    shortcut: bool = True,
-    reached: Fraction | None = None,
+    shortcut: bool = True,  # Try the proof by disjoint sets before the linear program
+    reached: Fraction | None = None,  # Rate of reduce-scatter then all-gather, where the caller has it
     time_limit: float = math.inf,
 ) -> CombinedAllReduce:
     """Root rates and a split of every link that maximise the rate of an all-reduce.
-
-    Args:
-        problem: An all_reduce.
-        symmetry: A group of automorphisms; nodes or links of one orbit then have the same rate, which loses nothing
-            and makes the program small.
-        spanning: Switches that every tree spans: those that can copy in the broadcast phase, those that can
-            add in the reduce phase. The result is packable with them as further terminals.
-        in_network: Do not hold switches that copy or add to sending what they get. The rate is then an upper
-            bound: trees that reach it need not exist.
-        shortcut: Try the proof by disjoint sets before the linear program.
-        reached: Rate of reduce-scatter then all-gather, where the caller has it.
-        time_limit: Seconds for the linear programs.
-
-    Raises:
-        InputError: For another collective, a problem without meaning, or a node in ``spanning`` that is no
-            switch or can neither copy nor add.
-        UnreachableError: If some rank cannot be reached.
 
     Examples:
         >>> from coppice.topology.model import Link, Node, NodeKind
@@ -155,8 +136,9 @@ def combined_all_reduce(
     """
     check_problem(problem)
     if problem.collective is not Collective.ALL_REDUCE:
-        msg = f"the combined optimum is one of all_reduce, found {problem.collective}: ask for its bound."
-        raise InputError(msg)
+        raise InputError(
+            f"the combined optimum is one of all_reduce, found {problem.collective}: ask for its bound."
+        )
     topology = problem.topology
     phases = _phases(topology, spanning, in_network=in_network)
     if topology.num_ranks == 1:
@@ -215,10 +197,6 @@ def is_two_phase_optimal(problem: Problem) -> bool:
     """Whether disjoint sets prove, in milliseconds, that nothing beats reduce-scatter then all-gather.
 
     False means that this proof does not apply, not that something better exists.
-
-    Raises:
-        InputError: If the problem has no meaning on this topology.
-        UnreachableError: If some rank cannot be reached.
     """
     partition = two_phase_bound(problem)
     forward, backward = (cut_bound(Network.of(problem, reduce=reduce)) for reduce in (False, True))
@@ -229,12 +207,7 @@ def is_two_phase_optimal(problem: Problem) -> bool:
 
 
 def two_phase_bound(problem: Problem) -> PartitionBound | None:
-    """The best upper bound on all-reduce without in-network help from bottleneck sets, from hosts and from ranks.
-
-    Raises:
-        InputError: If the problem has no meaning on this topology.
-        UnreachableError: If some rank cannot be reached.
-    """
+    """The best upper bound on all-reduce without in-network help from bottleneck sets, from hosts and from ranks."""
     topology = problem.topology
     hosts = (np.flatnonzero(topology.host == host) for host in range(len(topology.hosts)))
     boxes = [nodes.tolist() for nodes in hosts if (topology.rank[nodes] >= 0).any()]
@@ -279,8 +252,9 @@ def _phases(topology: Topology, spanning: Collection[int], *, in_network: bool) 
             or ranks[v]
             or not (topology.multicast[v] or topology.aggregate[v])
         ):
-            msg = f"expected switches that copy or add, found node {v} to span: choose among those that do."
-            raise InputError(msg)
+            raise InputError(
+                f"expected switches that copy or add, found node {v} to span: choose among those that do."
+            )
         extra[v] = True
     phases = []
     for reverse, able in ((False, topology.multicast), (True, topology.aggregate)):

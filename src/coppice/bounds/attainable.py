@@ -34,21 +34,14 @@ from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 
-__all__ = ["Attainable", "InNetworkBound", "attainable_rate", "in_network_bound", "in_network_optimum"]
-
 
 class Attainable(NamedTuple):
-    """What forests reach.
+    """What forests reach."""
 
-    Attributes:
-        inv_rate: Least time per shard in 1 / (GB/s).
-        capacity: GB/s of each link (in the order of the problem's topology) that can all be packed.
-        proof: The witness that nothing takes less time; None where the bottleneck cut is one.
-    """
-
-    inv_rate: Fraction
+    inv_rate: Fraction  # Least time per shard in 1 / (GB/s)
+    # GB/s of each link (in the order of the problem's topology) that can all be packed
     capacity: list[Fraction]
-    proof: CutFamily | None
+    proof: CutFamily | None  # The witness that nothing takes less time; None where the bottleneck cut is one
 
 
 def attainable_rate(
@@ -57,15 +50,8 @@ def attainable_rate(
     """The least time per shard of all_gather, reduce_scatter, broadcast or reduce with forests.
 
     Args:
-        problem: What to do.
-        copying: Nodes that may send more than they get (copy, or add for collectives that reduce); the result
-            is then only a bound for them.
-        time_limit: Seconds for the linear programs.
-
-    Raises:
-        InputError: For another collective, or a problem without meaning.
-        UnreachableError: If some rank cannot be reached, or not without copying in switches.
-        CheckError: If the optimum could not be proved within the limits.
+        copying: Nodes that may send more than they get (copy, or add for collectives that reduce); the result is
+            then only a bound for them.
 
     Examples:
         >>> from coppice.topology.model import Link, Node, NodeKind, Topology
@@ -78,8 +64,9 @@ def attainable_rate(
         (Fraction(1, 1), Fraction(2, 1))
     """
     if problem.collective is Collective.ALL_REDUCE or not problem.collective.made_of_trees:
-        msg = f"expected a collective of one phase of trees, found {problem.collective}: see its own bound."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a collective of one phase of trees, found {problem.collective}: see its own bound."
+        )
     topology, network = problem.topology, Network.of(problem)
     best = cut_bound(network).inv_rate
     everything = [topology.gb_per_s(e) for e in range(topology.num_links)]
@@ -97,11 +84,10 @@ def attainable_rate(
     total, unit = network.total_weight, topology.denominator
     outcome = program.solve(time_limit=time_limit)
     if outcome.rates is None:
-        msg = (
+        raise CheckError(
             f"the attainable optimum of {topology.name!r} was not proved in time (cut bound {best}): "
             "round the rates (`round_digits=3`) or give it more time."
         )
-        raise CheckError(msg)
     inv_rate = total / (outcome.rates.rate / unit)
     dual = outcome.multipliers
     return Attainable(
@@ -113,29 +99,16 @@ def attainable_rate(
 
 @dataclass(frozen=True, kw_only=True)
 class InNetworkBound:
-    """A bound on schedules that use the switches that copy and add.
+    """A bound on schedules that use the switches that copy and add."""
 
-    Attributes:
-        inv_rate: No schedule takes less time per shard, in 1 / (GB/s).
-        copying: Node ids of the switches that may copy.
-        adding: Node ids of the switches that may add.
-        proof: The witness; None where the bottleneck cut is one.
-    """
-
-    inv_rate: Fraction
-    copying: tuple[int, ...]
-    adding: tuple[int, ...]
-    proof: CutFamily | None = None
+    inv_rate: Fraction  # No schedule takes less time per shard, in 1 / (GB/s)
+    copying: tuple[int, ...]  # Node ids of the switches that may copy
+    adding: tuple[int, ...]  # Node ids of the switches that may add
+    proof: CutFamily | None = None  # The witness; None where the bottleneck cut is one
 
 
 def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNetworkBound:
     """The least time per shard with the copying and adding that the topology declares.
-
-    Raises:
-        InputError: For all_to_all, gather, scatter and barrier (nothing is copied or added there), or a problem
-            without meaning.
-        UnreachableError: If some rank cannot be reached.
-        CheckError: If no bound was proved within the limits.
 
     Examples:
         >>> from coppice.topology.model import Link, Node, NodeKind, Topology
@@ -147,8 +120,7 @@ def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNet
     """
     topology, collective = problem.topology, problem.collective
     if not collective.made_of_trees:
-        msg = f"{collective} sends nothing twice and adds nothing up: leave out `in_network`."
-        raise InputError(msg)
+        raise InputError(f"{collective} sends nothing twice and adds nothing up: leave out `in_network`.")
     forwards = topology.rank < 0
     copying = tuple(np.flatnonzero(forwards & topology.multicast).tolist())
     adding = tuple(np.flatnonzero(forwards & topology.aggregate).tolist())
@@ -160,8 +132,9 @@ def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNet
     if topology.num_ranks == 1:
         return InNetworkBound(inv_rate=Fraction(0), copying=copying, adding=adding)
     if not result.upper:
-        msg = f"no in-network bound on {topology.name!r} was proved within the limits: give it more time."
-        raise CheckError(msg)
+        raise CheckError(
+            f"no in-network bound on {topology.name!r} was proved within the limits: give it more time."
+        )
     return InNetworkBound(inv_rate=1 / result.upper, copying=copying, adding=adding, proof=result.proof)
 
 
@@ -170,10 +143,6 @@ def in_network_optimum(plain: Bound) -> Bound:
 
     Args:
         plain: The bound of the same problem without them.
-
-    Raises:
-        InputError: For collectives that are not made of trees, where switches cannot help.
-        CheckError: If no bound was proved within the limits.
     """
     helped = in_network_bound(plain.problem)
     inv_rate = helped.inv_rate

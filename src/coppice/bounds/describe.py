@@ -20,52 +20,29 @@ from coppice.collectives import Collective
 from coppice.text import plural, rate_text, shortened
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = [
-    "Crossing",
-    "CrossingLinks",
-    "crossing",
-    "describe_cut",
-    "describe_ranks",
-]
-
-
 _MAX_GROUPS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrossingLinks:
-    """Links across a cut that have the same kinds of ends and the same rate.
+    """Links across a cut that have the same kinds of ends and the same rate."""
 
-    Attributes:
-        src_kind: Kind of the sending ends.
-        dst_kind: Kind of the receiving ends.
-        gb_per_s: Rate of each link.
-        links: Link ids, ascending.
-    """
-
-    src_kind: NodeKind
-    dst_kind: NodeKind
-    gb_per_s: Fraction
-    links: tuple[int, ...]
+    src_kind: NodeKind  # Kind of the sending ends
+    dst_kind: NodeKind  # Kind of the receiving ends
+    gb_per_s: Fraction  # Rate of each link
+    links: tuple[int, ...]  # Link ids, ascending
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crossing:
-    """What crosses a cut, counted.
+    """What crosses a cut, counted."""
 
-    Attributes:
-        sending_ranks: Ranks on the side that the data leaves, ascending.
-        receiving_ranks: Ranks on the other side, ascending.
-        gb_per_s: Capacity of all links from the sending to the receiving side.
-        shards: Least amount of data that has to cross, in shards; None where no such count proves the rate.
-        groups: The links, widest group first.
-    """
-
-    sending_ranks: tuple[int, ...]
-    receiving_ranks: tuple[int, ...]
-    gb_per_s: Fraction
+    sending_ranks: tuple[int, ...]  # Ranks on the side that the data leaves, ascending
+    receiving_ranks: tuple[int, ...]  # Ranks on the other side, ascending
+    gb_per_s: Fraction  # Capacity of all links from the sending to the receiving side
+    # Least amount of data that has to cross, in shards; None where no such count proves the rate
     shards: int | None
-    groups: tuple[CrossingLinks, ...]
+    groups: tuple[CrossingLinks, ...]  # The links, widest group first
 
 
 def crossing(bound: Bound) -> Crossing:

@@ -17,34 +17,26 @@ from coppice.bounds.tree_units import exact_trees
 from coppice.collectives import Collective
 from coppice.topology.operations import without_dead_ends
 
-__all__ = ["BoundFigures", "bound_figures", "bound_record"]
-
-
 MOST_HELPED = 256
 """Ranks up to which the bound with the help of switches is computed unasked: it is a linear program."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundFigures(Bandwidths):
-    """A bound with the number of trees that it needs, or that was asked for.
+    """A bound with the number of trees that it needs, or that was asked for."""
 
-    Attributes:
-        bound: The optimum and its cut.
-        inv_rate: Time per shard that is possible as asked: the optimum's, or with that number of trees.
-        trees_per_root: Trees at each root: as asked, or the least number that reaches the optimum exactly;
-            None where roots need different numbers, or the collective is not made of trees.
-        reached_with_trees: Time per shard that is known to be reached with that many trees: ``inv_rate``, or more on
-            a large network where rounding unbalances a switch; then ``inv_rate`` is a lower bound.
-        in_network: Switches that can copy or add may do so.
-        helped: The bound with the work of switches that can copy or add, where the topology has some, they may not do
-            so here, and it is small.
-    """
-
-    bound: Bound
+    bound: Bound  # The optimum and its cut
+    # Time per shard that is possible as asked: the optimum's, or with that number of trees
     inv_rate: Fraction
+    # Trees at each root: as asked, or the least number that reaches the optimum exactly; None where roots
+    # need different numbers, or the collective is not made of trees
     trees_per_root: int | None
+    # Time per shard that is known to be reached with that many trees: `inv_rate`, or more on a large network
+    # where rounding unbalances a switch; then `inv_rate` is a lower bound
     reached_with_trees: Fraction | None = None
-    in_network: bool = False
+    in_network: bool = False  # Switches that can copy or add may do so
+    # The bound with the work of switches that can copy or add, where the topology has some, they may not do
+    # so here, and it is small
     helped: Bound | None = None
 
     @property
@@ -101,14 +93,9 @@ def bound_figures(
     """Bound ``problem``, with any number of trees or with a given one.
 
     Args:
-        problem: What to bound.
         trees: Trees per root, or None for as many as the optimum takes.
         tolerance: Instead of ``trees``: the fewest whose time is within this share of the optimum.
         in_network: Switches that can copy or add may do so.
-
-    Raises:
-        InputError: If the problem has no meaning on its topology.
-        UnreachableError: If some rank cannot be reached.
 
     Examples:
         >>> from coppice.topology.model import Link, Node, Topology

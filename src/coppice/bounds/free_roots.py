@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from coppice import _core
 from coppice.topology.model import Topology, scaled
 
-__all__ = ["free_roots", "is_even_both_ways"]
-
 _ROUNDS = 16
 
 _LARGEST = 2**61
@@ -43,16 +41,12 @@ def is_even_both_ways(topology: Topology) -> bool:
 
 
 def free_roots(
-    topology: Topology,
-    parts: Sequence[Sequence[int]],
+    topology: Topology,  # A network that is even both ways
+    parts: Sequence[Sequence[int]],  # Disjoint sets of nodes with ranks, two at least
+    # Rate in GB/s to which disjoint sets limit an all-reduce
     limit: Callable[[Sequence[Sequence[int]]], Fraction],
 ) -> tuple[tuple[tuple[int, ...], ...], dict[int, Fraction] | None]:
     """Disjoint sets that limit an all-reduce at least as much as ``parts``, and root rates that reach their limit.
-
-    Args:
-        topology: A network that is even both ways.
-        parts: Disjoint sets of nodes with ranks, two at least.
-        limit: Rate in GB/s to which disjoint sets limit an all-reduce.
 
     Returns:
         The sets, and GB/s of the trees rooted at each rank, or None where none were found.

@@ -36,46 +36,31 @@ from coppice.errors import InputError, UnreachableError
 from coppice.text import plural
 from coppice.topology.model import Topology
 
-__all__ = ["LatencyBound", "latency_bound"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyBound:
-    """The least time of a collective of M -> 0 bytes, with its witness.
+    """The least time of a collective of M -> 0 bytes, with its witness."""
 
-    Attributes:
-        time_us: No schedule is faster, in microseconds (up to rounding in floating point).
-        why: What takes that long, in words.
-        pair: Sending and receiving rank whose distance it is, or None where engines or nothing at all decide.
-        route: Node ids of a fastest route between them, both ends included; empty without a pair.
-    """
-
-    time_us: float
-    why: str
+    time_us: float  # No schedule is faster, in microseconds (up to rounding in floating point)
+    why: str  # What takes that long, in words
+    # Sending and receiving rank whose distance it is, or None where engines or nothing at all decide
     pair: tuple[int, int] | None = None
+    # Node ids of a fastest route between them, both ends included; empty without a pair
     route: tuple[int, ...] = ()
 
 
 def latency_bound(
     problem: Problem,
     *,
-    overhead_us: float,
+    overhead_us: float,  # Cost of a message beyond the latencies of its links
+    # A message may pass through GPUs that take part, at the price of the links alone
     relay_gpus: bool = False,
+    # Messages that a rank can send at a time; 0: any number. Without effect where switches copy.
     send_engines: int = 0,
+    # Messages that a rank can receive at a time; 0: any number. Without effect where switches add.
     receive_engines: int = 0,
 ) -> LatencyBound:
     """The least time that any schedule of ``problem`` takes, however few bytes there are.
-
-    Args:
-        problem: The collective and its topology.
-        overhead_us: Cost of a message beyond the latencies of its links.
-        relay_gpus: A message may pass through GPUs that take part, at the price of the links alone.
-        send_engines: Messages that a rank can send at a time; 0: any number. Without effect where switches copy.
-        receive_engines: Messages that a rank can receive at a time; 0: any number. Without effect where switches add.
-
-    Raises:
-        InputError: If the problem has no meaning, or a number is negative.
-        UnreachableError: If some rank cannot be reached from one whose data it needs.
 
     Examples:
         >>> from fractions import Fraction
@@ -89,11 +74,10 @@ def latency_bound(
     """
     check_problem(problem)
     if not 0 <= overhead_us < float("inf") or send_engines < 0 or receive_engines < 0:
-        msg = (
+        raise InputError(
             f"expected an overhead and numbers of engines of 0 or more, found {overhead_us} us, {send_engines} and "
             f"{receive_engines}: correct them."
         )
-        raise InputError(msg)
     best = _farthest(problem, overhead_us, relay_gpus=relay_gpus)
     if best.pair is None:
         return best
@@ -175,8 +159,9 @@ def _farthest(problem: Problem, overhead_us: float, *, relay_gpus: bool) -> Late
         u, v = v, u
     if time == float("inf"):
         a, b = (topology.node_ids[nodes[rank]] for rank in (u, v))
-        msg = f"rank {v} needs what rank {u} has, found no route from {a} to {b}: add links or leave a rank out."
-        raise UnreachableError(msg)
+        raise UnreachableError(
+            f"rank {v} needs what rank {u} has, found no route from {a} to {b}: add links or leave a rank out."
+        )
     route = _route(topology, int(nodes[u]), int(nodes[v]), cost)
     senders = 1 if relay_gpus else sum(topology.rank[node] >= 0 for node in route[:-1])
     wires = sum(topology.latency_us[topology.link_index[hop]] for hop in pairwise(route))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["max_flow", "narrow_cuts"]
-
 
 def max_flow(
     num_nodes: int, tail: Sequence[int], head: Sequence[int], capacity: Sequence[int], source: int, sink: int
@@ -18,12 +16,7 @@ def max_flow(
     """Flow on each arc of a maximum flow.
 
     Args:
-        num_nodes: Number of nodes.
-        tail: Node that each arc leaves.
-        head: Node that each arc enters.
         capacity: Integers >= 0.
-        source: Where flow begins.
-        sink: Where it ends; another node.
 
     Examples:
         >>> max_flow(3, [0, 0, 1], [1, 2, 2], [3, 1, 2], source=0, sink=2)
@@ -47,21 +40,12 @@ def narrow_cuts(
     num_nodes: int,
     tail: Sequence[int],
     head: Sequence[int],
-    capacity: Sequence[int],
-    supply: Sequence[int],
-    sinks: Sequence[int],
+    capacity: Sequence[int],  # Integers >= 0
+    supply: Sequence[int],  # Of each node, integers >= 0
+    sinks: Sequence[int],  # Nodes that need `demand`
     demand: int,
 ) -> list[list[int]]:
     """Sets that hold a sink and whose supply with the capacity into them is below ``demand``, one for each sink.
-
-    Args:
-        num_nodes: Number of nodes.
-        tail: Node that each arc leaves.
-        head: Node that each arc enters.
-        capacity: Integers >= 0.
-        supply: Of each node, integers >= 0.
-        sinks: Nodes that need ``demand``.
-        demand: An integer.
 
     Examples:
         >>> narrow_cuts(3, [0, 1], [1, 2], [5, 2], [3, 0, 0], sinks=[1, 2], demand=3)

@@ -27,9 +27,6 @@ from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology, scaled
 
-__all__ = ["TRANSPOSED", "CutBound", "Network", "check_problem", "cut_bound", "is_small"]
-
-
 TRANSPOSED = (Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.SCATTER)
 """Collectives whose network is the topology with every link turned round."""
 
@@ -48,18 +45,14 @@ def is_small(topology: Topology) -> bool:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Network(Brief):
-    """A capacitated digraph with shares at its terminals, in the broadcasting direction.
+    """A capacitated digraph with shares at its terminals, in the broadcasting direction."""
 
-    Attributes:
-        topology: The topology as a broadcast sees it (transposed for collectives that reduce, and for scatter).
-        weight: ``weight[v]`` is the share of the data that starts at node v (int64, 0 for nodes without a rank).
-        terminal: ``terminal[v]``: every tree must reach node v.
-        link: ``link[e]`` is the link of the problem's topology that link e is, perhaps turned round (int64).
-    """
-
+    # The topology as a broadcast sees it (transposed for collectives that reduce, and for scatter)
     topology: Topology
+    # `weight[v]` is the share of the data that starts at node v (int64, 0 for nodes without a rank)
     weight: NDArray[np.int64]
-    terminal: NDArray[np.bool_]
+    terminal: NDArray[np.bool_]  # `terminal[v]`: every tree must reach node v
+    # `link[e]` is the link of the problem's topology that link e is, perhaps turned round (int64)
     link: NDArray[np.int64]
 
     @classmethod
@@ -89,11 +82,7 @@ class Network(Brief):
         return cls(topology=topology, weight=weight, terminal=terminal, link=link)
 
     def limited(self, rates: list[Fraction]) -> Network:
-        """The same network with the links of the problem's topology limited to ``rates`` (GB/s, 0 allowed).
-
-        Raises:
-            InputError: If the rates over their common denominator do not fit 62 bits.
-        """
+        """The same network with the links of the problem's topology limited to ``rates`` (GB/s, 0 allowed)."""
         ordered = [rates[e] for e in self.link.tolist()]
         denominator = lcm(*(rate.denominator for rate in ordered))
         return replace(
@@ -113,79 +102,65 @@ class Network(Brief):
 
 
 def check_problem(problem: Problem) -> None:
-    """Refuse a problem that has no meaning.
-
-    Raises:
-        InputError: Without ranks, with a root or weights that do not fit the collective or the number of ranks.
-    """
+    """Refuse a problem that has no meaning."""
     ranks, collective = problem.topology.num_ranks, problem.collective
     if ranks == 0:
-        msg = "a collective needs at least one rank, found a topology without GPUs that take part: add one."
-        raise InputError(msg)
+        raise InputError(
+            "a collective needs at least one rank, found a topology without GPUs that take part: add one."
+        )
     if collective.rooted:
         if problem.root is None or not 0 <= problem.root < ranks:
-            msg = f"{collective} needs a root rank in 0 .. {ranks - 1}, found {problem.root}: give it (`root=0`)."
-            raise InputError(msg)
+            raise InputError(
+                f"{collective} needs a root rank in 0 .. {ranks - 1}, found {problem.root}: give it (`root=0`)."
+            )
     elif problem.root is not None:
-        msg = (
+        raise InputError(
             f"{collective} has no root, found root {problem.root}: leave it out, or plan broadcast or reduce."
         )
-        raise InputError(msg)
     if problem.weights is not None:
         if collective not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-            msg = f"weights belong to all_gather and reduce_scatter, found them for {collective}: leave them out."
-            raise InputError(msg)
+            raise InputError(
+                f"weights belong to all_gather and reduce_scatter, found them for {collective}: leave them out."
+            )
         if len(problem.weights) != ranks:
-            msg = f"expected one weight for each of the {ranks} ranks, found {len(problem.weights)}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected one weight for each of the {ranks} ranks, found {len(problem.weights)}."
+            )
         if min(problem.weights) < 0 or not 0 < sum(problem.weights) < 2**31:
-            msg = "expected weights >= 0 that sum to 1 .. 2^31 - 1: scale them down."
-            raise InputError(msg)
+            raise InputError("expected weights >= 0 that sum to 1 .. 2^31 - 1: scale them down.")
     if problem.demands is not None:
         check_demands(problem)
 
 
 def check_demands(problem: Problem) -> None:
-    """Refuse a demand matrix that does not fit.
-
-    Raises:
-        InputError: For another collective, a wrong shape, or negative or only zero entries.
-    """
+    """Refuse a demand matrix that does not fit."""
     ranks, demands = problem.topology.num_ranks, problem.demands
     if demands is None:
         return
     if problem.collective is not Collective.ALL_TO_ALL:
-        msg = f"a matrix of demands belongs to all_to_all, found one for {problem.collective}: leave it out."
-        raise InputError(msg)
+        raise InputError(
+            f"a matrix of demands belongs to all_to_all, found one for {problem.collective}: leave it out."
+        )
     if len(demands) != ranks or any(len(row) != ranks for row in demands):
-        msg = f"expected a matrix of {ranks} x {ranks} demands, found {len(demands)} rows: one row for each sender."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a matrix of {ranks} x {ranks} demands, found {len(demands)} rows: one row for each sender."
+        )
     if min(map(min, demands)) < 0 or not any(map(any, demands)):
-        msg = "expected demands >= 0 that are not all zero."
-        raise InputError(msg)
+        raise InputError("expected demands >= 0 that are not all zero.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CutBound:
-    """The least time per shard that the cuts allow.
+    """The least time per shard that the cuts allow."""
 
-    Attributes:
-        inv_rate: Time per shard in 1 / (GB/s); 0 where nothing has to move.
-        sink_side: Nodes of the set X that attains it, in the broadcasting direction (empty where nothing moves).
-        rounds: Newton rounds, the proving one included.
-    """
-
-    inv_rate: Fraction
+    inv_rate: Fraction  # Time per shard in 1 / (GB/s); 0 where nothing has to move
+    # Nodes of the set X that attains it, in the broadcasting direction (empty where nothing moves)
     sink_side: tuple[int, ...]
-    rounds: int
+    rounds: int  # Newton rounds, the proving one included
 
 
 def cut_bound(network: Network) -> CutBound:
-    """Solve for the bottleneck cut of ``network``.
-
-    Raises:
-        UnreachableError: If some rank cannot be reached from the data of another.
-    """
+    """Solve for the bottleneck cut of ``network``."""
     topology = network.topology
     numerator, denominator, sink_side, rounds = _core.cut_bound(
         topology.num_nodes, topology.src, topology.dst, topology.capacity, network.weight, network.terminal

@@ -21,8 +21,6 @@ from coppice.topology.model import Topology
 if TYPE_CHECKING:
     from coppice.topology.symmetry import Symmetry
 
-__all__ = ["bound"]
-
 LARGE = 1_000
 """Links from which a linear program is worth looking for symmetry first."""
 

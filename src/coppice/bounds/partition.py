@@ -26,39 +26,25 @@ from numpy.typing import NDArray
 from coppice.bounds.proof import CutFamily, NodePotential, partitioned
 from coppice.topology.model import Topology
 
-__all__ = ["PartitionBound", "partition_bound"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionBound:
-    """An upper bound on the all-reduce rate with its witness.
+    """An upper bound on the all-reduce rate with its witness."""
 
-    Attributes:
-        rate: Bound on the algbw in GB/s.
-        parts: The disjoint sets of nodes.
-        proof: The witness that they make.
-    """
-
-    rate: Fraction
-    parts: tuple[tuple[int, ...], ...]
-    proof: CutFamily
+    rate: Fraction  # Bound on the algbw in GB/s
+    parts: tuple[tuple[int, ...], ...]  # The disjoint sets of nodes
+    proof: CutFamily  # The witness that they make
 
 
 def partition_bound(
     topology: Topology,
     parts: Sequence[Sequence[int]],
     *,
+    # Nodes that may send one input to several outputs (default: the ranks)
     copying: NDArray[np.bool_] | None = None,
-    adding: NDArray[np.bool_] | None = None,
+    adding: NDArray[np.bool_] | None = None,  # Nodes that may add several inputs (default: the ranks)
 ) -> PartitionBound:
-    """The bound of given disjoint sets, each with a rank inside; two of them at least.
-
-    Args:
-        topology: The network.
-        parts: Nodes of each set.
-        copying: Nodes that may send one input to several outputs (default: the ranks).
-        adding: Nodes that may add several inputs (default: the ranks).
-    """
+    """The bound of given disjoint sets, each with a rank inside; two of them at least."""
     ranks = topology.rank >= 0
     copying = ranks if copying is None else copying | ranks
     adding = ranks if adding is None else adding | ranks

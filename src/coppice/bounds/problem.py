@@ -15,19 +15,10 @@ from coppice.errors import InputError
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 
-__all__ = ["Problem", "problem_of"]
-
 
 @dataclass(frozen=True)
 class Problem:
     """A collective on a topology, with everything that changes its optimum.
-
-    Attributes:
-        topology: The network; its ranks take part. GPUs without a rank are relays (they forward, own nothing).
-        collective: What to do; a name such as ``all_gather`` becomes the member of :class:`Collective`.
-        root: Root rank of broadcast, reduce, gather and scatter, otherwise None.
-        weights: Relative shard size of each rank (all_gather and reduce_scatter), or None for equal ones.
-        demands: For all_to_all, ``demands[i][j]`` = relative size from rank i to rank j, or None for uniform.
 
     Raises:
         InputError: If a part is of another type. Whether the parts suit each other is checked where a problem is used.
@@ -41,18 +32,23 @@ class Problem:
         coppice.errors.InputError: there is no collective 'all_gahter': did you mean 'all_gather'?
     """
 
+    # The network; its ranks take part. GPUs without a rank are relays (they forward, own nothing).
     topology: Topology
+    # What to do; a name such as `all_gather` becomes the member of :class:`Collective`
     collective: Collective
     _: KW_ONLY
-    root: int | None = None
+    root: int | None = None  # Root rank of broadcast, reduce, gather and scatter, otherwise None
+    # Relative shard size of each rank (all_gather and reduce_scatter), or None for equal ones
     weights: tuple[int, ...] | None = None
+    # For all_to_all, `demands[i][j]` = relative size from rank i to rank j, or None for uniform
     demands: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         """Bring every part into its form."""
         if not isinstance(self.topology, Topology):
-            msg = f"expected a Topology, found {shown(self.topology)}: make one with coppice.load."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a Topology, found {shown(self.topology)}: make one with coppice.load."
+            )
         if type(self.collective) is not Collective:
             object.__setattr__(self, "collective", Collective.named(self.collective))
         if self.root is not None:
@@ -120,38 +116,30 @@ class Problem:
 
 
 def problem_of(
+    # A :class:`Problem`, whatever has one as its attribute `problem` (a plan, a bound, a comparison), or what
+    # :func:`coppice.load` takes
     source: object,
-    collective: Collective | str | None = None,
+    collective: Collective | str | None = None,  # The collective, where `source` is a topology
     *,
-    root: int | None = None,
+    root: int | None = None,  # Root rank; 0 where a rooted collective is given none
     weights: Sequence[int] | None = None,
     demands: Sequence[Sequence[int]] | None = None,
 ) -> Problem:
-    """The problem that somebody means by a problem, or by a topology and a collective.
-
-    Args:
-        source: A :class:`Problem`, whatever has one as its attribute ``problem`` (a plan, a bound, a comparison), or
-            what :func:`coppice.load` takes.
-        collective: The collective, where ``source`` is a topology.
-        root: Root rank; 0 where a rooted collective is given none.
-        weights: Relative shard sizes.
-        demands: Relative sizes between ranks.
-
-    Raises:
-        InputError: If the parts make no problem, or ``source`` is a problem and parts of another are given.
-    """
+    """The problem that somebody means by a problem, or by a topology and a collective."""
     found = source if isinstance(source, Problem) else getattr(source, "problem", None)
     if isinstance(found, Problem):
         given = {"collective": collective, "root": root, "weights": weights, "demands": demands}
         more = [name for name, value in given.items() if value is not None]
         if more:
-            msg = f"expected a problem alone, or a topology with `{more[0]}`, found a problem with it: leave one out."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a problem alone, or a topology with `{more[0]}`, found a problem with it: leave one out."
+            )
         return found
     topology = load(source)
     if collective is None:
-        msg = f"expected a collective to do on {topology.name}, found none: name one, such as {Collective.ALL_REDUCE}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a collective to do on {topology.name}, found none: name one, such as {Collective.ALL_REDUCE}."
+        )
     chosen = Collective.named(collective)
     if root is None and chosen.rooted:
         root = 0
@@ -161,8 +149,7 @@ def problem_of(
 def _whole(value: object, what: str) -> int:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return int(value)
-    msg = f"expected {what}, found {shown(value)}: give an int."
-    raise InputError(msg)
+    raise InputError(f"expected {what}, found {shown(value)}: give an int.")
 
 
 def _listed(values: Any, name: str) -> Sequence[Any]:
@@ -170,8 +157,9 @@ def _listed(values: Any, name: str) -> Sequence[Any]:
         values = values.tolist()
     if isinstance(values, Sequence) and not isinstance(values, (str, bytes)):
         return values
-    msg = f"expected `{name}` to be a list of numbers, found {shown(values)}: give one for each rank."
-    raise InputError(msg)
+    raise InputError(
+        f"expected `{name}` to be a list of numbers, found {shown(values)}: give one for each rank."
+    )
 
 
 def _numbers(values: Any, name: str) -> tuple[int, ...]:

@@ -14,107 +14,64 @@ from fractions import Fraction
 from coppice.display import Brief
 from coppice.topology.symmetry import Symmetry
 
-__all__ = [
-    "CutFamily",
-    "LinkLengths",
-    "LinkRange",
-    "NodePotential",
-    "WeightedCut",
-    "WholeTrees",
-    "partitioned",
-]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WeightedCut(Brief):
-    """A set of nodes with its weights in a proof.
+    """A set of nodes with its weights in a proof."""
 
-    Attributes:
-        nodes: The set: broadcast trees rooted outside enter it, reduce trees rooted outside leave it.
-        broadcast: Weight for broadcast trees, 0 or more.
-        reduce: Weight for reduce trees, 0 or more.
-    """
-
+    # The set: broadcast trees rooted outside enter it, reduce trees rooted outside leave it
     nodes: tuple[int, ...]
-    broadcast: Fraction = Fraction(0)
-    reduce: Fraction = Fraction(0)
+    broadcast: Fraction = Fraction(0)  # Weight for broadcast trees, 0 or more
+    reduce: Fraction = Fraction(0)  # Weight for reduce trees, 0 or more
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NodePotential(Brief):
-    """The weight in a proof of a node that passes on no more than it gets.
+    """The weight in a proof of a node that passes on no more than it gets."""
 
-    Attributes:
-        node: A node without a rank.
-        broadcast: Weight for broadcast trees (the node does not copy), 0 or more.
-        reduce: Weight for reduce trees (the node does not add), 0 or more.
-    """
-
-    node: int
-    broadcast: Fraction = Fraction(0)
-    reduce: Fraction = Fraction(0)
+    node: int  # A node without a rank
+    broadcast: Fraction = Fraction(0)  # Weight for broadcast trees (the node does not copy), 0 or more
+    reduce: Fraction = Fraction(0)  # Weight for reduce trees (the node does not add), 0 or more
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class CutFamily(Brief):
-    """Cuts and potentials that together prove a bound on trees: the dual of the program over link rates.
+    """Cuts and potentials that together prove a bound on trees: the dual of the program over link rates."""
 
-    Attributes:
-        inv_rate: Time per shard that they prove, at least: 1 / (GB/s).
-        cuts: The cuts.
-        potentials: Nodes that do not copy or add, where the proof needs that; the others have potential 0.
-        symmetry: With a group of automorphisms every cut and potential stands for all its images.
-    """
-
-    inv_rate: Fraction
-    cuts: tuple[WeightedCut, ...]
+    inv_rate: Fraction  # Time per shard that they prove, at least: 1 / (GB/s)
+    cuts: tuple[WeightedCut, ...]  # The cuts
+    # Nodes that do not copy or add, where the proof needs that; the others have potential 0
     potentials: tuple[NodePotential, ...] = ()
+    # With a group of automorphisms every cut and potential stands for all its images
     symmetry: Symmetry | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class LinkLengths(Brief):
-    """Lengths of links that prove a bound on an all-to-all, gather or scatter: the dual of a concurrent flow.
+    """Lengths of links that prove a bound on an all-to-all, gather or scatter: the dual of a concurrent flow."""
 
-    Attributes:
-        inv_rate: Time per shard that they prove, at least: 1 / (GB/s).
-        length: ``length[e]`` of each link, integers of 0 or more.
-    """
-
-    inv_rate: Fraction
-    length: tuple[int, ...]
+    inv_rate: Fraction  # Time per shard that they prove, at least: 1 / (GB/s)
+    length: tuple[int, ...]  # `length[e]` of each link, integers of 0 or more
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LinkRange(Brief):
-    """A decision in a proof about whole trees: a link carries at most ``most`` of them, or more.
+    """A decision in a proof about whole trees: a link carries at most ``most`` of them, or more."""
 
-    Attributes:
-        link: Id of the link.
-        most: Number of trees.
-        below: Number of the case that the link carries at most ``most`` trees.
-        above: Number of the case that it carries ``most + 1`` or more.
-    """
-
-    link: int
-    most: int
-    below: int
-    above: int
+    link: int  # Id of the link
+    most: int  # Number of trees
+    below: int  # Number of the case that the link carries at most `most` trees
+    above: int  # Number of the case that it carries `most + 1` or more
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class WholeTrees(Brief):
-    """A bound on forests with a given number of trees: every link carries a whole number of them.
+    """A bound on forests with a given number of trees: every link carries a whole number of them."""
 
-    Attributes:
-        trees: Trees per unit of weight: k.
-        inv_rate: Time per shard that no forest of k trees goes below: 1 / (GB/s).
-        cases: The first is the proof: cuts that are violated whenever less time is given, or a decision that leads to
-            two later cases. (``inv_rate`` of the families says nothing here.)
-    """
-
-    trees: int
-    inv_rate: Fraction
+    trees: int  # Trees per unit of weight: k
+    inv_rate: Fraction  # Time per shard that no forest of k trees goes below: 1 / (GB/s)
+    # The first is the proof: cuts that are violated whenever less time is given, or a decision that leads to
+    # two later cases. (`inv_rate` of the families says nothing here.)
     cases: tuple[CutFamily | LinkRange, ...]
 
 

@@ -11,8 +11,6 @@ from coppice.bounds.proof import CutFamily, LinkLengths, WholeTrees
 from coppice.display import Shown
 from coppice.text import plural, rate_text
 
-__all__ = ["Bandwidths", "Bound", "CombinedAllReduce"]
-
 
 class Bandwidths:
     """What follows from the ``inv_rate`` of a ``problem``; a class that has both inherits the rest."""
@@ -54,25 +52,18 @@ class Bandwidths:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CombinedAllReduce:
-    """The best all-reduce over reduce trees and broadcast trees, or bounds on it.
+    """The best all-reduce over reduce trees and broadcast trees, or bounds on it."""
 
-    Attributes:
-        rate: Rate that the capacities below carry (algbw in GB/s), or None where no capacities were found.
-        upper: Proved upper bound on the rate, or None where none was found.
-        root_rates: GB/s that each root rank reduces and broadcasts; only positive ones. Sums to ``rate``.
-        broadcast_capacity: GB/s of each link for the broadcast trees.
-        reduce_capacity: GB/s of each link for the reduce trees.
-        proof: The witness of ``upper``: disjoint sets or the dual of the linear program; None where there is none.
-        method: How the figures were found, in words.
-    """
-
+    # Rate that the capacities below carry (algbw in GB/s), or None where no capacities were found
     rate: Fraction | None
-    upper: Fraction | None
+    upper: Fraction | None  # Proved upper bound on the rate, or None where none was found
+    # GB/s that each root rank reduces and broadcasts; only positive ones. Sums to `rate`.
     root_rates: dict[int, Fraction]
-    broadcast_capacity: list[Fraction]
-    reduce_capacity: list[Fraction]
+    broadcast_capacity: list[Fraction]  # GB/s of each link for the broadcast trees
+    reduce_capacity: list[Fraction]  # GB/s of each link for the reduce trees
+    # The witness of `upper`: disjoint sets or the dual of the linear program; None where there is none
     proof: CutFamily | None
-    method: str
+    method: str  # How the figures were found, in words
 
     @property
     def exact(self) -> bool:
@@ -82,38 +73,32 @@ class CombinedAllReduce:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound(Shown, Bandwidths):
-    """The best rate that a collective can have, with its witness.
+    """The best rate that a collective can have, with its witness."""
 
-    Attributes:
-        problem: What was asked.
-        inv_rate: Time per unit of shard (1 / (GB/s)) that no schedule of trees or routes goes below.
-        cut: Node ids of the bottleneck's sending side S: everything that the other side needs leaves through its
-            outgoing links. For collectives that reduce, S is the side from which the contributions leave.
-        attainable: The least time per shard that is known to be reached without copying or adding in switches
-            (differs from ``inv_rate`` where a switch has more capacity out than in, and where the optimum was
-            only bracketed), or None where nothing is known.
-        method: How the optimum was found and proved, in words.
-        alternatives: Further rates by name (time per shard), such as two-phase and combined all-reduce.
-        capacity: GB/s of each link that a forest may use, where some switch has more capacity out than in;
-            None stands for all of it.
-        combined: The split of links and roots of an all-reduce that beats two phases, otherwise None.
-        proof: The witness where the cut alone does not prove the optimum: a family of cuts, or lengths of links.
-        whole_trees: The bound on forests with the plan's number of trees, where a number or the fewest were asked for.
-        phase_trees: The same of an all-reduce in two phases: of its reduce-scatter, and of its all-gather.
-        fewer_trees: Bounds on forests with each smaller number of trees, from 1 on, where the fewest were asked for.
-    """
-
-    problem: Problem
-    inv_rate: Fraction
+    problem: Problem  # What was asked
+    inv_rate: Fraction  # Time per unit of shard (1 / (GB/s)) that no schedule of trees or routes goes below
+    # Node ids of the bottleneck's sending side S: everything that the other side needs leaves through its
+    # outgoing links. For collectives that reduce, S is the side from which the contributions leave.
     cut: tuple[int, ...]
+    # The least time per shard that is known to be reached without copying or adding in switches (differs from
+    # `inv_rate` where a switch has more capacity out than in, and where the optimum was only bracketed), or
+    # None where nothing is known
     attainable: Fraction | None = None
-    method: str = ""
+    method: str = ""  # How the optimum was found and proved, in words
+    # Further rates by name (time per shard), such as two-phase and combined all-reduce
     alternatives: dict[str, Fraction] = field(default_factory=dict)
+    # GB/s of each link that a forest may use, where some switch has more capacity out than in; None stands
+    # for all of it
     capacity: list[Fraction] | None = None
+    # The split of links and roots of an all-reduce that beats two phases, otherwise None
     combined: CombinedAllReduce | None = None
+    # The witness where the cut alone does not prove the optimum: a family of cuts, or lengths of links
     proof: CutFamily | LinkLengths | None = None
+    # The bound on forests with the plan's number of trees, where a number or the fewest were asked for
     whole_trees: WholeTrees | None = None
+    # The same of an all-reduce in two phases: of its reduce-scatter, and of its all-gather
     phase_trees: tuple[WholeTrees, ...] = ()
+    # Bounds on forests with each smaller number of trees, from 1 on, where the fewest were asked for
     fewer_trees: tuple[WholeTrees, ...] = ()
 
     def __repr__(self) -> str:

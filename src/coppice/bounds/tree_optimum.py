@@ -35,8 +35,6 @@ from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 
-__all__ = ["TreeCuts", "TreeOptimum", "all_trees", "balanced_units", "fewest_trees", "tree_optimum"]
-
 MAX_STEPS = 10_000
 
 SEARCHED_NODES = 64
@@ -64,39 +62,29 @@ class TreeCuts:
 
     In any less time a link of rate b carries at most ``ceil(trees * inv_rate * b) - 1`` trees, and no whole numbers
     within that let all trees into every set while each node that only forwards sends at most what it gets.
-
-    Attributes:
-        trees: k, trees per unit of weight.
-        inv_rate: Time per shard that is proved to be needed, in 1 / (GB/s).
-        cuts: (nodes of a set, trees that must enter it), in the broadcasting direction.
-        cases: Their weights, and decisions about links, so that counting shows it
-            (:class:`coppice.bounds.proof.WholeTrees`), in the broadcasting direction and with the network's links.
     """
 
-    trees: int
-    inv_rate: Fraction
+    trees: int  # k, trees per unit of weight
+    inv_rate: Fraction  # Time per shard that is proved to be needed, in 1 / (GB/s)
+    # (nodes of a set, trees that must enter it), in the broadcasting direction
     cuts: tuple[tuple[tuple[int, ...], int], ...]
+    # Their weights, and decisions about links, so that counting shows it
+    # (:class:`coppice.bounds.proof.WholeTrees`), in the broadcasting direction and with the network's links
     cases: tuple[CutFamily | LinkRange, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TreeOptimum(Brief):
-    """The best that is known with a given number of trees.
+    """The best that is known with a given number of trees."""
 
-    Attributes:
-        trees: k, trees per unit of weight.
-        units: Trees on each link that a packing reaches.
-        least: Time per shard below which no forest with k trees is, in 1 / (GB/s).
-        proof: The cuts that prove ``least``; None where it follows from the optimum with any number of trees alone.
-        fewest: Where the number was searched: no smaller number than this is within the tolerance; otherwise None.
-        fewer: Why none of the smaller numbers is, from 1 on; empty where there are more than ``PROVED_NUMBERS``.
-    """
-
-    trees: int
-    units: TreeUnits
-    least: Fraction
+    trees: int  # k, trees per unit of weight
+    units: TreeUnits  # Trees on each link that a packing reaches
+    least: Fraction  # Time per shard below which no forest with k trees is, in 1 / (GB/s)
+    # The cuts that prove `least`; None where it follows from the optimum with any number of trees alone
     proof: TreeCuts | None = None
+    # Where the number was searched: no smaller number than this is within the tolerance; otherwise None
     fewest: int | None = None
+    # Why none of the smaller numbers is, from 1 on; empty where there are more than `PROVED_NUMBERS`
     fewer: tuple[TreeCuts, ...] = ()
 
     @property
@@ -116,15 +104,9 @@ def tree_optimum(
     """The best time per shard with ``trees`` trees per unit of weight.
 
     Args:
-        network: What to plan on.
         trees: k, at least 1.
         best: Least time per shard with any number of trees (the attainable optimum).
         capacity: GB/s of each link of the problem's topology that reach ``best``, where not all capacity does.
-
-    Raises:
-        InputError: If ``trees`` is not a positive number, the integers do not fit 62 bits, or no whole numbers that
-            balance the switches are found within many steps on a large network.
-        UnreachableError: If some rank cannot be reached.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -173,12 +155,8 @@ def all_trees(network: Network, *, best: Fraction, capacity: list[Fraction] | No
     """As many trees as ``best`` takes exactly.
 
     Args:
-        network: What to plan on.
         best: Least time per shard with any number of trees (the attainable optimum).
         capacity: GB/s of each link of the problem's topology that reach ``best``, where not all capacity does.
-
-    Raises:
-        InputError: If the integers do not fit 62 bits.
     """
     narrowed = network if capacity is None else network.limited(capacity)
     units = exact_units(narrowed, best)
@@ -200,17 +178,12 @@ def fewest_trees(
     On a small network no smaller number is; on a larger one none for which trees were found.
 
     Args:
-        network: What to plan on.
         tolerance: Share of the time that may be lost.
         best: Least time per shard with any number of trees (the attainable optimum).
         capacity: GB/s of each link of the problem's topology that reach ``best``, where not all capacity does.
-
-    Raises:
-        InputError: If the tolerance is negative, or the integers do not fit 62 bits.
     """
     if tolerance < 0:
-        msg = f"expected a tolerance >= 0, found {tolerance}: write for instance `trees=auto:1%`."
-        raise InputError(msg)
+        raise InputError(f"expected a tolerance >= 0, found {tolerance}: write for instance `trees=auto:1%`.")
     most = best * (1 + tolerance)
     narrowed = network if capacity is None else network.limited(capacity)
     fewest: int | None = None
@@ -359,11 +332,7 @@ def _tree_cuts(network: Network, trees: int, least: Fraction, refuted: Refuted) 
 
 
 def balanced_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnits:
-    """Units for ``trees`` trees per unit of weight, at the first time per tree from ``scale`` on that can be balanced.
-
-    Raises:
-        InputError: If none is found within many steps.
-    """
+    """Units for ``trees`` trees per unit of weight, at the first time per tree from ``scale`` that can be balanced."""
     for _ in range(MAX_STEPS):
         units = floor_units(network, trees=trees, scale=scale)
         if not violations(network, units, limit=1):
@@ -371,8 +340,9 @@ def balanced_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnit
             if trimmed is not None:
                 return trimmed
         scale = next_breakpoint(network, scale)
-    msg = f"found no whole numbers of trees that balance the switches for {trees} trees per root: give another number."
-    raise InputError(msg)
+    raise InputError(
+        f"found no whole numbers of trees that balance the switches for {trees} trees per root: give another number."
+    )
 
 
 def trim(network: Network, units: TreeUnits) -> TreeUnits | None:

@@ -30,42 +30,19 @@ from coppice.bounds.network import Network, cut_bound
 from coppice.display import Brief
 from coppice.errors import InputError
 
-__all__ = [
-    "FixedTrees",
-    "TreeUnits",
-    "exact_trees",
-    "exact_units",
-    "fixed_trees",
-    "floor_units",
-    "next_breakpoint",
-    "unbalanced",
-    "violations",
-]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TreeUnits(Brief):
-    """What a packing starts from.
+    """What a packing starts from."""
 
-    Attributes:
-        trees: k, trees per unit of weight.
-        inv_rate: Time per shard that the packing will take: U / k, in 1 / (GB/s).
-        capacity: Trees that each link carries (int64).
-        roots: Trees to root at each node (int64): k times its weight.
-    """
-
-    trees: int
-    inv_rate: Fraction
-    capacity: NDArray[np.int64]
-    roots: NDArray[np.int64]
+    trees: int  # k, trees per unit of weight
+    inv_rate: Fraction  # Time per shard that the packing will take: U / k, in 1 / (GB/s)
+    capacity: NDArray[np.int64]  # Trees that each link carries (int64)
+    roots: NDArray[np.int64]  # Trees to root at each node (int64): k times its weight
 
 
 def exact_units(network: Network, inv_rate: Fraction) -> TreeUnits:
-    """The least k that reaches ``inv_rate`` with an integral number of trees on every link.
-
-    Raises:
-        InputError: If the integers do not fit 62 bits.
-    """
+    """The least k that reaches ``inv_rate`` with an integral number of trees on every link."""
     trees = exact_trees(network, inv_rate)
     return floor_units(network, trees=trees, scale=trees * inv_rate)
 
@@ -82,9 +59,6 @@ def floor_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnits:
 
     Where the numbers pass 62 bits no link has more than the edges of all trees, which is as much as any can carry; a
     switch may then have more out than in.
-
-    Raises:
-        InputError: If the integers do not fit 62 bits.
     """
     topology = network.topology
     factor = scale / topology.denominator
@@ -104,31 +78,21 @@ def floor_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnits:
 
 
 def check_size(capacity: int, roots: int) -> None:
-    """Refuse what the native core cannot count.
-
-    Raises:
-        InputError: If a sum reaches 2**62.
-    """
+    """Refuse what the native core cannot count."""
     if max(capacity, roots) >= 2**62:
-        msg = (
+        raise InputError(
             f"the plan needs trees in units below 2^62, found {max(capacity, roots):.3g}: the rates have too many "
             "digits; round them (`round_digits=3`) or ask for fewer trees (`trees=auto:1%`)."
         )
-        raise InputError(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedTrees:
-    """The least time per shard with k trees per root, as far as the cuts say.
+    """The least time per shard with k trees per root, as far as the cuts say."""
 
-    Attributes:
-        trees: k.
-        inv_rate: U / k, in 1 / (GB/s).
-        balanced: Whether the rounded capacities leave no switch with more out than in; then it is reached exactly.
-    """
-
-    trees: int
-    inv_rate: Fraction
+    trees: int  # k
+    inv_rate: Fraction  # U / k, in 1 / (GB/s)
+    # Whether the rounded capacities leave no switch with more out than in; then it is reached exactly
     balanced: bool
 
 
@@ -136,17 +100,11 @@ def fixed_trees(network: Network, trees: int, *, optimum: Fraction | None = None
     """The least time per shard with ``trees`` trees per unit of weight.
 
     Args:
-        network: What to plan on.
         trees: k, at least 1.
         optimum: The cut bound, where the caller has it already.
-
-    Raises:
-        InputError: If ``trees`` is not a positive number.
-        UnreachableError: If some rank cannot be reached.
     """
     if trees < 1:
-        msg = f"expected at least one tree per root, found {trees}: give `trees=1` or more."
-        raise InputError(msg)
+        raise InputError(f"expected at least one tree per root, found {trees}: give `trees=1` or more.")
     scale = trees * (cut_bound(network).inv_rate if optimum is None else optimum)
     while True:
         units = floor_units(network, trees=trees, scale=scale)

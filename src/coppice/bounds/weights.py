@@ -17,27 +17,17 @@ from coppice.decoding import JSON_FAULTS, json_fault
 from coppice.errors import InputError
 from coppice.files import read_text
 
-__all__ = ["parse_demands", "parse_weights", "read_demands", "read_weights"]
-
 _LARGEST_WEIGHT = 2**31
 _LARGEST_DEMAND = 2**62
 
 
 def read_weights(path: str) -> tuple[int, ...]:
-    """Read one weight for each rank from a file (``-``: standard input).
-
-    Raises:
-        InputError: If the file cannot be read or is no list of numbers >= 0.
-    """
+    """Read one weight for each rank from a file (``-``: standard input)."""
     return parse_weights(read_text(path, what="the weights"), where=path)
 
 
 def read_demands(path: str) -> tuple[tuple[int, ...], ...]:
-    """Read a matrix of demands, one row for each sender, from a file (``-``: standard input).
-
-    Raises:
-        InputError: If the file cannot be read or is no square matrix of numbers >= 0.
-    """
+    """Read a matrix of demands, one row for each sender, from a file (``-``: standard input)."""
     return parse_demands(read_text(path, what="the demands"), where=path)
 
 
@@ -47,15 +37,13 @@ def parse_weights(text: str, *, where: str) -> tuple[int, ...]:
     Examples:
         >>> parse_weights("[1, 1, 2]", where="w.json"), parse_weights("0.5\n1/3\n", where="w.txt")
         ((1, 1, 2), (3, 2))
-
-    Raises:
-        InputError: If it is no list of numbers >= 0.
     """
     rows = _rows(text, where)
     flat = rows[0] if len(rows) == 1 else [value for row in rows for value in row if len(row) == 1]
     if len(rows) > 1 and len(flat) != len(rows):
-        msg = f"expected one weight for each rank in {where}, found rows of numbers: give a list like [1, 2]."
-        raise InputError(msg)
+        raise InputError(
+            f"expected one weight for each rank in {where}, found rows of numbers: give a list like [1, 2]."
+        )
     return tuple(_whole(flat, below=_LARGEST_WEIGHT, what="weights"))
 
 
@@ -65,19 +53,15 @@ def parse_demands(text: str, *, where: str) -> tuple[tuple[int, ...], ...]:
     Examples:
         >>> parse_demands("0 0.5\n1 0", where="d.txt")
         ((0, 1), (2, 0))
-
-    Raises:
-        InputError: If it is no square matrix of numbers >= 0.
     """
     rows = _rows(text, where)
     size = len(rows)
     for position, row in enumerate(rows):
         if len(row) != size:
-            msg = (
+            raise InputError(
                 f"expected a square matrix of demands in {where}, found {len(row)} numbers in row {position} "
                 f"of {size}: give one row for each sender and one column for each receiver."
             )
-            raise InputError(msg)
     whole = _whole([value for row in rows for value in row], below=_LARGEST_DEMAND, what="demands")
     return tuple(tuple(whole[i * size : (i + 1) * size]) for i in range(size))
 
@@ -88,8 +72,9 @@ def _rows(text: str, where: str) -> list[list[Fraction]]:
         try:
             loaded: list[Any] = msgspec.json.Decoder(list, float_hook=str).decode(text)
         except JSON_FAULTS as error:
-            msg = f"expected a JSON list of weights in {where}, found otherwise: {json_fault(error, text)}."
-            raise InputError(msg) from None
+            raise InputError(
+                f"expected a JSON list of weights in {where}, found otherwise: {json_fault(error, text)}."
+            ) from None
         nested = bool(loaded) and all(isinstance(row, list) for row in loaded)
         table = loaded if nested else [loaded]
         place = "$[{0}][{1}]" if nested else "$[{1}]"
@@ -102,8 +87,7 @@ def _rows(text: str, where: str) -> list[list[Fraction]]:
         for i, row in enumerate(table)
     ]
     if not rows or not rows[0]:
-        msg = f"expected a list of weights in {where}, found none."
-        raise InputError(msg)
+        raise InputError(f"expected a list of weights in {where}, found none.")
     return rows
 
 
@@ -118,8 +102,9 @@ def _number(value: object, where: str) -> Fraction:
         if number < 0:
             raise ValueError
     except (ValueError, ZeroDivisionError):
-        msg = f'expected a number >= 0 or a fraction such as "1/3", found {str(value)[:40]!r} at {where}.'
-        raise InputError(msg) from None
+        raise InputError(
+            f'expected a number >= 0 or a fraction such as "1/3", found {str(value)[:40]!r} at {where}.'
+        ) from None
     return number
 
 
@@ -130,6 +115,7 @@ def _whole(values: Sequence[Fraction], *, below: int, what: str) -> list[int]:
         scale = lcm(scale, value.denominator)
         if scale * max(values) >= below:
             limit = f"2^{below.bit_length() - 1}"
-            msg = f"expected {what} that are ratios of numbers below {limit}, found {values[0]}, ..: round them."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {what} that are ratios of numbers below {limit}, found {values[0]}, ..: round them."
+            )
     return [int(value * scale) for value in values]

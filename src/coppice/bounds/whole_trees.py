@@ -21,8 +21,6 @@ from coppice.bounds.result import Bound
 from coppice.bounds.tree_optimum import TreeCuts, TreeOptimum
 from coppice.bounds.tree_units import TreeUnits, fixed_trees, violations
 
-__all__ = ["whole_trees_bound", "with_whole_trees"]
-
 MOST_ROWS = 20_000
 """Cuts, potentials and decisions of one bound that are stored; what needs more is bounded by one cut."""
 
@@ -32,8 +30,8 @@ def with_whole_trees(found: Bound, phases: Sequence[TreeOptimum], plain: Sequenc
 
     Args:
         found: The bound of the plan's problem.
-        phases: What is known of the numbers of trees in each phase; the phases of an all-reduce are reduce-scatter and
-            all-gather.
+        phases: What is known of the numbers of trees in each phase; the phases of an all-reduce are reduce-scatter
+            and all-gather.
         plain: The bound of each phase with any number of trees.
     """
     proved = [
@@ -91,12 +89,7 @@ def whole_trees_bound(problem: Problem, trees: int) -> WholeTrees | None:
     """The least time per shard that cuts allow with ``trees`` trees per unit of weight; None where nothing moves.
 
     Args:
-        problem: All_gather, reduce_scatter, broadcast or reduce.
         trees: Trees per root, at least 1.
-
-    Raises:
-        InputError: If ``trees`` is not a positive number, or the problem has no meaning.
-        UnreachableError: If some rank cannot be reached.
 
     Examples:
         >>> from coppice.topology.presets import preset

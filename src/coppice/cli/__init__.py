@@ -38,15 +38,10 @@ _STYLE: dict[str, Any] = {
 
 
 class Place(NamedTuple):
-    """Where a command is.
+    """Where a command is."""
 
-    Attributes:
-        attribute: Module and name of its function, or of the app of a group.
-        summary: What it does, for the list of commands, so short that no terminal cuts it.
-    """
-
-    attribute: str
-    summary: str
+    attribute: str  # Module and name of its function, or of the app of a group
+    summary: str  # What it does, for the list of commands, so short that no terminal cuts it
 
 
 COMMANDS = {
@@ -153,11 +148,9 @@ class Commands(TyperGroup):
             raise typer.Exit(CHECK_FAILED) from None
         except OSError as error:
             where = f" {error.filename}" if error.filename else ""
-            msg = f"cannot use the file{where}: {error.strerror or error}."
-            raise _failed(msg, BAD_INPUT) from None
+            raise _failed(f"cannot use the file{where}: {error.strerror or error}.", BAD_INPUT) from None
         except MemoryError:
-            msg = "not enough memory for this size: plan fewer ranks."
-            raise _failed(msg, BAD_INPUT) from None
+            raise _failed("not enough memory for this size: plan fewer ranks.", BAD_INPUT) from None
         return result
 
 

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from coppice.planners.algorithms.listing import Listed
 
 
-__all__ = ["algorithms"]
-
-
 def algorithms(
     name: Annotated[
         str | None,

@@ -21,9 +21,6 @@ from coppice.files import write_atomically
 if TYPE_CHECKING:
     from coppice.topology.model import Topology
 
-
-__all__ = ["bench"]
-
 TOPOLOGY_VARIABLE = "COPPICE_TOPOLOGY"
 
 _TITLES = (
@@ -165,12 +162,14 @@ def bench(
     finally:
         end.close()
     if wrong:
-        msg = f"expected right results on all ranks, found {wrong} wrong elements: see the column #wrong."
-        raise CheckError(msg)
+        raise CheckError(
+            f"expected right results on all ranks, found {wrong} wrong elements: see the column #wrong."
+        )
     if not measured:
         found = ", ".join(names)
-        msg = f"expected an algorithm that performs {what} here, found none of {found}: the lines above say why."
-        raise CheckError(msg)
+        raise CheckError(
+            f"expected an algorithm that performs {what} here, found none of {found}: the lines above say why."
+        )
 
 
 Kind = TypeVar("Kind", bound=StrEnum)
@@ -180,8 +179,7 @@ def _named(kind: type[Kind], text: str) -> Kind:
     try:
         return kind(text.strip().lower())
     except ValueError:
-        msg = f"expected one of {', '.join(kind)}, found {text!r}."
-        raise InputError(msg) from None
+        raise InputError(f"expected one of {', '.join(kind)}, found {text!r}.") from None
 
 
 def _topology(spec: str | None, ranks: int, boxes: int | None, settings: list[str] | None) -> Topology:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from coppice.bounds.result import Bound
 
 
-__all__ = ["bound", "bound_fields"]
-
-
 @with_options(
     "topology boxes collective root weights trees groups workload global_batch ranks relays in_network rates settings "
     "round_digits as_json"
@@ -73,13 +70,13 @@ def bound(
 
     if groups is not None or workload is not None:
         if trees is not None or asked.root is not None or asked.weights is not None:
-            msg = "expected groups of a job at once, found --trees, --root or --weights with them: leave these out."
-            raise InputError(msg)
+            raise InputError(
+                "expected groups of a job at once, found --trees, --root or --weights with them: leave these out."
+            )
         _print_together(asked, groups, workload, global_batch, in_network=in_network, as_json=as_json)
         return
     if global_batch is not None:
-        msg = "expected --global-batch with --workload, found it alone: name a job."
-        raise InputError(msg)
+        raise InputError("expected --global-batch with --workload, found it alone: name a job.")
     count, tolerance = parse_trees(trees)
     with Stages() as stages:
         stages.begin("reading the topology")

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from coppice.comparison.in_network import ModelledSystems
     from coppice.comparison.outcome import Comparison
 
-
-__all__ = ["compare"]
-
 _FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("in_network", "order", "relay_gpus", "weights")}
 """Options that a refusal may name."""
 
@@ -177,21 +174,24 @@ def compare(
     if systems is not None:
         asked, modelled = _with_systems(asked, systems)
         if in_network is not True:
-            msg = f"expected --in-network before systems that add in the network, found {systems} without it."
-            raise InputError(msg)
+            raise InputError(
+                f"expected --in-network before systems that add in the network, found {systems} without it."
+            )
         if gain:
-            msg = "--gain compares algorithms only: leave out the systems after --in-network."
-            raise InputError(msg)
+            raise InputError("--gain compares algorithms only: leave out the systems after --in-network.")
         in_network = None
     if gain and (csv or picture or results or synthesize or len(classes) > 1):
-        msg = "--gain prints its own table: leave out --csv, --plot, --results, --synthesize and all rates but one."
-        raise InputError(msg)
+        raise InputError(
+            "--gain prints its own table: leave out --csv, --plot, --results, --synthesize and all rates but one."
+        )
     if not gain and len(counts) > 1:
-        msg = f"expected one number of boxes, found --boxes {boxes}: give one, or a list with --gain."
-        raise InputError(msg)
+        raise InputError(
+            f"expected one number of boxes, found --boxes {boxes}: give one, or a list with --gain."
+        )
     if results is not None and len(classes) > 1:
-        msg = "a results file holds one problem: give `--results` with one class of rates at a time."
-        raise InputError(msg)
+        raise InputError(
+            "a results file holds one problem: give `--results` with one class of rates at a time."
+        )
     if picture is not None:
         check_picture(picture)
     assumed = chosen_model(model, overhead=overhead, sharing=sharing)
@@ -327,8 +327,9 @@ def _counts(boxes: str | None) -> list[int | None]:
         return [None]
     parts = boxes.split(",")
     if any(not part.strip().isdecimal() or len(part) > 7 or int(part) < 1 for part in parts):
-        msg = f"expected --boxes to be a number of 1 or more, or a list such as 1,2,4,8, found {boxes!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected --boxes to be a number of 1 or more, or a list such as 1,2,4,8, found {boxes!r}."
+        )
     return list(dict.fromkeys(int(part) for part in parts))
 
 
@@ -340,6 +341,5 @@ def _classes(rates: str | None) -> list[str | None]:
         return [None]
     parts = [part.strip() for part in rates.split(",")]
     if any(part not in list(RateClass) for part in parts):
-        msg = f"expected --rates to be nominal, measured or nominal,measured, found {rates!r}."
-        raise InputError(msg)
+        raise InputError(f"expected --rates to be nominal, measured or nominal,measured, found {rates!r}.")
     return list(dict.fromkeys(parts))

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from coppice.language.compiled import CompiledProgram
     from coppice.topology.model import Topology
 
-__all__ = ["compile_file"]
-
 _INTERRUPTED = 130
 
 
@@ -94,11 +92,11 @@ def compile_file(
     from coppice.schedule.files.plan_file import write_plan
 
     if topology is None and (boxes is not None or rates is not None or settings):
-        msg = "--boxes, --rates and --set belong to a topology: give one with --topology."
-        raise InputError(msg)
+        raise InputError("--boxes, --rates and --set belong to a topology: give one with --topology.")
     if (program is None) != (target is None):
-        msg = "--program and --target belong together: give both, or export the plan with `coppice export`."
-        raise InputError(msg)
+        raise InputError(
+            "--program and --target belong together: give both, or export the plan with `coppice export`."
+        )
     printed = to_stdout(output, as_json=as_json)
 
     def place() -> Topology:
@@ -152,8 +150,9 @@ def _written(made: CompiledProgram, path: Path, target: str) -> Exported:
 
     chosen = target_named(target)
     if made.program is None:
-        msg = "no runtime takes an all-to-all with demands: leave --program out, and run the plan."
-        raise InputError(msg)
+        raise InputError(
+            "no runtime takes an all-to-all with demands: leave --program out, and run the plan."
+        )
     found = per_rank_program(made.source, fused=False) if chosen.refused_types else made.program
     return export(found, "msccl-xml", path, target=target)
 

@@ -13,8 +13,6 @@ from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.errors import InputError
 from coppice.text import parse_sizes
 
-__all__ = ["doctor"]
-
 
 def doctor(
     file: Annotated[
@@ -92,15 +90,17 @@ def doctor(
 
     told = parse_settings(options or (), option="--option")
     if target != "nccl" and (nccl is not None or max_connections is not None):
-        msg = f"--nccl and --cuda-max-connections go with --target nccl, found {target}: leave them out."
-        raise InputError(msg)
+        raise InputError(
+            f"--nccl and --cuda-max-connections go with --target nccl, found {target}: leave them out."
+        )
     for key, flag, value in (
         ("version", "--nccl", nccl),
         ("max_connections", "--cuda-max-connections", max_connections),
     ):
         if value is not None and key in told:
-            msg = f"{flag} {value} and --option {key}={told[key]} say the same thing twice: keep one."
-            raise InputError(msg)
+            raise InputError(
+                f"{flag} {value} and --option {key}={told[key]} say the same thing twice: keep one."
+            )
         told |= {} if value is None else {key: str(value)}
     given = Given.parse(told) if target in (*TUNING_FILES, "nccl") else None
     for warning in given.warnings if given else ():

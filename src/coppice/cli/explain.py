@@ -10,8 +10,6 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.cli.verify import PlanArgument
 
-__all__ = ["explain"]
-
 
 def explain(
     plan: PlanArgument,

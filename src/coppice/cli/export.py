@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from coppice.export.registry import ExportOption
     from coppice.topology.model import Topology
 
-
-__all__ = ["FLAGS", "NAMES", "PICTURES", "RUNTIMES", "SOURCE_FLAGS", "export", "flags_of", "option_help"]
-
 FLAGS = {
     "target": "--target",
     "channels": "--channels",
@@ -178,8 +175,7 @@ def export(
     if as_json:
         to_stdout(output or Path("-"), as_json=True, holds="the file", instead="algo.xml")
     if to not in NAMES:
-        msg = f"there is no export {to!r}: {suggestion(to, NAMES)}"
-        raise InputError(msg)
+        raise InputError(f"there is no export {to!r}: {suggestion(to, NAMES)}")
     values = {
         "target": target,
         "channels": channels,
@@ -203,8 +199,7 @@ def export(
     for flag in given:
         if flag not in takes:
             taken = ", ".join(sorted(takes)) or "none"
-            msg = f"{flag} does not go with --to {to}: leave it out (its options: {taken})."
-            raise InputError(msg)
+            raise InputError(f"{flag} does not go with --to {to}: leave it out (its options: {taken}).")
     if to in PICTURES:
         _export_picture(source, to, output=output, size=size, model=model)
         if as_json:
@@ -215,8 +210,7 @@ def export(
     for key, text in parse_settings(options or (), option="--option").items():
         if key not in own:
             hint = suggestion(key, own) if own else "it has none."
-            msg = f"{to} has no option {key!r}: {hint}"
-            raise InputError(msg)
+            raise InputError(f"{to} has no option {key!r}: {hint}")
         values[key] = text
     origin: str | Topology = source
     if to not in RUNTIMES:
@@ -264,12 +258,14 @@ def _plan_or_topology(
 
     if not is_plan_file(source):
         if FORMATS[to].takes_plan:
-            msg = f"{to} is made of a plan, found none at {source}: make one with `coppice plan ... -o plan.json`."
-            raise InputError(msg)
+            raise InputError(
+                f"{to} is made of a plan, found none at {source}: make one with `coppice plan ... -o plan.json`."
+            )
         return load_topology(source, boxes=boxes, rates=rates, settings=settings, ranks=ranks)
     if boxes is not None or rates is not None or settings or ranks is not None:
-        msg = f"{source} is a plan with its own topology: leave out --boxes, --rates, --set and --ranks."
-        raise InputError(msg)
+        raise InputError(
+            f"{source} is a plan with its own topology: leave out --boxes, --rates, --set and --ranks."
+        )
     return source
 
 
@@ -282,8 +278,7 @@ def _export_format(
 
     printed = output is None or str(output) == "-"
     if to == "chakra" and printed:
-        msg = "Chakra traces are a file for each rank: name a directory (`-o traces`)."
-        raise InputError(msg)
+        raise InputError("Chakra traces are a file for each rank: name a directory (`-o traces`).")
     flags = _flagged(to)
     try:
         with Stages() as stages:
@@ -330,8 +325,7 @@ def _export_picture(
     from coppice.simulation.trace import write_trace
 
     if to == "trace" and (output is None or str(output) == "-"):
-        msg = "a trace is a file: name it (`-o trace.json`)."
-        raise InputError(msg)
+        raise InputError("a trace is a file: name it (`-o trace.json`).")
     size_bytes = DEFAULT_SIZE_BYTES if size is None else parse_size(size, option="--size")
     with Stages() as stages:
         stages.begin("reading the plan")

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from coppice.schedule.schedule import Schedule
 
 
-__all__ = ["import_file"]
-
-
 def import_file(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="MSCCL XML or MSCCL++ JSON file; - is standard input.")
@@ -63,8 +60,7 @@ def import_file(
     from coppice.topology.model import Topology
 
     if topology is None and (boxes is not None or rates is not None or settings):
-        msg = "--boxes, --rates and --set belong to a topology: give one with --topology."
-        raise InputError(msg)
+        raise InputError("--boxes, --rates and --set belong to a topology: give one with --topology.")
     printed = to_stdout(output, as_json=as_json)
 
     def place() -> Topology:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from coppice.run.lab.blueprint import Blueprint, Load
     from coppice.run.lab.namespaces import Lab
 
-
-__all__ = ["app"]
-
 app = typer.Typer(
     no_args_is_help=True,
     help="Build a topology from network namespaces and rate-limited links, and run programs in it (Linux, root).",
@@ -63,12 +60,11 @@ def up(
     load = load_of(loaded, factor)
     if not load.fits and not force:
         largest = factor * load.limit_bits_per_s / load.bits_per_s
-        msg = (
+        raise InputError(
             f"expected at most {_gbit(load.limit_bits_per_s)} Gbit/s at all ranks together, which the cores of this "
             f"machine can carry, found {_gbit(load.bits_per_s)} in an optimal all-gather: choose --scale "
             f"{float(largest):.1e} or less, or --force."
         )
-        raise InputError(msg)
     with Stages() as stages:
         stages.begin("building namespaces and cables")
         lab = build(name, blueprint)
@@ -113,12 +109,11 @@ def check(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
         )
     if bad:
         worst = min(bad, key=lambda each: each.measured_bits_per_s / each.bits_per_s)
-        msg = (
+        raise CheckError(
             f"expected at least 90% of the rate of every link, found {worst.measured_bits_per_s / 1e6:.1f} of "
             f"{worst.bits_per_s / 1e6:g} Mbit/s from {ids[worst.src]} to {ids[worst.dst]}, and {len(bad) - 1} more: "
             "leave the machine alone, or choose a smaller --scale."
         )
-        raise CheckError(msg)
 
 
 @app.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -167,16 +162,14 @@ def run(
     lab = find(name)
     if mpi is None:
         if launcher is not None or options:
-            msg = (
+            raise InputError(
                 "--launcher and --mpi-option go with --mpi open-mpi or --mpi mpich: add it or leave them out."
             )
-            raise InputError(msg)
         with _switches(lab, switch) as addresses:
             launch_ranks(lab, command, switches=addresses, timeout_s=timeout)
     else:
         if switch is not None:
-            msg = "--switch is for ranks that Coppice starts: leave out --mpi."
-            raise InputError(msg)
+            raise InputError("--switch is for ranks that Coppice starts: leave out --mpi.")
         launch_mpi(lab, mpi, command, launcher=launcher, options=options or (), timeout_s=timeout)
 
 
@@ -245,8 +238,9 @@ def _factor(text: str) -> Fraction:
     try:
         return Fraction(text)
     except (ValueError, ZeroDivisionError):
-        msg = f"expected --scale as a number above 0, found {text!r}: 1e-4 turns 300 GB/s into 240 Mbit/s."
-        raise InputError(msg) from None
+        raise InputError(
+            f"expected --scale as a number above 0, found {text!r}: 1e-4 turns 300 GB/s into 240 Mbit/s."
+        ) from None
 
 
 def _gbit(bits_per_s: Fraction) -> str:

@@ -17,9 +17,6 @@ from coppice.text import columns, plural, short_size
 if TYPE_CHECKING:
     from coppice.logs.records import Log, LoggedMeasurement
 
-
-__all__ = ["logs"]
-
 _MOST_LINES = 200
 _BUFFERS = {None: "-", True: "one", False: "two"}
 

@@ -33,8 +33,6 @@ from coppice.simulation.models import model_bytes, named_models
 from coppice.simulation.simulated import model_record
 from coppice.text import plural
 
-__all__ = ["app"]
-
 app = typer.Typer(help="List, show and fit models of time: what messages cost beside their links.")
 
 
@@ -195,11 +193,10 @@ def _times(path: Path, problem: Problem, algorithm: str) -> list[MeasuredTime]:
     if found is None:
         found = _logged_times(data, path, problem, algorithm)
     if not found:
-        msg = (
+        raise InputError(
             f"expected measured times of {collective} in {path}, found none: give what `coppice bench --json` "
             "printed, or the table of nccl-tests."
         )
-        raise InputError(msg)
     return found
 
 
@@ -215,11 +212,10 @@ def _logged_times(data: bytes, path: Path, problem: Problem, algorithm: str) -> 
     ranks = {row.ranks for row in rows} - {None, problem.topology.num_ranks}
     if ranks:
         counts = ", ".join(str(count) for count in sorted(ranks, key=str))
-        msg = (
+        raise InputError(
             f"expected times of {problem.topology.num_ranks} ranks, as {problem.topology.name} has, found those of "
             f"{counts} in {path}: name the topology on which they were measured."
         )
-        raise InputError(msg)
     other = len(log.measurements) - len(rows)
     zero = [row for row in rows if not (row.size_bytes > 0 and row.time_us > 0)]
     for count, why in ((other, f"no times of {problem.collective}"), (len(zero), "of no size or no time")):

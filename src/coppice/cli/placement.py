@@ -16,8 +16,6 @@ from coppice.text import columns, plural, size_text, time_text
 if TYPE_CHECKING:
     from coppice.comparison.placed import PlacementResult
 
-__all__ = ["placement"]
-
 INTERRUPTED = 130
 
 

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from coppice.planners.planning import PlannedResult
 
 
-__all__ = ["plan"]
-
-
 class Preference(enum.StrEnum):
     """What counts where the best rate takes higher trees."""
 
@@ -153,8 +150,9 @@ def plan(
         }
         chosen: Preferred | None = None
         if sizes is not None and prefer is not Preference.AUTO:
-            msg = f"--sizes takes what is fastest there, found --prefer {prefer} as well: give one of them."
-            raise InputError(msg)
+            raise InputError(
+                f"--sizes takes what is fastest there, found --prefer {prefer} as well: give one of them."
+            )
         if prefer is Preference.LOW:
             result = make_plan(problem, choose=lowest, **options)
         elif sizes is None:

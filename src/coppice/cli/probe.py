@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from coppice.run.probe.network import Probed
 
 
-__all__ = ["probe"]
-
-
 def probe(
     *,
     output: Annotated[
@@ -69,8 +66,7 @@ def probe(
     from coppice.topology.readers.document import write_topology
 
     if expect is None and (boxes is not None or settings):
-        msg = "--boxes and --set go with --expect PRESET: add it, or leave them out."
-        raise InputError(msg)
+        raise InputError("--boxes and --set go with --expect PRESET: add it, or leave them out.")
     if costs is not None:
         _probe_costs(costs, engine, expect, output, rounds=rounds, timeout_s=timeout, as_json=as_json)
         return
@@ -78,8 +74,9 @@ def probe(
     try:
         expected = None if expect is None else load_topology(expect, boxes=boxes, settings=settings)
         if expected is not None and expected.num_ranks != end.ranks:
-            msg = f"expected {expected.num_ranks} processes for {expected.name}, found {end.ranks}: start as many."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {expected.num_ranks} processes for {expected.name}, found {end.ranks}: start as many."
+            )
         if isinstance(end, PutSignalEngine):
             check_arrivals(end, timeout_s=timeout)
         with nullcontext() if end.rank else progress_bar("measuring") as progress:
@@ -115,8 +112,9 @@ def _probe_costs(
     from coppice.simulation.put_signal_costs import encode_put_signal_costs
 
     if engine not in (None, "put-signal") or expect is not None or output is not None:
-        msg = "--costs goes with --engine put-signal, and without --expect and -o: leave them out."
-        raise InputError(msg)
+        raise InputError(
+            "--costs goes with --engine put-signal, and without --expect and -o: leave them out."
+        )
     end = open_engine(engine_name("put-signal"), timeout_s=timeout_s)
     try:
         assert isinstance(end, PutSignalEngine)  # what it opens by that name

@@ -14,8 +14,6 @@ from coppice.cli.verify import PlanArgument
 from coppice.errors import InputError
 from coppice.text import size_text
 
-__all__ = ["report"]
-
 
 def report(
     plan: PlanArgument,
@@ -82,8 +80,7 @@ def report(
     from coppice.report.reporting import report as write_report
 
     if whole is None and (boxes is not None or settings):
-        msg = "--boxes and --set go with --whole PRESET: add it, or leave them out."
-        raise InputError(msg)
+        raise InputError("--boxes and --set go with --whole PRESET: add it, or leave them out.")
     before = None if whole is None else load_topology(whole, boxes=boxes, settings=settings)
     with Stages() as stages:
         written = write_report(

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from coppice.selection import Selection
     from coppice.topology.model import Topology
 
-
-__all__ = ["select"]
-
 MOST_PLANNED = 4_096
 """Ranks on one switch, up to which `-o` makes a topology where only their number is given."""
 
@@ -118,15 +115,13 @@ def select(
     inputs, others = _sorted_settings(settings, library)
     wanted = parse_sizes(sizes, option="--size")
     if len(wanted) > 1 and (why or output is not None):
-        msg = f"--why and -o are about one size, found {len(wanted)} in --size {sizes}: give one."
-        raise InputError(msg)
+        raise InputError(f"--why and -o are about one size, found {len(wanted)} in --size {sizes}: give one.")
     if log is not None:
         if library != "nccl" or topology is not None or ranks_per_box is not None or inputs:
-            msg = (
+            raise InputError(
                 "expected --library nccl and neither a topology, --ranks-per-box nor --set beside --log: "
                 "the log says all of it."
             )
-            raise InputError(msg)
         from coppice.logs.reading import read_log
         from coppice.tuning.logged import select_by_log
 
@@ -197,19 +192,18 @@ def _load(
     if topology is None:
         for name, value in (("--boxes", boxes), ("--rates", rates), ("--set", settings)):
             if value:
-                msg = f"{name} is for a topology: name one, or say it by `--ranks` and `--ranks-per-box`."
-                raise InputError(msg)
+                raise InputError(
+                    f"{name} is for a topology: name one, or say it by `--ranks` and `--ranks-per-box`."
+                )
         if ranks is None:
-            msg = (
+            raise InputError(
                 "expected a topology or a number of ranks, found neither: name a preset or give `--ranks P`."
             )
-            raise InputError(msg)
         return None
     if ranks is not None or ranks_per_box is not None:
-        msg = (
+        raise InputError(
             "expected a topology or a number of ranks, found both: leave out `--ranks` and `--ranks-per-box`."
         )
-        raise InputError(msg)
     return load_topology(topology, boxes=boxes, rates=rates, settings=settings)
 
 
@@ -218,8 +212,7 @@ def _write(picked: Selection, topology: Topology | None, *, root: int | None, ou
     from coppice.bounds.problem import Problem
 
     if picked.ours is None:
-        msg = f"{picked.runs_as} of {picked.library} has no schedule here: {picked.reason}."
-        raise InputError(msg)
+        raise InputError(f"{picked.runs_as} of {picked.library} has no schedule here: {picked.reason}.")
     from coppice.planners.planning import plan
     from coppice.schedule.files.plan_file import write_plan
     from coppice.topology.presets import preset
@@ -227,11 +220,9 @@ def _write(picked: Selection, topology: Topology | None, *, root: int | None, ou
     if topology is None:
         if picked.ranks > MOST_PLANNED:
             found = f"found {picked.ranks:,}: name a topology, or plan fewer."
-            msg = f"expected up to {MOST_PLANNED:,} ranks for `-o`, {found}"
-            raise InputError(msg)
+            raise InputError(f"expected up to {MOST_PLANNED:,} ranks for `-o`, {found}")
         if picked.ours.startswith(("nvls", "collnet")):
-            msg = f"{picked.ours} works inside boxes: name a topology for `-o`, such as dgx-h100."
-            raise InputError(msg)
+            raise InputError(f"{picked.ours} works inside boxes: name a topology for `-o`, such as dgx-h100.")
         topology = preset("star", gpus=picked.ranks)
     rooted = picked.collective.rooted and root is None
     problem = Problem(topology=topology, collective=picked.collective, root=0 if rooted else root)

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from coppice.simulation.timeline import Timeline
 
 
-__all__ = ["simulate"]
-
-
 def simulate(
     plan: Annotated[
         str | None, typer.Argument(metavar="[PLAN]", help="Plan file; - is standard input.")
@@ -155,8 +152,7 @@ def simulate(
     from coppice.simulation.trace import write_trace
 
     if channel_rate is not None and channels is None:
-        msg = "expected a number of channels with --channel-rate, found none: give both."
-        raise InputError(msg)
+        raise InputError("expected a number of channels with --channel-rate, found none: give both.")
     assumed = chosen_model(
         model,
         overhead=overhead,
@@ -173,17 +169,16 @@ def simulate(
     count = _pieces(pieces)
     if jobs is not None:
         if plan is not None or seeds or multipath:
-            msg = "--jobs names its plans, and takes no plan, seeds or multipath: leave them out."
-            raise InputError(msg)
+            raise InputError("--jobs names its plans, and takes no plan, seeds or multipath: leave them out.")
         _simulate_jobs(jobs, model=assumed, pieces=count, trace=trace, as_json=as_json)
         return
     if plan is None:
-        msg = "expected a plan file, or several with `--jobs`, found none: make one with `coppice plan -o plan.json`."
-        raise InputError(msg)
+        raise InputError(
+            "expected a plan file, or several with `--jobs`, found none: make one with `coppice plan -o plan.json`."
+        )
     sizes = parse_sizes(size, option="--size")
     if seeds and multipath:
-        msg = "--seeds shows ideal multipath beside the seeds: leave out --multipath."
-        raise InputError(msg)
+        raise InputError("--seeds shows ideal multipath beside the seeds: leave out --multipath.")
     with Stages() as progress:
         progress.begin("reading the plan")
         loaded = read_plan(plan)
@@ -254,8 +249,7 @@ def _pieces(text: str) -> int | None:
     if text == "best":
         return None
     if not text.isdecimal() or len(text) > 7 or int(text) < 1:
-        msg = f"expected --pieces to be a number of 1 or more, or best, found {text!r}."
-        raise InputError(msg)
+        raise InputError(f"expected --pieces to be a number of 1 or more, or best, found {text!r}.")
     return int(text)
 
 

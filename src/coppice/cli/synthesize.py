@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from coppice.planners.synthesis.groups import GroupPlans
     from coppice.planners.synthesis.synthesizing import SynthesizedResult
 
-__all__ = ["synthesize"]
-
 INTERRUPTED = 130
 NOT_FOUND = 1
 
@@ -145,8 +143,9 @@ def _together(
     from coppice.planners.synthesis.groups import read_groups, synthesize_groups
 
     if method != "tacos" or refused or asked.root is not None or asked.weights is not None:
-        msg = "several groups at once are matched by tacos with --chunks, --seed and --time-limit: leave out the rest."
-        raise InputError(msg)
+        raise InputError(
+            "several groups at once are matched by tacos with --chunks, --seed and --time-limit: leave out the rest."
+        )
     with Stages() as stages:
         stages.begin("reading the topology")
         topology = asked.load()

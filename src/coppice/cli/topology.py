@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from coppice.topology.presets import Preset
     from coppice.topology.summary import LinkGroup, Summary
 
-
-__all__ = ["app"]
-
-
 app = typer.Typer(no_args_is_help=True, help="List, show, import, compose, cut down and degrade topologies.")
 
 _HOST = re.compile(r"(?:(?P<count>[0-9]{1,5})x)?(?P<spec>[^@]+)(?:@(?P<name>[^@/]+))?")
@@ -63,8 +59,7 @@ def list_presets(
     from coppice.topology import PRESETS
 
     if name is not None and name not in PRESETS:
-        msg = f"there is no preset {name!r}: {suggestion(name, PRESETS)}"
-        raise InputError(msg)
+        raise InputError(f"there is no preset {name!r}: {suggestion(name, PRESETS)}")
     chosen = list(PRESETS.values()) if name is None else [PRESETS[name]]
     if as_json:
         print_json({"presets": [_preset_json(preset.name) for preset in chosen]})
@@ -167,8 +162,9 @@ def compose(
     for text in hosts:
         found = _HOST.fullmatch(text)
         if found is None:
-            msg = f"expected a host as [COUNTx]SPEC[@NAME], found {text!r}: write for example 2xdgx-a100."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a host as [COUNTx]SPEC[@NAME], found {text!r}: write for example 2xdgx-a100."
+            )
         spec = found["spec"]
         try:
             host, warnings = resolve_host(spec, options)
@@ -239,8 +235,7 @@ def degrade(
     from coppice.topology import remove_links, remove_nodes, scale_nodes, set_link_rate
 
     if not (links or nodes or removed):
-        msg = "expected something to degrade, found no --link, --node or --remove: name one."
-        raise InputError(msg)
+        raise InputError("expected something to degrade, found no --link, --node or --remove: name one.")
     loaded = asked.load()
     for text in links or ():
         ends, rate = _assignment(text, "--link A,B=RATE")
@@ -258,16 +253,14 @@ def degrade(
 def _assignment(text: str, shape: str) -> tuple[str, str]:
     key, equals, value = text.rpartition("=")
     if not equals or not key or not value:
-        msg = f"expected {shape}, found {text!r}."
-        raise InputError(msg)
+        raise InputError(f"expected {shape}, found {text!r}.")
     return key.strip(), value.strip()
 
 
 def _link_ends(text: str, where: str) -> tuple[str, str]:
     src, comma, dst = text.partition(",")
     if not comma or not src or not dst or "," in dst:
-        msg = f"expected the two ends of a link as A,B, found {where!r}."
-        raise InputError(msg)
+        raise InputError(f"expected the two ends of a link as A,B, found {where!r}.")
     return src.strip(), dst.strip()
 
 

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from coppice.schedule.plan import Plan
     from coppice.schedule.verification.report import Report
 
-
-__all__ = ["PlanArgument", "verify"]
-
-
 PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="Plan file; - is standard input.")]
 
 
@@ -81,11 +77,13 @@ def verify(
         _verify_put_signal(data, name=name, schedules=schedules, as_json=as_json)
         return
     if schedules:
-        msg = f"expected a program of puts and signals for `schedules={schedules}`, found another file in {name}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a program of puts and signals for `schedules={schedules}`, found another file in {name}."
+        )
     if target is not None and not is_xml(data):
-        msg = f"`target` names a runtime that reads MSCCL XML, and {name} is no such file: leave it out."
-        raise InputError(msg)
+        raise InputError(
+            f"`target` names a runtime that reads MSCCL XML, and {name} is no such file: leave it out."
+        )
     if is_xml(data) or is_mscclpp(data):
         _verify_program(data, name=name, target=target, as_json=as_json)
         return

@@ -15,8 +15,6 @@ from coppice.planners.algorithms.parts.orders import box_order
 from coppice.planners.choice import ORDERS, optimal_planner
 from coppice.planners.synthesis.catalogue import METHODS
 
-__all__ = ["BOTH_ORDERS", "AlgorithmVariant", "SynthesizedVariant", "candidates", "synthesized_candidates"]
-
 BOTH_ORDERS = "both"
 """Algorithms run in rank order and in one that suits the topology, and the better of the two counts."""
 
@@ -35,57 +33,34 @@ TRIED: Mapping[str, tuple[Mapping[str, Value], ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmVariant:
-    """One algorithm with fixed parameters, in one order of ranks.
+    """One algorithm with fixed parameters, in one order of ranks."""
 
-    Attributes:
-        algorithm: ``forest``, ``flow`` or a name of the catalogue.
-        parameters: Values of the parameters that are not left at their defaults.
-        doubled: Name of a parameter whose best value is looked for at each size, or None.
-        order: One of :data:`~coppice.planners.choice.ORDERS`.
-        relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists.
-        in_network: Switches that can copy or add may do so.
-    """
-
-    algorithm: str
+    algorithm: str  # `forest`, `flow` or a name of the catalogue
+    # Values of the parameters that are not left at their defaults
     parameters: Mapping[str, Value] = field(default_factory=dict)
-    doubled: str | None = None
-    order: str = "auto"
-    relay_gpus: bool = False
-    in_network: bool = False
+    doubled: str | None = None  # Name of a parameter whose best value is looked for at each size, or None
+    order: str = "auto"  # One of :data:`~coppice.planners.choice.ORDERS`
+    relay_gpus: bool = False  # GPUs may pass on what is not theirs where no path of switches and NICs exists
+    in_network: bool = False  # Switches that can copy or add may do so
 
 
 @dataclass(frozen=True, kw_only=True)
 class SynthesizedVariant(AlgorithmVariant):
-    """What a method of synthesis finds, under the method's name.
+    """What a method of synthesis finds, under the method's name."""
 
-    Attributes:
-        seed: Where its random choices begin.
-        time_limit_s: Seconds after which the best that it found so far counts.
-    """
-
-    seed: int = 0
-    time_limit_s: float | None = None
+    seed: int = 0  # Where its random choices begin
+    time_limit_s: float | None = None  # Seconds after which the best that it found so far counts
 
 
 def candidates(
     problem: Problem,
-    names: Iterable[str] | None = None,
+    names: Iterable[str] | None = None,  # Algorithms to try; None takes all that perform the collective
     *,
-    order: str = BOTH_ORDERS,
-    relay_gpus: bool = False,
-    in_network: bool = False,
+    order: str = BOTH_ORDERS,  # One of :data:`~coppice.planners.choice.ORDERS`, or `both`
+    relay_gpus: bool = False,  # See :class:`AlgorithmVariant`
+    in_network: bool = False,  # See :class:`AlgorithmVariant`
 ) -> list[AlgorithmVariant]:
     """Everything to try for ``problem``: the optimal planner first, then the catalogue in its order.
-
-    Args:
-        problem: What is to be done.
-        names: Algorithms to try; None takes all that perform the collective.
-        order: One of :data:`~coppice.planners.choice.ORDERS`, or ``both``.
-        relay_gpus: See :class:`AlgorithmVariant`.
-        in_network: See :class:`AlgorithmVariant`.
-
-    Raises:
-        InputError: If a name is unknown for the collective, or the order is.
 
     Examples:
         >>> from coppice.collectives import Collective
@@ -95,8 +70,7 @@ def candidates(
         ['forest', 'ring']
     """
     if order not in (*ORDERS, BOTH_ORDERS):
-        msg = f"expected an order that is {', '.join(ORDERS)} or {BOTH_ORDERS}, found {order!r}."
-        raise InputError(msg)
+        raise InputError(f"expected an order that is {', '.join(ORDERS)} or {BOTH_ORDERS}, found {order!r}.")
     optimal = optimal_planner(problem.collective)
     wanted = None if names is None else list(names)
     for name in wanted or ():
@@ -126,32 +100,22 @@ def candidates(
                 for parameters in _variants(entry, problem.topology.num_ranks)
             ]
     if not found:
-        msg = f"expected algorithms for {problem.collective}, found none: name some that perform it."
-        raise InputError(msg)
+        raise InputError(
+            f"expected algorithms for {problem.collective}, found none: name some that perform it."
+        )
     return found
 
 
 def synthesized_candidates(
     methods: Iterable[str], *, seed: int = 0, time_limit_s: float | None = None
 ) -> list[SynthesizedVariant]:
-    """What methods of synthesis find with the options that are worth a trial, to be tried beside the algorithms.
-
-    Args:
-        methods: Names of methods.
-        seed: Where random choices begin.
-        time_limit_s: Seconds for each of them.
-
-    Raises:
-        InputError: If there is no such method, or no time.
-    """
+    """What methods of synthesis find with the options that are worth a trial, to be tried beside the algorithms."""
     if time_limit_s is not None and not time_limit_s > 0:
-        msg = f"expected a time limit above 0 seconds, found {time_limit_s}."
-        raise InputError(msg)
+        raise InputError(f"expected a time limit above 0 seconds, found {time_limit_s}.")
     names = list(dict.fromkeys(methods))
     for name in names:
         if name not in METHODS:
-            msg = f"expected methods of synthesis ({', '.join(METHODS)}), found {name!r}."
-            raise InputError(msg)
+            raise InputError(f"expected methods of synthesis ({', '.join(METHODS)}), found {name!r}.")
     return [
         SynthesizedVariant(algorithm=name, parameters=options, seed=seed, time_limit_s=time_limit_s)
         for name in names

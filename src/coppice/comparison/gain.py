@@ -19,8 +19,6 @@ from coppice.simulation.models import DEFAULT_MODEL
 from coppice.simulation.simulated import model_record
 from coppice.text import plural, short_size
 
-__all__ = ["FAMILIES", "Gain", "GainRow", "gain", "gain_lines", "gain_words"]
-
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ring": ("ring", "best-ring", "nccl-ring"),
     "hierarchical": ("hierarchical", "2d-torus", "blueconnect", "accl", "k-grouped", "plink"),
@@ -30,21 +28,13 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GainRow:
-    """One cluster.
+    """One cluster."""
 
-    Attributes:
-        boxes: Number of boxes.
-        ranks: Number of ranks.
-        optimal: The optimal planner's measurement.
-        rivals: The fastest of each family, None where none applies.
-        limit_us: No schedule is faster.
-    """
-
-    boxes: int
-    ranks: int
-    optimal: SimulatedTime
-    rivals: Mapping[str, SimulatedTime | None]
-    limit_us: float
+    boxes: int  # Number of boxes
+    ranks: int  # Number of ranks
+    optimal: SimulatedTime  # The optimal planner's measurement
+    rivals: Mapping[str, SimulatedTime | None]  # The fastest of each family, None where none applies
+    limit_us: float  # No schedule is faster
 
     def over(self, family: str) -> float | None:
         """Time of the family's fastest over the optimal planner's."""
@@ -54,17 +44,11 @@ class GainRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """Gains over the number of boxes.
+    """Gains over the number of boxes."""
 
-    Attributes:
-        size_bytes: Size M of every comparison.
-        rows: By number of boxes, ascending.
-        model: How they were simulated.
-    """
-
-    size_bytes: int
-    rows: tuple[GainRow, ...]
-    model: Model = DEFAULT_MODEL
+    size_bytes: int  # Size M of every comparison
+    rows: tuple[GainRow, ...]  # By number of boxes, ascending
+    model: Model = DEFAULT_MODEL  # How they were simulated
 
     def record(self) -> dict[str, Any]:
         """JSON values."""
@@ -100,18 +84,15 @@ def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Ga
 
     Args:
         problems: The same collective by number of boxes.
-        size_bytes: Size M.
         options: Of :func:`~coppice.comparison.compare`: model, order, relay_gpus, executor, jobs, on_progress.
-
-    Raises:
-        InputError: If no optimal planner performs the collective, or see :func:`~coppice.comparison.compare`.
     """
     rows, model = [], DEFAULT_MODEL
     for boxes, problem in sorted(problems.items()):
         optimal = optimal_planner(problem.collective)
         if optimal is None:
-            msg = f"a {problem.collective} moves no bytes: choose a collective that does to see a gain."
-            raise InputError(msg)
+            raise InputError(
+                f"a {problem.collective} moves no bytes: choose a collective that does to see a gain."
+            )
         names = {
             family: [name for name in members if (name, problem.collective) in catalogue()]
             for family, members in FAMILIES.items()

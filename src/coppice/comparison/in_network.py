@@ -16,22 +16,14 @@ from coppice.innetwork.clusters.places import with_adding
 from coppice.innetwork.models.systems import named_system
 from coppice.simulation.model import Model
 
-__all__ = ["ModelledSystems", "ModelledTime", "modelled_systems"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelledTime:
-    """Time of one system at one size, by its closed form.
+    """Time of one system at one size, by its closed form."""
 
-    Attributes:
-        system: Name of the system, with the switches that it was given.
-        size_bytes: Size M.
-        time_us: Time in microseconds.
-    """
-
-    system: str
-    size_bytes: int
-    time_us: float
+    system: str  # Name of the system, with the switches that it was given
+    size_bytes: int  # Size M
+    time_us: float  # Time in microseconds
 
     @property
     def algbw_gb_per_s(self) -> float:
@@ -41,20 +33,14 @@ class ModelledTime:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ModelledSystems:
-    """What the systems reach that a cluster can hold.
+    """What the systems reach that a cluster can hold."""
 
-    Attributes:
-        placed: Where each system lies, by name.
-        bounds: No schedule of trees takes less time for each byte, in 1 / (GB/s), with the switches that the system of
-            that name may use.
-        times: Systems in the order that they were asked for, sizes ascending.
-        refused: Why the cluster cannot hold others.
-    """
-
-    placed: Mapping[str, ClusterSystem]
+    placed: Mapping[str, ClusterSystem]  # Where each system lies, by name
+    # No schedule of trees takes less time for each byte, in 1 / (GB/s), with the switches that the system of
+    # that name may use
     bounds: Mapping[str, Fraction]
-    times: tuple[ModelledTime, ...]
-    refused: Mapping[str, str] = field(default_factory=dict)
+    times: tuple[ModelledTime, ...]  # Systems in the order that they were asked for, sizes ascending
+    refused: Mapping[str, str] = field(default_factory=dict)  # Why the cluster cannot hold others
 
     def __repr__(self) -> str:
         reached = [
@@ -65,11 +51,7 @@ class ModelledSystems:
         return f"ModelledSystems({'; '.join(filter(None, (', '.join(reached), missing)))})"
 
     def fastest_first(self, size_bytes: int) -> list[ModelledTime]:
-        """The systems at a size by time.
-
-        Args:
-            size_bytes: One of the sizes.
-        """
+        """The systems at a size by time."""
         rows = [row for row in self.times if row.size_bytes == size_bytes]
         return sorted(rows, key=lambda row: float(f"{row.time_us:.9g}"))
 
@@ -106,14 +88,10 @@ def modelled_systems(
     """Place systems on the cluster of a problem, and time them.
 
     Args:
-        problem: An all-reduce.
-        systems: Names of :data:`coppice.innetwork.models.SYSTEMS`; ``switchml@spine*`` lets the switches add that the
-            pattern names, whatever the topology says of them.
+        systems: Names of :data:`coppice.innetwork.models.SYSTEMS`; ``switchml@spine*`` lets the switches add that
+            the pattern names, whatever the topology says of them.
         sizes: Sizes M in bytes, 1 or more.
         model: What messages cost at their ends, as for the algorithms beside them.
-
-    Raises:
-        InputError: If the collective is another one, or there is no such system or switch.
 
     Examples:
         >>> from coppice.simulation.models import model_of
@@ -124,8 +102,9 @@ def modelled_systems(
         ('inside the box', ['nvls'], ['sharp'])
     """
     if problem.collective is not Collective.ALL_REDUCE:
-        msg = f"expected an all_reduce with systems that add in the network, found {problem.collective}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected an all_reduce with systems that add in the network, found {problem.collective}."
+        )
     placed: dict[str, ClusterSystem] = {}
     bounds: dict[str, Fraction] = {}
     refused: dict[str, str] = {}

@@ -11,25 +11,17 @@ from coppice.innetwork.models.hosts import YARDSTICKS
 from coppice.innetwork.models.sweep import AggregationSweep
 from coppice.text import size_text
 
-__all__ = ["plot_sweep"]
-
 
 def plot_sweep(found: AggregationSweep, path: str | os.PathLike[str]) -> None:
     """Draw bytes over time of every system over the values of a sweep; hosts by themselves are dashed.
 
     Args:
-        found: The sweep.
         path: Picture to write; its suffix (.png, .svg or .pdf) decides the kind.
-
-    Raises:
-        InputError: If the suffix is another one, no system suits, or the file cannot be written.
-        MissingExtraError: If matplotlib is not installed.
     """
     target = Path(path)
     check_picture(target)
     if not found.found:
-        msg = "there is nothing to draw: no system suits at any value."
-        raise InputError(msg)
+        raise InputError("there is nothing to draw: no system suits at any value.")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -16,24 +16,15 @@ from coppice.innetwork.models.splitting import BestSplit, best_split
 from coppice.planners.planning import plan
 from coppice.schedule.loads import body_loads
 
-__all__ = ["ClusterSplit", "split_on_cluster"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSplit:
-    """The best share in the network on a cluster.
+    """The best share in the network on a cluster."""
 
-    Attributes:
-        system: What adds in the network.
-        algorithm: What hosts do with the rest.
-        best: The share, the times, the links that limit it.
-        bound: No schedule of trees takes less time for each byte, with the switches that add.
-    """
-
-    system: str
-    algorithm: str
-    best: BestSplit
-    bound: Fraction
+    system: str  # What adds in the network
+    algorithm: str  # What hosts do with the rest
+    best: BestSplit  # The share, the times, the links that limit it
+    bound: Fraction  # No schedule of trees takes less time for each byte, with the switches that add
 
     @property
     def words(self) -> str:
@@ -62,10 +53,6 @@ def split_on_cluster(problem: Any, system: str, *, algorithm: str = "forest") ->
         system: Name of a system that the cluster can hold.
         algorithm: What hosts do, ``forest`` for the optimal plan.
 
-    Raises:
-        InputError: If the cluster cannot hold the system, or the collective is another one.
-        UnreachableError: If the algorithm finds no way.
-
     Examples:
         >>> from coppice.topology.presets import preset
         >>> found = split_on_cluster(preset("dgx-h100"), "nvls")
@@ -74,8 +61,7 @@ def split_on_cluster(problem: Any, system: str, *, algorithm: str = "forest") ->
     """
     asked = problem_of(problem, None if isinstance(problem, Problem) else Collective.ALL_REDUCE)
     if asked.collective is not Collective.ALL_REDUCE:
-        msg = f"expected an all_reduce to split, found {asked.collective}."
-        raise InputError(msg)
+        raise InputError(f"expected an all_reduce to split, found {asked.collective}.")
     placed = cluster_system(system, asked.topology)
     result = plan(asked, algorithm=None if algorithm == "forest" else algorithm)
     loads = body_loads(result.plan.body, asked)

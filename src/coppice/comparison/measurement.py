@@ -26,17 +26,6 @@ from coppice.simulation.simulator import chain_length, fastest
 from coppice.simulation.timeline import Timeline
 from coppice.topology.model import NodeKind
 
-__all__ = [
-    "Bodies",
-    "MeasurementJob",
-    "SimulatedTime",
-    "faster",
-    "measure",
-    "packed",
-    "relays",
-]
-
-
 MOST_SEGMENTS = 1024
 PATIENCE = 2
 WORTH = 0.005
@@ -48,49 +37,30 @@ class _SwitchesNeededError(InputError):
 
 
 class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One candidate at one size: a simulated time with what explains it, or why there is none.
+    """One candidate at one size: a simulated time with what explains it, or why there is none."""
 
-    Attributes:
-        key: Hash of all that decides the figures.
-        algorithm: Its name.
-        size_bytes: M.
-        parameters: Its parameters beside the defaults, with the best value of a doubled one.
-        order: Order of ranks.
-        refusal: Why it does not apply, or None; otherwise the figures below are 0.
-        unreachable: The reason is that GPUs without a path of switches and NICs would have to exchange data.
-        needs_switches: The reason is that switches would have to copy or add, and may not.
-        time_us: Simulated time.
-        pieces: Pieces that every chunk was cut into on top of the algorithm.
-        protocol: Protocol on the wire; empty: all bytes on it are data.
-        chain: Messages of the critical path: each waits for the one before.
-        sent_bytes: Most bytes that one rank sends.
-        link: The link that is busy longest.
-        link_us: For how long it is busy.
-        relays: Whether GPUs pass on what is not theirs.
-        in_network: Whether switches copy or add.
-        gap: Of what a method of synthesis found: share of the optimal rate that it does not reach; otherwise None.
-        synthesis_seconds: Seconds that the method took, otherwise None.
-    """
-
-    key: str
-    algorithm: str
-    size_bytes: int
+    key: str  # Hash of all that decides the figures
+    algorithm: str  # Its name
+    size_bytes: int  # M
+    # Its parameters beside the defaults, with the best value of a doubled one
     parameters: dict[str, Value] = {}
-    order: str = "auto"
-    refusal: str | None = None
+    order: str = "auto"  # Order of ranks
+    refusal: str | None = None  # Why it does not apply, or None; otherwise the figures below are 0
+    # The reason is that GPUs without a path of switches and NICs would have to exchange data
     unreachable: bool = False
-    needs_switches: bool = False
-    time_us: float = 0.0
-    pieces: int = 1
-    protocol: str = ""
-    chain: int = 0
-    sent_bytes: int = 0
-    link: str = ""
-    link_us: float = 0.0
-    relays: bool = False
-    in_network: bool = False
+    needs_switches: bool = False  # The reason is that switches would have to copy or add, and may not
+    time_us: float = 0.0  # Simulated time
+    pieces: int = 1  # Pieces that every chunk was cut into on top of the algorithm
+    protocol: str = ""  # Protocol on the wire; empty: all bytes on it are data
+    chain: int = 0  # Messages of the critical path: each waits for the one before
+    sent_bytes: int = 0  # Most bytes that one rank sends
+    link: str = ""  # The link that is busy longest
+    link_us: float = 0.0  # For how long it is busy
+    relays: bool = False  # Whether GPUs pass on what is not theirs
+    in_network: bool = False  # Whether switches copy or add
+    # Of what a method of synthesis found: share of the optimal rate that it does not reach; otherwise None
     gap: float | None = None
-    synthesis_seconds: float | None = None
+    synthesis_seconds: float | None = None  # Seconds that the method took, otherwise None
 
     @property
     def algbw_gb_per_s(self) -> float:
@@ -100,19 +70,12 @@ class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementJob:
-    """A candidate at some sizes, small enough to be sent anywhere.
+    """A candidate at some sizes, small enough to be sent anywhere."""
 
-    Attributes:
-        problem: The problem, :func:`packed`.
-        candidate: What to simulate.
-        keys: Key of the measurement of each size, by size.
-        model: How to simulate.
-    """
-
-    problem: bytes
-    candidate: AlgorithmVariant
-    keys: dict[int, str]
-    model: Model
+    problem: bytes  # The problem, :func:`packed`
+    candidate: AlgorithmVariant  # What to simulate
+    keys: dict[int, str]  # Key of the measurement of each size, by size
+    model: Model  # How to simulate
 
 
 def faster(time_us: float, than_us: float) -> bool:
@@ -254,11 +217,7 @@ class Bodies:
         return values
 
     def body(self, doubled: int) -> Forest | Schedule:
-        """The schedule for a value of the doubled parameter, ready for many simulations.
-
-        Raises:
-            InputError: If the algorithm does not apply.
-        """
+        """The schedule for a value of the doubled parameter, ready for many simulations."""
         if doubled not in self._made:
             candidate = self.candidate
             if isinstance(candidate, SynthesizedVariant):
@@ -276,8 +235,9 @@ class Bodies:
             )
             body = _ready(make_body(self.problem, choice, self._plain).body)
             if isinstance(body, Forest) and not candidate.in_network:
-                msg = f"{candidate.algorithm} lets switches copy and add: allow that with `in_network`."
-                raise _SwitchesNeededError(msg)
+                raise _SwitchesNeededError(
+                    f"{candidate.algorithm} lets switches copy and add: allow that with `in_network`."
+                )
             self._made[doubled] = body
         return self._made[doubled]
 

@@ -23,37 +23,28 @@ from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
 from coppice.simulation.simulated import model_record, share_of_least_time
 
-__all__ = ["Comparison"]
-
-
 PANDAS = "pandas"
 """Package of :meth:`Comparison.to_pandas`."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(Shown):
-    """Simulated times of the algorithms that apply, the best variant of each at each size.
+    """Simulated times of the algorithms that apply, the best variant of each at each size."""
 
-    Attributes:
-        problem: What was compared.
-        model: How it was simulated.
-        sizes: Sizes M in bytes, ascending.
-        optimum: The exact optimal rate and its cut; where switches may copy or add, the bound with their help, and the
-            rate without it among the alternatives.
-        latency: The least time of any schedule, however small the message.
-        measurements: Everything that was measured, all variants: candidates in order, sizes ascending.
-        helped: What lets switches copy and add, compared by itself with the limit that holds for it: no time here is
-            mixed with one there. None where no switch can, where nothing does, or where it was asked for or ruled out.
-        modelled: Systems that aggregate in the network, by their closed forms; None where none was asked for.
-    """
-
-    problem: Problem
-    model: Model
-    sizes: tuple[int, ...]
+    problem: Problem  # What was compared
+    model: Model  # How it was simulated
+    sizes: tuple[int, ...]  # Sizes M in bytes, ascending
+    # The exact optimal rate and its cut; where switches may copy or add, the bound with their help, and the
+    # rate without it among the alternatives
     optimum: Bound
-    latency: LatencyBound
+    latency: LatencyBound  # The least time of any schedule, however small the message
+    # Everything that was measured, all variants: candidates in order, sizes ascending
     measurements: tuple[SimulatedTime, ...]
+    # What lets switches copy and add, compared by itself with the limit that holds for it: no time here is
+    # mixed with one there. None where no switch can, where nothing does, or where it was asked for or ruled
+    # out.
     helped: Comparison | None = None
+    # Systems that aggregate in the network, by their closed forms; None where none was asked for
     modelled: ModelledSystems | None = None
 
     def __repr__(self) -> str:

@@ -15,26 +15,17 @@ from coppice.selection import select
 from coppice.selection.nccl_machine import machine_of
 from coppice.text import short_size
 
-__all__ = ["LibraryPick", "nccl_picks", "pick_lines"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryPick:
-    """NCCL's pick at one size.
+    """NCCL's pick at one size."""
 
-    Attributes:
-        size_bytes: M.
-        name: Algorithm and protocol as NCCL calls them, such as ``Tree/LL``.
-        algorithm: Its name here, None where it is not simulated.
-        ratio: Its time over that of the best algorithm of its class, both simulated; None where it was not simulated.
-        in_network: Its class: switches copy and add.
-    """
-
-    size_bytes: int
-    name: str
-    algorithm: str | None
+    size_bytes: int  # M
+    name: str  # Algorithm and protocol as NCCL calls them, such as `Tree/LL`
+    algorithm: str | None  # Its name here, None where it is not simulated
+    # Its time over that of the best algorithm of its class, both simulated; None where it was not simulated
     ratio: float | None
-    in_network: bool = False
+    in_network: bool = False  # Its class: switches copy and add
 
     def record(self) -> dict[str, Any]:
         """JSON values."""
@@ -50,17 +41,11 @@ class LibraryPick:
 def nccl_picks(
     problem: Problem,
     sizes: tuple[int, ...],
-    times: Mapping[str, Mapping[int, SimulatedTime]],
+    times: Mapping[str, Mapping[int, SimulatedTime]],  # The best variant of each algorithm at each size
+    # The same of algorithms whose switches copy and add, where these were compared by themselves
     helped: Mapping[str, Mapping[int, SimulatedTime]] | None = None,
 ) -> tuple[LibraryPick, ...]:
-    """NCCL's pick at each size; none where NCCL does not perform the collective, or does not run on such GPUs.
-
-    Args:
-        problem: What was compared.
-        sizes: At which sizes.
-        times: The best variant of each algorithm at each size.
-        helped: The same of algorithms whose switches copy and add, where these were compared by themselves.
-    """
+    """NCCL's pick at each size; none where NCCL does not perform the collective, or does not run on such GPUs."""
     found = []
     for size in sizes:
         try:

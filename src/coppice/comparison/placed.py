@@ -28,27 +28,18 @@ from coppice.schedule.verification.verify import verify
 from coppice.simulation.model import Model
 from coppice.topology.model import Topology
 
-__all__ = ["PlacedAxes", "PlacementResult", "Reduced", "TimedProgram", "verified_groups"]
-
 _MOST_VERIFIED = 3_000_000
 """Transfers of the best programs that are verified."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedProgram:
-    """A program with what it takes.
+    """A program with what it takes."""
 
-    Attributes:
-        program: The program; empty where there is nothing to reduce.
-        levels: Names of the levels of the group.
-        call_us: Time of each call in microseconds.
-        blocks: Blocks in which each call sends its data along chains.
-    """
-
-    program: Program
-    levels: tuple[str, ...]
-    call_us: tuple[float, ...]
-    blocks: tuple[int, ...]
+    program: Program  # The program; empty where there is nothing to reduce
+    levels: tuple[str, ...]  # Names of the levels of the group
+    call_us: tuple[float, ...]  # Time of each call in microseconds
+    blocks: tuple[int, ...]  # Blocks in which each call sends its data along chains
 
     @property
     def time_us(self) -> float:
@@ -79,27 +70,16 @@ class TimedProgram:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Reduced:
-    """What one reduction takes under one placement.
+    """What one reduction takes under one placement."""
 
-    Attributes:
-        axes: The axes that are reduced together.
-        size_bytes: M of each group.
-        groups: ``(groups, members)`` ranks.
-        shape: Levels of a group with their cardinalities.
-        bound_us: No all-reduce of all groups at once takes less.
-        bound_words: What the bound follows from.
-        programs: All programs that the network can carry, the fastest first.
-        left_out: Programs that would need GPUs to pass on what is not theirs.
-    """
-
-    axes: tuple[str, ...]
-    size_bytes: int
-    groups: NDArray[np.int64]
-    shape: tuple[tuple[str, int], ...]
-    bound_us: float
-    bound_words: str
-    programs: tuple[TimedProgram, ...]
-    left_out: int
+    axes: tuple[str, ...]  # The axes that are reduced together
+    size_bytes: int  # M of each group
+    groups: NDArray[np.int64]  # `(groups, members)` ranks
+    shape: tuple[tuple[str, int], ...]  # Levels of a group with their cardinalities
+    bound_us: float  # No all-reduce of all groups at once takes less
+    bound_words: str  # What the bound follows from
+    programs: tuple[TimedProgram, ...]  # All programs that the network can carry, the fastest first
+    left_out: int  # Programs that would need GPUs to pass on what is not theirs
 
     @property
     def best(self) -> TimedProgram:
@@ -130,15 +110,10 @@ class Reduced:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PlacedAxes:
-    """One placement with what its reductions take.
+    """One placement with what its reductions take."""
 
-    Attributes:
-        placement: The placement.
-        reductions: The reductions, one after the other.
-    """
-
-    placement: AxisPlacement
-    reductions: tuple[Reduced, ...]
+    placement: AxisPlacement  # The placement
+    reductions: tuple[Reduced, ...]  # The reductions, one after the other
 
     @property
     def time_us(self) -> float:
@@ -169,32 +144,21 @@ class PlacedAxes:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PlacementResult(Shown):
-    """All placements with what they take.
+    """All placements with what they take."""
 
-    Attributes:
-        topology: The cluster.
-        hierarchy: Its levels with their cardinalities, from the outside in.
-        devices: Rank of each device in the order of the hierarchy.
-        axes: Size of each axis.
-        model: The model of time.
-        placed: The placements, the fastest first.
-        default: The placement of a mesh with the last axis fastest, or None where there is no such one.
-        number: Number of all placements; more than in ``placed`` where some have no routes, or Ctrl-C came.
-        verified: Groups of the best placement whose all-reduces were verified, of all reductions; None where their
-            transfers are too many.
-        interrupted: Ctrl-C ended the search; the best is the best found until then.
-    """
-
-    topology: Topology
-    hierarchy: dict[str, int]
-    devices: tuple[int, ...]
-    axes: dict[str, int]
-    model: Model
-    placed: tuple[PlacedAxes, ...]
+    topology: Topology  # The cluster
+    hierarchy: dict[str, int]  # Its levels with their cardinalities, from the outside in
+    devices: tuple[int, ...]  # Rank of each device in the order of the hierarchy
+    axes: dict[str, int]  # Size of each axis
+    model: Model  # The model of time
+    placed: tuple[PlacedAxes, ...]  # The placements, the fastest first
+    # The placement of a mesh with the last axis fastest, or None where there is no such one
     default: PlacedAxes | None
-    number: int
+    number: int  # Number of all placements; more than in `placed` where some have no routes, or Ctrl-C came
+    # Groups of the best placement whose all-reduces were verified, of all reductions; None where their
+    # transfers are too many
     verified: int | None = None
-    interrupted: bool = False
+    interrupted: bool = False  # Ctrl-C ended the search; the best is the best found until then
 
     def __repr__(self) -> str:
         best = self.best
@@ -286,11 +250,7 @@ def _needs_relay(topology: Topology, chosen: Reduced, calls: Sequence[GroupCall]
 
 
 def verified_groups(found: PlacementResult) -> int | None:
-    """Groups of the best placement whose all-reduces verify; None where there are too many transfers.
-
-    Raises:
-        CheckError: If one does not verify, which would be a defect of the lowering.
-    """
+    """Groups of the best placement whose all-reduces verify; None where there are too many transfers."""
     count = 0
     for number, reduced in enumerate(found.best.reductions):
         sizes = [n for _, n in reduced.shape]

@@ -45,8 +45,6 @@ from coppice.text import size_of
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 
-__all__ = ["hierarchy_of", "placement"]
-
 _FEW_ROUNDS, _MORE_ROUNDS = 6, 12
 """A call of more rounds than the second number is simulated for both numbers, and goes on as from one to the other."""
 
@@ -89,15 +87,18 @@ def _asked(
         for name in chosen:
             if name not in axes:
                 known = ", ".join(axes)
-                msg = f"expected axes to `reduce` of {known}, found {name[:40]!r}: name some of these."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected axes to `reduce` of {known}, found {name[:40]!r}: name some of these."
+                )
         if len(set(chosen)) != len(chosen):
-            msg = f"expected each axis once in a reduction (`reduce`), found {text[:40]!r}: name it once."
-            raise InputError(msg)
+            raise InputError(
+                f"expected each axis once in a reduction (`reduce`), found {text[:40]!r}: name it once."
+            )
         bytes_ = size_of(own.strip() or size)
         if bytes_ < 1:
-            msg = "expected a size of 1 byte or more to reduce, found 0: give another (`size=64M`)."
-            raise InputError(msg)
+            raise InputError(
+                "expected a size of 1 byte or more to reduce, found 0: give another (`size=64M`)."
+            )
         found.append((chosen, bytes_))
     return found
 
@@ -148,11 +149,13 @@ def placement(
         if prod(levels.values()) != cluster.num_ranks:
             counts = ",".join(f"{name}={n}" for name, n in levels.items())
             there = f"{cluster.num_ranks} GPUs of {cluster.name}"
-            msg = f"expected a `hierarchy` of the {there}, found {counts}: change it, or choose ranks (`ranks`)."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a `hierarchy` of the {there}, found {counts}: change it, or choose ranks (`ranks`)."
+            )
     if not 1 <= most_calls <= 5:
-        msg = f"expected 1 to 5 calls at most in a program, found {most_calls}: choose one of these (`most_calls=5`)."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 1 to 5 calls at most in a program, found {most_calls}: choose one of these (`most_calls=5`)."
+        )
     asked = _asked(reduce, named, size)
     every = placements(named, levels)
     usual = default_placement(named, levels)
@@ -212,11 +215,7 @@ class _PlacementSearch:
     _known: dict[_CallKey, tuple[float, int] | UnreachableError] = field(default_factory=dict)
 
     def placed(self, each: AxisPlacement, asked: Sequence[tuple[tuple[str, ...], int]]) -> PlacedAxes:
-        """One placement with all its reductions.
-
-        Raises:
-            UnreachableError: If the network carries no program of a reduction.
-        """
+        """One placement with all its reductions."""
         reductions = tuple(self._reduced(each, axes, size) for axes, size in asked)
         return PlacedAxes(placement=each, reductions=reductions)
 
@@ -224,11 +223,10 @@ class _PlacementSearch:
         groups = self.devices[each.groups(axes)]
         shape = each.shape(axes)
         if len(shape) > _MOST_DEPTH:
-            msg = (
+            raise InputError(
                 f"expected groups of at most {_MOST_DEPTH} levels, found {len(shape)}: give fewer levels "
                 "(`hierarchy=node=4,gpu=8`)."
             )
-            raise InputError(msg)
         names, sizes = tuple(name for name, _ in shape), tuple(n for _, n in shape)
         most = self.most_calls if len(shape) < _MOST_DEPTH else min(self.most_calls, 3)
         timed: list[TimedProgram] = []

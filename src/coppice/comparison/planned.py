@@ -15,8 +15,6 @@ from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
 from coppice.text import sizes_of
 
-__all__ = ["plan_for"]
-
 
 def plan_for(
     problem: Any, sizes: str | int | Sequence[int | str], *, model: Model | str | None = None, **options: Any
@@ -35,9 +33,6 @@ def plan_for(
     Returns:
         The verified plan, and how the alternatives compare.
 
-    Raises:
-        InputError: If there is no size, or as planning does.
-
     Examples:
         >>> from coppice.topology.presets import preset
         >>> result, chosen = plan_for(preset("ring", gpus=4), "1K", collective="all_gather")
@@ -47,8 +42,7 @@ def plan_for(
     wanted, assumed = sizes_of(sizes), model_of(model)
     found: list[Preferred] = []
     if not wanted:
-        msg = "expected sizes to plan for, found none: give one, such as 1M."
-        raise InputError(msg)
+        raise InputError("expected sizes to plan for, found none: give one, such as 1M.")
 
     def time_us(body: Forest | Schedule, size_bytes: int) -> float:
         return fastest(body, size_bytes, model=assumed, keep_hops=False).time_us

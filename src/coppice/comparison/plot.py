@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["check_picture", "plot", "save_picture"]
-
 PACKAGE = "matplotlib"
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#e377c2", "#8c564b")
@@ -41,20 +39,14 @@ def plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     with the optimum. Below: the best algorithm at each size.
 
     Args:
-        comparison: What to draw.
         path: Picture to write; its suffix (.png, .svg or .pdf) decides the kind.
-
-    Raises:
-        InputError: If the suffix is another one, there is nothing to draw, or the file cannot be written.
-        MissingExtraError: If matplotlib is not installed.
     """
     target = Path(path)
     check_picture(target)
     if not comparison.times or comparison.sizes == (0,):
-        msg = (
+        raise InputError(
             f"there is nothing to draw over size: no algorithm for {comparison.problem.collective} has times."
         )
-        raise InputError(msg)
     save_picture(_figure(comparison), target, bbox_inches="tight")
 
 
@@ -62,12 +54,8 @@ def save_picture(figure: Figure, target: Path, **options: Any) -> None:
     """Write a figure, without a date and random names: the same one gives the same file.
 
     Args:
-        figure: The figure.
         target: Picture to write; its suffix (.png, .svg or .pdf) decides the kind.
         options: Further ones of ``Figure.savefig``.
-
-    Raises:
-        InputError: If the file cannot be written.
     """
     import matplotlib as mpl
 
@@ -79,15 +67,11 @@ def save_picture(figure: Figure, target: Path, **options: Any) -> None:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse early what :func:`plot` cannot write.
-
-    Raises:
-        InputError: If the suffix is not that of a picture.
-        MissingExtraError: If matplotlib is not installed.
-    """
+    """Refuse early what :func:`plot` cannot write."""
     if path.suffix not in SUFFIXES:
-        msg = f"expected a picture called *{', *'.join(SUFFIXES)}, found {path.name}: choose such a name."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a picture called *{', *'.join(SUFFIXES)}, found {path.name}: choose such a name."
+        )
     if find_spec(PACKAGE) is None:
         raise MissingExtraError.of(PACKAGE, extra="plot")
 

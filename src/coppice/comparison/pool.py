@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 from coppice.errors import InputError
 from coppice.interrupts import later
 
-__all__ = ["chosen_executor", "cores", "local_processes", "run"]
-
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 
@@ -62,17 +60,9 @@ class _Context(SpawnContext):
 
 @contextmanager
 def local_processes(workers: int) -> Iterator[Executor]:
-    """An executor of ``workers`` processes that are gone at the end, whatever the reason for it.
-
-    Args:
-        workers: Number of processes.
-
-    Raises:
-        InputError: If there is no process.
-    """
+    """An executor of ``workers`` processes that are gone at the end, whatever the reason for it."""
     if workers < 1:
-        msg = f"expected 1 or more processes, found {workers}: leave out `jobs` for one per core."
-        raise InputError(msg)
+        raise InputError(f"expected 1 or more processes, found {workers}: leave out `jobs` for one per core.")
     context = _Context()
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_die_on_interrupt)
@@ -97,9 +87,6 @@ def chosen_executor(
         processes: How many to start; None is one per core where the work is large, 1 is none.
         units: Pieces that the work comes in.
         large: The work takes longer than to start processes.
-
-    Raises:
-        InputError: If there is no process.
     """
     if executor is None and processes != 1 and units and (large or processes is not None):
         count = cores() if processes is None else processes
@@ -117,11 +104,7 @@ def run(
 
     Args:
         work: Function of a module, which other processes can import.
-        jobs: What to do.
         executor: Where; None does one after the other in this process.
-
-    Raises:
-        InputError: If a process of the executor ended on its own.
     """
     if executor is None:
         yield from map(work, jobs)
@@ -132,11 +115,10 @@ def run(
         for future in as_completed(futures):
             yield future.result()
     except BrokenExecutor:
-        msg = (
+        raise InputError(
             "expected processes that work, found one that ended on its own, perhaps for lack of memory: work with "
             "fewer of them (`jobs=2`), or in this one (`jobs=1`)."
-        )
-        raise InputError(msg) from None
+        ) from None
     finally:
         for future in futures:
             future.cancel()

@@ -14,8 +14,6 @@ from coppice.comparison.measurement import SimulatedTime
 from coppice.simulation.model import protocol_text
 from coppice.text import plural, short_size, time_text
 
-__all__ = ["TOLERANCE", "Range", "ranges", "variants"]
-
 TOLERANCE = 0.01
 """Share by which a time may exceed the best one and still count as the best."""
 
@@ -24,26 +22,17 @@ Times = Mapping[str, Mapping[int, SimulatedTime]]
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Neighbouring sizes at which one algorithm is the best.
+    """Neighbouring sizes at which one algorithm is the best."""
 
-    Attributes:
-        algorithm: Its name.
-        first_bytes: Smallest of the sizes.
-        last_bytes: Largest.
-        variants: Values of its parameters on the way, such as ``segments 1..16``.
-        rival: What it is compared with: the winner of the next range (of the one before, at the end), or the second
-            best; None where nothing else applies.
-        why: What makes it faster than the rival.
-        share_of_limit: How close it comes to the limit at the largest of the sizes.
-    """
-
-    algorithm: str
-    first_bytes: int
-    last_bytes: int
-    variants: str
+    algorithm: str  # Its name
+    first_bytes: int  # Smallest of the sizes
+    last_bytes: int  # Largest
+    variants: str  # Values of its parameters on the way, such as `segments 1..16`
+    # What it is compared with: the winner of the next range (of the one before, at the end), or the second
+    # best; None where nothing else applies
     rival: str | None
-    why: str
-    share_of_limit: float
+    why: str  # What makes it faster than the rival
+    share_of_limit: float  # How close it comes to the limit at the largest of the sizes
 
     @property
     def sizes_text(self) -> str:

@@ -26,8 +26,6 @@ from coppice.files import AppendedFile
 from coppice.simulation.model import Model
 from coppice.version import __version__
 
-__all__ = ["MeasurementsFile", "ResultsFile", "key_of", "problem_sha256"]
-
 
 class _Keyed(Protocol):
     @property
@@ -47,9 +45,6 @@ class ResultsFile(ABC, Generic[Header, Row]):
             ``format`` and ``version``.
         row: Type of the results.
 
-    Attributes:
-        known: Results that the file holds, by key.
-
     Raises:
         InputError: If the file is something else, disagrees with the header, or cannot be read or written.
     """
@@ -63,7 +58,7 @@ class ResultsFile(ABC, Generic[Header, Row]):
         self._path = None if path is None else Path(path)
         self._file = None if path is None else AppendedFile(path)
         self._header = header
-        self.known: dict[str, Row] = {}
+        self.known: dict[str, Row] = {}  # Results that the file holds, by key
         if self._file is None:
             return
         first = msgspec.json.encode(header)
@@ -79,30 +74,24 @@ class ResultsFile(ABC, Generic[Header, Row]):
             if not whole:
                 self._append([first])
         except OSError as error:
-            msg = f"cannot use {self._path} for results ({error.strerror or error}): choose another place."
-            raise InputError(msg) from None
+            raise InputError(
+                f"cannot use {self._path} for results ({error.strerror or error}): choose another place."
+            ) from None
 
     @abstractmethod
     def differs(self, found: Header) -> str | None:
-        """How the header of a file differs from the wanted one, for a message; None if it can be used.
-
-        Raises:
-            InputError: With a message of its own.
-        """
+        """How the header of a file differs from the wanted one, for a message; None if it can be used."""
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Keep results.
-
-        Raises:
-            InputError: If the file cannot be written.
-        """
+        """Keep results."""
         made = list(rows)
         self.known.update((row.key, row) for row in made)
         try:
             self._append([msgspec.json.encode(row) for row in made])
         except OSError as error:
-            msg = f"cannot write {self._path} ({error.strerror or error}): choose another place for results."
-            raise InputError(msg) from None
+            raise InputError(
+                f"cannot write {self._path} ({error.strerror or error}): choose another place for results."
+            ) from None
 
     def _append(self, lines: list[bytes]) -> None:
         """Append lines with one write, so that an interruption cannot mix them up."""
@@ -126,14 +115,14 @@ class ResultsFile(ABC, Generic[Header, Row]):
             except JSON_FAULTS as error:
                 where = f"{self._path}:{number}"
                 fault = json_fault(error, line)
-                msg = f"{where}: expected {self.rows_are}, found something else ({fault}): remove the line."
-                raise InputError(msg) from None
+                raise InputError(
+                    f"{where}: expected {self.rows_are}, found something else ({fault}): remove the line."
+                ) from None
             self.known[result.key] = result
 
     def _refuse(self, found: str) -> NoReturn:
         name = f"a results file of `coppice {self.command}`"
-        msg = f"expected {self._path} to be {name}, but {found}: choose another name."
-        raise InputError(msg)
+        raise InputError(f"expected {self._path} to be {name}, but {found}: choose another name.")
 
 
 def _could_be_cut(data: bytes, header: bytes) -> bool:
@@ -182,12 +171,11 @@ class MeasurementsFile(ResultsFile[_ComparisonHeader, SimulatedTime]):
                 f"version {wanted.version}"
             )
         if found.problem_sha256 != wanted.problem_sha256:
-            msg = (
+            raise InputError(
                 f"{self._path} holds results of {found.collective} on {found.topology} "
                 f"(problem {found.problem_sha256[:12]}), not of {wanted.collective} on {wanted.topology} "
                 f"(problem {wanted.problem_sha256[:12]}): give each problem a file of its own."
             )
-            raise InputError(msg)
         return None
 
 

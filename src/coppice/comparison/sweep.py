@@ -33,8 +33,6 @@ from coppice.simulation.model import Model
 from coppice.simulation.models import model_of
 from coppice.text import sizes_of
 
-__all__ = ["compare"]
-
 USUAL_SIZES = "1K:4G"
 
 SMALL = 20_000
@@ -218,8 +216,7 @@ def _sizes(problem: Problem, sizes: Sequence[int]) -> tuple[int, ...]:
         return (0,)
     if not sizes or min(sizes) < 1:
         found = "none" if not sizes else str(min(sizes))
-        msg = f"expected sizes of 1 byte or more, found {found}: give some, such as 1K:4G."
-        raise InputError(msg)
+        raise InputError(f"expected sizes of 1 byte or more, found {found}: give some, such as 1K:4G.")
     return tuple(sorted(set(sizes)))
 
 

@@ -11,18 +11,6 @@ from coppice.comparison.outcome import Comparison, parameters_text
 from coppice.comparison.ranges import percent
 from coppice.text import columns, seconds_text
 
-__all__ = [
-    "algorithm_lines",
-    "aligned",
-    "best_lines",
-    "csv_text",
-    "modelled_lines",
-    "number",
-    "range_lines",
-    "refusal_lines",
-    "synthesis_lines",
-]
-
 COLUMNS = (
     "topology",
     "collective",
@@ -56,7 +44,6 @@ def best_lines(
     """The best algorithm at each size, beside it the optimal planner's.
 
     Args:
-        comparison: What was found.
         achievable: The same at measured link rates, for a further pair of columns.
         room: Characters that a line has room for: columns that are left out for it are named below.
     """

@@ -16,8 +16,7 @@ __all__ = ["design"]
 def __getattr__(name: str) -> Any:
     """The finder, when it is first used."""
     if name != "design":
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from coppice.design.search.finder import design
 
     return design

@@ -23,48 +23,32 @@ from coppice.design.graph import Graph
 from coppice.display import Brief
 from coppice.errors import InputError
 
-__all__ = ["Cabling", "CablingLimits", "cabling_of", "check_limits"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CablingLimits:
-    """What there is to plug cables into.
+    """What there is to plug cables into."""
 
-    Attributes:
-        ports_per_node: Ports that a node has; None does not ask.
-        panel_ports: Positions of a patch panel; None does without panels.
-        max_panels: Panels that there are; None takes as many as it needs.
-    """
-
-    ports_per_node: int | None = None
-    panel_ports: int | None = None
-    max_panels: int | None = None
+    ports_per_node: int | None = None  # Ports that a node has; None does not ask
+    panel_ports: int | None = None  # Positions of a patch panel; None does without panels
+    max_panels: int | None = None  # Panels that there are; None takes as many as it needs
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value is not None and value < 1:
-                msg = f"expected {name} of 1 or more, found {value}."
-                raise InputError(msg)
+                raise InputError(f"expected {name} of 1 or more, found {value}.")
         if self.max_panels is not None and self.panel_ports is None:
-            msg = (
+            raise InputError(
                 f"expected the size of the {self.max_panels} panels as well, found none: give `panel_ports`."
             )
-            raise InputError(msg)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Cabling(Brief):
-    """Cables or fibres, a row each.
+    """Cables or fibres, a row each."""
 
-    Attributes:
-        graph: The network.
-        limits: What was asked of it.
-        ends: Node and port at both ends: (from node, from port, to node, to port) by row.
-    """
-
-    graph: Graph
-    limits: CablingLimits
-    ends: NDArray[np.int64]
+    graph: Graph  # The network
+    limits: CablingLimits  # What was asked of it
+    ends: NDArray[np.int64]  # Node and port at both ends: (from node, from port, to node, to port) by row
 
     @property
     def kind(self) -> str:
@@ -123,11 +107,7 @@ def cabling_of(graph: Graph, limits: CablingLimits | None = None) -> Cabling:
     """The cabling list of a graph.
 
     Args:
-        graph: The network.
         limits: What there is to plug into.
-
-    Raises:
-        InputError: If a limit does not hold, with the inequality.
 
     Examples:
         >>> from coppice.design.recipes.parser import parse
@@ -160,24 +140,21 @@ def cabling_of(graph: Graph, limits: CablingLimits | None = None) -> Cabling:
 def check_limits(ranks: int, degree: int, limits: CablingLimits) -> None:
     """Refuse a network that cannot be plugged in.
 
-    Raises:
-        InputError: With the inequality that does not hold.
-
     Examples:
         >>> check_limits(1024, 4, CablingLimits(ports_per_node=4, panel_ports=512, max_panels=8))
     """
     if limits.ports_per_node is not None and degree > limits.ports_per_node:
-        msg = f"expected degree <= ports per node, found {degree} > {limits.ports_per_node}: choose a smaller degree."
-        raise InputError(msg)
+        raise InputError(
+            f"expected degree <= ports per node, found {degree} > {limits.ports_per_node}: choose a smaller degree."
+        )
     if limits.panel_ports is None or limits.max_panels is None:
         return
     needed = -(-ranks * degree // limits.panel_ports)
     if needed > limits.max_panels:
-        msg = (
+        raise InputError(
             f"expected ceil(ranks x degree / panel ports) <= panels, found ceil({ranks} x {degree} / "
             f"{limits.panel_ports}) = {needed} > {limits.max_panels}: get more panels, or larger ones."
         )
-        raise InputError(msg)
 
 
 def _place_within(group: NDArray[np.int64]) -> NDArray[np.int64]:

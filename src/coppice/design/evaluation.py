@@ -30,8 +30,6 @@ from coppice.simulation.simulated import model_record
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 
-__all__ = ["COLLECTIVES", "Evaluation", "evaluate", "planner_name"]
-
 COLLECTIVES = (
     Collective.ALL_GATHER,
     Collective.REDUCE_SCATTER,
@@ -42,30 +40,22 @@ COLLECTIVES = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluation:
-    """What a graph and its schedule reach.
+    """What a graph and its schedule reach."""
 
-    Attributes:
-        graph: The network.
-        designed: The schedule by steps and its loads; None for all-to-all, which is routed by a flow.
-        plan: The schedule as a plan, with the bound beside it.
-        report: What the verifier says.
-        times_us: Simulated time by size in bytes.
-        forest_times_us: The same for the trees of the forest planner; empty where they were not asked for.
-    """
-
-    graph: Graph
+    graph: Graph  # The network
+    # The schedule by steps and its loads; None for all-to-all, which is routed by a flow
     designed: Designed | None
-    plan: Plan
-    report: Report
-    times_us: dict[int, float]
+    plan: Plan  # The schedule as a plan, with the bound beside it
+    report: Report  # What the verifier says
+    times_us: dict[int, float]  # Simulated time by size in bytes
+    # The same for the trees of the forest planner; empty where they were not asked for
     forest_times_us: dict[int, float]
 
     @property
     def bound(self) -> Bound:
         """What no schedule on this graph beats."""
         if self.plan.bound is None:
-            msg = "an evaluation has a bound, found none: make it with `evaluate`."
-            raise InputError(msg)
+            raise InputError("an evaluation has a bound, found none: make it with `evaluate`.")
         return self.plan.bound
 
     @property
@@ -106,30 +96,18 @@ class Evaluation:
 
 def evaluate(
     graph: Graph,
-    topology: Topology,
+    topology: Topology,  # What `graph.to_topology(..)` returned
+    # All-gather, reduce-scatter, all-reduce (breadth-first broadcast) or all-to-all (concurrent flow)
     collective: Collective | str = Collective.ALL_GATHER,
     *,
+    # What the graph was built from: the schedule of its expansions is taken where it is faster
     recipe: Recipe | None = None,
-    pieces: int | None = None,
-    sizes: Sequence[int] = (),
-    with_forest: bool = False,
+    pieces: int | None = None,  # Pieces of every shard; None takes as many as the least loads need
+    sizes: Sequence[int] = (),  # Message sizes M in bytes to simulate
+    with_forest: bool = False,  # Plan trees on the same graph as well, and simulate them
     on_stage: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Schedule a collective on a graph, verify and simulate it, and find what it is measured by.
-
-    Args:
-        graph: Any strongly connected graph.
-        topology: What ``graph.to_topology(..)`` returned.
-        collective: All-gather, reduce-scatter, all-reduce (breadth-first broadcast) or all-to-all (concurrent flow).
-        recipe: What the graph was built from: the schedule of its expansions is taken where it is faster.
-        pieces: Pieces of every shard; None takes as many as the least loads need.
-        sizes: Message sizes M in bytes to simulate.
-        with_forest: Plan trees on the same graph as well, and simulate them.
-        on_stage: Told in words what begins.
-
-    Raises:
-        UnreachableError: If some node cannot reach another one.
-        InputError: For another collective, or too many transfers.
 
     Examples:
         >>> from coppice.design.recipes.parser import parse
@@ -140,8 +118,9 @@ def evaluate(
     """
     collective = Collective.named(collective)
     if collective not in COLLECTIVES:
-        msg = f"expected one of {', '.join(COLLECTIVES)} for a direct-connect graph, found {collective}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected one of {', '.join(COLLECTIVES)} for a direct-connect graph, found {collective}."
+        )
     tell = on_stage or (lambda _: None)
     problem = Problem(topology=topology, collective=collective)
     designed: Designed | None = None

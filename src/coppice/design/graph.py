@@ -26,40 +26,20 @@ from coppice.errors import InputError, UnreachableError
 from coppice.rows import sorted_rows
 from coppice.topology.model import Node, NodeKind, Topology, assign_ranks
 
-__all__ = [
-    "MAX_LINKS",
-    "MAX_NODES",
-    "Graph",
-    "cayley_graph",
-    "digits",
-    "graph_of",
-    "translated",
-    "with_inverses",
-]
-
-
 MAX_NODES = 2**16
 MAX_LINKS = 2**22
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Graph(Brief):
-    """Links in compressed rows; build one with :meth:`of`.
+    """Links in compressed rows; build one with :meth:`of`."""
 
-    Attributes:
-        name: What it is, such as the recipe that builds it.
-        degree: Ports of each node in each direction, self-loops counted.
-        start: Links that leave node v are rows ``start[v] .. start[v + 1] - 1`` (int64).
-        dst: Node that each row enters (int32), ascending within a node.
-        count: Parallel links of each row (int64, positive).
-        orders: Cyclic factors of the group of automorphisms that is known; empty where none is.
-    """
-
-    name: str
-    degree: int
-    start: NDArray[np.int64]
-    dst: NDArray[np.int32]
-    count: NDArray[np.int64]
+    name: str  # What it is, such as the recipe that builds it
+    degree: int  # Ports of each node in each direction, self-loops counted
+    start: NDArray[np.int64]  # Links that leave node v are rows `start[v] .. start[v + 1] - 1` (int64).
+    dst: NDArray[np.int32]  # Node that each row enters (int32), ascending within a node
+    count: NDArray[np.int64]  # Parallel links of each row (int64, positive)
+    # Cyclic factors of the group of automorphisms that is known; empty where none is
     orders: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -70,25 +50,16 @@ class Graph(Brief):
     def of(
         cls,
         name: str,
-        num_nodes: int,
+        num_nodes: int,  # Nodes are 0 .. num_nodes - 1.
         src: Iterable[int] | NDArray[np.integer],
         dst: Iterable[int] | NDArray[np.integer],
         *,
+        # Ports of a node; None takes the largest number of links that leave or enter one
         degree: int | None = None,
+        # Group of automorphisms, as the head of this file describes. Not checked here.
         orders: tuple[int, ...] = (),
     ) -> Graph:
         """Build a graph from directed links, one by one.
-
-        Args:
-            name: What it is.
-            num_nodes: Nodes are 0 .. num_nodes - 1.
-            src: Node that each link leaves.
-            dst: Node that it enters.
-            degree: Ports of a node; None takes the largest number of links that leave or enter one.
-            orders: Group of automorphisms, as the head of this file describes. Not checked here.
-
-        Raises:
-            InputError: If the size is out of range, a link leaves the graph, or a node has more links than ports.
 
         Examples:
             >>> ring = Graph.of("ring", 3, [0, 1, 2], [1, 2, 0], orders=(3,))
@@ -100,20 +71,19 @@ class Graph(Brief):
         )
         tails, heads = tails.astype(np.int64), heads.astype(np.int64)
         if not 1 <= num_nodes <= MAX_NODES or len(tails) > MAX_LINKS:
-            msg = (
+            raise InputError(
                 f"expected 1 .. {MAX_NODES:,} nodes and at most {MAX_LINKS:,} links, "
                 f"found {num_nodes:,} and {len(tails):,}: choose a smaller graph."
             )
-            raise InputError(msg)
         if len(tails) != len(heads) or (len(tails) and not _within(tails, heads, num_nodes)):
-            msg = f"expected links between nodes 0 .. {num_nodes - 1}, found others: mend the ends."
-            raise InputError(msg)
+            raise InputError(
+                f"expected links between nodes 0 .. {num_nodes - 1}, found others: mend the ends."
+            )
         ports = max(int(np.bincount(ends, minlength=num_nodes).max(initial=0)) for ends in (tails, heads))
         if degree is not None and ports > degree:
-            msg = (
+            raise InputError(
                 f"expected at most {degree} links per node and direction, found {ports}: give it more ports."
             )
-            raise InputError(msg)
         key, count = np.unique(tails * num_nodes + heads, return_counts=True)
         return cls(
             name=name,
@@ -173,21 +143,12 @@ class Graph(Brief):
         return np.repeat(self.src, self.count), np.repeat(self.dst, self.count)
 
     def to_topology(self, *, gb_per_s: Fraction | int = 1, latency_us: float = 0.0) -> Topology:
-        """The network as a topology of GPUs; self-loops are left out, parallel links merged.
-
-        Args:
-            gb_per_s: Rate of one link.
-            latency_us: Latency of every link.
-
-        Raises:
-            InputError: If the rate is not positive.
-        """
+        """The network as a topology of GPUs; self-loops are left out, parallel links merged."""
         rate = Fraction(gb_per_s)
         if rate <= 0 or not 0 <= latency_us < float("inf"):
-            msg = (
+            raise InputError(
                 f"expected a rate above 0 GB/s and a latency of 0 us or more, found {rate} and {latency_us}."
             )
-            raise InputError(msg)
         keep = self.src != self.dst
         common = np.gcd.reduce(self.count[keep]) if keep.any() else 1
         unit = rate * int(common)  # so that capacities and denominator have no common divisor
@@ -210,11 +171,7 @@ class Graph(Brief):
         )
 
     def check_connected(self) -> None:
-        """Refuse a graph in which some node cannot reach another one.
-
-        Raises:
-            UnreachableError: With two such nodes.
-        """
+        """Refuse a graph in which some node cannot reach another one."""
         for graph, words in (
             (self, "node 0 cannot reach node {}"),
             (self.transposed(), "node {} cannot reach node 0"),
@@ -229,8 +186,9 @@ class Graph(Brief):
                 seen[edge] = True
             if not seen.all():
                 found = words.format(int(np.argmin(seen)))
-                msg = f"every node must reach every other in {self.name}, found that {found}: add links."
-                raise UnreachableError(msg)
+                raise UnreachableError(
+                    f"every node must reach every other in {self.name}, found that {found}: add links."
+                )
 
     def _keys(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.int64]:
         return src.astype(np.int64) * self.num_nodes + dst
@@ -251,9 +209,6 @@ def graph_of(topology: Topology) -> tuple[Graph, int]:
         The graph, whose degree is the largest rate at which a node sends, and the least rate, in the same unit: the
         greatest common divisor of all rates.
 
-    Raises:
-        InputError: If the topology has switches, NICs or GPUs without a rank, or is too large.
-
     Examples:
         >>> from coppice.topology.presets import preset
         >>> graph, least = graph_of(preset("ring", gpus=4, gb_per_s=25))
@@ -263,12 +218,14 @@ def graph_of(topology: Topology) -> tuple[Graph, int]:
     others = np.flatnonzero(topology.rank < 0)
     if len(others):
         found = f"{len(others)} nodes that are none, such as {topology.node_ids[int(others[0])]!r}"
-        msg = f"expected a direct-connect topology of ranks only, found {found}: use `coppice plan` for it."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a direct-connect topology of ranks only, found {found}: use `coppice plan` for it."
+        )
     ranks = topology.num_ranks
     if not 1 <= ranks <= MAX_NODES or topology.num_links > MAX_LINKS:
-        msg = f"expected 1 .. {MAX_NODES:,} ranks and at most {MAX_LINKS:,} links, found {ranks:,} ranks."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 1 .. {MAX_NODES:,} ranks and at most {MAX_LINKS:,} links, found {ranks:,} ranks."
+        )
     src, dst = topology.rank[topology.src], topology.rank[topology.dst]
     order = sorted_rows(src.astype(np.int64), dst.astype(np.int64))
     unit = max(1, int(np.gcd.reduce(topology.capacity))) if topology.num_links else 1
@@ -289,7 +246,6 @@ def cayley_graph(name: str, orders: Sequence[int], jumps: Iterable[Sequence[int]
     """The Cayley graph of ``Z_n1 x Z_n2 x ...`` with the given jumps, repeated ones as parallel links.
 
     Args:
-        name: Name of the graph.
         orders: n1, n2, ...
         jumps: One digit for each factor, taken modulo its order.
 

@@ -29,7 +29,7 @@ from coppice.doctor.nccl import (
     TunerTable,
 )
 from coppice.doctor.open_mpi import RULES as OMPI_RULES
-from coppice.doctor.open_mpi import OmpiRulesFile
+from coppice.doctor.open_mpi_file import OmpiRulesFile
 from coppice.doctor.put_signal import RULES as PUT_SIGNAL_RULES
 from coppice.doctor.put_signal import TARGET as NCCL
 from coppice.doctor.put_signal import diagnose_put_signal
@@ -40,8 +40,6 @@ from coppice.export.mscclpp.document import is_mscclpp
 from coppice.export.put_signal.document import is_put_signal
 from coppice.files import file_name, read_bytes
 from coppice.text import parse_sizes, suggestion
-
-__all__ = ["TARGETS", "TUNING_TARGETS", "diagnose", "rules_for"]
 
 _TUNING: Mapping[str, tuple[type[TuningFile], Rulebook[Any]]] = {
     "nccl-tuner": (TunerTable, TUNER_RULES),
@@ -106,20 +104,20 @@ def diagnose(
         _check_target(target)
     wanted = _sizes(sizes)
     if ranks is not None and ranks < 1:
-        msg = f"expected `ranks` as a number of 1 or more, found {ranks!r}."
-        raise InputError(msg)
+        raise InputError(f"expected `ranks` as a number of 1 or more, found {ranks!r}.")
     data, name = _content(source, file)
     target = target or _told(data, name)
     told = (*TUNING_TARGETS, NCCL)
     if target in told and ranks is not None:
-        msg = f"`ranks` is for MSCCL XML and MSCCL++: tell the doctor of {target} files by `options` (shapes=2x16)."
-        raise InputError(msg)
+        raise InputError(
+            f"`ranks` is for MSCCL XML and MSCCL++: tell the doctor of {target} files by `options` (shapes=2x16)."
+        )
     if wanted and target in told and target not in _BY_SIZE:
-        msg = f"`sizes` is for files that choose by size ({', '.join(_BY_SIZE)}), and {target} does not: leave it out."
-        raise InputError(msg)
+        raise InputError(
+            f"`sizes` is for files that choose by size ({', '.join(_BY_SIZE)}), and {target} does not: leave it out."
+        )
     if target not in told and options:
-        msg = "`options` is for tuning files and nccl: give `ranks` and `sizes` for MSCCL XML."
-        raise InputError(msg)
+        raise InputError("`options` is for tuning files and nccl: give `ranks` and `sizes` for MSCCL XML.")
     given = options if isinstance(options, Given) else Given.parse(options or {})
     if target == MSCCLPP:
         beside = not _is_content(source) and os.fspath(source) == name
@@ -131,8 +129,9 @@ def diagnose(
     kind, rules = _TUNING[target]
     subject = kind(data=data, file=name, given=given)
     if wanted and not given.known_shapes:
-        msg = f"`sizes` tells what holds for communicators of the job: name them by `options` (shapes=2x16, {target})."
-        raise InputError(msg)
+        raise InputError(
+            f"`sizes` tells what holds for communicators of the job: name them by `options` (shapes=2x16, {target})."
+        )
     coverage = subject.coverage(wanted) if wanted else ()
     return run(subject, rules, target=target, heading=f"as {subject.kind(target)}", coverage=coverage)
 
@@ -158,8 +157,7 @@ def rules_for(target: str) -> tuple[DoctorRule[Any], ...]:
 
 def _check_target(target: str) -> None:
     if target not in TARGETS:
-        msg = f"the doctor has no target {target[:40]!r}: {suggestion(target, TARGETS)}"
-        raise InputError(msg)
+        raise InputError(f"the doctor has no target {target[:40]!r}: {suggestion(target, TARGETS)}")
 
 
 def _sizes(sizes: str | Iterable[Any]) -> tuple[int, ...]:
@@ -167,8 +165,9 @@ def _sizes(sizes: str | Iterable[Any]) -> tuple[int, ...]:
         return parse_sizes(sizes, option="`sizes`")
     found = tuple(sizes)
     if not all(isinstance(size, int) and size >= 0 for size in found):
-        msg = f"expected sizes of 0 bytes or more, found {str(sizes)[:60]}: give a list of integers, or text."
-        raise InputError(msg)
+        raise InputError(
+            f"expected sizes of 0 bytes or more, found {str(sizes)[:60]}: give a list of integers, or text."
+        )
     return found
 
 
@@ -188,11 +187,7 @@ def _is_content(source: str | bytes | os.PathLike[str]) -> bool:
 
 
 def _told(data: bytes, file: str) -> str:
-    """The target that the content tells.
-
-    Raises:
-        InputError: If it leaves that open.
-    """
+    """The target that the content tells."""
     if is_put_signal(data):
         return NCCL
     if is_mscclpp(data):
@@ -202,5 +197,4 @@ def _told(data: bytes, file: str) -> str:
     if len(found) == 1:
         return found[0]
     known = MSCCL_TARGETS if "<algo" in text else TARGETS
-    msg = f"{file} does not tell who is to read it: give `target`, one of {', '.join(known)}."
-    raise InputError(msg)
+    raise InputError(f"{file} does not tell who is to read it: give `target`, one of {', '.join(known)}.")

@@ -17,25 +17,6 @@ from coppice.display import Brief
 from coppice.errors import CheckError
 from coppice.text import short_size
 
-__all__ = [
-    "ERROR",
-    "NOTE",
-    "WARNING",
-    "Complaint",
-    "Coverage",
-    "Diagnosis",
-    "DoctorRule",
-    "Finding",
-    "Need",
-    "Path",
-    "Place",
-    "Rulebook",
-    "Severity",
-    "Subject",
-    "UndecidedRule",
-    "run",
-]
-
 _MOST_OF_A_RULE = 20
 
 
@@ -66,13 +47,9 @@ Complaint = tuple[Place, str, str] | tuple[Severity, Place, str, str]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Subject:
-    """A file as rules see it; every kind of file has a class of its own.
+    """A file as rules see it; every kind of file has a class of its own."""
 
-    Attributes:
-        file: Name for messages.
-    """
-
-    file: str
+    file: str  # Name for messages
 
     def locate(self, place: Place) -> tuple[int, str]:
         """Line of a place, and its path as text where it has one."""
@@ -88,14 +65,10 @@ class Subject:
 
 
 class Coverage(NamedTuple):
-    """What a file says about one kind of call.
+    """What a file says about one kind of call."""
 
-    Attributes:
-        call: The call, in words.
-        choices: For each size in bytes what holds, in words, and the line of the file, 0 where there is none.
-    """
-
-    call: str
+    call: str  # The call, in words
+    # For each size in bytes what holds, in words, and the line of the file, 0 where there is none
     choices: tuple[tuple[int, str, int], ...]
 
 
@@ -103,38 +76,23 @@ S = TypeVar("S", bound=Subject)
 
 
 class Need(NamedTuple):
-    """What a rule cannot be decided without.
+    """What a rule cannot be decided without."""
 
-    Attributes:
-        what: What to give, in words.
-        met: Whether it is given.
-    """
-
-    what: str
-    met: Callable[[Any], bool]
+    what: str  # What to give, in words
+    met: Callable[[Any], bool]  # Whether it is given
 
 
 @dataclass(frozen=True)
 class DoctorRule(Generic[S]):
-    """A rule of those who read a file.
+    """A rule of those who read a file."""
 
-    Attributes:
-        id: Short id, such as ``X03``.
-        severity: Of its findings, unless a complaint brings its own.
-        title: The rule in a few words.
-        why: What happens where it is broken.
-        check: Yields the complaints about a file.
-        needs: What it cannot be decided without, None for nothing.
-        of_sizes: Its errors concern some of the sizes that are asked for, and not the others.
-    """
-
-    id: str
-    severity: Severity
-    title: str
-    why: str
-    check: Callable[[S], Iterator[Complaint]]
-    needs: Need | None = None
-    of_sizes: bool = False
+    id: str  # Short id, such as `X03`
+    severity: Severity  # Of its findings, unless a complaint brings its own
+    title: str  # The rule in a few words
+    why: str  # What happens where it is broken
+    check: Callable[[S], Iterator[Complaint]]  # Yields the complaints about a file
+    needs: Need | None = None  # What it cannot be decided without, None for nothing
+    of_sizes: bool = False  # Its errors concern some of the sizes that are asked for, and not the others
 
 
 class Rulebook(Generic[S]):
@@ -156,16 +114,11 @@ class Rulebook(Generic[S]):
         needs: Need | None = None,
         of_sizes: bool = False,
     ) -> Callable[[Callable[[S], Iterator[Complaint]]], Callable[[S], Iterator[Complaint]]]:
-        """Declare the function below as a rule; arguments are those of :class:`DoctorRule`.
-
-        Raises:
-            ValueError: If there is a rule of that id.
-        """
+        """Declare the function below as a rule; arguments are those of :class:`DoctorRule`."""
 
         def declare(check: Callable[[S], Iterator[Complaint]]) -> Callable[[S], Iterator[Complaint]]:
             if rule_id in self._rules:
-                msg = f"there are two rules {rule_id}"
-                raise ValueError(msg)
+                raise ValueError(f"there are two rules {rule_id}")
             self._rules[rule_id] = DoctorRule(rule_id, severity, title, why, check, needs, of_sizes)
             return check
 
@@ -174,25 +127,15 @@ class Rulebook(Generic[S]):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Finding(Brief):
-    """One complaint.
+    """One complaint."""
 
-    Attributes:
-        rule: Id of the rule.
-        severity: How bad it is.
-        line: Line of the file, 0 where it concerns all of it.
-        path: JSON path of the place, empty in files of other kinds.
-        text: What is wrong.
-        fix: What to do.
-        why: What happens where the rule is broken.
-    """
-
-    rule: str
-    severity: Severity
-    line: int
-    path: str
-    text: str
-    fix: str
-    why: str
+    rule: str  # Id of the rule
+    severity: Severity  # How bad it is
+    line: int  # Line of the file, 0 where it concerns all of it
+    path: str  # JSON path of the place, empty in files of other kinds
+    text: str  # What is wrong
+    fix: str  # What to do
+    why: str  # What happens where the rule is broken
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
@@ -211,44 +154,28 @@ class Finding(Brief):
 
 
 class UndecidedRule(NamedTuple):
-    """A rule that could not be decided.
+    """A rule that could not be decided."""
 
-    Attributes:
-        rule: Its id.
-        title: The rule in a few words.
-        lacks: What to give.
-    """
-
-    rule: str
-    title: str
-    lacks: str
+    rule: str  # Its id
+    title: str  # The rule in a few words
+    lacks: str  # What to give
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Diagnosis:
-    """What the doctor found.
+    """What the doctor found."""
 
-    Attributes:
-        file: The file.
-        target: What was to read it, or what kind of file it was taken for.
-        heading: The same in words: ``for RCCL``, ``as nccl-tuner``.
-        runtime: The runtime that would load it, in words; empty for tuning files.
-        findings: All findings, errors first, then by line.
-        hidden: Findings left out, by rule, where a rule found very many.
-        sizes: For each size in bytes that was asked for: why the file would not be used, or None; empty for tuning
-            files.
-        undecided: Rules that could not be decided for lack of what they need.
-        coverage: What holds for calls of the job at the sizes that were asked for, of tuning files that choose by size.
-    """
-
-    file: str
-    target: str
-    heading: str
-    runtime: str
-    findings: tuple[Finding, ...]
-    hidden: Mapping[str, int]
+    file: str  # The file
+    target: str  # What was to read it, or what kind of file it was taken for
+    heading: str  # The same in words: `for RCCL`, `as nccl-tuner`
+    runtime: str  # The runtime that would load it, in words; empty for tuning files
+    findings: tuple[Finding, ...]  # All findings, errors first, then by line
+    hidden: Mapping[str, int]  # Findings left out, by rule, where a rule found very many
+    # For each size in bytes that was asked for: why the file would not be used, or None; empty for tuning
+    # files
     sizes: tuple[tuple[int, str | None], ...]
-    undecided: tuple[UndecidedRule, ...]
+    undecided: tuple[UndecidedRule, ...]  # Rules that could not be decided for lack of what they need
+    # What holds for calls of the job at the sizes that were asked for, of tuning files that choose by size
     coverage: tuple[Coverage, ...] = ()
 
     def __repr__(self) -> str:
@@ -282,14 +209,12 @@ class Diagnosis:
             broken = f"{self.runtime} cannot use {place}"
             if not self.runtime:
                 broken = f"{place} breaks rule {first.rule} of {self.target}"
-            msg = f"{broken}: {first.text}; {first.fix}{more}."
-            raise CheckError(msg)
+            raise CheckError(f"{broken}: {first.text}; {first.fix}{more}.")
         unused = [(size, reason) for size, reason in self.sizes if reason is not None]
-        msg = (
+        raise CheckError(
             f"{self.runtime} would not use {self.file} at {len(unused)} of {len(self.sizes)} sizes: "
             f"at {unused[0][0]} bytes {unused[0][1]}."
         )
-        raise CheckError(msg)
 
     def lines(self) -> list[str]:
         """What was found, for people."""
@@ -346,23 +271,14 @@ def run(
     subject: S,
     rules: Rulebook[S],
     *,
-    target: str,
+    target: str,  # As in :class:`Diagnosis`, like all that follow
     heading: str,
     runtime: str = "",
+    # Likewise; no size uses a file with an error that concerns them all
     sizes: tuple[tuple[int, str | None], ...] = (),
     coverage: tuple[Coverage, ...] = (),
 ) -> Diagnosis:
-    """Examine a file by the rules of its kind.
-
-    Args:
-        subject: The file.
-        rules: The rules.
-        target: As in :class:`Diagnosis`, like all that follow.
-        heading: Likewise.
-        runtime: Likewise.
-        sizes: Likewise; no size uses a file with an error that concerns them all.
-        coverage: Likewise.
-    """
+    """Examine a file by the rules of its kind."""
     findings: list[Finding] = []
     hidden: dict[str, int] = {}
     undecided: list[UndecidedRule] = []

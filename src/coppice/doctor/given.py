@@ -21,8 +21,6 @@ from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.sources import resolve_reading
 
-__all__ = ["DUMP", "LOG", "MPI_SHAPES", "OPTIONS", "SHAPES", "Given", "TuningFile"]
-
 OPTIONS: Mapping[str, str] = {
     "dialect": f"of a tuner table: {', '.join(Dialect)}",
     "topology": "preset or file: where the job runs",
@@ -45,39 +43,23 @@ _VERSION = re.compile(r"(rccl-|nccl-)?([0-9]{1,3}(?:\.[0-9]{1,3}){0,2})")
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What is known of the job beside the file.
+    """What is known of the job beside the file."""
 
-    Attributes:
-        dialect: Dialect of a tuner table, None takes the one that the table shows.
-        topology: Where the job runs.
-        log: A log of the job (:func:`coppice.logs.reading.read_log`).
-        dump: Content of the library's own dump: of graphs for a graph file, of the topology for a topology file.
-        shapes: Communicators of the job: (nodes, ranks).
-        channels: Channels of its communicators.
-        version: Version of the library, (2, 27, 7).
-        rccl: The library is RCCL.
-        gpus: GPUs of a host.
-        boxes: Hosts of the job.
-        nics: Names of the NICs in the network plug-in's list.
-        max_connections: CUDA_DEVICE_MAX_CONNECTIONS.
-        environment: Settings of the job.
-        warnings: What the readers of the topology and of the log remark.
-    """
-
-    dialect: Dialect | None = None
-    topology: Topology | None = None
-    log: Log | None = None
+    dialect: Dialect | None = None  # Dialect of a tuner table, None takes the one that the table shows
+    topology: Topology | None = None  # Where the job runs
+    log: Log | None = None  # A log of the job (:func:`coppice.logs.reading.read_log`)
+    # Content of the library's own dump: of graphs for a graph file, of the topology for a topology file
     dump: bytes | None = None
-    shapes: tuple[tuple[int, int], ...] = ()
-    channels: int | None = None
-    version: tuple[int, ...] | None = None
-    rccl: bool = False
-    gpus: int | None = None
-    boxes: int | None = None
-    nics: tuple[str, ...] = ()
-    max_connections: int | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, int], ...] = ()  # Communicators of the job: (nodes, ranks)
+    channels: int | None = None  # Channels of its communicators
+    version: tuple[int, ...] | None = None  # Version of the library, (2, 27, 7)
+    rccl: bool = False  # The library is RCCL
+    gpus: int | None = None  # GPUs of a host
+    boxes: int | None = None  # Hosts of the job
+    nics: tuple[str, ...] = ()  # Names of the NICs in the network plug-in's list
+    max_connections: int | None = None  # CUDA_DEVICE_MAX_CONNECTIONS
+    environment: Mapping[str, str] = field(default_factory=dict)  # Settings of the job
+    warnings: tuple[str, ...] = ()  # What the readers of the topology and of the log remark
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Given:
@@ -95,16 +77,13 @@ class Given:
         """
         for key in options:
             if key not in OPTIONS:
-                msg = f"the doctor has no option {key!r}: {suggestion(key, OPTIONS)}"
-                raise InputError(msg)
+                raise InputError(f"the doctor has no option {key!r}: {suggestion(key, OPTIONS)}")
         dialect = options.get("dialect")
         if dialect is not None and dialect not in list(Dialect):
-            msg = f"expected dialect={'|'.join(Dialect)}, found {dialect!r}."
-            raise InputError(msg)
+            raise InputError(f"expected dialect={'|'.join(Dialect)}, found {dialect!r}.")
         version = _VERSION.fullmatch(options.get("version", ""))
         if "version" in options and version is None:
-            msg = f"expected version such as 2.27.7 or rccl-2.21.5, found {options['version']!r}."
-            raise InputError(msg)
+            raise InputError(f"expected version such as 2.27.7 or rccl-2.21.5, found {options['version']!r}.")
         reading = None
         boxes = _number(options, "boxes")
         if "topology" in options:
@@ -181,15 +160,10 @@ class Given:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TuningFile(Subject):
-    """A tuning file as rules see it.
+    """A tuning file as rules see it."""
 
-    Attributes:
-        data: Bytes of the file.
-        given: What is known of the job.
-    """
-
-    data: bytes
-    given: Given = field(default_factory=Given)
+    data: bytes  # Bytes of the file
+    given: Given = field(default_factory=Given)  # What is known of the job
 
     @property
     def text(self) -> str:
@@ -216,8 +190,7 @@ def _number(values: Mapping[str, str], key: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 8 and int(text)):
-        msg = f"expected {key} as a number of 1 or more, found {text!r}."
-        raise InputError(msg)
+        raise InputError(f"expected {key} as a number of 1 or more, found {text!r}.")
     return int(text)
 
 
@@ -226,8 +199,9 @@ def _shapes(text: str | None) -> tuple[tuple[int, int], ...]:
     for part in [] if text is None else text.split(","):
         match = _SHAPE.fullmatch(part.strip())
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            msg = f"expected shapes as NODESxRANKS such as 4x32 (32 ranks in all), found {part!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected shapes as NODESxRANKS such as 4x32 (32 ranks in all), found {part!r}."
+            )
         found.append((int(match[1]), int(match[2])))
     return tuple(found)
 
@@ -237,7 +211,6 @@ def _settings(text: str | None) -> dict[str, str]:
     for part in [] if text is None else text.split(","):
         name, equals, value = part.strip().partition("=")
         if not name or not equals:
-            msg = f"expected environment as NAME=VALUE,NAME=VALUE, found {part!r}."
-            raise InputError(msg)
+            raise InputError(f"expected environment as NAME=VALUE,NAME=VALUE, found {part!r}.")
         found[name] = value
     return found

@@ -21,8 +21,6 @@ from coppice.doctor.given import MPI_SHAPES, Given, TuningFile
 from coppice.errors import InputError
 from coppice.text import nearest
 
-__all__ = ["RULES", "MpichVariables"]
-
 _PREFIXES = ("MPIR_CVAR_", "MPIR_PARAM_", "MPICH_")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _YES = ("1", "yes", "YES", "true", "TRUE", "on", "ON")
@@ -48,17 +46,11 @@ _ARGUMENTS = {
 
 
 class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Variables of MPICH.
+    """Variables of MPICH."""
 
-    Attributes:
-        version: Whose they are.
-        source: Where they come from.
-        variables: Names without their prefix, with their values where these have names.
-    """
-
-    version: str
-    source: str
-    variables: dict[str, list[str]]
+    version: str  # Whose they are
+    source: str  # Where they come from
+    variables: dict[str, list[str]]  # Names without their prefix, with their values where these have names
 
 
 @cache
@@ -69,21 +61,13 @@ def _known() -> _Known:
 
 @dataclass(frozen=True)
 class _Setting:
-    """A variable of MPICH that a file sets.
+    """A variable of MPICH that a file sets."""
 
-    Attributes:
-        line: Where.
-        name: As written.
-        stem: Without its prefix.
-        value: Its value.
-        plain: Nothing in it is for the shell to put in.
-    """
-
-    line: int
-    name: str
-    stem: str
-    value: str
-    plain: bool
+    line: int  # Where
+    name: str  # As written
+    stem: str  # Without its prefix
+    value: str  # Its value
+    plain: bool  # Nothing in it is for the shell to put in
 
     @property
     def collective(self) -> str | None:
@@ -138,8 +122,7 @@ def _read(text: str, file: str) -> _Environment:
                 plain = not re.search(r"[$`]", match[2])
                 settings.append(_Setting(number, name, stem, match[2], plain))
     if not settings:
-        msg = f"{file} sets no variable of MPICH: give a file with lines MPIR_CVAR_NAME=VALUE."
-        raise InputError(msg)
+        raise InputError(f"{file} sets no variable of MPICH: give a file with lines MPIR_CVAR_NAME=VALUE.")
     return _Environment(tuple(settings), tuple(bad))
 
 

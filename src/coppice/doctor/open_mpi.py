@@ -17,9 +17,6 @@ from coppice.selection import SelectionRequest, tables_of
 from coppice.selection.open_mpi_names import SEGMENTED
 from coppice.selection.rules import decide, parse_rules
 
-__all__ = ["RULES", "OmpiRulesFile"]
-
-
 RULES = Rulebook[OmpiRulesFile]()
 """Rules about rules files of Open MPI."""
 

@@ -25,8 +25,6 @@ from coppice.export.open_mpi.rules_file import (
 from coppice.selection.open_mpi_names import algorithms_of
 from coppice.text import plural
 
-__all__ = ["ONCE_OF_ELEMENT", "WITHOUT_SIZE", "OmpiRulesFile", "RankListInUse"]
-
 WITHOUT_SIZE = ("alltoallv", "barrier")
 SIZE_OF_ELEMENT = ("exscan", "scan")
 ONCE_OF_ELEMENT = ("gather", "scatter")
@@ -34,19 +32,12 @@ ONCE_OF_ELEMENT = ("gather", "scatter")
 
 
 class RankListInUse(NamedTuple):
-    """A list, and the numbers of ranks for which it holds as Open MPI 5 looks it up.
+    """A list, and the numbers of ranks for which it holds as Open MPI 5 looks it up."""
 
-    Attributes:
-        section: Its collective.
-        listed: The list.
-        first: Least number of ranks.
-        last: Largest one, below the first where it holds for none.
-    """
-
-    section: Section
-    listed: RankList
-    first: int
-    last: int
+    section: Section  # Its collective
+    listed: RankList  # The list
+    first: int  # Least number of ranks
+    last: int  # Largest one, below the first where it holds for none
 
 
 class OmpiRulesFile(TuningFile):
@@ -54,11 +45,7 @@ class OmpiRulesFile(TuningFile):
 
     @cached_property
     def content(self) -> RulesFile:
-        """The file, read once for all rules.
-
-        Raises:
-            InputError: If it is no rules file at all.
-        """
+        """The file, read once for all rules."""
         return read_ompi_rules(self.text, file=self.file, version=self.given.version)
 
     @property

@@ -30,8 +30,6 @@ from coppice.rows import begins_run
 from coppice.schedule.verification.report import Findings
 from coppice.text import plural
 
-__all__ = ["RULES", "TARGET", "diagnose_put_signal"]
-
 TARGET = "nccl"
 """Name of stock NCCL as a target."""
 
@@ -42,15 +40,10 @@ _OFF = {"NCCL_RMA_DISABLE": "1", "NCCL_WIN_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PutSignalJob(Subject):
-    """A program and what is known of the job that runs it.
+    """A program and what is known of the job that runs it."""
 
-    Attributes:
-        content: The file.
-        given: What is known of the job.
-    """
-
-    content: PutSignalFile
-    given: Given = field(default_factory=Given)
+    content: PutSignalFile  # The file
+    given: Given = field(default_factory=Given)  # What is known of the job
 
     @property
     def program(self) -> PutSignalProgram:
@@ -351,11 +344,7 @@ def diagnose_put_signal(data: bytes, *, file: str, given: Given) -> Diagnosis:
 
     Args:
         data: The bytes.
-        file: Name for messages.
         given: What is known of the job.
-
-    Raises:
-        InputError: If it is no program of puts and signals.
     """
     version = given.known_version
     words = "" if version is None else f" {'.'.join(map(str, version))}"

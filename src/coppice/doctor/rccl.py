@@ -10,8 +10,6 @@ from coppice.doctor.framework import ERROR, WARNING, Complaint, Rulebook
 from coppice.doctor.given import SHAPES, TuningFile
 from coppice.errors import InputError
 
-__all__ = ["RING_RULES", "TREE_RULES", "RcclVariables"]
-
 _MOST_RINGS = 64
 """Half of the channels that RCCL has: they are doubled."""
 
@@ -37,8 +35,7 @@ class RcclVariables(TuningFile):
             if match is None and alone is None and re.fullmatch(r"[0-9N|() ]+", line.strip()):
                 alone = (number, line.strip())
         if alone is None:
-            msg = f"{self.file} does not set {name}: give a file with the line {name}=..."
-            raise InputError(msg)
+            raise InputError(f"{self.file} does not set {name}: give a file with the line {name}=...")
         return alone
 
 

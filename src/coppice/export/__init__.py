@@ -18,8 +18,7 @@ __all__ = ["FORMATS", "Exported", "export"]
 def __getattr__(name: str) -> Any:
     """A name when it is first used: the reader of one format does not bring all of them."""
     if name not in __all__:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{'exported' if name == 'Exported' else 'registry'}"), name)
 
 

@@ -11,30 +11,21 @@ from coppice.display import Brief
 from coppice.errors import CheckError, InputError
 from coppice.files import write_atomically
 
-__all__ = ["Excess", "Exported", "require_none"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Exported(Brief):
-    """A file for another tool, or a folder of files.
+    """A file for another tool, or a folder of files."""
 
-    Attributes:
-        text: The whole file; lines end with LF. Empty where there is a folder.
-        files: The files of a folder by name, each made in pieces when it is called for; empty where there is one file.
-        notes: Sentences for the user: what was gained or lost, how to use the file, what it cannot say.
-        suffix: Usual end of its name, such as ``.xml``.
-        summary: What a folder holds, in a few words.
-        read_as: What kind of file it is to :mod:`coppice.doctor`, empty where that judges no such files.
-        known: What is known of its readers, as that takes it.
-    """
-
-    text: str = ""
+    text: str = ""  # The whole file; lines end with LF. Empty where there is a folder.
+    # The files of a folder by name, each made in pieces when it is called for; empty where there is one file
     files: Mapping[str, Callable[[], Iterable[bytes]]] = field(default_factory=dict)
+    # Sentences for the user: what was gained or lost, how to use the file, what it cannot say
     notes: tuple[str, ...] = ()
-    suffix: str = ".txt"
-    summary: str = ""
+    suffix: str = ".txt"  # Usual end of its name, such as `.xml`
+    summary: str = ""  # What a folder holds, in a few words
+    # What kind of file it is to :mod:`coppice.doctor`, empty where that judges no such files
     read_as: str = ""
-    known: Mapping[str, str] = field(default_factory=dict)
+    known: Mapping[str, str] = field(default_factory=dict)  # What is known of its readers, as that takes it
 
     def write(self, path: str | os.PathLike[str]) -> list[Path]:
         """Write the file, or the files into a folder that is made if it is not there; each is whole or as it was.
@@ -55,8 +46,9 @@ class Exported(Brief):
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            msg = f"cannot make the directory {target} ({error.strerror or error}): choose another place."
-            raise InputError(msg) from None
+            raise InputError(
+                f"cannot make the directory {target} ({error.strerror or error}): choose another place."
+            ) from None
         for name, pieces in self.files.items():
             write_atomically(target / name, pieces())
         return [target / name for name in self.files]
@@ -64,21 +56,13 @@ class Exported(Brief):
 
 @dataclass(frozen=True, kw_only=True)
 class Excess:
-    """A limit that a program passes.
+    """A limit that a program passes."""
 
-    Attributes:
-        limit: What is limited, in words.
-        found: How much the program needs.
-        allowed: How much there is.
-        where: Where most of it is.
-        advice: What to do; empty where the caller knows better.
-    """
-
-    limit: str
-    found: int
-    allowed: int
-    where: str
-    advice: str = ""
+    limit: str  # What is limited, in words
+    found: int  # How much the program needs
+    allowed: int  # How much there is
+    where: str  # Where most of it is
+    advice: str = ""  # What to do; empty where the caller knows better
 
     @property
     def sentence(self) -> str:
@@ -96,13 +80,8 @@ def require_none(found: Sequence[Excess], reader: str, *, advice: str = "") -> N
 
     Args:
         found: The limits, the most telling first.
-        reader: The runtime that has them.
         advice: What to do, where the first of them does not say it.
-
-    Raises:
-        CheckError: If there is one.
     """
     if found:
         more = f" ({len(found) - 1} further limits are passed as well)" if len(found) > 1 else ""
-        msg = f"the program does not fit {reader}: {found[0].sentence}{more}{advice}"
-        raise CheckError(msg)
+        raise CheckError(f"the program does not fit {reader}: {found[0].sentence}{more}{advice}")

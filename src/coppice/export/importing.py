@@ -31,24 +31,15 @@ from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.load import load
 from coppice.topology.presets import preset
 
-__all__ = ["Imported", "import_plan", "read_program"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Imported(Brief):
-    """What a file became.
+    """What a file became."""
 
-    Attributes:
-        plan: Which rank sends which chunk to whom; thread blocks, channels and slots are left behind.
-        schedule: Its schedule.
-        program: The program in the file.
-        warnings: What the reader assumed or left out, a sentence each.
-    """
-
-    plan: Plan
-    schedule: Schedule
-    program: Program | OneSidedProgram
-    warnings: tuple[str, ...]
+    plan: Plan  # Which rank sends which chunk to whom; thread blocks, channels and slots are left behind
+    schedule: Schedule  # Its schedule
+    program: Program | OneSidedProgram  # The program in the file
+    warnings: tuple[str, ...]  # What the reader assumed or left out, a sentence each
 
 
 def read_program(
@@ -59,15 +50,11 @@ def read_program(
     Args:
         path: MSCCL XML or MSCCL++ JSON; ``-`` is standard input.
         root: Root, where an MSCCL XML file does not tell.
-
-    Raises:
-        InputError: If it cannot be read or understood.
     """
     data, name = read_bytes(path), file_name(path)
     if is_mscclpp(data):
         if root is not None:
-            msg = "`root` is for MSCCL XML: no collective of MSCCL++ has a root, leave it out."
-            raise InputError(msg)
+            raise InputError("`root` is for MSCCL XML: no collective of MSCCL++ has a root, leave it out.")
         plan = one_sided_program_of(parse_json(data, file=name))
         return plan.program, plan.warnings, "mscclpp-json"
     reading = program_of(parse_xml(data, file=name), root=root)

@@ -11,32 +11,20 @@ from coppice.export.exported import Exported
 from coppice.fitting.rank_order.order import RankOrder, rank_order, read_groups
 from coppice.topology.model import Topology
 
-__all__ = ["LAUNCHERS", "export_rank_order", "rank_order_text"]
-
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def export_rank_order(
     topology: Topology,
     *,
-    launcher: str = "json",
+    launcher: str = "json",  # One of :data:`LAUNCHERS`
+    # Axes such as `tp=8,dp=4` (fastest first, `tp=8:16` with a weight) or lists such as `0-3;4-7`
     groups: str | None = None,
-    whole_hosts: bool = True,
+    whole_hosts: bool = True,  # Ranks of a host are consecutive
     names: Sequence[str] | None = None,
-    cores: int = 1,
+    cores: int = 1,  # Cores that a rank of Open MPI is bound to
 ) -> Exported:
     """An order of ranks for a topology and its groups, as the file of a launcher.
-
-    Args:
-        topology: Where the job runs.
-        launcher: One of :data:`LAUNCHERS`.
-        groups: Axes such as ``tp=8,dp=4`` (fastest first, ``tp=8:16`` with a weight) or lists such as ``0-3;4-7``.
-        whole_hosts: Ranks of a host are consecutive.
-        names: Names of the hosts.
-        cores: Cores that a rank of Open MPI is bound to.
-
-    Raises:
-        InputError: If the order cannot be made, or the file cannot hold it.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -57,24 +45,19 @@ def rank_order_text(order: RankOrder, launcher: str, *, cores: int = 1) -> str:
     """The file of a launcher.
 
     Args:
-        order: The order.
         launcher: One of :data:`LAUNCHERS`.
         cores: Cores that a rank of Open MPI is bound to.
-
-    Raises:
-        InputError: If there is no such launcher, or it cannot hold the order or the names.
     """
     if launcher not in LAUNCHERS:
-        msg = f"expected a launcher that is one of {', '.join(LAUNCHERS)}, found {launcher!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a launcher that is one of {', '.join(LAUNCHERS)}, found {launcher!r}.")
     if cores < 1:
-        msg = f"expected 1 core or more for each rank, found {cores}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 core or more for each rank, found {cores}.")
     if launcher != "json":
         for host, _ in order.host_order:
             if not _HOST.fullmatch(host):
-                msg = f"expected names of hosts of letters, digits, dots and dashes, found {host!r}: give the names."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected names of hosts of letters, digits, dots and dashes, found {host!r}: give the names."
+                )
     if launcher == "open-mpi":
         return _open_mpi(order, cores)
     return LAUNCHERS[launcher][0](order)
@@ -125,10 +108,9 @@ def _mpich(order: RankOrder) -> str:
 def _torchrun(order: RankOrder) -> str:
     _require_whole(order, "torchrun")
     if len({count for _, count in order.host_order}) > 1:
-        msg = (
+        raise InputError(
             "torchrun numbers ranks by node only where all nodes have equally many, found different numbers."
         )
-        raise InputError(msg)
     rows = ["node_rank\tnproc_per_node\tfirst_rank\thost"]
     first = 0
     for node, (host, count) in enumerate(order.host_order):
@@ -163,11 +145,10 @@ def _json(order: RankOrder) -> str:
 
 def _require_whole(order: RankOrder, what: str) -> None:
     if not order.whole_hosts:
-        msg = (
+        raise InputError(
             f"{what} keeps the ranks of a host together, and this order does not: leave out `whole_hosts=no`, "
             "or take slurm, open-mpi or json."
         )
-        raise InputError(msg)
 
 
 def _lines(lines: Iterable[str]) -> str:

@@ -29,8 +29,6 @@ from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan
 from coppice.topology.model import Topology
 
-__all__ = ["MOST_CHILDREN", "MOST_TREES", "RcclTrees", "export_rccl_rings", "export_rccl_trees", "rccl_trees"]
-
 MOST_CHILDREN = 3
 MOST_TREES = 63
 MOST_CHARACTERS = 255
@@ -41,17 +39,11 @@ Loads = dict[tuple[int, int], int]
 
 @dataclass(frozen=True, kw_only=True)
 class RcclTrees:
-    """Trees of equal shares.
+    """Trees of equal shares."""
 
-    Attributes:
-        parents: Parent of each rank, tree by tree; -1 for the root.
-        moved: Children that moved to another GPU, in all trees; None where the trees were made anew.
-        inv_rate: Time that the busiest link needs per GB of an all-reduce, exact, 1 / (GB/s).
-    """
-
-    parents: tuple[tuple[int, ...], ...]
-    moved: int | None
-    inv_rate: Fraction
+    parents: tuple[tuple[int, ...], ...]  # Parent of each rank, tree by tree; -1 for the root
+    moved: int | None  # Children that moved to another GPU, in all trees; None where the trees were made anew
+    inv_rate: Fraction  # Time that the busiest link needs per GB of an all-reduce, exact, 1 / (GB/s)
 
     @property
     def text(self) -> str:
@@ -65,9 +57,6 @@ def export_rccl_trees(plan: Plan, *, trees: int | None = None) -> Exported:
     Args:
         plan: A forest for an all-reduce on one box.
         trees: Number of trees; None takes the number up to 63 that loses least.
-
-    Raises:
-        InputError: If RCCL cannot run the plan.
     """
     made = rccl_trees(plan, trees=trees)
     before, after = 1 / plan.inv_rate, 1 / made.inv_rate
@@ -98,14 +87,10 @@ def rccl_trees(plan: Plan, *, trees: int | None = None) -> RcclTrees:
     Args:
         plan: A forest for an all-reduce on one box.
         trees: Number of trees; None takes the number up to 63 that loses least, the smallest of several.
-
-    Raises:
-        InputError: If RCCL cannot run the plan.
     """
     forest = _checked(plan)
     if trees is not None and not 1 <= trees <= MOST_TREES:
-        msg = f"expected 1 .. {MOST_TREES} trees, found {trees}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 .. {MOST_TREES} trees, found {trees}.")
     broadcast = [t for t in range(forest.num_trees) if forest.tree_phase[t] == Phase.BROADCAST]
     weights = [int(forest.tree_weight[t]) for t in broadcast]
     grown = list(_growing(forest, broadcast, weights, MOST_TREES if trees is None else trees))
@@ -147,14 +132,14 @@ def _pairs(topology: Topology) -> dict[tuple[int, int], Fraction]:
 
 def _checked(plan: Plan) -> Forest:
     if plan.forest is None or plan.problem.collective is not Collective.ALL_REDUCE:
-        msg = f"RCCL_TREES is for all-reduce by trees, found {plan.problem.collective}: plan all_reduce with a forest."
-        raise InputError(msg)
+        raise InputError(
+            f"RCCL_TREES is for all-reduce by trees, found {plan.problem.collective}: plan all_reduce with a forest."
+        )
     check_one_box(plan.topology, "RCCL_TREES")
     if plan.forest.branches_at_switches:
-        msg = (
+        raise InputError(
             "trees of RCCL branch at GPUs, found a plan that branches at switches: plan without `in_network`."
         )
-        raise InputError(msg)
     return expanded(plan.forest)
 
 
@@ -205,8 +190,9 @@ def _capped(forest: Forest, tree: int, loads: Loads) -> tuple[tuple[int, ...], i
             if (a, b) in topology.link_index and (b, a) in topology.link_index
         ]
         if not options:
-            msg = f"rank {full} has {children[full]} children and RCCL takes {MOST_CHILDREN}: no other GPU has links."
-            raise InputError(msg)
+            raise InputError(
+                f"rank {full} has {children[full]} children and RCCL takes {MOST_CHILDREN}: no other GPU has links."
+            )
         _, child, new = min(options)
         parent[child] = new
         paths[child] = (int(topology.rank_nodes[new]), int(topology.rank_nodes[child]))
@@ -216,8 +202,9 @@ def _capped(forest: Forest, tree: int, loads: Loads) -> tuple[tuple[int, ...], i
             for link in ((a, b), (b, a)):
                 if link not in topology.link_index:
                     here, there = (topology.node_ids[v] for v in link)
-                    msg = f"RCCL uses a tree both ways, found no link {here} -> {there}: add it to the topology."
-                    raise InputError(msg)
+                    raise InputError(
+                        f"RCCL uses a tree both ways, found no link {here} -> {there}: add it to the topology."
+                    )
                 loads[link] = loads.get(link, 0) + 1
     return tuple(parent), moved
 
@@ -245,8 +232,9 @@ def _text(parent: Sequence[int]) -> str:
 
     text = f"({node(parent.index(-1))})"
     if len(text) > MOST_CHARACTERS:
-        msg = f"RCCL reads {MOST_CHARACTERS} characters of a tree, found {len(text)}: plan fewer GPUs."
-        raise InputError(msg)
+        raise InputError(
+            f"RCCL reads {MOST_CHARACTERS} characters of a tree, found {len(text)}: plan fewer GPUs."
+        )
     return text
 
 
@@ -256,9 +244,6 @@ def export_rccl_rings(plan: Plan, *, rings: int | None = None) -> Exported:
     Args:
         plan: A plan for one box, of any collective that rings perform.
         rings: Number of rings; None takes the number up to 64 that loses least.
-
-    Raises:
-        InputError: If RCCL cannot run rings for the plan.
     """
     made = rccl_rings(plan, rings=rings)
     shards = plan.problem.shards

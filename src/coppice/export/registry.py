@@ -20,7 +20,8 @@ from coppice.export.mscclpp.program import export_mscclpp_json
 from coppice.export.nccl.collnet import export_nccl_collnet
 from coppice.export.nccl.topo_xml import export_nccl_topo_xml
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
-from coppice.export.open_mpi.writer import FORMS, export_ompi_rules
+from coppice.export.open_mpi.versions import FORMS
+from coppice.export.open_mpi.writer import export_ompi_rules
 from coppice.export.put_signal.kernel import export_put_signal_kernel
 from coppice.export.put_signal.program import export_put_signal
 from coppice.export.put_signal.script import export_put_signal_script
@@ -32,8 +33,6 @@ from coppice.schedule.files.plan_file import FORMAT, read_plan
 from coppice.schedule.plan import Plan
 from coppice.text import parse_size, parse_sizes, suggestion
 from coppice.topology.model import Topology
-
-__all__ = ["FORMATS", "ExportFormat", "ExportOption", "OptionKind", "export", "is_plan_file"]
 
 
 class OptionKind(enum.StrEnum):
@@ -53,17 +52,11 @@ class OptionKind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOption:
-    """An option of an export.
+    """An option of an export."""
 
-    Attributes:
-        kind: What it is.
-        help: What it means.
-        choices: Values of a choice.
-    """
-
-    kind: OptionKind
-    help: str
-    choices: tuple[str, ...] = ()
+    kind: OptionKind  # What it is
+    help: str  # What it means
+    choices: tuple[str, ...] = ()  # Values of a choice
 
     def value(self, name: str, given: Any) -> Any:
         """The value that an export is called with.
@@ -71,9 +64,6 @@ class ExportOption:
         Args:
             name: Name of the option, for messages.
             given: What the caller gave: a value of the kind, or its text.
-
-        Raises:
-            InputError: If it is no such value.
 
         Examples:
             >>> ExportOption(kind=OptionKind.SIZES, help="sizes").value("sizes", "1K:4K")
@@ -86,15 +76,15 @@ class ExportOption:
                 return _of_type(str, name, given, "text")
             case OptionKind.CHOICE:
                 if given not in self.choices:
-                    msg = f"expected {name} to be one of {', '.join(self.choices)}, found {given!r}."
-                    raise InputError(msg)
+                    raise InputError(
+                        f"expected {name} to be one of {', '.join(self.choices)}, found {given!r}."
+                    )
                 return str(given)
             case OptionKind.NUMBER:
                 return self._number(name, given)
             case OptionKind.FLAG:
                 if given not in (True, False, "yes", "no"):
-                    msg = f"expected {name} to be yes or no, found {given!r}."
-                    raise InputError(msg)
+                    raise InputError(f"expected {name} to be yes or no, found {given!r}.")
                 return given in (True, "yes")
             case OptionKind.NAMES:
                 parts = given.split(",") if isinstance(given, str) else _items(name, given, "names")
@@ -110,8 +100,7 @@ class ExportOption:
         if isinstance(given, int) and not isinstance(given, bool):
             return given
         if not (isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 10):
-            msg = f"expected {name} to be a whole number ({self.help}), found {given!r}."
-            raise InputError(msg)
+            raise InputError(f"expected {name} to be a whole number ({self.help}), found {given!r}.")
         return int(given)
 
     def _sizes(self, name: str, given: Any) -> Any:
@@ -123,44 +112,32 @@ class ExportOption:
         one = self.kind is OptionKind.SIZE or isinstance(given, int)
         sizes = [given] if one else _items(name, given, "sizes in bytes")
         if not all(isinstance(size, int) and size >= 0 for size in sizes):
-            msg = f"expected {name} in bytes, or as text such as 64K or 1M:1G, found {given!r}."
-            raise InputError(msg)
+            raise InputError(f"expected {name} in bytes, or as text such as 64K or 1M:1G, found {given!r}.")
         return given if self.kind is OptionKind.SIZE else tuple(sorted(set(sizes)))
 
 
 def _of_type(kind: type | tuple[type, ...], name: str, given: Any, words: str) -> Any:
     if not isinstance(given, kind):
-        msg = f"expected {name} to be {words}, found {given!r}."
-        raise InputError(msg)
+        raise InputError(f"expected {name} to be {words}, found {given!r}.")
     return given
 
 
 def _items(name: str, given: Any, words: str) -> list[Any]:
     if not isinstance(given, Iterable):
-        msg = f"expected {name} to be {words}, found {given!r}."
-        raise InputError(msg)
+        raise InputError(f"expected {name} to be {words}, found {given!r}.")
     return list(given)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFormat:
-    """A format.
+    """A format."""
 
-    Attributes:
-        summary: What the file is and who reads it.
-        make: Makes it; takes a plan (or a topology), and options by keyword.
-        options: Options by keyword.
-        takes_plan: It is made of a plan; otherwise of a topology, for which a plan stands as well.
-        read: Reads a file that stands for the plan.
-        tells_stages: ``make`` takes ``on_stage``, since it may take long.
-    """
-
-    summary: str
-    make: Callable[..., Exported]
-    options: Mapping[str, ExportOption]
-    takes_plan: bool = False
-    read: Callable[[str], Plan | Program] = read_plan
-    tells_stages: bool = False
+    summary: str  # What the file is and who reads it
+    make: Callable[..., Exported]  # Makes it; takes a plan (or a topology), and options by keyword
+    options: Mapping[str, ExportOption]  # Options by keyword
+    takes_plan: bool = False  # It is made of a plan; otherwise of a topology, for which a plan stands as well
+    read: Callable[[str], Plan | Program] = read_plan  # Reads a file that stands for the plan
+    tells_stages: bool = False  # `make` takes `on_stage`, since it may take long
 
 
 def _option(kind: OptionKind) -> Callable[..., ExportOption]:
@@ -381,14 +358,12 @@ def export(
         ['host0:1', 'host1:1']
     """
     if format not in FORMATS:
-        msg = f"there is no export {format!r}: {suggestion(format, FORMATS)}"
-        raise InputError(msg)
+        raise InputError(f"there is no export {format!r}: {suggestion(format, FORMATS)}")
     chosen = FORMATS[format]
     values: dict[str, Any] = {}
     for name, given in options.items():
         if name not in chosen.options:
-            msg = f"{format} has no option {name!r}: {suggestion(name, chosen.options)}"
-            raise InputError(msg)
+            raise InputError(f"{format} has no option {name!r}: {suggestion(name, chosen.options)}")
         if given is not None:
             values[name] = chosen.options[name].value(name, given)
     if chosen.tells_stages and on_stage is not None:
@@ -412,11 +387,7 @@ def is_plan_file(path: str) -> bool:
 
 
 def _source(source: Any, name: str, chosen: ExportFormat) -> Plan | Topology | Program:
-    """What the format is made of.
-
-    Raises:
-        InputError: If the source is something else.
-    """
+    """What the format is made of."""
     found = getattr(source, "plan", source)
     if isinstance(found, str | os.PathLike):
         found = chosen.read(os.fspath(found))
@@ -427,5 +398,6 @@ def _source(source: Any, name: str, chosen: ExportFormat) -> Plan | Topology | P
     if isinstance(found, Topology) and not chosen.takes_plan:
         return found
     wanted = "a plan" if chosen.takes_plan else "a topology or a plan"
-    msg = f"{name} is made of {wanted}, found {type(source).__name__}: make one with `coppice plan ... -o plan.json`."
-    raise InputError(msg)
+    raise InputError(
+        f"{name} is made of {wanted}, found {type(source).__name__}: make one with `coppice plan ... -o plan.json`."
+    )

@@ -22,8 +22,6 @@ from coppice.simulation.model import IDEAL, Model
 from coppice.simulation.models import model_of
 from coppice.topology.model import Topology
 
-__all__ = ["COMPARED", "OmpiChoice", "choices_of", "compared"]
-
 COMPARED = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE)
 
 WORTH = 0.03
@@ -32,50 +30,31 @@ WORTH = 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class OmpiChoice:
-    """What Open MPI should run at one size.
+    """What Open MPI should run at one size."""
 
-    Attributes:
-        size_bytes: M.
-        id: Number of the algorithm, 0 leaves the choice to Open MPI.
-        name: Its name, empty for 0.
-        fanout: Number of chains, 0 where it has none.
-        segment_bytes: Size of a segment, 0 for whole messages.
-        time_us: Simulated time.
-        default_us: Simulated time of what Open MPI would pick by itself, None where it was not compared.
-    """
-
-    size_bytes: int
-    id: int = 0
-    name: str = ""
-    fanout: int = 0
-    segment_bytes: int = 0
-    time_us: float = 0.0
+    size_bytes: int  # M
+    id: int = 0  # Number of the algorithm, 0 leaves the choice to Open MPI
+    name: str = ""  # Its name, empty for 0
+    fanout: int = 0  # Number of chains, 0 where it has none
+    segment_bytes: int = 0  # Size of a segment, 0 for whole messages
+    time_us: float = 0.0  # Simulated time
+    # Simulated time of what Open MPI would pick by itself, None where it was not compared
     default_us: float | None = None
 
 
 def compared(
-    topology: Topology,
-    collective: Collective,
-    sizes: Sequence[int],
+    topology: Topology,  # Where it runs, one rank on each GPU
+    collective: Collective,  # A key of :data:`~coppice.selection.open_mpi_names.FUNCTIONS`
+    sizes: Sequence[int],  # Sizes M in bytes
     *,
+    # What messages cost, a model or its name or file; None is `ideal`, a microsecond a message: the default
+    # of GPU libraries has protocols that MPI has not
     model: Model | str | os.PathLike[str] | None = None,
     jobs: int | None = None,
+    # Told the units done, those in all, and what was done last
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> Comparison:
-    """The comparison of Open MPI's algorithms for a collective, ranks as numbered.
-
-    Args:
-        topology: Where it runs, one rank on each GPU.
-        collective: A key of :data:`~coppice.selection.open_mpi_names.FUNCTIONS`.
-        sizes: Sizes M in bytes.
-        model: What messages cost, a model or its name or file; None is ``ideal``, a microsecond a message: the default
-            of GPU libraries has protocols that MPI has not.
-        jobs: Number of processes.
-        on_progress: Told the units done, those in all, and what was done last.
-
-    Raises:
-        InputError: If Open MPI has no rules for the collective, or there is no such model.
-    """
+    """The comparison of Open MPI's algorithms for a collective, ranks as numbered."""
     names = {entry.ours for _, entry in _algorithms(collective)}
     problem = Problem(topology=topology, collective=collective, root=0 if collective.rooted else None)
     return compare(
@@ -97,11 +76,7 @@ def choices_of(comparison: Comparison, version: Sequence[int] | None = None) -> 
     the one that Open MPI picks by itself or saves less than three percent of its time.
 
     Args:
-        comparison: Of one collective.
         version: Version of Open MPI, whose algorithms count; None is the latest.
-
-    Raises:
-        InputError: If Open MPI has no rules for the collective.
     """
     problem = comparison.problem
     collective, topology = problem.collective, problem.topology
@@ -157,8 +132,7 @@ def _choice(
 
 def _algorithms(collective: Collective) -> list[tuple[str, FunctionEntry]]:
     if collective not in FUNCTIONS:
-        msg = f"expected a collective that is one of {', '.join(FUNCTIONS)}, found {collective}."
-        raise InputError(msg)
+        raise InputError(f"expected a collective that is one of {', '.join(FUNCTIONS)}, found {collective}.")
     entries = tables_of("open-mpi").functions[FUNCTIONS[collective]].algorithms
     return [
         (name, entry) for name, entry in entries.items() if entry.id is not None and entry.ours is not None

@@ -19,8 +19,6 @@ from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.put_signal import PutSignalCosts, simulate_put_signal
 
-__all__ = ["FittedPutSignal", "PutSignalWay", "fit_put_signal"]
-
 _PIECES = tuple(
     sorted(each for base in (1, 3, 5) for each in (base << shift for shift in range(9)) if each <= 256)
 )
@@ -53,51 +51,30 @@ class PutSignalWay(NamedTuple):
 
 
 class FittedPutSignal(NamedTuple):
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        program: The fastest program.
-        way: How it was lowered.
-        time_us: Its simulated time.
-    """
-
-    program: PutSignalProgram
-    way: PutSignalWay
-    time_us: float
+    program: PutSignalProgram  # The fastest program
+    way: PutSignalWay  # How it was lowered
+    time_us: float  # Its simulated time
 
 
 def fit_put_signal(
     plan: Schedule | Forest,
-    size_bytes: int,
+    size_bytes: int,  # M in bytes
     *,
-    pieces: int | None = None,
-    lanes: int | None = None,
-    groups: int | None = None,
-    signals: int = 1,
+    pieces: int | None = None,  # Pieces of every chunk; None chooses
+    lanes: int | None = None,  # Communicators; None chooses, up to 64
+    groups: int | None = None,  # Groups of them; None chooses
+    signals: int = 1,  # As of :func:`~coppice.program.put_signal.lower.lower_put_signal`, like the next two
     graphs: bool = True,
+    # Most staging memory, as a part of M, if there is a way to do with that; None for a quarter, or 4 MiB
+    # where that is more
     staging: Fraction | None = None,
     name: str = "coppice",
     costs: PutSignalCosts | None = None,
-    effort: int = _EFFORT,
+    effort: int = _EFFORT,  # Operations of all programs together after which the search ends
 ) -> FittedPutSignal:
     """The fastest program of a plan for a size that the search finds, with what is given as it is.
-
-    Args:
-        plan: The plan's body.
-        size_bytes: M in bytes.
-        pieces: Pieces of every chunk; None chooses.
-        lanes: Communicators; None chooses, up to 64.
-        groups: Groups of them; None chooses.
-        signals: As of :func:`~coppice.program.put_signal.lower.lower_put_signal`, like the next two.
-        graphs: It may be captured.
-        staging: Most staging memory, as a part of M, if there is a way to do with that; None for a quarter, or 4 MiB
-            where that is more.
-        name: Label.
-        costs: What calls cost.
-        effort: Operations of all programs together after which the search ends.
-
-    Raises:
-        InputError: If the plan cannot be lowered.
 
     Examples:
         >>> from coppice.bounds.problem import Problem

@@ -26,28 +26,18 @@ from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.plan import Plan
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["MOST_RINGS", "RcclRings", "check_one_box", "depth_of", "packed_trees", "rccl_rings"]
-
-
 MOST_RINGS = 64
 """Half of the channels that RCCL has, since it doubles them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RcclRings:
-    """Rings of equal shares.
+    """Rings of equal shares."""
 
-    Attributes:
-        orders: Ranks of each ring, in order.
-        inv_rate: Time that the busiest link needs per GB of a shard, exact, 1 / (GB/s).
-        best_inv_rate: The same for the best mixture of rings, with any shares.
-        detours: Hops between GPUs without a link of their own, for which RCCL finds a path by itself.
-    """
-
-    orders: tuple[tuple[int, ...], ...]
-    inv_rate: Fraction
-    best_inv_rate: Fraction
-    detours: int
+    orders: tuple[tuple[int, ...], ...]  # Ranks of each ring, in order
+    inv_rate: Fraction  # Time that the busiest link needs per GB of a shard, exact, 1 / (GB/s)
+    best_inv_rate: Fraction  # The same for the best mixture of rings, with any shares
+    detours: int  # Hops between GPUs without a link of their own, for which RCCL finds a path by itself
 
     @property
     def text(self) -> str:
@@ -59,20 +49,16 @@ def rccl_rings(plan: Plan, *, rings: int | None = None) -> RcclRings:
     """Rings of equal shares for what a plan performs.
 
     Args:
-        plan: A plan for one box.
         rings: Number of rings; None takes the number up to 64 that loses least, the smallest of several.
-
-    Raises:
-        InputError: If RCCL cannot run rings for the plan, or there is no ring through all GPUs.
     """
     _check(plan)
     if rings is not None and not 1 <= rings <= MOST_RINGS:
-        msg = f"expected 1 .. {MOST_RINGS} rings, found {rings}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 .. {MOST_RINGS} rings, found {rings}.")
     found = best_ring(plan.problem)
     if found is None:
-        msg = f"no ring goes through all GPUs of {plan.topology.name} over its links: export to rccl-trees."
-        raise InputError(msg)
+        raise InputError(
+            f"no ring goes through all GPUs of {plan.topology.name} over its links: export to rccl-trees."
+        )
     made = list(_growing(found, MOST_RINGS if rings is None else rings))
     return made[-1] if rings is not None else min(made, key=lambda each: each.inv_rate)
 
@@ -80,11 +66,11 @@ def rccl_rings(plan: Plan, *, rings: int | None = None) -> RcclRings:
 def _check(plan: Plan) -> None:
     topology, collective = plan.topology, plan.problem.collective
     if not collective.made_of_trees:
-        msg = f"RCCL runs no rings for {collective}: plan all_reduce, all_gather, reduce_scatter, broadcast or reduce."
-        raise InputError(msg)
+        raise InputError(
+            f"RCCL runs no rings for {collective}: plan all_reduce, all_gather, reduce_scatter, broadcast or reduce."
+        )
     if plan.problem.weights is not None:
-        msg = "rings of RCCL are for blocks of equal size, found weights: plan without `weights`."
-        raise InputError(msg)
+        raise InputError("rings of RCCL are for blocks of equal size, found weights: plan without `weights`.")
     check_one_box(topology, "NCCL_RINGS")
 
 
@@ -92,22 +78,18 @@ def check_one_box(topology: Topology, variable: str) -> None:
     """Refuse a topology that is not one box of which all GPUs take part.
 
     Args:
-        topology: The topology.
         variable: Variable of RCCL that is made for it, for messages.
-
-    Raises:
-        InputError: If there are several hosts, or GPUs without a rank.
     """
     hosts = set(topology.host[topology.rank_nodes].tolist())
     if len(hosts) != 1:
-        msg = f"{variable} is for one box, found {len(hosts)} hosts in {topology.name}: plan one box."
-        raise InputError(msg)
+        raise InputError(
+            f"{variable} is for one box, found {len(hosts)} hosts in {topology.name}: plan one box."
+        )
     gpus = int((topology.kind == NodeKind.GPU).sum())
     if gpus != topology.num_ranks:
-        msg = (
+        raise InputError(
             f"{variable} needs all {gpus} GPUs of the box to take part, found {topology.num_ranks}: plan all."
         )
-        raise InputError(msg)
 
 
 def _growing(found: RingPlan, most: int) -> Iterator[RcclRings]:
@@ -168,10 +150,7 @@ def packed_trees(
     """Trees, and the time of the busiest pair per GB that all of them carry together.
 
     Args:
-        ranks: Number of GPUs.
         rates: Rate of each pair (a, b), a < b, in GB/s: the lesser of its two directions.
-        trees: Number of trees.
-        children: Most children of a GPU.
         goal: A time with which the search is content.
 
     Returns:

@@ -33,22 +33,6 @@ from coppice.simulation.simulator import fastest
 from coppice.topology.generation import generation_of
 from coppice.topology.model import Topology
 
-__all__ = [
-    "LADDER",
-    "MODEL_KINDS",
-    "MOST_PIECES",
-    "MOST_RANKS",
-    "PASS_BYTES",
-    "RIVALS",
-    "ModelChoice",
-    "Race",
-    "WinningRange",
-    "block_gb_per_s",
-    "busiest_gb_per_s",
-    "model_name",
-    "winning_range",
-]
-
 ModelChoice = Model | str | os.PathLike[str]
 """A model of time, or its name or file, as :func:`~coppice.simulation.models.model_of` takes it."""
 
@@ -82,19 +66,12 @@ RIVALS: Mapping[Collective, tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Race:
-    """Both sides at one size.
+    """Both sides at one size."""
 
-    Attributes:
-        size_bytes: M.
-        plan_us: Time of the plan.
-        rival_us: Time of the library's fastest.
-        rival: Its algorithm and protocol, such as ``nccl-ring with LL128``.
-    """
-
-    size_bytes: int
-    plan_us: float
-    rival_us: float
-    rival: str
+    size_bytes: int  # M
+    plan_us: float  # Time of the plan
+    rival_us: float  # Time of the library's fastest
+    rival: str  # Its algorithm and protocol, such as `nccl-ring with LL128`
 
     @property
     def gain(self) -> float:
@@ -109,19 +86,13 @@ class Race:
 
 @dataclass(frozen=True, kw_only=True)
 class WinningRange:
-    """Sizes at which the plan is to be used.
+    """Sizes at which the plan is to be used."""
 
-    Attributes:
-        min_bytes: Smallest size of the file: 0 where the plan wins at the smallest that was simulated.
-        max_bytes: Largest size; where it wins at the largest that was simulated, that of the program (None: no limit).
-        races: What was simulated, by size.
-        model: The model of time behind them.
-    """
-
-    min_bytes: int
+    min_bytes: int  # Smallest size of the file: 0 where the plan wins at the smallest that was simulated
+    # Largest size; where it wins at the largest that was simulated, that of the program (None: no limit)
     max_bytes: int | None
-    races: tuple[Race, ...]
-    model: Model = DEFAULT_MODEL
+    races: tuple[Race, ...]  # What was simulated, by size
+    model: Model = DEFAULT_MODEL  # The model of time behind them
 
     @property
     def inside(self) -> tuple[Race, ...]:
@@ -148,9 +119,11 @@ class WinningRange:
 
 def winning_range(
     plan: Plan,
-    program: Program,
+    program: Program,  # Its program; the range holds no size above its `max_bytes`
     *,
     ladder: Sequence[int] = LADDER,
+    # What messages of both sides cost, a model or its name or file
+    # (:func:`~coppice.simulation.models.model_of`)
     model: ModelChoice | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> WinningRange | None:
@@ -159,19 +132,8 @@ def winning_range(
     A file has one range: where the plan wins at small and at large sizes but not quite in between, the range holds
     them all as long as that gains more than either part.
 
-    Args:
-        plan: The plan.
-        program: Its program; the range holds no size above its ``max_bytes``.
-        ladder: Sizes to simulate, ascending.
-        model: What messages of both sides cost, a model or its name or file
-            (:func:`~coppice.simulation.models.model_of`).
-        on_stage: Called with what goes on.
-
     Returns:
         The range; None where the plan wins nowhere.
-
-    Raises:
-        InputError: If the library has nothing to compare with on this topology, or there is no such model.
 
     Examples:
         >>> from coppice.planners.planning import plan
@@ -242,11 +204,7 @@ def _best_run(races: Sequence[Race]) -> list[Race]:
 
 
 def _rivals(problem: Problem) -> list[tuple[str, Schedule | Forest]]:
-    """What the library has.
-
-    Raises:
-        InputError: If the topology takes none of it.
-    """
+    """What the library has."""
     found: list[tuple[str, Schedule | Forest]] = []
     refusals: list[str] = []
     for names in RIVALS[problem.collective]:
@@ -258,8 +216,9 @@ def _rivals(problem: Problem) -> list[tuple[str, Schedule | Forest]]:
                 continue
             break
     if not found:
-        msg = f"expected a ring or tree to compare with, found none that this topology takes: {refusals[0]}"
-        raise InputError(msg)
+        raise InputError(
+            f"expected a ring or tree to compare with, found none that this topology takes: {refusals[0]}"
+        )
     return found
 
 
@@ -301,7 +260,6 @@ def busiest_gb_per_s(program: Program, algbw_gb_per_s: Fraction) -> Fraction:
     """What the thread block that sends most must send, in GB/s, for the program to run at a rate.
 
     Args:
-        program: The program.
         algbw_gb_per_s: M / time that it is to reach.
 
     Examples:

@@ -34,8 +34,6 @@ from coppice.simulation.model import Model
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 
-__all__ = ["FittedModel", "MeasuredTime", "bodies_of", "fit", "predicted_us"]
-
 LIBRARY = "library"
 """Name of an algorithm that a GPU library chose by itself."""
 
@@ -55,35 +53,24 @@ _WHOLE = ("burst_bytes", "cache_bytes")
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTime:
-    """A measured time.
+    """A measured time."""
 
-    Attributes:
-        algorithm: Name of the algorithm, ``forest``, or ``library`` for the choice of a GPU library.
-        size_bytes: M.
-        time_us: What it took.
-        pieces: Pieces of a chunk that ran; in more than one only data bind steps, as with the engines of `coppice run`.
-            None: the fastest number.
-    """
-
-    algorithm: str
-    size_bytes: int
-    time_us: float
+    algorithm: str  # Name of the algorithm, `forest`, or `library` for the choice of a GPU library
+    size_bytes: int  # M
+    time_us: float  # What it took
+    # Pieces of a chunk that ran; in more than one only data bind steps, as with the engines of `coppice run`.
+    # None: the fastest number.
     pieces: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FittedModel:
-    """A model and how well it predicts.
+    """A model and how well it predicts."""
 
-    Attributes:
-        model: The model.
-        errors: ``predicted / measured - 1`` of every measured time, in their order.
-        tried: Models that were tried.
-    """
-
-    model: Model
+    model: Model  # The model
+    # `predicted / measured - 1` of every measured time, in their order
     errors: tuple[float, ...] = field(repr=False)
-    tried: int
+    tried: int  # Models that were tried
 
     @property
     def mean_error(self) -> float:
@@ -103,14 +90,9 @@ def bodies_of(topology: Topology, collective: Collective, algorithms: Sequence[s
     """The schedules behind the names of measured algorithms, several where the fastest of them is what ran.
 
     Args:
-        topology: Where it was measured.
-        collective: What was measured.
         algorithms: Names of the catalogue, ``forest``, or ``library``: the best rings and, where it performs the
             collective, the double binary tree of NCCL.
         root: Root rank of a rooted collective.
-
-    Raises:
-        InputError: If an algorithm does not apply.
     """
     problem = Problem(topology=topology, collective=collective, root=root if collective.rooted else None)
     found: dict[str, Sequence[Schedule | Forest]] = {}
@@ -140,11 +122,10 @@ def _library(problem: Problem) -> list[Schedule | Forest]:
         with suppress(InputError):  # where no route leads along its edges
             found.append(from_catalogue(problem, "nccl-tree").body)
     if not found:
-        msg = (
+        raise InputError(
             f"expected rings or trees for {problem.collective} on {problem.topology.name}, found none without relays: "
             "give the topology with all its links, or name the algorithm that was measured."
         )
-        raise InputError(msg)
     return found
 
 
@@ -155,9 +136,6 @@ def predicted_us(
 
     Args:
         bodies: Schedules by the names of algorithms.
-        algorithm: One of these names.
-        size_bytes: M.
-        model: What messages cost.
         pieces: As :attr:`MeasuredTime.pieces`.
     """
     if pieces is not None and pieces > 1:
@@ -169,11 +147,12 @@ def predicted_us(
 
 
 def fit(
-    times: Sequence[MeasuredTime],
-    bodies: Bodies,
-    start: Model,
+    times: Sequence[MeasuredTime],  # What was measured, with times above 0
+    bodies: Bodies,  # Schedules by the names of algorithms (see :func:`bodies_of`)
+    start: Model,  # Where the search begins; its protocols, workers and other figures stay
     *,
     name: str = "fitted",
+    # Called with the number of models tried and the mean error so far
     on_progress: Callable[[int, float], None] | None = None,
 ) -> FittedModel:
     """The model that predicts measured times best.
@@ -181,16 +160,6 @@ def fit(
     Of a model with protocols the launch, the occupancy of workers and the efficiency of links are fitted; of one
     without also the overhead of messages. Where the model has them, so are the rate at which workers copy, what fits
     into a cache with the rate beyond it, and the burst of links. Occupancy is the same at both ends.
-
-    Args:
-        times: What was measured, with times above 0.
-        bodies: Schedules by the names of algorithms (see :func:`bodies_of`).
-        start: Where the search begins; its protocols, workers and other figures stay.
-        name: Name of the fitted model.
-        on_progress: Called with the number of models tried and the mean error so far.
-
-    Raises:
-        InputError: If there are no times, or one is not above 0.
 
     Examples:
         What was measured with a model is found again:
@@ -209,8 +178,7 @@ def fit(
     """
     if not times or min(row.time_us for row in times) <= 0:
         found = "none" if not times else f"{min(row.time_us for row in times):g} us"
-        msg = f"expected measured times above 0, found {found}: give at least one."
-        raise InputError(msg)
+        raise InputError(f"expected measured times above 0, found {found}: give at least one.")
     search = _FigureSearch(times, bodies, start, on_progress)
     figures = search.patterned(search.descended(_start(start)))
     return FittedModel(

@@ -27,8 +27,6 @@ from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.verify import verify
 
-__all__ = ["ELEMENT_BYTES", "FittedPlan", "Lowering", "fit_trees", "takes"]
-
 ELEMENT_BYTES = 4
 """Bytes of an element by which sizes are judged: float32, as nccl-tests takes by default."""
 
@@ -41,56 +39,35 @@ _MOST_TRIED = 32
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FittedPlan:
-    """A plan that fits, and how it differs from the one that was given.
+    """A plan that fits, and how it differs from the one that was given."""
 
-    Attributes:
-        plan: What the program carries out.
-        program: The program, verified.
-        trees: Trees per root, where the problem was planned again; otherwise None.
-        reason: Why it was planned again: what the given plan passes. Empty where it was not.
-        given_fits: The given plan fits too, although its chunks do not divide all sizes.
-        loss: Share of the optimal rate that the plan does not reach (0: optimal), where its bound is known.
-        left_out: Sizes, of those asked for, at which messages do not take the file.
-    """
-
-    plan: Plan
-    program: Program
-    trees: int | None = None
-    reason: str = ""
-    given_fits: bool = True
+    plan: Plan  # What the program carries out
+    program: Program  # The program, verified
+    trees: int | None = None  # Trees per root, where the problem was planned again; otherwise None
+    reason: str = ""  # Why it was planned again: what the given plan passes. Empty where it was not.
+    given_fits: bool = True  # The given plan fits too, although its chunks do not divide all sizes
+    # Share of the optimal rate that the plan does not reach (0: optimal), where its bound is known
     loss: Fraction | None = None
-    left_out: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()  # Sizes, of those asked for, at which messages do not take the file
 
 
 def fit_trees(
     plan: Plan,
-    lowering: Lowering,
+    lowering: Lowering,  # Makes the program of a plan for the runtime
     *,
+    # The runtime, for the verification; by default it has to be right in all of them
     buffers: Buffers = SMALLEST,
-    instances: int = 1,
-    sizes: Sequence[int] = (),
-    trees: int | None = None,
-    keep: bool = False,
+    instances: int = 1,  # Parts that the program cuts every chunk into
+    sizes: Sequence[int] = (),  # Sizes M in bytes that should take the file
+    trees: int | None = None,  # Plan again with so many trees per root, and with no other number
+    keep: bool = False,  # Take the plan as it is or not at all
 ) -> FittedPlan:
-    """A program of a plan, or of one with fewer trees where the plan does not fit or its chunks divide no size.
-
-    Args:
-        plan: The plan.
-        lowering: Makes the program of a plan for the runtime.
-        buffers: The runtime, for the verification; by default it has to be right in all of them.
-        instances: Parts that the program cuts every chunk into.
-        sizes: Sizes M in bytes that should take the file.
-        trees: Plan again with so many trees per root, and with no other number.
-        keep: Take the plan as it is or not at all.
-
-    Raises:
-        CheckError: If it does not fit; with the limit, by how much, and the nearest number of trees that fits.
-        InputError: If the plan has no trees to choose, or cannot be lowered, or the target does not run the collective.
-    """
+    """A program of a plan, or of one with fewer trees where the plan does not fit or its chunks divide no size."""
     if trees is not None:
         if not _has_trees(plan):
-            msg = f"expected a plan of the forest planner with `trees`, found one by {plan.planner}: leave it out."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a plan of the forest planner with `trees`, found one by {plan.planner}: leave it out."
+            )
         plan = _with_trees(plan, trees)
     try:
         program = _verified(lowering(plan.body), buffers)
@@ -119,7 +96,6 @@ def takes(program: Program, size: int) -> bool:
     Where every rank has a block, elements that do not make whole blocks do not count: no call has them.
 
     Args:
-        program: The program.
         size: M in bytes.
     """
     return _divides(program.num_chunks, program.collective, program.num_ranks, size)
@@ -166,11 +142,7 @@ def _best(
     own: FittedPlan | None = None,
     failure: CheckError | None = None,
 ) -> FittedPlan:
-    """The fastest plan with another number of trees that fits, and that divides the sizes where any number does.
-
-    Raises:
-        CheckError: If none fits: ``failure``, with what one tree per root needs.
-    """
+    """The fastest plan with another number of trees that fits, and that divides the sizes where any number does."""
     numbers = _numbers(plan, instances, sizes)
     tried = sorted((_with_trees(plan, trees) for trees in numbers), key=_by_rate)
     for each in tried:
@@ -188,8 +160,7 @@ def _best(
             )
     if own is not None:
         return own
-    msg = _with_nearest(str(failure), plan, lowering)
-    raise CheckError(msg)
+    raise CheckError(_with_nearest(str(failure), plan, lowering))
 
 
 def _numbers(plan: Plan, instances: int, sizes: Sequence[int]) -> list[int]:

@@ -17,8 +17,6 @@ from coppice.iteration.measured.table import DeviceTable
 from coppice.text import suggestion
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
-__all__ = ["CONSTANTS", "box_of", "cluster_of", "constants_borrowed", "device_in"]
-
 _NAMED = {
     "gb300": "GB300",
     "gb200": "GB200",
@@ -76,16 +74,14 @@ def device_in(name: str) -> str | None:
 def box_of(device: str) -> Cluster:
     """A box of GPUs by their data sheet, without a network.
 
-    Raises:
-        InputError: If the device is not known.
-
     Examples:
         >>> box_of("H100").device.box
         8
     """
     if device not in DEVICES:
-        msg = f"expected a device ({', '.join(DEVICES)}), found {device!r}: {suggestion(device, list(DEVICES))}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a device ({', '.join(DEVICES)}), found {device!r}: {suggestion(device, list(DEVICES))}."
+        )
     sheet = DEVICES[device]
     rate = sheet.link_bytes_per_second * sheet.box
     return Cluster(
@@ -99,12 +95,8 @@ def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> C
     Links of a GPU and of the NICs of a box have the rates of the topology; peaks and constants are the device's.
 
     Args:
-        topology: Boxes that are all alike.
-        device: Name of the GPUs, or what one of them reached when it was measured; None takes it from the name of the
-            topology.
-
-    Raises:
-        InputError: If the device is not known, or boxes differ.
+        device: Name of the GPUs, or what one of them reached when it was measured; None takes it from the name of
+            the topology.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -131,10 +123,9 @@ def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> C
             if not isinstance(device, str)
             else f"{device!r}: {suggestion(device, list(DEVICES))}"
         )
-        msg = (
+        raise InputError(
             f"expected a device ({', '.join(DEVICES)}) to name, found {found}: name one (`device=A100-80G`)."
         )
-        raise InputError(msg)
     return _cluster(topology, DEVICES[name], CALIBRATIONS[CONSTANTS.get(name, name)], table)
 
 
@@ -178,8 +169,9 @@ def _cluster(
     ranks = np.flatnonzero(topology.rank >= 0)
     boxes = np.unique(topology.host[ranks], return_counts=True)
     if len(set(boxes[1].tolist())) > 1:
-        msg = f"expected boxes with as many GPUs each, found {', '.join(map(str, sorted(set(boxes[1].tolist()))))}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected boxes with as many GPUs each, found {', '.join(map(str, sorted(set(boxes[1].tolist()))))}."
+        )
     rates = topology.capacity / topology.denominator * 1e9
     from_host, to_host = topology.host[topology.src], topology.host[topology.dst]
     from_gpu, leaves = topology.rank[topology.src] >= 0, (from_host >= 0) & (from_host != to_host)

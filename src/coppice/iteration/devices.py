@@ -4,31 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["CALIBRATIONS", "DEVICES", "KERNELS", "Calibration", "Device"]
-
 KERNELS = 12
 """Kernels of a pass over a layer of a transformer: products, attention, norms, and what is between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A GPU in its box, by its data sheet.
+    """A GPU in its box, by its data sheet."""
 
-    Attributes:
-        name: Its name.
-        flops: Dense 16-bit operations a second.
-        memory_bytes_per_second: Rate of its memory.
-        memory_bytes: Its size.
-        link_bytes_per_second: What it sends to the other GPUs of its box, in one direction.
-        box: GPUs of a box.
-    """
-
-    name: str
-    flops: float
-    memory_bytes_per_second: float
-    memory_bytes: float
-    link_bytes_per_second: float
-    box: int = 8
+    name: str  # Its name
+    flops: float  # Dense 16-bit operations a second
+    memory_bytes_per_second: float  # Rate of its memory
+    memory_bytes: float  # Its size
+    link_bytes_per_second: float  # What it sends to the other GPUs of its box, in one direction
+    box: int = 8  # GPUs of a box
 
 
 _SHEETS = (
@@ -64,33 +53,21 @@ class Calibration:
     """What data sheets do not say, the same for every job on a kind of GPU.
 
     Ten numbers are fitted to measured iterations; what the host takes to launch kernels is not among them.
-
-    Attributes:
-        matrix_share: Share of the peak that large matrix products reach.
-        half_tokens: Tokens of a micro-batch with which they reach half of that where the weights of a GPU have as many
-            columns; otherwise it is the square root of tokens and columns.
-        attention_share: Share of the peak that scores, softmax and context reach.
-        memory_share: Share of the rate of memory that passes over activations and weights reach.
-        host_seconds: What a pass over a layer takes at least: the host has to launch its kernels.
-        near_seconds: What a sum inside a box takes by itself.
-        near_share: Share of the rate of links in a box.
-        far_seconds: What each hop around a ring takes by itself whose ranks are in several boxes.
-        far_share: Share of the rate of NICs.
-        gradient_share: Share of the rate of NICs that is left to sums of gradients.
-        stall_share: Share of their time by which passes take longer for each 1,000 GPUs, of which one that stalls stops
-            all.
     """
 
-    matrix_share: float = 0.8
+    matrix_share: float = 0.8  # Share of the peak that large matrix products reach
+    # Tokens of a micro-batch with which they reach half of that where the weights of a GPU have as many
+    # columns; otherwise it is the square root of tokens and columns
     half_tokens: float = 1000.0
-    attention_share: float = 0.4
-    memory_share: float = 0.8
-    host_seconds: float = 2e-4
-    near_seconds: float = 7e-5
-    near_share: float = 0.8
-    far_seconds: float = 5e-6
-    far_share: float = 0.8
-    gradient_share: float = 0.5
+    attention_share: float = 0.4  # Share of the peak that scores, softmax and context reach
+    memory_share: float = 0.8  # Share of the rate of memory that passes over activations and weights reach
+    host_seconds: float = 2e-4  # What a pass over a layer takes at least: the host has to launch its kernels
+    near_seconds: float = 7e-5  # What a sum inside a box takes by itself
+    near_share: float = 0.8  # Share of the rate of links in a box
+    far_seconds: float = 5e-6  # What each hop around a ring takes by itself whose ranks are in several boxes
+    far_share: float = 0.8  # Share of the rate of NICs
+    gradient_share: float = 0.5  # Share of the rate of NICs that is left to sums of gradients
+    # Share of their time by which passes take longer for each 1,000 GPUs, of which one that stalls stops all
     stall_share: float = 0.025
 
     @classmethod

@@ -27,19 +27,6 @@ from coppice.iteration.framework import MEGATRON, Framework
 from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
-__all__ = [
-    "OPTIMIZER_BYTES",
-    "Cluster",
-    "Estimate",
-    "LayerWork",
-    "context_seconds",
-    "estimate",
-    "gathering_seconds",
-    "hop_seconds",
-    "products_seconds",
-    "routing_seconds",
-]
-
 _HALF = 2  # bytes of an element of activations, parameters and gradients
 OPTIMIZER_BYTES = 30
 """What Adam reads and writes for a parameter, its 32-bit states and copy included."""
@@ -51,26 +38,19 @@ _PASSES = 8  # passes over the activations of a layer beside its matrix products
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Boxes of GPUs on a network that is no bottleneck by itself.
+    """Boxes of GPUs on a network that is no bottleneck by itself."""
 
-    Attributes:
-        device: The GPUs.
-        nic_bytes_per_second: What the NICs of a box send together, in one direction.
-        calibration: What was measured on such GPUs.
-        precision: How much faster than with 16 bits matrix products are in the precision of the job.
-        table: What such a GPU reached when it was measured, which takes the place of constants of the calibration.
-        shares_nics: A box has fewer NICs than GPUs.
-        apart: What a GPU sends directly to GPUs outside of its group in a box, by ranks and stride of the group.
-        costs: Where the times of collectives come from; None: rings by formula and calibration.
-    """
-
-    device: Device
-    nic_bytes_per_second: float
-    calibration: Calibration
+    device: Device  # The GPUs
+    nic_bytes_per_second: float  # What the NICs of a box send together, in one direction
+    calibration: Calibration  # What was measured on such GPUs
+    # How much faster than with 16 bits matrix products are in the precision of the job
     precision: float = 1.0
+    # What such a GPU reached when it was measured, which takes the place of constants of the calibration
     table: DeviceTable | None = None
-    shares_nics: bool = False
+    shares_nics: bool = False  # A box has fewer NICs than GPUs
+    # What a GPU sends directly to GPUs outside of its group in a box, by ranks and stride of the group
     apart: tuple[tuple[tuple[int, int], float], ...] = ()
+    # Where the times of collectives come from; None: rings by formula and calibration
     costs: CollectiveCosts | None = None
 
     @property
@@ -121,8 +101,6 @@ class Cluster:
 
         Args:
             size_bytes: Bytes of the whole buffer of a rank.
-            ranks: Ranks of a group.
-            stride: Distance of its ranks.
             rounds: 1 or 2.
             share: Share of the rate of NICs; 0: that of all communication but gradients.
         """
@@ -149,7 +127,6 @@ class Cluster:
 
         Args:
             size_bytes: Bytes of the whole buffer of a rank.
-            ranks: Ranks of a group.
             split: By a reduce-scatter and an all-gather, as sequence parallelism does; rings take as long.
         """
         if self.costs is None or not split or ranks == 1:
@@ -165,8 +142,6 @@ class Cluster:
 
         Args:
             size_bytes: Bytes of the whole buffer of a rank.
-            ranks: Ranks of a group.
-            stride: Distance of its ranks.
         """
         if ranks == 1 or not size_bytes:
             return 0.0
@@ -196,30 +171,18 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Where the time of an iteration goes, in seconds on the slowest device.
+    """Where the time of an iteration goes, in seconds on the slowest device."""
 
-    Attributes:
-        compute: Passes of its layers.
-        head: The output layer and the loss, on the last stage.
-        tensor: Sums of activations of tensor parallelism.
-        sends: Activations between stages.
-        bubble: Filling and draining the pipeline.
-        gradients: Sums over replicas that computation does not hide.
-        optimizer: The step.
-        flops: Operations of a forward and backward pass of all GPUs, nothing recomputed.
-        peak: Operations a second of all GPUs, by the data sheet.
-        exchange: Tokens that go to experts, rows of embedding tables, keys and values of context parallelism.
-    """
-
-    compute: float
-    head: float
-    tensor: float
-    sends: float
-    bubble: float
-    gradients: float
-    optimizer: float
-    flops: float
-    peak: float
+    compute: float  # Passes of its layers
+    head: float  # The output layer and the loss, on the last stage
+    tensor: float  # Sums of activations of tensor parallelism
+    sends: float  # Activations between stages
+    bubble: float  # Filling and draining the pipeline
+    gradients: float  # Sums over replicas that computation does not hide
+    optimizer: float  # The step
+    flops: float  # Operations of a forward and backward pass of all GPUs, nothing recomputed
+    peak: float  # Operations a second of all GPUs, by the data sheet
+    # Tokens that go to experts, rows of embedding tables, keys and values of context parallelism
     exchange: float = 0.0
 
     @property
@@ -240,9 +203,7 @@ def estimate(
     """The time of an iteration.
 
     Args:
-        model: The transformer.
         layout: How the job lies on the GPUs.
-        cluster: The GPUs and their network.
         framework: What the layout does not say.
     """
     work = LayerWork.of(model, layout, cluster)
@@ -320,21 +281,13 @@ def hop_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
 
 @dataclass(frozen=True)
 class LayerWork:
-    """What a GPU computes for a micro-batch.
+    """What a GPU computes for a micro-batch."""
 
-    Attributes:
-        tokens: Its tokens.
-        forward: Seconds of the forward pass of a layer.
-        backward: Seconds of its backward pass, with what is computed again.
-        head: Seconds of the output layer and the loss, forward and backward.
-        recompute: Seconds of the backward pass for what is computed again.
-    """
-
-    tokens: float
-    forward: float
-    backward: float
-    head: float
-    recompute: float
+    tokens: float  # Its tokens
+    forward: float  # Seconds of the forward pass of a layer
+    backward: float  # Seconds of its backward pass, with what is computed again
+    head: float  # Seconds of the output layer and the loss, forward and backward
+    recompute: float  # Seconds of the backward pass for what is computed again
 
     @property
     def layer(self) -> float:
@@ -379,12 +332,6 @@ def products_seconds(model: Transformer, tokens: float, tensor: int, cluster: Cl
     """Seconds of the matrix products of a forward pass over a layer on one of the ranks that share it out.
 
     Those of experts that tokens are sent to are not among them.
-
-    Args:
-        model: The transformer.
-        tokens: Rows of the products.
-        tensor: Ranks of a tensor-parallel group.
-        cluster: The GPUs.
     """
     heads = model.query_width + 2 * model.kv_width
     mlp = model.dense_parameters / model.layers - model.attention_parameters

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DEEPSPEED_2021", "MEGATRON", "NANOTRON", "Framework"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """Habits of a framework.
+    """Habits of a framework."""
 
-    Attributes:
-        gradient_bytes: Bytes of an element of the gradients that replicas sum.
-        by_tensor: What ZeRO scatters and gathers goes tensor by tensor instead of in large buckets.
-        balanced: Stages get layers so that the slowest is quickest, the head counted; otherwise as many each.
-        regathers: ZeRO-3 gathers parameters once more for what is computed again, copies what it gathers, and sums
-            whole gradients of which each replica keeps its share; otherwise it gathers twice and scatters sums.
-    """
-
-    gradient_bytes: int = 2
+    gradient_bytes: int = 2  # Bytes of an element of the gradients that replicas sum
+    # What ZeRO scatters and gathers goes tensor by tensor instead of in large buckets
     by_tensor: bool = False
+    # Stages get layers so that the slowest is quickest, the head counted; otherwise as many each
     balanced: bool = False
+    # ZeRO-3 gathers parameters once more for what is computed again, copies what it gathers, and sums whole
+    # gradients of which each replica keeps its share; otherwise it gathers twice and scatters sums
     regathers: bool = False
 
 

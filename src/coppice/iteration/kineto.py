@@ -25,8 +25,6 @@ from coppice.iteration.totals import ELEMENT_BYTES, CollectiveTotal, collective_
 from coppice.iteration.traces.profiler import ProfilerEvent, read_profiler_events
 from coppice.text import plural, shortened
 
-__all__ = ["KinetoCollective", "MeasuredTrace", "ProfiledStep", "Replay", "read_kineto"]
-
 _COMMUNICATION = re.compile(
     r"nccl|rccl|c10d|oneccl|msccl|hccl|hcom_|nvshmem|multimem_|_shot_all_reduce|cross_device_reduce",
     re.IGNORECASE,
@@ -38,14 +36,9 @@ _NEAR_US = 12.0  # an operation that waits for another stream begins so soon aft
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """A replayed trace.
+    """A replayed trace."""
 
-    Attributes:
-        times: When tasks run.
-        seconds: From the first task to the last.
-    """
-
-    times: TaskTimes
+    times: TaskTimes  # When tasks run
 
     @property
     def seconds(self) -> float:
@@ -55,57 +48,36 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class KinetoCollective:
-    """A collective on the device.
+    """A collective on the device."""
 
-    Attributes:
-        begin: When it begins, in microseconds.
-        end: When it ends.
-        collective: The collective.
-        group: Its group.
-        ranks: Ranks of the group; 0: the trace does not say.
-        size_bytes: The larger one of what goes in and comes out; 0: the trace does not say.
-    """
-
-    begin: float
-    end: float
-    collective: str
-    group: str
-    ranks: int
-    size_bytes: int
+    begin: float  # When it begins, in microseconds
+    end: float  # When it ends
+    collective: str  # The collective
+    group: str  # Its group
+    ranks: int  # Ranks of the group; 0: the trace does not say
+    size_bytes: int  # The larger one of what goes in and comes out; 0: the trace does not say
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledStep:
-    """A step that the profiler was told of (``ProfilerStep#N``): a range of the thread of the program.
+    """A step that the profiler was told of (``ProfilerStep#N``): a range of the thread of the program."""
 
-    Attributes:
-        number: Its number.
-        begin: When it begins, in microseconds.
-        end: When it ends.
-    """
-
-    number: int
-    begin: float
-    end: float
+    number: int  # Its number
+    begin: float  # When it begins, in microseconds
+    end: float  # When it ends
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTrace:
-    """What a trace tells about the rank that it is of, in microseconds from its first event.
+    """What a trace tells about the rank that it is of, in microseconds from its first event."""
 
-    Attributes:
-        profiled: The profiled steps.
-        operations: Operations of the device: begin, end, stream, whether they communicate, name, call or -1.
-        calls: Calls of the runtime: begin, end, thread, whether they synchronise, name.
-        messages: Collectives among the operations.
-        notes: What of the file was left out or changed, in words.
-    """
-
-    profiled: Sequence[ProfiledStep]
+    profiled: Sequence[ProfiledStep]  # The profiled steps
+    # Operations of the device: begin, end, stream, whether they communicate, name, call or -1
     operations: Sequence[tuple[float, float, str, bool, str, int]]
+    # Calls of the runtime: begin, end, thread, whether they synchronise, name
     calls: Sequence[tuple[float, float, str, bool, str]]
-    messages: Sequence[KinetoCollective] = ()
-    notes: Sequence[str] = ()
+    messages: Sequence[KinetoCollective] = ()  # Collectives among the operations
+    notes: Sequence[str] = ()  # What of the file was left out or changed, in words
 
     @property
     def steps(self) -> list[float]:
@@ -119,11 +91,7 @@ class MeasuredTrace:
         )
 
     def step(self, number: int) -> MeasuredTrace:
-        """What one step launched: its calls, and the operations of these, which may end after it.
-
-        Raises:
-            InputError: If there is no such step.
-        """
+        """What one step launched: its calls, and the operations of these, which may end after it."""
         chosen = next((each for each in self.profiled if each.number == number), None)
         if chosen is None:
             there = shortened([each.number for each in self.profiled], 8)
@@ -132,8 +100,7 @@ class MeasuredTrace:
                 if self.profiled
                 else "no ProfilerStep: profile with a schedule and call step()"
             )
-            msg = f"expected step {number} in the trace, found {found}."
-            raise InputError(msg)
+            raise InputError(f"expected step {number} in the trace, found {found}.")
         place: dict[int, int] = {}
         for call, (begin, _, _, _, _) in enumerate(self.calls):
             if chosen.begin <= begin < chosen.end:
@@ -144,8 +111,9 @@ class MeasuredTrace:
             if call in place or (call < 0 and chosen.begin <= begin < chosen.end)
         ]
         if not kept:
-            msg = f"expected operations of a GPU in step {number}, found none: choose another step."
-            raise InputError(msg)
+            raise InputError(
+                f"expected operations of a GPU in step {number}, found none: choose another step."
+            )
         begins = {each[:2] for each in kept}
         return MeasuredTrace(
             profiled=[chosen],
@@ -183,15 +151,11 @@ class MeasuredTrace:
 
         Args:
             scale: Factors by kind: ``compute``, ``communication``, ``host``.
-
-        Raises:
-            InputError: If a kind is none of these, or a factor is not above 0.
         """
         factors = {"compute": 1.0, "communication": 1.0, "host": 1.0}
         for kind, factor in (scale or {}).items():
             if kind not in factors or not factor > 0:
-                msg = f"expected factors above 0 of {', '.join(factors)}, found {kind}={factor}."
-                raise InputError(msg)
+                raise InputError(f"expected factors above 0 of {', '.join(factors)}, found {kind}={factor}.")
             factors[kind] = factor
         return Replay(times=run_tasks(_graph(self, factors).build()))
 
@@ -314,11 +278,7 @@ def _last_elsewhere(
 
 
 def read_kineto(path: Path | str) -> MeasuredTrace:
-    """The trace in a file, gzipped or not.
-
-    Raises:
-        InputError: If the file is no trace, or no operation of a device is in it.
-    """
+    """The trace in a file, gzipped or not."""
     events = read_profiler_events(path)
     calls: list[tuple[float, float, str, bool, str]] = []
     number_of: dict[Any, int] = {}

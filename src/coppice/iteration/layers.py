@@ -15,30 +15,12 @@ from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import read_bytes
 
-__all__ = ["LayerWorkload", "read_workload"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWorkload:
     """Layers of a model, the one nearest to the input first, and a network that carries a message at a time.
 
     A message of x bytes takes ``message_seconds + x / bytes_per_second``: an all-reduce of all workers.
-
-    Attributes:
-        forward: Seconds of the forward pass of each layer.
-        backward: Seconds of its backward pass.
-        bytes: Bytes of its gradients.
-        bytes_per_second: What the network carries.
-        message_seconds: What a message costs by itself.
-        workers: Number of workers.
-        inputs: Layers that each layer takes its input from, all before it; empty: each from the one before it.
-        weight_backward: Seconds of each backward pass that the gradients of weights take; empty: half of it.
-        separable: Whether the gradients of its weights can be made apart from that of its input; empty: of each layer.
-        matrices: Rows and columns of each layer that is a fully connected matrix, None for others; empty: none is.
-        samples: Rows of the input of fully connected layers on a worker.
-        element_bytes: Bytes of an element of gradients.
-        dtypes: Type of the gradients of each layer; empty: all alike.
-        round_trip_seconds: Time from the end of a message until its sender knows that it has arrived.
 
     Raises:
         InputError: If columns differ in length, there are no layers, or a number is out of range.
@@ -49,50 +31,56 @@ class LayerWorkload:
         (9, 8.0)
     """
 
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    bytes: tuple[float, ...]
-    bytes_per_second: float
-    message_seconds: float = 0.0
-    workers: int = 2
+    forward: tuple[float, ...]  # Seconds of the forward pass of each layer
+    backward: tuple[float, ...]  # Seconds of its backward pass
+    bytes: tuple[float, ...]  # Bytes of its gradients
+    bytes_per_second: float  # What the network carries
+    message_seconds: float = 0.0  # What a message costs by itself
+    workers: int = 2  # Number of workers
+    # Layers that each layer takes its input from, all before it; empty: each from the one before it
     inputs: tuple[tuple[int, ...], ...] = ()
+    # Seconds of each backward pass that the gradients of weights take; empty: half of it
     weight_backward: tuple[float, ...] = ()
+    # Whether the gradients of its weights can be made apart from that of its input; empty: of each layer
     separable: tuple[bool, ...] = ()
+    # Rows and columns of each layer that is a fully connected matrix, None for others; empty: none is
     matrices: tuple[tuple[int, int] | None, ...] = ()
-    samples: int = 1
-    element_bytes: float = 4
-    dtypes: tuple[str, ...] = ()
+    samples: int = 1  # Rows of the input of fully connected layers on a worker
+    element_bytes: float = 4  # Bytes of an element of gradients
+    dtypes: tuple[str, ...] = ()  # Type of the gradients of each layer; empty: all alike
+    # Time from the end of a message until its sender knows that it has arrived
     round_trip_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         lengths = {"forward": len(self.forward), "backward": len(self.backward), "bytes": len(self.bytes)}
         if len(set(lengths.values())) != 1 or not self.forward:
             found = ", ".join(f"{count} in `{name}`" for name, count in lengths.items())
-            msg = f"expected as many layers in forward, backward and bytes, and one at least, found {found}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected as many layers in forward, backward and bytes, and one at least, found {found}."
+            )
         for name in lengths:
             for layer, value in enumerate(getattr(self, name)):
                 if not (math.isfinite(value) and value >= 0):
-                    msg = f"expected 0 or more, found {value} at $.{name}[{layer}]."
-                    raise InputError(msg)
+                    raise InputError(f"expected 0 or more, found {value} at $.{name}[{layer}].")
         if not (math.isfinite(self.bytes_per_second) and self.bytes_per_second > 0):
-            msg = (
+            raise InputError(
                 f"expected more than 0 bytes per second, found {self.bytes_per_second} at $.bytes_per_second."
             )
-            raise InputError(msg)
         if not (math.isfinite(self.message_seconds) and self.message_seconds >= 0):
-            msg = f"expected 0 or more seconds for a message, found {self.message_seconds} at $.message_seconds."
-            raise InputError(msg)
+            raise InputError(
+                f"expected 0 or more seconds for a message, found {self.message_seconds} at $.message_seconds."
+            )
         for name in ("workers", "samples"):
             if getattr(self, name) < 1:
-                msg = f"expected 1 or more, found {getattr(self, name)} at $.{name}."
-                raise InputError(msg)
+                raise InputError(f"expected 1 or more, found {getattr(self, name)} at $.{name}.")
         if not (math.isfinite(self.element_bytes) and self.element_bytes > 0):
-            msg = f"expected more than 0 bytes for an element, found {self.element_bytes} at $.element_bytes."
-            raise InputError(msg)
+            raise InputError(
+                f"expected more than 0 bytes for an element, found {self.element_bytes} at $.element_bytes."
+            )
         if not (math.isfinite(self.round_trip_seconds) and self.round_trip_seconds >= 0):
-            msg = f"expected 0 or more seconds, found {self.round_trip_seconds} at $.round_trip_seconds."
-            raise InputError(msg)
+            raise InputError(
+                f"expected 0 or more seconds, found {self.round_trip_seconds} at $.round_trip_seconds."
+            )
         self._check_columns()
 
     def _check_columns(self) -> None:
@@ -100,32 +88,30 @@ class LayerWorkload:
         for name in ("inputs", "weight_backward", "separable", "matrices", "dtypes"):
             column = getattr(self, name)
             if column and len(column) != self.layers:
-                msg = (
+                raise InputError(
                     f"expected none or one for each of {self.layers} layers, found {len(column)} at $.{name}."
                 )
-                raise InputError(msg)
         for layer, before in enumerate(self.inputs):
             wrong = [each for each in before if not 0 <= each < layer]
             if wrong:
-                msg = f"expected layers before layer {layer}, found {wrong[0]} at $.inputs[{layer}]."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected layers before layer {layer}, found {wrong[0]} at $.inputs[{layer}]."
+                )
         for layer, seconds in enumerate(self.weight_backward):
             if not 0 <= seconds <= self.backward[layer]:
-                msg = (
+                raise InputError(
                     f"expected 0 to {self.backward[layer]} seconds, those of the backward pass, found {seconds} at "
                     f"$.weight_backward[{layer}]."
                 )
-                raise InputError(msg)
         for layer, shape in enumerate(self.matrices):
             if shape is None:
                 continue
             size = shape[0] * shape[1] * self.element_bytes
             if min(shape) < 1 or size > self.bytes[layer] * (1 + 1e-9):
-                msg = (
+                raise InputError(
                     f"expected a matrix within the {self.bytes[layer]:g} bytes of its layer, found "
                     f"{shape[0]} x {shape[1]} elements at $.matrices[{layer}]."
                 )
-                raise InputError(msg)
 
     @property
     def layers(self) -> int:
@@ -234,21 +220,16 @@ def read_workload(path: Path | str) -> LayerWorkload:
     """The workload in a JSON file; ``-`` is standard input.
 
     Its keys are the attributes of :class:`LayerWorkload`; those with defaults may be left out.
-
-    Raises:
-        InputError: If the file is no such workload; the message has the place.
     """
     data = read_bytes(path, what="the workload")
     try:
         record = msgspec.json.decode(data, type=decodable(_LayerFile))
     except JSON_FAULTS as error:
-        msg = (
+        raise InputError(
             f"expected a workload in {path} (forward, backward, bytes, bytes_per_second, message_seconds, workers; "
             f"docs/iteration.md lists more), found otherwise: {json_fault(error, data)}."
-        )
-        raise InputError(msg) from None
+        ) from None
     try:
         return LayerWorkload(**msgspec.structs.asdict(record))
     except InputError as error:
-        msg = f"{path}: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"{path}: {error}") from None

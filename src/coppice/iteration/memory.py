@@ -11,26 +11,17 @@ from dataclasses import dataclass
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.iteration.workload.model import LayeredModel
 
-__all__ = ["Memory", "layer_bytes", "memory_of"]
-
 _WEIGHT, _GRADIENT, _ADAM = 2, 2, 12  # bytes for each parameter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes on the first pipeline device, which holds the most.
+    """Bytes on the first pipeline device, which holds the most."""
 
-    Attributes:
-        parameters: 16-bit weights.
-        gradients: 16-bit gradients.
-        optimizer: 32-bit weights, momentum and variance.
-        activations: What the backward passes of the micro-batches in flight need.
-    """
-
-    parameters: float
-    gradients: float
-    optimizer: float
-    activations: float
+    parameters: float  # 16-bit weights
+    gradients: float  # 16-bit gradients
+    optimizer: float  # 32-bit weights, momentum and variance
+    activations: float  # What the backward passes of the micro-batches in flight need
 
     @property
     def total(self) -> float:

@@ -8,8 +8,6 @@ from coppice.errors import InputError
 from coppice.iteration.transformer import Transformer
 from coppice.text import suggestion
 
-__all__ = ["MODELS", "model_named"]
-
 
 def _gpt(layers: int, hidden: int, heads: int, *, seq: int = 2048, vocab: int = 51200) -> Transformer:
     """A model of Megatron-LM's tables: learned positions, biases, a norm at the end."""
@@ -148,12 +146,7 @@ BERT (Devlin et al., NAACL 2019), and ViT (Dosovitskiy et al., ICLR 2021)."""
 
 
 def model_named(name: str) -> Transformer:
-    """The model of a name.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """The model of a name."""
     if name not in MODELS:
-        msg = f"expected a model, found {name!r}: {suggestion(name, MODELS)}"
-        raise InputError(msg)
+        raise InputError(f"expected a model, found {name!r}: {suggestion(name, MODELS)}")
     return MODELS[name]

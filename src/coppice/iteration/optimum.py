@@ -16,22 +16,16 @@ from dataclasses import dataclass
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 
-__all__ = ["MOST_ITEMS", "OptimalMessages", "optimal_messages"]
-
 MOST_ITEMS = 10
 """Layers with gradients, times their parts, of which all groupings and orders are tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimalMessages:
-    """The best messages of a workload.
+    """The best messages of a workload."""
 
-    Attributes:
-        seconds: Time of an iteration.
-        messages: For each message, in the order in which they are sent, its layers; a layer that is cut is in several.
-    """
-
-    seconds: float
+    seconds: float  # Time of an iteration
+    # For each message, in the order in which they are sent, its layers; a layer that is cut is in several
     messages: tuple[tuple[int, ...], ...]
 
 
@@ -49,12 +43,8 @@ def optimal_messages(workload: LayerWorkload, *, parts: int = 1, barrier: bool =
     """The least time of an iteration over all ways to group and order messages on the network.
 
     Args:
-        workload: Layers and network.
         parts: Equal parts that the gradients of a layer may be cut into.
         barrier: No layer runs again before all gradients are summed.
-
-    Raises:
-        InputError: If that are more than :data:`MOST_ITEMS` items, or fewer than one part.
 
     Examples:
         Of three layers the last has the most gradients, which nothing needs at first:
@@ -68,11 +58,10 @@ def optimal_messages(workload: LayerWorkload, *, parts: int = 1, barrier: bool =
     layers = [layer for layer in range(workload.layers) if workload.bytes[layer]]
     items = [layer for layer in layers for _ in range(parts)]
     if parts < 1 or len(items) > MOST_ITEMS:
-        msg = (
+        raise InputError(
             f"expected layers with gradients times parts of 1 to {MOST_ITEMS}, found {len(layers)} layers and "
             f"{parts} parts: the optimum of more is not searched for."
         )
-        raise InputError(msg)
     done, left = _passes(workload)
     whole = workload.compute_seconds
     # The same for every set of items: what it waits for, how long it takes, what comes after it.

@@ -10,27 +10,17 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import policy_named
 from coppice.iteration.steady import steady_iteration
 
-__all__ = ["PredictedIteration", "predict"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedIteration:
-    """An iteration in the long run.
+    """An iteration in the long run."""
 
-    Attributes:
-        policy: Name of the policy.
-        iteration_seconds: Time from one iteration to the next.
-        lower_bound_seconds: What no policy of the same kind can beat.
-        compute_seconds: Time for which the busiest device computes.
-        period: Iterations after which the distances repeat; 0: they did not.
-        staleness: Iterations by which gradients are late; 0: weights are those of training on one device.
-    """
-
-    policy: str
-    iteration_seconds: float
-    lower_bound_seconds: float
-    compute_seconds: float
-    period: int
+    policy: str  # Name of the policy
+    iteration_seconds: float  # Time from one iteration to the next
+    lower_bound_seconds: float  # What no policy of the same kind can beat
+    compute_seconds: float  # Time for which the busiest device computes
+    period: int  # Iterations after which the distances repeat; 0: they did not
+    # Iterations by which gradients are late; 0: weights are those of training on one device
     staleness: int = 0
 
     def record(self) -> dict[str, Any]:
@@ -51,12 +41,8 @@ def predict(
     """The time of an iteration of a workload under a policy.
 
     Args:
-        workload: Layers and network.
         policy: Name of the policy (see :data:`coppice.iteration.policies.catalogue.POLICIES`).
         settings: Options of the policy by name.
-
-    Raises:
-        InputError: If there is no such policy or option, or the workload does not suit it.
 
     Examples:
         >>> three = LayerWorkload(forward=(1, 1, 1), backward=(2, 2, 2), bytes=(2, 2, 8), bytes_per_second=1.0)

@@ -11,25 +11,17 @@ from coppice import _core
 from coppice.errors import InputError
 from coppice.iteration.tasks import TaskGraph
 
-__all__ = ["LowerBounds", "TaskTimes", "lower_bound_seconds", "lower_bounds", "run_tasks"]
-
 _SHOWN = 12  # tasks of a circle that are named
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TaskTimes:
-    """When the tasks of a graph run.
+    """When the tasks of a graph run."""
 
-    Attributes:
-        graph: The graph.
-        start: Seconds at which each task starts.
-        finish: Seconds at which each ends.
-        cause: Task whose end let it start, by a dependency or by leaving the stream; -1: none.
-    """
-
-    graph: TaskGraph
-    start: NDArray[np.float64]
-    finish: NDArray[np.float64]
+    graph: TaskGraph  # The graph
+    start: NDArray[np.float64]  # Seconds at which each task starts
+    finish: NDArray[np.float64]  # Seconds at which each ends
+    # Task whose end let it start, by a dependency or by leaving the stream; -1: none
     cause: NDArray[np.int32]
 
     @property
@@ -49,9 +41,6 @@ def run_tasks(graph: TaskGraph) -> TaskTimes:
     A task is ready when all that it comes after has ended; a free stream takes the ready task with the least
     priority, of equal ones the one submitted first, and runs it to its end. Tasks that load links beyond their capacity
     get max-min fair speeds. Tasks of a window wait until it has credit. Times are multiples of 2^-34 s.
-
-    Raises:
-        InputError: If tasks wait for each other in a circle, or for credit that never comes back; it names them.
 
     Examples:
         >>> from coppice.iteration.tasks import TaskGraphBuilder
@@ -81,14 +70,14 @@ def run_tasks(graph: TaskGraph) -> TaskTimes:
     if finished < len(graph):
         if len(head := _core.path_lengths(graph.seconds, graph.after_start, graph.after)[0]):
             held = graph.names[int(np.flatnonzero(start < 0)[head[start < 0].argmin()])]
-            msg = f"expected credit that comes back to every window, found {held} waiting for it forever."
-            raise InputError(msg)
+            raise InputError(
+                f"expected credit that comes back to every window, found {held} waiting for it forever."
+            )
         names = [graph.names[task] for task in _circle(graph, start < 0)]
         if len(names) > _SHOWN:
             names[_SHOWN // 2 : -_SHOWN // 2] = [f"{len(names) - _SHOWN} others"]
         circle = " after ".join(names)
-        msg = f"expected tasks that do not wait for themselves, found {circle}."
-        raise InputError(msg)
+        raise InputError(f"expected tasks that do not wait for themselves, found {circle}.")
     return TaskTimes(graph=graph, start=start, finish=finish, cause=cause)
 
 
@@ -105,21 +94,13 @@ def _circle(graph: TaskGraph, stuck: NDArray[np.bool_]) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class LowerBounds:
-    """What no order of the tasks of a graph on their streams can beat, in seconds.
+    """What no order of the tasks of a graph on their streams can beat, in seconds."""
 
-    Attributes:
-        path: The longest path of tasks that wait for each other.
-        stream: Name of the busiest stream; empty: there is none.
-        stream_seconds: All its tasks, and the least time before and after any of them.
-        link: Name of the busiest link; empty: there is none.
-        link_seconds: The same with the share that tasks take of it.
-    """
-
-    path: float
-    stream: str = ""
-    stream_seconds: float = 0.0
-    link: str = ""
-    link_seconds: float = 0.0
+    path: float  # The longest path of tasks that wait for each other
+    stream: str = ""  # Name of the busiest stream; empty: there is none
+    stream_seconds: float = 0.0  # All its tasks, and the least time before and after any of them
+    link: str = ""  # Name of the busiest link; empty: there is none
+    link_seconds: float = 0.0  # The same with the share that tasks take of it
 
     @property
     def seconds(self) -> float:
@@ -129,9 +110,6 @@ class LowerBounds:
 
 def lower_bounds(graph: TaskGraph) -> LowerBounds:
     """What no order of the tasks on their streams can beat.
-
-    Raises:
-        InputError: If tasks wait for each other in a circle.
 
     Examples:
         >>> from coppice.iteration.tasks import TaskGraphBuilder
@@ -180,9 +158,5 @@ def lower_bounds(graph: TaskGraph) -> LowerBounds:
 
 
 def lower_bound_seconds(graph: TaskGraph) -> float:
-    """What no order of the tasks on their streams can beat: the largest of :func:`lower_bounds`.
-
-    Raises:
-        InputError: If tasks wait for each other in a circle.
-    """
+    """What no order of the tasks on their streams can beat: the largest of :func:`lower_bounds`."""
     return lower_bounds(graph).seconds

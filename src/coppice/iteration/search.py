@@ -19,24 +19,16 @@ from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.iteration.workload.model import LayeredModel
 from coppice.iteration.workload.steps import layered_step, usual_overlap
 
-__all__ = ["FoundLayout", "LayoutSearch", "SimulatedLayout", "search_layouts", "simulated_layouts"]
-
 _RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundLayout:
-    """A layout that fits.
+    """A layout that fits."""
 
-    Attributes:
-        layout: The layout.
-        estimate: Its iteration.
-        memory: What a GPU keeps.
-    """
-
-    layout: Layout
-    estimate: Estimate
-    memory: Memory
+    layout: Layout  # The layout
+    estimate: Estimate  # Its iteration
+    memory: Memory  # What a GPU keeps
 
     @property
     def why(self) -> str:
@@ -56,33 +48,21 @@ class FoundLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutSearch:
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        found: Layouts that fit, the fastest first.
-        tried: Layouts that divide the model and the batch.
-        too_large: Those of them that do not fit into memory.
-    """
-
-    found: Sequence[FoundLayout]
-    tried: int
-    too_large: int
+    found: Sequence[FoundLayout]  # Layouts that fit, the fastest first
+    tried: int  # Layouts that divide the model and the batch
+    too_large: int  # Those of them that do not fit into memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedLayout:
-    """A layout that fits, simulated.
+    """A layout that fits, simulated."""
 
-    Attributes:
-        found: The layout, and its closed form.
-        seconds: An iteration.
-        mfu: Share of the peak that operations of the model make up.
-        parts: Where the time goes (see :class:`coppice.iteration.step.simulated.SimulatedStep`).
-    """
-
-    found: FoundLayout
-    seconds: float
-    mfu: float
+    found: FoundLayout  # The layout, and its closed form
+    seconds: float  # An iteration
+    mfu: float  # Share of the peak that operations of the model make up
+    # Where the time goes (see :class:`coppice.iteration.step.simulated.SimulatedStep`)
     parts: Mapping[str, float]
 
     @property
@@ -106,13 +86,7 @@ _COSTS = {
 def simulated_layouts(
     model: Transformer | LayeredModel, cluster: Cluster, found: Sequence[FoundLayout]
 ) -> list[SimulatedLayout]:
-    """Layouts simulated, the fastest first; nothing overlaps but the sums of gradients of a row of layers.
-
-    Args:
-        model: The model.
-        cluster: The GPUs and their network.
-        found: Layouts that fit.
-    """
+    """Layouts simulated, the fastest first; nothing overlaps but the sums of gradients of a row of layers."""
     simulated = []
     for each in found:
         layout = each.layout
@@ -134,23 +108,13 @@ def search_layouts(
     gpus: int,
     global_batch: int,
     *,
-    fused_attention: bool = True,
+    fused_attention: bool = True,  # Scores of attention stay on the chip
 ) -> LayoutSearch:
     """All layouts of a model over so many GPUs.
 
     Tensor parallelism stays inside a box; of recomputation the least that fits is taken, of sharing out states of the
     optimizer both ways; experts are shared out by as many ranks as divide them. A row of layers has replicas alone.
     Exhaustive: what the cost grows with is the number of divisors of GPUs, layers and batch.
-
-    Args:
-        model: The model.
-        cluster: The GPUs and their network.
-        gpus: How many of them.
-        global_batch: Sequences of an iteration.
-        fused_attention: Scores of attention stay on the chip.
-
-    Raises:
-        InputError: If no layout divides the model and the batch, or none fits; it says by how much.
     """
     found: list[FoundLayout] = []
     tried = too_large = 0

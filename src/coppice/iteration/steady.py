@@ -12,26 +12,19 @@ from numpy.typing import NDArray
 from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.running import run_tasks
 
-__all__ = ["SteadyIteration", "steady_iteration"]
-
 _SAME = 1e-9
 _COUNTS = (6, 12, 24, 48, 96)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyIteration:
-    """An iteration among many.
+    """An iteration among many."""
 
-    Attributes:
-        seconds: Time from one to the next, over a period.
-        period: Iterations after which the distances repeat; 0 if they did not within those simulated, and ``seconds``
-            is their mean.
-        simulated: Iterations simulated.
-    """
-
-    seconds: float
+    seconds: float  # Time from one to the next, over a period
+    # Iterations after which the distances repeat; 0 if they did not within those simulated, and `seconds` is
+    # their mean
     period: int
-    simulated: int
+    simulated: int  # Iterations simulated
 
 
 def steady_iteration(iterations: Callable[[int], IterationGraph]) -> SteadyIteration:

@@ -11,49 +11,32 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.rows import offsets
 
-__all__ = ["TaskGraph", "TaskGraphBuilder"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TaskGraph:
-    """Tasks in the order in which they were submitted, as columns.
+    """Tasks in the order in which they were submitted, as columns."""
 
-    Attributes:
-        names: Name of each task, for people.
-        kinds: Index into ``kind_names`` of each task.
-        kind_names: Kinds of tasks, such as ``forward``.
-        streams: Names of the streams; a stream runs one task at a time.
-        stream: Stream of each task, int32; -1: it starts as soon as it can.
-        seconds: Time of each task alone, float64.
-        priority: A free stream takes the ready task with the least, of equal ones the one submitted first; int64.
-        after_start: Task t comes after ``after[after_start[t]:after_start[t + 1]]``.
-        after: These tasks, int32.
-        links: Names of the links that tasks share.
-        load_start: Task t loads ``load_link[load_start[t]:load_start[t + 1]]``.
-        load_link: These links, int32.
-        load: Share of each that the task takes at full speed, float64.
-        credit: Bytes that each window lets out before any come back, float64.
-        window: Window of each task, int32; -1: none; empty where there are no windows.
-        window_bytes: Bytes of its window's credit that each task takes, float64.
-        returns: Task whose credit comes back when each ends, int32; -1: none.
-    """
-
-    names: Sequence[str]
-    kinds: NDArray[np.int32]
-    kind_names: tuple[str, ...]
-    streams: tuple[str, ...]
-    stream: NDArray[np.int32]
-    seconds: NDArray[np.float64]
+    names: Sequence[str]  # Name of each task, for people
+    kinds: NDArray[np.int32]  # Index into `kind_names` of each task
+    kind_names: tuple[str, ...]  # Kinds of tasks, such as `forward`
+    streams: tuple[str, ...]  # Names of the streams; a stream runs one task at a time
+    stream: NDArray[np.int32]  # Stream of each task, int32; -1: it starts as soon as it can
+    seconds: NDArray[np.float64]  # Time of each task alone, float64
+    # A free stream takes the ready task with the least, of equal ones the one submitted first; int64
     priority: NDArray[np.int64]
-    after_start: NDArray[np.int64]
-    after: NDArray[np.int32]
-    links: tuple[str, ...]
-    load_start: NDArray[np.int64]
-    load_link: NDArray[np.int32]
-    load: NDArray[np.float64]
+    after_start: NDArray[np.int64]  # Task t comes after `after[after_start[t]:after_start[t + 1]]`
+    after: NDArray[np.int32]  # These tasks, int32
+    links: tuple[str, ...]  # Names of the links that tasks share
+    load_start: NDArray[np.int64]  # Task t loads `load_link[load_start[t]:load_start[t + 1]]`
+    load_link: NDArray[np.int32]  # These links, int32
+    load: NDArray[np.float64]  # Share of each that the task takes at full speed, float64
+    # Bytes that each window lets out before any come back, float64
     credit: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    # Window of each task, int32; -1: none; empty where there are no windows
     window: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    # Bytes of its window's credit that each task takes, float64
     window_bytes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    # Task whose credit comes back when each ends, int32; -1: none
     returns: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def __len__(self) -> int:
@@ -107,23 +90,14 @@ class TaskGraphBuilder:
         self,
         name: str,
         kind: str,
-        stream: int,
+        stream: int,  # Its stream, or -1
         seconds: float,
         *,
-        after: Iterable[int] = (),
-        priority: int = 0,
-        loads: Mapping[str, float] | None = None,
+        after: Iterable[int] = (),  # Tasks that it comes after; they may be submitted later
+        priority: int = 0,  # A free stream takes the least
+        loads: Mapping[str, float] | None = None,  # Share of each link, by name, that it takes at full speed
     ) -> int:
         """Submit a task.
-
-        Args:
-            name: Its name.
-            kind: Its kind.
-            stream: Its stream, or -1.
-            seconds: Time that it takes alone.
-            after: Tasks that it comes after; they may be submitted later.
-            priority: A free stream takes the least.
-            loads: Share of each link, by name, that it takes at full speed.
 
         Returns:
             Its number.
@@ -178,21 +152,17 @@ class TaskGraphBuilder:
         return self.add(name, "barrier", -1, 0.0, after=after)
 
     def build(self) -> TaskGraph:
-        """The graph.
-
-        Raises:
-            InputError: If a task takes a negative or infinite time, or comes after one that there is not.
-        """
+        """The graph."""
         seconds = np.asarray(self._seconds, dtype=np.float64)
         bad = np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0)))
         if len(bad):
             task = int(bad[0])
-            msg = f"expected tasks of 0 or more seconds, found {self._seconds[task]} for {self._names[task]}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected tasks of 0 or more seconds, found {self._seconds[task]} for {self._names[task]}."
+            )
         after = np.asarray([before for each in self._after for before in each], dtype=np.int64)
         if len(after) and not (after.min() >= 0 and after.max() < len(seconds)):
-            msg = f"expected tasks to come after tasks below {len(seconds)}, found {after.max()}."
-            raise InputError(msg)
+            raise InputError(f"expected tasks to come after tasks below {len(seconds)}, found {after.max()}.")
         held = len(seconds) if self._admitted else 0
         window, window_bytes = np.full(held, -1, dtype=np.int32), np.zeros(held)
         returns = np.full(held, -1, dtype=np.int32)

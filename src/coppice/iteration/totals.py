@@ -7,8 +7,6 @@ from itertools import pairwise
 
 import msgspec
 
-__all__ = ["ELEMENT_BYTES", "CollectiveTotal", "collective_totals", "group_text", "standard_collective"]
-
 ELEMENT_BYTES = {
     "float": 4,
     "half": 2,
@@ -40,20 +38,13 @@ _STANDARD = (
 
 
 class CollectiveTotal(msgspec.Struct, frozen=True, kw_only=True):
-    """All collectives of one kind in groups of one name.
+    """All collectives of one kind in groups of one name."""
 
-    Attributes:
-        collective: The collective, or ``send`` or ``recv``.
-        group: The group, for people.
-        ranks: Ranks of a group; 0: the trace does not say.
-        count: How many there are.
-        size_bytes: Bytes of all of them: whole buffers of a rank, the larger one of what goes in and comes out.
-    """
-
-    collective: str
-    group: str
-    ranks: int
-    count: int
+    collective: str  # The collective, or `send` or `recv`
+    group: str  # The group, for people
+    ranks: int  # Ranks of a group; 0: the trace does not say
+    count: int  # How many there are
+    # Bytes of all of them: whole buffers of a rank, the larger one of what goes in and comes out
     size_bytes: int
 
 

@@ -10,8 +10,6 @@ from typing import Any
 from coppice.files import write_atomically
 from coppice.iteration.running import TaskTimes
 
-__all__ = ["device_number", "write_task_trace"]
-
 
 def device_number(stream: str) -> int:
     """The device, or the rank, of a stream: the first number of its name; -1: none.
@@ -29,10 +27,6 @@ def write_task_trace(times: TaskTimes, path: str | os.PathLike[str]) -> int:
 
     Streams of a device, or rank, are threads of a process; those without a number are of process 0.
     Tasks without a stream, which are barriers and delays, are left out. The same times give the same bytes.
-
-    Args:
-        times: When tasks run.
-        path: The file.
 
     Returns:
         Number of tasks in it.

@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from coppice.errors import InputError
 
-__all__ = ["Layout", "Recompute", "Shard", "Transformer"]
-
 _COUNTS = ("tensor", "pipeline", "data", "context", "expert", "chunks", "micro_batch", "global_batch")
 
 
@@ -47,33 +45,6 @@ class Shard(StrEnum):
 class Transformer:
     """A transformer, as large as its matrices; with experts, some of its MLPs are mixtures of them.
 
-    Attributes:
-        layers: Number of layers.
-        hidden: Width of the model.
-        heads: Heads of attention.
-        kv_heads: Heads of keys and values.
-        ffn: Width of the MLP.
-        mlp_matrices: Matrices of the MLP: 2, or 3 where it is gated.
-        seq: Tokens of a sequence.
-        vocab: Words of the vocabulary, or classes.
-        head_width: Width of a head; 0: the width of the model over its heads.
-        tied: The output layer has the weights of the embedding.
-        causal: A token sees only those before it. Operations of attention are counted in full either way, as in
-            papers.
-        input_width: Values of a token of the input, where the embedding is a matrix over them (patches of a picture)
-            and no table; the output layer is then `tied` to nothing.
-        scored_tokens: Tokens of a sequence for which the output layer computes scores; 0: all.
-        biases: Matrices have biases, and norms too.
-        extra_parameters: Weights outside of layers, embedding and output layer: positions, last norm, pooling.
-        experts: Experts of a mixture; 0: there are none.
-        experts_per_token: Experts that a token passes.
-        expert_ffn: Width of an expert; 0: that of the MLP.
-        shared_ffn: Width of experts that every token passes beside those it is sent to.
-        expert_every: Every so many layers the MLP is a mixture.
-        first_dense: Layers at the start that are no mixtures.
-        capacity_factor: Slots of all experts over the tokens sent to them, padded up and cut off there; 0: as many
-            slots as tokens.
-
     Raises:
         InputError: If a number is out of range.
 
@@ -90,27 +61,33 @@ class Transformer:
         (46.7, 12.9)
     """
 
-    layers: int
-    hidden: int
-    heads: int
-    ffn: int
-    seq: int
-    vocab: int
-    kv_heads: int = 0
-    mlp_matrices: int = 2
-    head_width: int = 0
-    tied: bool = True
+    layers: int  # Number of layers
+    hidden: int  # Width of the model
+    heads: int  # Heads of attention
+    ffn: int  # Width of the MLP
+    seq: int  # Tokens of a sequence
+    vocab: int  # Words of the vocabulary, or classes
+    kv_heads: int = 0  # Heads of keys and values
+    mlp_matrices: int = 2  # Matrices of the MLP: 2, or 3 where it is gated
+    head_width: int = 0  # Width of a head; 0: the width of the model over its heads
+    tied: bool = True  # The output layer has the weights of the embedding
+    # A token sees only those before it. Operations of attention are counted in full either way, as in papers.
     causal: bool = True
+    # Values of a token of the input, where the embedding is a matrix over them (patches of a picture) and no
+    # table; the output layer is then `tied` to nothing
     input_width: int = 0
-    scored_tokens: int = 0
-    biases: bool = False
+    scored_tokens: int = 0  # Tokens of a sequence for which the output layer computes scores; 0: all
+    biases: bool = False  # Matrices have biases, and norms too
+    # Weights outside of layers, embedding and output layer: positions, last norm, pooling
     extra_parameters: int = 0
-    experts: int = 0
-    experts_per_token: int = 1
-    expert_ffn: int = 0
-    shared_ffn: int = 0
-    expert_every: int = 1
-    first_dense: int = 0
+    experts: int = 0  # Experts of a mixture; 0: there are none
+    experts_per_token: int = 1  # Experts that a token passes
+    expert_ffn: int = 0  # Width of an expert; 0: that of the MLP
+    shared_ffn: int = 0  # Width of experts that every token passes beside those it is sent to
+    expert_every: int = 1  # Every so many layers the MLP is a mixture
+    first_dense: int = 0  # Layers at the start that are no mixtures
+    # Slots of all experts over the tokens sent to them, padded up and cut off there; 0: as many slots as
+    # tokens
     capacity_factor: float = 0.0
 
     def __post_init__(self) -> None:
@@ -122,23 +99,20 @@ class Transformer:
         least |= dict.fromkeys(("expert_ffn", "shared_ffn", "first_dense", "capacity_factor"), 0)
         for name, low in least.items():
             if getattr(self, name) < low:
-                msg = f"expected `{name}` of {low} or more, found {getattr(self, name)}."
-                raise InputError(msg)
+                raise InputError(f"expected `{name}` of {low} or more, found {getattr(self, name)}.")
         if self.mlp_matrices not in (2, 3):
-            msg = f"expected an MLP of 2 or 3 matrices, found {self.mlp_matrices}."
-            raise InputError(msg)
+            raise InputError(f"expected an MLP of 2 or 3 matrices, found {self.mlp_matrices}.")
         if self.kv_heads and self.heads % self.kv_heads:
-            msg = f"expected `kv_heads` that divides {self.heads} heads, found {self.kv_heads}."
-            raise InputError(msg)
+            raise InputError(f"expected `kv_heads` that divides {self.heads} heads, found {self.kv_heads}.")
         if self.experts and self.experts_per_token > self.experts:
-            msg = f"expected `experts_per_token` of at most {self.experts} experts, found {self.experts_per_token}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected `experts_per_token` of at most {self.experts} experts, found {self.experts_per_token}."
+            )
         if self.experts and self.expert_layers < 1:
-            msg = (
+            raise InputError(
                 f"expected a layer with experts, found none of {self.layers}: lower `expert_every` "
                 f"({self.expert_every}) or `first_dense` ({self.first_dense})."
             )
-            raise InputError(msg)
 
     @property
     def sample(self) -> str:
@@ -255,51 +229,37 @@ class Transformer:
 class Layout:
     """How a job lies on GPUs: ranks of a tensor-parallel group next to each other, then context, data, and stages.
 
-    Attributes:
-        tensor: Degree of tensor parallelism.
-        pipeline: Stages in a row.
-        data: Replicas.
-        context: Ranks that share out the tokens of a sequence.
-        expert: Ranks that share out the experts of a layer, out of replicas and ranks of context.
-        chunks: Chunks of the model on each pipeline device.
-        micro_batch: Sequences of a micro-batch.
-        global_batch: Sequences of an iteration, over all replicas.
-        recompute: What is computed again.
-        sequence_parallel: What tensor parallelism replicates is shared out along the sequence.
-        fused_attention: Scores stay on the chip (FlashAttention), so that none are kept or computed again.
-        shard: What replicas share out.
-
     Raises:
         InputError: If a number is out of range, or the batch is no multiple of the micro-batches of all replicas.
     """
 
-    tensor: int = 1
-    pipeline: int = 1
-    data: int = 1
-    context: int = 1
-    expert: int = 1
-    chunks: int = 1
-    micro_batch: int = 1
-    global_batch: int = 1
-    recompute: Recompute = Recompute.NONE
-    sequence_parallel: bool = False
+    tensor: int = 1  # Degree of tensor parallelism
+    pipeline: int = 1  # Stages in a row
+    data: int = 1  # Replicas
+    context: int = 1  # Ranks that share out the tokens of a sequence
+    expert: int = 1  # Ranks that share out the experts of a layer, out of replicas and ranks of context
+    chunks: int = 1  # Chunks of the model on each pipeline device
+    micro_batch: int = 1  # Sequences of a micro-batch
+    global_batch: int = 1  # Sequences of an iteration, over all replicas
+    recompute: Recompute = Recompute.NONE  # What is computed again
+    sequence_parallel: bool = False  # What tensor parallelism replicates is shared out along the sequence
+    # Scores stay on the chip (FlashAttention), so that none are kept or computed again
     fused_attention: bool = False
-    shard: Shard = Shard.NONE
+    shard: Shard = Shard.NONE  # What replicas share out
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
             if getattr(self, name) < 1:
-                msg = f"expected `{name}` of 1 or more, found {getattr(self, name)}."
-                raise InputError(msg)
+                raise InputError(f"expected `{name}` of 1 or more, found {getattr(self, name)}.")
         if self.global_batch % (self.micro_batch * self.data):
-            msg = (
+            raise InputError(
                 f"expected a global batch that is a multiple of {self.micro_batch} sequences x {self.data} replicas, "
                 f"found {self.global_batch}."
             )
-            raise InputError(msg)
         if self.replicas % self.expert:
-            msg = f"expected ep that divides {self.replicas} replicas (dp x cp), found {self.expert}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected ep that divides {self.replicas} replicas (dp x cp), found {self.expert}."
+            )
 
     @property
     def replicas(self) -> int:

@@ -27,8 +27,6 @@ from coppice.program.two_sided.operations.operation import Hints, SlotOperation
 from coppice.text import plural
 from coppice.topology.model import Topology
 
-__all__ = ["PROTOCOLS", "ChunkProgram", "ChunkRef"]
-
 PROTOCOLS = ("Simple", "LL", "LL128")
 """Protocols of NCCL that a program may ask for."""
 
@@ -151,8 +149,9 @@ class ChunkRef:
         """
         count, where = whole(parts, "parts"), caller()
         if count < 1 or self.size % count:
-            msg = f"{where}: expected parts that divide {plural(self.size, 'chunk')}, found {parts}."
-            raise InputError(msg)
+            raise InputError(
+                f"{where}: expected parts that divide {plural(self.size, 'chunk')}, found {parts}."
+            )
         self.trace.fresh(self.held, where)
         size = self.size // count
         return [self._part(self.index + part * size, size, where) for part in range(count)]
@@ -172,8 +171,9 @@ class ChunkRef:
             self.trace.fresh(each, where)
         neighbours = first.index + first.size == second.index
         if (first.rank, first.buffer) != (second.rank, second.buffer) or not neighbours:
-            msg = f"{where}: expected neighbours in one buffer to group, found {first} and {second}."
-            raise InputError(msg)
+            raise InputError(
+                f"{where}: expected neighbours in one buffer to group, found {first} and {second}."
+            )
         return self._part(first.index, first.size + second.size, where)
 
     def _part(self, index: int, size: int, where: str) -> ChunkRef:
@@ -183,8 +183,7 @@ class ChunkRef:
     def _own(self, other: object) -> HeldSlots:
         """The slots of another reference of the same program."""
         if not isinstance(other, ChunkRef) or other.trace is not self.trace:
-            msg = f"{caller()}: expected a reference to chunks of this program, found {other!r}."
-            raise InputError(msg)
+            raise InputError(f"{caller()}: expected a reference to chunks of this program, found {other!r}.")
         return other.held
 
 
@@ -296,30 +295,29 @@ class ChunkProgram:
 
     def _check_arguments(self, chunks: int, root: int | None) -> None:
         if self.collective is Collective.BARRIER:
-            msg = f"{self.where}: expected a collective that moves data, found a barrier: write another one."
-            raise InputError(msg)
+            raise InputError(
+                f"{self.where}: expected a collective that moves data, found a barrier: write another one."
+            )
         if not 1 <= self.ranks <= _MOST_RANKS or chunks < 1 or chunks * self.ranks**2 > MOST_SLOTS:
-            msg = (
+            raise InputError(
                 f"{self.where}: expected 1 to {_MOST_RANKS} ranks and at most {MOST_SLOTS:,} slots in all, found "
                 f"{self.ranks} ranks with blocks of {plural(chunks, 'chunk')}."
             )
-            raise InputError(msg)
         if self.in_place and self.collective is Collective.ALL_TO_ALL:
-            msg = f"{self.where}: an all-to-all cannot run in place: leave `in_place` out."
-            raise InputError(msg)
+            raise InputError(f"{self.where}: an all-to-all cannot run in place: leave `in_place` out.")
         if self.instances < 1:
-            msg = f"{self.where}: expected 1 instance or more, found {self.instances}."
-            raise InputError(msg)
+            raise InputError(f"{self.where}: expected 1 instance or more, found {self.instances}.")
         if self.protocol not in PROTOCOLS:
-            msg = f"{self.where}: expected `protocol` Simple, LL or LL128, found {self.protocol!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"{self.where}: expected `protocol` Simple, LL or LL128, found {self.protocol!r}."
+            )
         if root is not None and not (self.collective.rooted and 0 <= root < self.ranks):
             words = f"a root from 0 to {self.ranks - 1}" if self.collective.rooted else "no root"
-            msg = f"{self.where}: expected {words} for {self.collective}, found {root}."
-            raise InputError(msg)
+            raise InputError(f"{self.where}: expected {words} for {self.collective}, found {root}.")
         if isinstance(self.topology, Topology) and self.topology.num_ranks != self.ranks:
-            msg = f"{self.where}: expected a topology of {self.ranks} ranks, found {self.topology.num_ranks}."
-            raise InputError(msg)
+            raise InputError(
+                f"{self.where}: expected a topology of {self.ranks} ranks, found {self.topology.num_ranks}."
+            )
 
     def _demands(self, demands: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...], ...] | None:
         if demands is None:
@@ -331,11 +329,10 @@ class ChunkProgram:
             or not square
             or {x for row in rows for x in row} not in ({1}, {0, 1})
         ):
-            msg = (
+            raise InputError(
                 f"{self.where}: expected demands of an all-to-all, {self.ranks} rows of {self.ranks} numbers 0 or 1, "
                 f"not all 0, found {plural(len(rows), 'row')} for {self.collective}."
             )
-            raise InputError(msg)
         return rows
 
 
@@ -358,6 +355,7 @@ def _hints(
     found = {name: None if value is None else whole(value, name) for name, value in values.items()}
     for name, value in found.items():
         if value is not None and (value < 0 or (name == "channel" and value > _MOST_CHANNEL)):
-            msg = f"{caller()}: expected `{name}` of 0 or more{' up to 31' * (name == 'channel')}, found {value}."
-            raise InputError(msg)
+            raise InputError(
+                f"{caller()}: expected `{name}` of 0 or more{' up to 31' * (name == 'channel')}, found {value}."
+            )
     return Hints(**found)

@@ -36,38 +36,28 @@ from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from coppice.topology.routing import Router
 
-__all__ = ["CompiledProgram", "compile_program", "per_rank_program"]
-
 PLANNER = "language"
 """What plans of this room are planned by."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class CompiledProgram(Brief):
-    """What a program over chunks became.
+    """What a program over chunks became."""
 
-    Attributes:
-        source: The program that was written down.
-        plan: Which rank sends which chunk to whom, with the bound of its problem: what every verb takes.
-        report: Its verification.
-        program: Thread blocks, channels and steps, for as many instances and with the protocol that the source asks
-            for, verified; None for an all-to-all with demands, which no runtime takes.
-        seconds: Seconds by stage.
-    """
-
-    source: ChunkProgram
-    plan: Plan
-    report: Report
+    source: ChunkProgram  # The program that was written down
+    plan: Plan  # Which rank sends which chunk to whom, with the bound of its problem: what every verb takes
+    report: Report  # Its verification
+    # Thread blocks, channels and steps, for as many instances and with the protocol that the source asks for,
+    # verified; None for an all-to-all with demands, which no runtime takes
     program: Program | None
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)  # Seconds by stage
 
     @property
     def schedule(self) -> Schedule:
         """The schedule of the plan."""
         body = self.plan.schedule
         if body is None:
-            msg = "expected a schedule, found none: compile the program again."
-            raise InputError(msg)
+            raise InputError("expected a schedule, found none: compile the program again.")
         return body
 
     def record(self) -> dict[str, Any]:
@@ -193,15 +183,17 @@ def compile_program(
     stage("", "running the program")
     if isinstance(source, ChunkProgram):
         if parameters:
-            msg = "expected `parameters` with a file, found a ChunkProgram with them: leave them out."
-            raise InputError(msg)
+            raise InputError(
+                "expected `parameters` with a file, found a ChunkProgram with them: leave them out."
+            )
         program = source
     elif isinstance(source, str | os.PathLike):
         known = {} if place is None else {"ranks": place.num_ranks, "topology": place}
         program = read_chunk_program(source, parameters=parameters, known=known)
     else:
-        msg = f"expected a ChunkProgram or the name of a file with one, found {type(source).__name__}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a ChunkProgram or the name of a file with one, found {type(source).__name__}."
+        )
     program.check()
     stage("trace", "following the chunks")
     place = place or _own_topology(program)
@@ -266,11 +258,7 @@ def per_rank_program(program: ChunkProgram, *, fused: bool = True) -> Program:
 
 
 def _check_routes(program: ChunkProgram, topology: Topology, *, relay_gpus: bool) -> None:
-    """Refuse a message that no path leads along.
-
-    Raises:
-        UnreachableError: With the line.
-    """
+    """Refuse a message that no path leads along."""
     first = {
         (each.src_rank, each.dst_rank): each.where
         for each in reversed(program.operations())
@@ -286,8 +274,9 @@ def _check_routes(program: ChunkProgram, topology: Topology, *, relay_gpus: bool
                 router.paths(pair[:1], pair[1:], np.zeros(1, dtype=np.int64))
             except UnreachableError as error:
                 src, dst = (int(rank) for rank in pair)
-                msg = f"{first[src, dst]}: the message from rank {src} to rank {dst} has no way: {error}"
-                raise UnreachableError(msg) from None
+                raise UnreachableError(
+                    f"{first[src, dst]}: the message from rank {src} to rank {dst} has no way: {error}"
+                ) from None
 
 
 def _own_topology(program: ChunkProgram) -> Topology:

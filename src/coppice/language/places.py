@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 from types import FrameType, TracebackType
 
-__all__ = ["caller", "raised_at"]
-
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"
 
 
@@ -24,7 +22,6 @@ def raised_at(trace: TracebackType | None, file: str) -> str:
     """The innermost line of a file that an exception went through, or its first line.
 
     Args:
-        trace: Its traceback.
         file: Name under which the file was compiled.
     """
     line = 1

@@ -22,31 +22,21 @@ from coppice.language.chunk_program import ChunkProgram
 from coppice.language.places import raised_at
 from coppice.text import suggestion
 
-__all__ = ["read_chunk_program"]
-
 _MODULE = "coppice_chunk_program"
 _PLACED = re.compile(r"[^\s:]+:\d+: ")
 
 
 def read_chunk_program(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str],  # The file; `-` is standard input. It is executed.
     *,
+    # Arguments of the function `program` by name; text that is a whole number becomes one
     parameters: Mapping[str, Any] | None = None,
+    # Further arguments, for those of its parameters that have these names and are not given
     known: Mapping[str, Any] | None = None,
 ) -> ChunkProgram:
     """Run a file, and take the program that it leaves behind.
 
     What it prints goes to standard error.
-
-    Args:
-        path: The file; ``-`` is standard input. It is executed.
-        parameters: Arguments of the function ``program`` by name; text that is a whole number becomes one.
-        known: Further arguments, for those of its parameters that have these names and are not given.
-
-    Raises:
-        InputError: If the file cannot be read, is no Python, raises, or leaves no program; with the line.
-        CheckError: If the program is wrong; with the line.
-        KeyboardInterrupt: If it is interrupted; its argument is the line.
     """
     data, name = read_bytes(path), file_name(path)
     given = dict(parameters or {})
@@ -58,19 +48,17 @@ def read_chunk_program(
             found = found(**_arguments(found, given, known or {}, name))
         elif given:
             names = ", ".join(given)
-            msg = (
+            raise InputError(
                 f"{name}: expected a function program({names}), found no function: leave the parameters out."
             )
-            raise InputError(msg)
     if not isinstance(found, ChunkProgram):
         hint = "end it with `program = ...`, or define `program(ranks)`"
         shown = "none" if found is None else type(found).__name__
         short = Path(name).name
-        msg = (
+        raise InputError(
             f"{short}:1: expected program to be a ChunkProgram, or a function that returns one, found {shown}: "
             f"{hint}."
         )
-        raise InputError(msg)
     return found
 
 
@@ -119,13 +107,11 @@ def _told(name: str) -> Iterator[None]:
         yield
     except SyntaxError as error:
         line = error.lineno if error.filename == name and error.lineno else 1
-        msg = f"{short}:{line}: expected Python, found {error.msg}."
-        raise InputError(msg) from None
+        raise InputError(f"{short}:{line}: expected Python, found {error.msg}.") from None
     except CoppiceError as error:
         if str(error).startswith(f"{short}:") or _PLACED.match(str(error)):
             raise
-        msg = f"{raised_at(error.__traceback__, name)}: {error}"
-        raise type(error)(msg) from None
+        raise type(error)(f"{raised_at(error.__traceback__, name)}: {error}") from None
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(raised_at(error.__traceback__, name)) from None
     except MemoryError:
@@ -133,18 +119,15 @@ def _told(name: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever the program of a user raises)
         words = " ".join(str(error).split()).rstrip(".")
         kind = type(error).__name__
-        msg = f"{raised_at(error.__traceback__, name)}: the program raises {kind}{': ' if words else ''}{words}."
-        raise InputError(msg) from None
+        raise InputError(
+            f"{raised_at(error.__traceback__, name)}: the program raises {kind}{': ' if words else ''}{words}."
+        ) from None
 
 
 def _arguments(
     function: Callable[..., Any], given: Mapping[str, Any], known: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-    """Arguments of the function of a file.
-
-    Raises:
-        InputError: If it has no such parameter, or misses one.
-    """
+    """Arguments of the function of a file."""
     line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
     where = f"{Path(name).name}:{line}"
     parameters = inspect.signature(function).parameters
@@ -153,8 +136,7 @@ def _arguments(
         if key not in parameters and not anything:
             names = list(parameters)
             hint = suggestion(key, names, otherwise=f"it has {', '.join(names) or 'none'}.")
-            msg = f"{where}: program has no parameter {key}: {hint}"
-            raise InputError(msg)
+            raise InputError(f"{where}: program has no parameter {key}: {hint}")
     found = {key: value for key, value in known.items() if key in parameters}
     found |= {key: _value(value, parameters.get(key)) for key, value in given.items()}
     for each in parameters.values():
@@ -167,8 +149,7 @@ def _arguments(
             )
             and each.name not in found
         ):
-            msg = (
+            raise InputError(
                 f"{where}: program needs a value for {each.name}: give it as a parameter ({each.name}=VALUE)."
             )
-            raise InputError(msg)
     return found

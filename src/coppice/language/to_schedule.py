@@ -20,22 +20,15 @@ from coppice.program.two_sided.operations.operation import SlotOperation
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["schedule_of"]
-
 
 def schedule_of(program: ChunkProgram, topology: Topology) -> Schedule:
     """The schedule of a program that has been checked.
 
     Args:
-        program: The program.
         topology: Where its ranks are; messages take default routes.
 
     Returns:
         Transfers without steps if an order of rows says it all; otherwise with the fewest steps.
-
-    Raises:
-        InputError: If the topology has another number of ranks, or the program keeps several values of a chunk at one
-            rank and sends both; with the line.
 
     Examples:
         >>> from coppice.topology.presets import preset

@@ -17,8 +17,6 @@ from coppice.program.two_sided.operations.lower import SlotLayout
 from coppice.program.two_sided.operations.operation import Hints, SlotOperation
 from coppice.text import plural
 
-__all__ = ["MOST_SLOTS", "HeldSlots", "SlotTrace", "whole"]
-
 MOST_SLOTS = 2**22
 """Most slots of inputs and outputs, and most operations."""
 
@@ -28,23 +26,14 @@ _BUFFERS = {"input": Buffer.INPUT, "output": Buffer.OUTPUT}
 
 @dataclass(frozen=True, slots=True)
 class HeldSlots:
-    """Some neighbouring slots of a rank, as they were at some time.
+    """Some neighbouring slots of a rank, as they were at some time."""
 
-    Attributes:
-        rank: The rank.
-        buffer: Name of the buffer.
-        index: First slot.
-        size: Number of slots.
-        versions: How often each had been written.
-        where: Line that took the reference.
-    """
-
-    rank: int
-    buffer: str
-    index: int
-    size: int
-    versions: tuple[int, ...]
-    where: str
+    rank: int  # The rank
+    buffer: str  # Name of the buffer
+    index: int  # First slot
+    size: int  # Number of slots
+    versions: tuple[int, ...]  # How often each had been written
+    where: str  # Line that took the reference
 
     def __str__(self) -> str:
         last = "" if self.size == 1 else f":{self.index + self.size}"
@@ -96,23 +85,17 @@ class SlotTrace:
         return len(self._notes)
 
     def take(self, rank: Any, buffer: Any, index: Any, size: Any) -> HeldSlots:
-        """What slots hold now.
-
-        Raises:
-            CheckError: If one holds nothing.
-            InputError: If there are no such slots.
-        """
+        """What slots hold now."""
         where = caller()
         rank, index, size = self._slots(rank, buffer, index, size, where)
         states = self._states(rank, buffer, index, size, grow=False)
         for slot, state in enumerate([*states, *[SlotState()] * (size - len(states))]):
             if state.value == NOTHING:
                 name = _in_words(buffer)
-                msg = (
+                raise CheckError(
                     f"{where}: missing chunk: slot {index + slot} of {name} of rank {rank} holds nothing: write to it "
                     "before it is read."
                 )
-                raise CheckError(msg)
         return self.held(rank, buffer, index, size, where)
 
     def held(self, rank: int, buffer: str, index: int, size: int, where: str) -> HeldSlots:
@@ -121,27 +104,17 @@ class SlotTrace:
         return HeldSlots(rank, buffer, index, size, versions, where)
 
     def fresh(self, ref: HeldSlots, where: str) -> None:
-        """Refuse slots that were overwritten since.
-
-        Raises:
-            CheckError: If they were.
-        """
+        """Refuse slots that were overwritten since."""
         for slot, (state, version) in enumerate(zip(self._states_of(ref), ref.versions, strict=True)):
             if state.version != version:
                 name = f"slot {ref.index + slot} of {_in_words(ref.buffer)} of rank {ref.rank}"
-                msg = (
+                raise CheckError(
                     f"{where}: race: {name}, to which {ref.where} took a reference, was overwritten by {state.where}: "
                     "take a new reference, or keep the value elsewhere."
                 )
-                raise CheckError(msg)
 
     def copy(self, ref: HeldSlots, rank: Any, buffer: Any, index: Any, hints: Hints) -> HeldSlots:
-        """Copy slots to others; what these are then. Nothing is done where they share their memory, as in place.
-
-        Raises:
-            CheckError: If the source was overwritten, or nothing orders this write and the last one.
-            InputError: If there are no such slots.
-        """
+        """Copy slots to others; what these are then. Nothing is done where they share their memory, as in place."""
         where = caller()
         self.fresh(ref, where)
         rank, index, _ = self._slots(rank, buffer, ref.index if index is None else index, ref.size, where)
@@ -149,8 +122,9 @@ class SlotTrace:
         if all(one is other for one, other in zip(source, target, strict=True)):
             return self.held(rank, buffer, index, ref.size, where)  # in place, it is there already
         if any(one is other for one in source for other in target):
-            msg = f"{where}: expected slots that do not overlap, found a copy of {ref} onto itself."
-            raise InputError(msg)
+            raise InputError(
+                f"{where}: expected slots that do not overlap, found a copy of {ref} onto itself."
+            )
         before = {state.writer for state in source}
         for slot, state in enumerate(target):
             self._ordered(state, before, f"slot {index + slot} of {_in_words(buffer)} of rank {rank}", where)
@@ -158,38 +132,26 @@ class SlotTrace:
         return self.held(rank, buffer, index, ref.size, where)
 
     def reduce(self, ref: HeldSlots, other: HeldSlots, hints: Hints) -> HeldSlots:
-        """Add the second slots to the first; what these are then.
-
-        Raises:
-            CheckError: If any were overwritten, or do not belong together.
-            InputError: If they are not equally many, or overlap.
-        """
+        """Add the second slots to the first; what these are then."""
         where = caller()
         self.fresh(ref, where)
         self.fresh(other, where)
         if ref.size != other.size:
-            msg = f"{where}: expected as many chunks to add, found {ref.size} and {other.size}."
-            raise InputError(msg)
+            raise InputError(f"{where}: expected as many chunks to add, found {ref.size} and {other.size}.")
         target, source = self._states_of(ref), self._states_of(other)
         if any(one is two for one in source for two in target):
-            msg = f"{where}: expected slots that do not overlap, found {ref} added to itself."
-            raise InputError(msg)
+            raise InputError(f"{where}: expected slots that do not overlap, found {ref} added to itself.")
         for one, two in zip(target, source, strict=True):
             self._addable(one.value, two.value, where)
         self._note(other, (ref.rank, ref.buffer, ref.index), source, target, where, hints, adds=True)
         return self.held(ref.rank, ref.buffer, ref.index, ref.size, where)
 
     def check(self) -> None:
-        """Compare all outputs with what the collective promises.
-
-        Raises:
-            CheckError: If some slot is wrong.
-        """
+        """Compare all outputs with what the collective promises."""
         wrong = list(self._wrong())
         if wrong:
             more = f" ({len(wrong) - 1} more of the outputs)" if len(wrong) > 1 else ""
-            msg = f"{wrong[0]}{more}."
-            raise CheckError(msg)
+            raise CheckError(f"{wrong[0]}{more}.")
 
     def layout(self) -> SlotLayout:
         """Sizes of all buffers, scratch memory laid out."""
@@ -257,16 +219,19 @@ class SlotTrace:
         """A rank, a first slot and a number of slots that can be."""
         rank, index, size = whole(rank, "rank"), whole(index, "index"), whole(size, "size")
         if not 0 <= rank < self._layout.num_ranks:
-            msg = f"{where}: expected a rank from 0 to {self._layout.num_ranks - 1}, found {rank}."
-            raise InputError(msg)
+            raise InputError(
+                f"{where}: expected a rank from 0 to {self._layout.num_ranks - 1}, found {rank}."
+            )
         if not isinstance(buffer, str) or not buffer:
-            msg = f"{where}: expected input, output or a name of scratch memory as buffer, found {buffer!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"{where}: expected input, output or a name of scratch memory as buffer, found {buffer!r}."
+            )
         most = int(self._memory.size[_BUFFERS[buffer], rank]) if buffer in _BUFFERS else _MOST_SCRATCH
         if index < 0 or size < 1 or index + size > most:
             found = f"slot {index}" if size == 1 else f"slots {index} to {index + size - 1}"
-            msg = f"{where}: {_in_words(buffer)} of rank {rank} has {plural(most, 'slot')}, found {found}."
-            raise InputError(msg)
+            raise InputError(
+                f"{where}: {_in_words(buffer)} of rank {rank} has {plural(most, 'slot')}, found {found}."
+            )
         return rank, index, size
 
     def _states(self, rank: int, buffer: str, index: int, size: int, *, grow: bool = True) -> list[SlotState]:
@@ -286,30 +251,28 @@ class SlotTrace:
     def _addable(self, one: int, other: int, where: str) -> None:
         ranks = self._layout.num_ranks
         if not self._layout.collective.reduces:
-            msg = f"{where}: wrong result: {self._layout.collective} adds nothing up: copy instead."
-            raise CheckError(msg)
+            raise CheckError(
+                f"{where}: wrong result: {self._layout.collective} adds nothing up: copy instead."
+            )
         if (one ^ other) >> ranks:
-            msg = (
+            raise CheckError(
                 f"{where}: wrong result: adds {value_in_words(other, self._layout)} to "
                 f"{value_in_words(one, self._layout)}: expected the same chunk."
             )
-            raise CheckError(msg)
         if common := one & other & ((1 << ranks) - 1):
-            msg = (
+            raise CheckError(
                 f"{where}: wrong result: adds the contribution of {members_in_words(common)} to chunk {one >> ranks} a "
                 "second time."
             )
-            raise CheckError(msg)
 
     def _ordered(self, state: SlotState, before: set[int], slot: str, where: str) -> None:
         """Refuse a write that nothing orders behind the last one: nobody has read what that wrote."""
         if state.writer < 0 or state.readers or self._comes_from(before, state.writer):
             return
-        msg = (
+        raise CheckError(
             f"{where}: race: this and {state.where} write {slot} in any order, as nothing between them reads it: "
             "write elsewhere, or leave one of them out."
         )
-        raise CheckError(msg)
 
     def _comes_from(self, later: set[int], earlier: int) -> bool:
         """Whether some operation depends on an earlier one."""
@@ -336,8 +299,9 @@ class SlotTrace:
     ) -> None:
         number = len(self._notes)
         if number >= MOST_SLOTS:
-            msg = f"{where}: expected at most {MOST_SLOTS:,} operations, found more: does a loop not end?"
-            raise InputError(msg)
+            raise InputError(
+                f"{where}: expected at most {MOST_SLOTS:,} operations, found more: does a loop not end?"
+            )
         before = {state.writer for state in (*source, *target)}
         before.update(reader for state in target for reader in state.readers)
         before.discard(-1)
@@ -352,18 +316,13 @@ class SlotTrace:
 
 
 def whole(value: Any, name: str) -> int:
-    """A whole number; truth values are none.
-
-    Raises:
-        InputError: If it is none; with the line.
-    """
+    """A whole number; truth values are none."""
     if not isinstance(value, bool):
         try:
             return operator.index(value)
         except TypeError:
             pass
-    msg = f"{caller()}: expected a whole number as {name}, found {value!r}."
-    raise InputError(msg)
+    raise InputError(f"{caller()}: expected a whole number as {name}, found {value!r}.")
 
 
 def _in_words(buffer: str) -> str:

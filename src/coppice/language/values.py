@@ -12,37 +12,22 @@ from itertools import pairwise
 from coppice.collectives import Collective
 from coppice.program.memory import NOTHING, MemoryLayout
 
-__all__ = ["SlotState", "members_in_words", "value_in_words"]
-
 _SHOWN = 6
 
 
 @dataclass(slots=True)
 class SlotState:
-    """One slot of a buffer.
+    """One slot of a buffer."""
 
-    Attributes:
-        value: What it holds.
-        version: How often it was written.
-        writer: Operation that wrote it last, or -1.
-        readers: Operations that have read it since.
-        where: Line that wrote it last, or "".
-    """
-
-    value: int = NOTHING
-    version: int = 0
-    writer: int = -1
-    readers: list[int] = field(default_factory=list)
-    where: str = ""
+    value: int = NOTHING  # What it holds
+    version: int = 0  # How often it was written
+    writer: int = -1  # Operation that wrote it last, or -1
+    readers: list[int] = field(default_factory=list)  # Operations that have read it since
+    where: str = ""  # Line that wrote it last, or ""
 
 
 def value_in_words(value: int, layout: MemoryLayout) -> str:
-    """A value as people say it.
-
-    Args:
-        value: The value.
-        layout: What decides on it.
-    """
+    """A value as people say it."""
     if value == NOTHING:
         return "nothing"
     ranks, chunks = layout.num_ranks, layout.num_chunks

@@ -12,36 +12,23 @@ from typing import NamedTuple
 
 from coppice.collectives import Collective
 
-__all__ = ["Figures", "agree", "factor_contradicts", "figures_of"]
-
 _INFORMATIVE = Decimal("0.1")
 _MOST_RANKS = 1 << 20
 
 
 class Figures(NamedTuple):
-    """A row's half as printed: each figure with half a unit of its last digit.
+    """A row's half as printed: each figure with half a unit of its last digit."""
 
-    Attributes:
-        size: Bytes.
-        time: Time in us, and its error.
-        algbw: GB/s, and its error.
-        busbw: Likewise.
-    """
-
-    size: int
-    time: tuple[Decimal, Decimal]
-    algbw: tuple[Decimal, Decimal]
-    busbw: tuple[Decimal, Decimal]
+    size: int  # Bytes
+    time: tuple[Decimal, Decimal]  # Time in us, and its error
+    algbw: tuple[Decimal, Decimal]  # GB/s, and its error
+    busbw: tuple[Decimal, Decimal]  # Likewise
 
 
 def figures_of(size: int, time: str, algbw: str, busbw: str, *, unit_us: float = 1.0) -> Figures | None:
     """The figures of a half; None where one is no finite number.
 
     Args:
-        size: Bytes.
-        time: As printed.
-        algbw: Likewise.
-        busbw: Likewise.
         unit_us: Microseconds of the unit of the time.
     """
     parts = [_printed(word) for word in (time, algbw, busbw)]

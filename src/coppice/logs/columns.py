@@ -12,21 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-__all__ = [
-    "BLANK",
-    "Column",
-    "TableHeader",
-    "UnreadableError",
-    "ends_like_row",
-    "groups_of",
-    "header_of",
-    "looks_like_row",
-    "numbers_only",
-    "row_part",
-    "spaced",
-    "usual_header",
-]
-
 _NAMES = {
     "size": "size", "bytes": "size", "count": "count", "n": "count", "elements": "count",
     "type": "type", "datatype": "type", "dtype": "type", "redop": "redop", "op": "redop", "root": "root",
@@ -52,31 +37,20 @@ _LEAST_MARKS = 5
 
 
 class Column(NamedTuple):
-    """A column.
+    """A column."""
 
-    Attributes:
-        name: What it holds, in one spelling for all versions; its own title where that is not known.
-        half: Number of its half from 0, -1 for what both share.
-        end: Where its title ends in the line.
-    """
-
-    name: str
-    half: int
-    end: int
+    name: str  # What it holds, in one spelling for all versions; its own title where that is not known
+    half: int  # Number of its half from 0, -1 for what both share
+    end: int  # Where its title ends in the line
 
 
 class RowCells(NamedTuple):
-    """The cells of a row.
+    """The cells of a row."""
 
-    Attributes:
-        by_name: Their words by (half, name); those of a half that is blank are missing.
-        surplus: Cells before the first one that the header names.
-        whole: No half is blank.
-    """
-
+    # Their words by (half, name); those of a half that is blank are missing
     by_name: dict[tuple[int, str], str]
-    surplus: int
-    whole: bool
+    surplus: int  # Cells before the first one that the header names
+    whole: bool  # No half is blank
 
 
 class UnreadableError(ValueError):
@@ -85,21 +59,13 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class TableHeader:
-    """What stands where.
+    """What stands where."""
 
-    Attributes:
-        columns: The columns, in order; a time stamp at the end is none.
-        in_place: For each half whether it is in place, None where nothing says so.
-        unit_us: Microseconds of the unit of times.
-        line: Line of the names, 0 where the file has none and the usual columns are assumed.
-        cpu_time: Times are those of the CPU, from which no bandwidth follows.
-    """
-
-    columns: tuple[Column, ...]
-    in_place: tuple[bool | None, ...]
-    unit_us: float
-    line: int
-    cpu_time: bool = False
+    columns: tuple[Column, ...]  # The columns, in order; a time stamp at the end is none
+    in_place: tuple[bool | None, ...]  # For each half whether it is in place, None where nothing says so
+    unit_us: float  # Microseconds of the unit of times
+    line: int  # Line of the names, 0 where the file has none and the usual columns are assumed
+    cpu_time: bool = False  # Times are those of the CPU, from which no bandwidth follows
 
     def with_units(self, text: str) -> TableHeader:
         """The header with the units of the line below it."""
@@ -124,14 +90,7 @@ class TableHeader:
         return tuple(column.name for column in self.columns if column.half < 0)
 
     def cells(self, text: str) -> RowCells:
-        """The cells of a row.
-
-        Args:
-            text: The row.
-
-        Raises:
-            UnreadableError: If the row has other columns.
-        """
+        """The cells of a row."""
         found = list(_WORD.finditer(_STAMP.sub("", text)))
         words = [match[0] for match in found]
         surplus = len(words) - len(self.columns)
@@ -143,8 +102,7 @@ class TableHeader:
                 columns = tuple(column for column in columns if column.name not in ("wrong", "error"))
             if len(words) == len(columns) and self._stands(found, columns):
                 return RowCells(self._named(columns, words), 0, whole=len(self.in_place) == 1)
-        msg = f"{len(words)} cells under {len(self.columns)} columns"
-        raise UnreadableError(msg)
+        raise UnreadableError(f"{len(words)} cells under {len(self.columns)} columns")
 
     def _nearest(self, found: Sequence[re.Match[str]]) -> list[int]:
         """The half below which the last word of a row with one half stands."""
@@ -257,9 +215,7 @@ def header_of(text: str, groups: tuple[bool, ...], *, line: int) -> TableHeader 
     """The header that a line of names makes; None where a line is none.
 
     Args:
-        text: The line.
         groups: The halves, as the line above names them; empty where there is none.
-        line: Its number.
 
     Examples:
         >>> found = header_of("# size count time algbw busbw  #wrong", (True,), line=3)
@@ -303,9 +259,6 @@ def header_of(text: str, groups: tuple[bool, ...], *, line: int) -> TableHeader 
 
 def usual_header(text: str) -> TableHeader | None:
     """The columns of a row of nccl-tests in a file without a header; None where its words leave a doubt.
-
-    Args:
-        text: The row.
 
     Examples:
         >>> usual_header("8 2 float sum 10.1 0.00 0.00 0 9.8 0.00 0.00 N/A").names

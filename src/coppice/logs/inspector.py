@@ -26,43 +26,26 @@ from coppice.logs.records import (
 )
 from coppice.text import plural
 
-__all__ = ["Inspector", "InspectorCall", "is_inspector", "joined"]
-
 _PAYLOADS = ("coll_perf", "p2p_perf", "proxy_trace")
 _MOST_RANKS = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InspectorCall:
-    """A collective on one rank.
+    """A collective on one rank."""
 
-    Attributes:
-        communicator: Id of the communicator.
-        number: Number of the collective in it.
-        rank: The rank.
-        ranks: Ranks of the communicator.
-        nodes: Nodes that it spans.
-        collective: What was run.
-        rank_bytes: Bytes of the rank's count.
-        time_us: Time on this rank.
-        algorithm: What carried it out, None where not given.
-        protocol: Likewise.
-        clock: What timed it (:data:`coppice.logs.records.CLOCKS`), None where not given.
-        line: Line of the file.
-    """
-
-    communicator: str
-    number: int
-    rank: int
-    ranks: int
-    nodes: int
-    collective: Collective
-    rank_bytes: int
-    time_us: float
-    algorithm: str | None
-    protocol: str | None
-    clock: str | None
-    line: int
+    communicator: str  # Id of the communicator
+    number: int  # Number of the collective in it
+    rank: int  # The rank
+    ranks: int  # Ranks of the communicator
+    nodes: int  # Nodes that it spans
+    collective: Collective  # What was run
+    rank_bytes: int  # Bytes of the rank's count
+    time_us: float  # Time on this rank
+    algorithm: str | None  # What carried it out, None where not given
+    protocol: str | None  # Likewise
+    clock: str | None  # What timed it (:data:`coppice.logs.records.CLOCKS`), None where not given
+    line: int  # Line of the file
 
 
 def is_inspector(value: Any) -> bool:
@@ -71,31 +54,22 @@ def is_inspector(value: Any) -> bool:
 
 
 class Inspector:
-    """Reads records in the order of one file.
-
-    Attributes:
-        calls: Collectives so far.
-        beside: Calls that a tuner is not asked about, by what they are.
-        dropped: Records that the plug-in says it lost.
-    """
+    """Reads records in the order of one file."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.calls: list[InspectorCall] = []
-        self.beside: dict[str, int] = {}
-        self.dropped = 0
+        self.calls: list[InspectorCall] = []  # Collectives so far
+        self.beside: dict[str, int] = {}  # Calls that a tuner is not asked about, by what they are
+        self.dropped = 0  # Records that the plug-in says it lost
         self._header: dict[str, Any] | None = None
 
     def add(self, value: Any, line: int) -> None:
-        """Take a record.
-
-        Raises:
-            InputError: If it is none, with its line.
-        """
+        """Take a record."""
         where = f"{self.file}:{line}"
         if not is_inspector(value):
-            msg = f"expected a record of the inspector at {where}, found something else: give its files unchanged."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a record of the inspector at {where}, found something else: give its files unchanged."
+            )
         if "dump_stats" in value:
             self._header = mapping(value, "header", where)
             stats = mapping(value, "dump_stats", where)
@@ -104,8 +78,9 @@ class Inspector:
             return
         header = mapping(value, "header", where) if "header" in value else self._header
         if header is None:
-            msg = f"the record at {where} names no communicator, nor does one before it: is the file whole?"
-            raise InputError(msg)
+            raise InputError(
+                f"the record at {where} names no communicator, nor does one before it: is the file whole?"
+            )
         if "p2p_perf" in value:
             count_beside(self.beside, text_of(mapping(value, "p2p_perf", where), "p2p", where)[:40])
         elif "coll_perf" in value:
@@ -150,9 +125,6 @@ def joined(
     Args:
         calls: Records with the files that they came from.
         warnings: Gets by file what was left out, and which times are no times of kernels.
-
-    Raises:
-        InputError: If records of one collective disagree on what it was.
     """
     groups: dict[tuple[str, int, Collective, int], list[tuple[str, InspectorCall]]] = {}
     met: dict[tuple[str, int, Collective, int], int] = {}
@@ -166,12 +138,11 @@ def joined(
         file, first = members[0]
         for other_file, other in members[1:]:
             if (other.rank_bytes, other.ranks) != (first.rank_bytes, first.ranks):
-                msg = (
+                raise InputError(
                     f"{other_file}:{other.line} has {other.rank_bytes} bytes on {other.ranks} ranks, and "
                     f"{file}:{first.line} {first.rank_bytes} on {first.ranks} for the same collective: give files of "
                     "one job."
                 )
-                raise InputError(msg)
         clock = min((call.clock for _, call in members), key=_quality)
         times = [call.time_us for _, call in members if call.clock == clock]
         if len(times) < len(members):

@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 
 from coppice.errors import InputError
 
-__all__ = ["integer", "json_objects", "mapping", "number", "text_of"]
-
 _MOST_OBJECTS = 5_000_000
 _MOST_DIGITS = 18
 
@@ -19,12 +17,8 @@ def json_objects(text: str, *, file: str, warnings: list[str] | None = None) -> 
     r"""Every JSON value of a text with the line where it begins; the elements of an outermost list one by one.
 
     Args:
-        text: The text.
-        file: Name for messages.
-        warnings: Gets a sentence where the last line is cut off, as when a job was killed; None makes that an error.
-
-    Raises:
-        InputError: If it is no JSON, with the line.
+        warnings: Gets a sentence where the last line is cut off, as when a job was killed; None makes that an
+            error.
 
     Examples:
         >>> list(json_objects('{"a": 1}\n\n{"a":\n 2}\n', file="x"))
@@ -45,35 +39,28 @@ def json_objects(text: str, *, file: str, warnings: list[str] | None = None) -> 
             if warnings is not None and found and "\n" not in text[at:].rstrip():
                 warnings.append(f"{file}:{line} is cut off: the last record is left out")
                 return
-            msg = f"{file}:{error.lineno} is no JSON ({error.msg}): is the file complete?"
-            raise InputError(msg) from None
+            raise InputError(
+                f"{file}:{error.lineno} is no JSON ({error.msg}): is the file complete?"
+            ) from None
         except (RecursionError, ValueError):
-            msg = f"{file}:{line} has a value that is nested too deeply or too large: is this the right file?"
-            raise InputError(msg) from None
+            raise InputError(
+                f"{file}:{line} has a value that is nested too deeply or too large: is this the right file?"
+            ) from None
         if isinstance(value, list) and found == 0:
             yield from ((line, each) for each in value)
         else:
             yield line, value
-    msg = f"{file} holds more than {_MOST_OBJECTS} records: split it."
-    raise InputError(msg)
+    raise InputError(f"{file} holds more than {_MOST_OBJECTS} records: split it.")
 
 
 def mapping(value: Any, key: str, where: str) -> dict[str, Any]:
-    """An object under a key.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """An object under a key."""
     found = value.get(key) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else _refuse(f"an object {key!r}", where, found)
 
 
 def integer(value: Any, key: str, where: str, *, low: int = 0, high: int = 1 << 62) -> int:
-    """An integer under a key, also one that is written as a text.
-
-    Raises:
-        InputError: If there is none within the limits.
-    """
+    """An integer under a key, also one that is written as a text."""
     found = value.get(key)
     if isinstance(found, str) and len(found.strip()) <= _MOST_DIGITS:
         text = found.strip()
@@ -84,11 +71,7 @@ def integer(value: Any, key: str, where: str, *, low: int = 0, high: int = 1 << 
 
 
 def number(value: Any, key: str, where: str) -> float:
-    """A number of 0 or more under a key.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """A number of 0 or more under a key."""
     found = value.get(key)
     if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < math.inf:
         return float(found)
@@ -96,16 +79,11 @@ def number(value: Any, key: str, where: str) -> float:
 
 
 def text_of(value: Any, key: str, where: str) -> str:
-    """A text under a key.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """A text under a key."""
     found = value.get(key)
     return found if isinstance(found, str) else _refuse(f"{key!r} as a text", where, found)
 
 
 def _refuse(expected: str, where: str, found: Any) -> NoReturn:
     words = "nothing" if found is None else repr(found)[:40]
-    msg = f"expected {expected} at {where}, found {words}."
-    raise InputError(msg)
+    raise InputError(f"expected {expected} at {where}, found {words}.")

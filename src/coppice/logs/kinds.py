@@ -8,8 +8,6 @@ from typing import Any
 from coppice.errors import InputError
 from coppice.topology.readers.reading import TopologyFormat, sniff
 
-__all__ = ["unknown_json", "unknown_kind", "unknown_xml"]
-
 _EXPECTED = "expected a table of nccl-tests, a log of NCCL, records of the inspector, or a dump of graphs or topology."
 _NOT_READ = "which is not read"
 _SHOWN = "give it to `coppice topology show`"

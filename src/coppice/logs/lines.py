@@ -15,23 +15,15 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-__all__ = ["LogLine", "is_log", "log_lines"]
-
 
 class LogLine(NamedTuple):
-    """A line.
+    """A line."""
 
-    Attributes:
-        number: Its number in the file, from 1.
-        text: The line without its prefix; columns stand where the program put them.
-        stream: The prefix without its time: equal for lines of one process where a launcher tells processes apart.
-        cut: Another line began here, so that the rest of this one may follow later.
-    """
-
-    number: int
-    text: str
+    number: int  # Its number in the file, from 1
+    text: str  # The line without its prefix; columns stand where the program put them
+    # The prefix without its time: equal for lines of one process where a launcher tells processes apart
     stream: str
-    cut: bool
+    cut: bool  # Another line began here, so that the rest of this one may follow later
 
 
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
@@ -92,9 +84,6 @@ def is_log(text: str) -> bool:
 
 def log_lines(text: str) -> tuple[LogLine, ...]:
     r"""Every line of a log, from all prefixes freed; parts of a line that others cut apart follow each other.
-
-    Args:
-        text: The log.
 
     Examples:
         >>> [line.text for line in log_lines("[1,0]<stdout>:# Using devices\n> [0]    8  2")]

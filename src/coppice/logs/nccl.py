@@ -23,8 +23,6 @@ from coppice.logs.records import (
     own_name,
 )
 
-__all__ = ["read_nccl_log"]
-
 _LINE = re.compile(r"^(?P<head>.*?)NCCL (?:INFO|WARN) (?P<rest>.*)$")
 _PROCESS = re.compile(r"(\S+?):(\d+):(\d+)\s+\[\d+\]\s*$")
 _COMM = re.compile(r"comm (\S+) rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+)", re.IGNORECASE)
@@ -64,7 +62,6 @@ def read_nccl_log(lines: Iterable[LogLine], *, file: str) -> Log:
 
     Args:
         lines: The log (:func:`coppice.logs.lines.log_lines`).
-        file: Its name, for warnings.
 
     Examples:
         >>> from coppice.logs.lines import log_lines

@@ -31,8 +31,6 @@ from coppice.logs.rows import device_of, figures_agree, joined_row, number_of, r
 from coppice.logs.tables import NcclTestsRow, NcclTestsTable
 from coppice.logs.torn_rows import TornRow
 
-__all__ = ["NoRowsError", "has_table", "read_nccl_tests"]
-
 _SUMMARY = re.compile(r"#?\s*(Out of bounds values|Avg bus bandwidth)\s*:\s*([0-9.eE+-]+|-?nan)")
 _PROGRAM = re.compile(r"#\s*Collective test starting:\s*(\S+)")
 _START = re.compile(r"#\s*(?:nThreads? [0-9]|nccl-tests version|Collective test starting|Using devices)")
@@ -66,11 +64,6 @@ def read_nccl_tests(lines: Sequence[LogLine], *, file: str) -> tuple[NcclTestsTa
 
     Args:
         lines: Standard output (:func:`coppice.logs.lines.log_lines`).
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If a cell cannot be read, with its line.
-        NoRowsError: If there is no row.
 
     Examples:
         >>> from coppice.logs.lines import log_lines
@@ -90,11 +83,10 @@ def read_nccl_tests(lines: Sequence[LogLine], *, file: str) -> tuple[NcclTestsTa
     if not any(run.rows for run in found):
         unread = [each for run in found for each in run.unread]
         why = f": {unread_words(unread, file)}" if unread else ""
-        msg = (
+        raise NoRowsError(
             f"{file} holds no row of nccl-tests that can be read{why}: give the output of a run, such as that of "
             "all_reduce_perf, as it was printed."
         )
-        raise NoRowsError(msg)
     tables = tuple(run.table(file) for run in found)
     if words := _apart(streams, file):
         tables = (replace(tables[0], warnings=(*tables[0].warnings, words)), *tables[1:])

@@ -24,18 +24,6 @@ from coppice.logs.rows import WORD_BYTES
 from coppice.logs.tables import IterationSpread, NcclTestsHalf, NcclTestsRank, NcclTestsRow, NcclTestsTable
 from coppice.text import plural
 
-__all__ = [
-    "NcclTestsFile",
-    "collective_of",
-    "doubts",
-    "is_tests_file",
-    "mixed_runs",
-    "only",
-    "read_tests_file",
-    "rows_measured",
-    "shape_of",
-]
-
 _PROGRAM = re.compile(r"([A-Za-z]\w*?_perf(?:_mpi)?)(?:\.exe)?$")
 _OTHER_PROGRAMS = ("sendrecv", "hypercube", "alltoallv", "all_reduce_bias")
 _CHANNELS = (("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"))
@@ -46,11 +34,7 @@ def collective_of(program: str | None, given: Collective | None, *, file: str) -
 
     Args:
         program: Its name or path, None where the text does not tell.
-        given: What the user says.
         file: Name of the file, for messages.
-
-    Raises:
-        InputError: If nobody says.
 
     Examples:
         >>> collective_of("./build/all_gather_perf_mpi", None, file="log").value
@@ -62,8 +46,7 @@ def collective_of(program: str | None, given: Collective | None, *, file: str) -
     if given is not None and named is None and not other:
         return given
     if match is None:
-        msg = f"{file} does not say which collective was run: give it (`collective=all_reduce`)."
-        raise InputError(msg)
+        raise InputError(f"{file} does not say which collective was run: give it (`collective=all_reduce`).")
     return named
 
 
@@ -139,22 +122,13 @@ def rows_measured(
     collective: Collective,
     *,
     file: str,
-    shape: tuple[int | None, int | None],
+    shape: tuple[int | None, int | None],  # Ranks and nodes of the communicator
     settings: Mapping[str, str],
-    told: bool,
+    told: bool,  # The text would show settings, if there were any
+    # Choices of the library in the same run; those without a collective are taken for this one's
     decisions: Sequence[LoggedDecision] = (),
 ) -> list[LoggedMeasurement]:
-    """The rows of a table as measurements.
-
-    Args:
-        table: The table.
-        collective: What was run.
-        file: Name of the file.
-        shape: Ranks and nodes of the communicator.
-        settings: Variables that were set.
-        told: The text would show settings, if there were any.
-        decisions: Choices of the library in the same run; those without a collective are taken for this one's.
-    """
+    """The rows of a table as measurements."""
     chosen = _chosen(decisions, collective, shape[0])
     forced = any(name in settings for name in FORCING) if told or settings else None
     found: list[LoggedMeasurement] = []
@@ -205,9 +179,6 @@ def doubts(
     """In words, what the figures of a table contradict: each other, or the collective and its ranks.
 
     Args:
-        table: The table.
-        collective: What was run.
-        file: Name of the file.
         shape: Ranks and nodes of the communicator.
     """
     rows = [(row, half.figures) for row in table.rows for half, _ in row.halves if half.figures is not None]
@@ -243,17 +214,11 @@ _MOST_RANKS = 1 << 24
 
 
 class NcclTestsFile(NamedTuple):
-    """What the file says.
+    """What the file says."""
 
-    Attributes:
-        table: The rows; their lines are numbers of results, from 1.
-        version: Version of the library, such as ``2.27.7``, None where not given.
-        settings: Variables of NCCL and RCCL.
-    """
-
-    table: NcclTestsTable
-    version: str | None
-    settings: dict[str, str]
+    table: NcclTestsTable  # The rows; their lines are numbers of results, from 1
+    version: str | None  # Version of the library, such as `2.27.7`, None where not given
+    settings: dict[str, str]  # Variables of NCCL and RCCL
 
 
 def is_tests_file(value: Any) -> bool:
@@ -264,13 +229,6 @@ def is_tests_file(value: Any) -> bool:
 def read_tests_file(value: Any, *, file: str) -> NcclTestsFile:
     """The records of a file.
 
-    Args:
-        value: Its JSON value.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If something is missing or no number, with its place (``$.results[3].in_place``).
-
     Examples:
         >>> run = {"time": 10.5, "alg_bw": 0.1, "bus_bw": 0.2, "nwrong": 0.0}
         >>> row = {"size": 1024, "count": 256, "type": "float", "redop": "sum", "root": "    -1",
@@ -280,8 +238,9 @@ def read_tests_file(value: Any, *, file: str) -> NcclTestsFile:
     """
     results = value["results"]
     if not isinstance(results, list) or not results:
-        msg = f"expected a list of results in {file} ($.results), found none: was the run cut off?"
-        raise InputError(msg)
+        raise InputError(
+            f"expected a list of results in {file} ($.results), found none: was the run cut off?"
+        )
     rows = tuple(
         _row(each, where, at)
         for at, (where, each) in enumerate(_objects(results, f"{file}: $.results"), start=1)
@@ -318,8 +277,7 @@ def _objects(values: list[Any], where: str) -> Iterator[tuple[str, dict[str, Any
     """(place, object) of a list."""
     for at, value in enumerate(values):
         if not isinstance(value, dict):
-            msg = f"expected an object at {where}[{at}], found {str(value)[:40]!r}."
-            raise InputError(msg)
+            raise InputError(f"expected an object at {where}[{at}], found {str(value)[:40]!r}.")
         yield f"{where}[{at}]", value
 
 
@@ -366,8 +324,7 @@ def _iterations(value: dict[str, Any], key: str, where: str) -> IterationSpread 
     told, place = mapping(value, key, where), f"{where}.{key}"
     times = told.get("times_us", [])
     if not isinstance(times, list):
-        msg = f"expected a list of times at {place}.times_us, found {str(times)[:40]!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a list of times at {place}.times_us, found {str(times)[:40]!r}.")
     return IterationSpread(
         least_us=number(told, "min_us", place),
         most_us=number(told, "max_us", place),

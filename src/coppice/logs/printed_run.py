@@ -10,46 +10,28 @@ from itertools import pairwise
 from coppice.logs.tables import NcclTestsRank, NcclTestsRow, NcclTestsTable
 from coppice.text import plural
 
-__all__ = ["PrintedRun", "unread_words"]
-
 _EXAMPLE = 60
 
 
 @dataclass
 class PrintedRun:
-    """What was read of a run, or of several whose rows are mixed.
+    """What was read of a run, or of several whose rows are mixed."""
 
-    Attributes:
-        rows: Rows.
-        devices: Ranks, by run.
-        devices_cut: A list of ranks is not whole.
-        summaries: Closing lines: (what, value).
-        program: Name of the program, as it says itself.
-        commands: Names of programs in lines before the rows.
-        kind: Whose program it was.
-        unread: Lines that look like rows: (line, text, why it is none).
-        unknown: Titles of columns that are not known.
-        joined: Number of rows that were torn.
-        shifted: Number of rows that begin with a cell which the header does not name.
-        header_cut: The header names fewer columns than rows have.
-        own: Rows of algorithms of Coppice, by name.
-        unfinished: It begins where the run before it had not ended.
-    """
-
-    rows: list[NcclTestsRow] = field(default_factory=list)
-    devices: list[list[NcclTestsRank]] = field(default_factory=list)
-    devices_cut: bool = False
-    summaries: list[tuple[str, float]] = field(default_factory=list)
-    program: str | None = None
-    commands: list[str] = field(default_factory=list)
-    kind: str = "nccl-tests"
+    rows: list[NcclTestsRow] = field(default_factory=list)  # Rows
+    devices: list[list[NcclTestsRank]] = field(default_factory=list)  # Ranks, by run
+    devices_cut: bool = False  # A list of ranks is not whole
+    summaries: list[tuple[str, float]] = field(default_factory=list)  # Closing lines: (what, value)
+    program: str | None = None  # Name of the program, as it says itself
+    commands: list[str] = field(default_factory=list)  # Names of programs in lines before the rows
+    kind: str = "nccl-tests"  # Whose program it was
+    # Lines that look like rows: (line, text, why it is none)
     unread: list[tuple[int, str, str]] = field(default_factory=list)
-    unknown: dict[str, int] = field(default_factory=dict)
-    joined: int = 0
-    shifted: int = 0
-    header_cut: bool = False
-    own: dict[str, int] = field(default_factory=dict)
-    unfinished: bool = False
+    unknown: dict[str, int] = field(default_factory=dict)  # Titles of columns that are not known
+    joined: int = 0  # Number of rows that were torn
+    shifted: int = 0  # Number of rows that begin with a cell which the header does not name
+    header_cut: bool = False  # The header names fewer columns than rows have
+    own: dict[str, int] = field(default_factory=dict)  # Rows of algorithms of Coppice, by name
+    unfinished: bool = False  # It begins where the run before it had not ended
 
     def listed(self, device: NcclTestsRank) -> None:
         """Take a line of the list of ranks: a rank that is listed already is of another run."""

@@ -48,8 +48,6 @@ from coppice.topology.readers.nccl_xml import read_nccl_xml
 from coppice.topology.readers.reading import ReadOptions
 from coppice.topology.readers.xml_tree import parse_xml
 
-__all__ = ["parse_log", "read_log", "read_logs"]
-
 _MOST_BYTES = 512 * 2**20
 _TOO_LARGE = "split it, or keep the lines of rank 0."
 
@@ -60,9 +58,6 @@ def read_log(path: str | os.PathLike[str], *, collective: Collective | None = No
     Args:
         path: The file; ``-`` is standard input.
         collective: What was run, for tables of old versions of nccl-tests that do not say.
-
-    Raises:
-        InputError: If it cannot be read or is none of the known kinds; with the line where something is wrong.
     """
     return read_logs([path], collective=collective)[0]
 
@@ -102,12 +97,7 @@ def parse_log(data: bytes, *, file: str, collective: Collective | None = None) -
     r"""Everything in the content of one file.
 
     Args:
-        data: The content.
-        file: Its name, for messages.
         collective: As in :func:`read_log`.
-
-    Raises:
-        InputError: As :func:`read_log`.
 
     Examples:
         >>> row = "1024  256  float  sum  -1  10.5  0.10  0.17  0  9.9  0.10  0.18  0\n"
@@ -137,8 +127,7 @@ def _with_calls(logs: list[Log], calls: list[tuple[str, InspectorCall]]) -> tupl
 def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[Log, list[InspectorCall]]:
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if not start:
-        msg = f"{file} is empty: expected a log, a table of nccl-tests, or a dump of NCCL."
-        raise InputError(msg)
+        raise InputError(f"{file} is empty: expected a log, a table of nccl-tests, or a dump of NCCL.")
     text = _decoded(data)
     inner = unwrapped(text)
     if inner is not None or is_log(text):

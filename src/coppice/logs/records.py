@@ -20,21 +20,6 @@ from coppice.export.nccl.graph import NcclGraph
 from coppice.logs.tables import IterationSpread
 from coppice.topology.model import Topology
 
-__all__ = [
-    "CLOCKS",
-    "FORCING",
-    "TUNED",
-    "Log",
-    "LoggedCell",
-    "LoggedCommunicator",
-    "LoggedDecision",
-    "LoggedMeasurement",
-    "collective_named",
-    "count_beside",
-    "message_bytes",
-    "own_name",
-]
-
 FORCING = (
     "NCCL_ALGO",
     "NCCL_PROTO",
@@ -69,45 +54,28 @@ _MOST_BESIDE = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedMeasurement:
-    """The time of a collective.
+    """The time of a collective."""
 
-    Attributes:
-        collective: What was run.
-        ranks: Ranks of the communicator, None where nothing says so.
-        nodes: Nodes that it spans (domains of NVLink where the library says so, else hosts), None likewise.
-        size_bytes: M (see :mod:`coppice.collectives`), the size column of nccl-tests.
-        time_us: Time of a call; that of the slowest rank where several say.
-        least_us: Time of the fastest rank, None where there is one figure only.
-        algorithm: What carried it out, None where nothing says so.
-        protocol: Likewise.
-        channels: Likewise.
-        forced: The environment limited the library's choice (:data:`FORCING`); None where nothing tells.
-        in_place: One buffer, or two; None where nothing says so.
-        wrong: Number of wrong values, None where they were not checked.
-        type: Type of an element, such as ``float``; None where nothing says so.
-        clock: What timed it, as NCCL's inspector names it (:data:`CLOCKS`); None where nothing says so.
-        iterations: Times of single iterations, None where not reported.
-        file: Where it was read.
-        line: Line there, 0 in files without lines.
-    """
-
-    collective: Collective
-    ranks: int | None
+    collective: Collective  # What was run
+    ranks: int | None  # Ranks of the communicator, None where nothing says so
+    # Nodes that it spans (domains of NVLink where the library says so, else hosts), None likewise
     nodes: int | None
-    size_bytes: int
-    time_us: float
-    least_us: float | None = None
-    algorithm: str | None = None
-    protocol: str | None = None
-    channels: int | None = None
+    size_bytes: int  # M (see :mod:`coppice.collectives`), the size column of nccl-tests
+    time_us: float  # Time of a call; that of the slowest rank where several say
+    least_us: float | None = None  # Time of the fastest rank, None where there is one figure only
+    algorithm: str | None = None  # What carried it out, None where nothing says so
+    protocol: str | None = None  # Likewise
+    channels: int | None = None  # Likewise
+    # The environment limited the library's choice (:data:`FORCING`); None where nothing tells
     forced: bool | None = None
-    in_place: bool | None = None
-    wrong: int | None = None
-    type: str | None = None
+    in_place: bool | None = None  # One buffer, or two; None where nothing says so
+    wrong: int | None = None  # Number of wrong values, None where they were not checked
+    type: str | None = None  # Type of an element, such as `float`; None where nothing says so
+    # What timed it, as NCCL's inspector names it (:data:`CLOCKS`); None where nothing says so
     clock: str | None = None
-    iterations: IterationSpread | None = None
-    file: str
-    line: int
+    iterations: IterationSpread | None = None  # Times of single iterations, None where not reported
+    file: str  # Where it was read
+    line: int  # Line there, 0 in files without lines
 
     @property
     def of_kernels(self) -> bool:
@@ -117,32 +85,20 @@ class LoggedMeasurement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedDecision:
-    """What the library chose for calls of a size.
+    """What the library chose for calls of a size."""
 
-    Attributes:
-        collective: The collective; None in logs before NCCL 2.24, which do not name it.
-        rank_bytes: Bytes as the log gives them: of one rank's count, a block of an all-gather or a reduce-scatter; M
-            in logs that do not name the collective.
-        ranks: Ranks of the communicator, None where the log does not tell.
-        nodes: Nodes, likewise.
-        algorithm: What was chosen.
-        protocol: Likewise.
-        channels: Number of channels, None in old logs.
-        time_us: Predicted time, only in old logs.
-        calls: Number of calls.
-        line: Line of the first.
-    """
-
-    collective: Collective | None
+    collective: Collective | None  # The collective; None in logs before NCCL 2.24, which do not name it
+    # Bytes as the log gives them: of one rank's count, a block of an all-gather or a reduce-scatter; M in
+    # logs that do not name the collective
     rank_bytes: int
-    ranks: int | None
-    nodes: int | None
-    algorithm: str
-    protocol: str
-    channels: int | None
-    time_us: float | None
-    calls: int
-    line: int
+    ranks: int | None  # Ranks of the communicator, None where the log does not tell
+    nodes: int | None  # Nodes, likewise
+    algorithm: str  # What was chosen
+    protocol: str  # Likewise
+    channels: int | None  # Number of channels, None in old logs
+    time_us: float | None  # Predicted time, only in old logs
+    calls: int  # Number of calls
+    line: int  # Line of the first
 
     @property
     def size_bytes(self) -> int | None:
@@ -156,75 +112,45 @@ class LoggedDecision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedCell:
-    """A cell of the table that the cost model prints: ``time_us = latency_us + bytes / (1000 * gb_per_s)``.
+    """A cell of the table that the cost model prints: ``time_us = latency_us + bytes / (1000 * gb_per_s)``."""
 
-    Attributes:
-        collective: The collective.
-        algorithm: An algorithm.
-        protocol: A protocol.
-        latency_us: Latency.
-        gb_per_s: Algorithm bandwidth; 0 where the library does not use this combination.
-        line: Line of the log.
-    """
-
-    collective: Collective
-    algorithm: str
-    protocol: str
-    latency_us: float
-    gb_per_s: float
-    line: int
+    collective: Collective  # The collective
+    algorithm: str  # An algorithm
+    protocol: str  # A protocol
+    latency_us: float  # Latency
+    gb_per_s: float  # Algorithm bandwidth; 0 where the library does not use this combination
+    line: int  # Line of the log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedCommunicator:
-    """A communicator that a log speaks of.
+    """A communicator that a log speaks of."""
 
-    Attributes:
-        ranks: Number of ranks, None where only its table was printed.
-        nodes: Number of nodes, likewise.
-        channels: Number of channels for collectives, None where not said.
-        cells: Its cost model, empty where not printed.
-        line: Line where it was first met.
-    """
-
-    ranks: int | None
-    nodes: int | None
-    channels: int | None
-    cells: tuple[LoggedCell, ...]
-    line: int
+    ranks: int | None  # Number of ranks, None where only its table was printed
+    nodes: int | None  # Number of nodes, likewise
+    channels: int | None  # Number of channels for collectives, None where not said
+    cells: tuple[LoggedCell, ...]  # Its cost model, empty where not printed
+    line: int  # Line where it was first met
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """Everything that one file says.
+    """Everything that one file says."""
 
-    Attributes:
-        file: Name of the file.
-        kind: What kinds of text were found in it.
-        measurements: Times, in order.
-        decisions: Choices of the library, those of equal calls together.
-        communicators: Communicators, in order; equal ones once.
-        graphs: Rings, trees and so on of a graph dump.
-        topology: The machine of a topology dump.
-        version: Version of the library, such as ``2.27.7``.
-        tuner: Tuner plugin that the library loaded; empty if it says that there is none; None if it says nothing.
-        settings: Variables of NCCL and RCCL that were set.
-        beside: Calls that no tuner is asked about, by what they are, with their number.
-        warnings: What could not be read, with lines.
-    """
-
-    file: str
-    kind: str
-    measurements: tuple[LoggedMeasurement, ...] = ()
-    decisions: tuple[LoggedDecision, ...] = ()
-    communicators: tuple[LoggedCommunicator, ...] = ()
-    graphs: tuple[NcclGraph, ...] = ()
-    topology: Topology | None = None
-    version: str | None = None
+    file: str  # Name of the file
+    kind: str  # What kinds of text were found in it
+    measurements: tuple[LoggedMeasurement, ...] = ()  # Times, in order
+    decisions: tuple[LoggedDecision, ...] = ()  # Choices of the library, those of equal calls together
+    communicators: tuple[LoggedCommunicator, ...] = ()  # Communicators, in order; equal ones once
+    graphs: tuple[NcclGraph, ...] = ()  # Rings, trees and so on of a graph dump
+    topology: Topology | None = None  # The machine of a topology dump
+    version: str | None = None  # Version of the library, such as `2.27.7`
+    # Tuner plugin that the library loaded; empty if it says that there is none; None if it says nothing
     tuner: str | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)  # Variables of NCCL and RCCL that were set
+    # Calls that no tuner is asked about, by what they are, with their number
     beside: Mapping[str, int] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # What could not be read, with lines
 
     @property
     def forced(self) -> bool:

@@ -20,8 +20,6 @@ from coppice.logs.columns import BLANK
 from coppice.logs.records import Log, LoggedMeasurement, collective_named
 from coppice.text import plural
 
-__all__ = ["is_csv", "is_result", "read_csv", "read_results"]
-
 _KEYS = {
     "name": "collective", "collective": "collective", "nodes": "nodes", "ranks": "ranks", "gpus": "gpus",
     "rankspernode": "ranks_per_node", "gpusperrank": "gpus_per_rank", "size": "size", "type": "type",
@@ -48,20 +46,13 @@ def is_result(value: Any) -> bool:
 
 
 def read_results(values: Iterable[tuple[int, Any]], *, file: str) -> Log:
-    """The records of a file of JSON lines.
-
-    Args:
-        values: Values with their lines.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If one is no such record, or its figures contradict each other; with its line.
-    """
+    """The records of a file of JSON lines."""
     records: list[tuple[int, dict[str, Any]]] = []
     for line, value in values:
         if not is_result(value):
-            msg = f"expected a result with {', '.join(_NEEDED)} at {file}:{line}, found {str(value)[:40]!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a result with {', '.join(_NEEDED)} at {file}:{line}, found {str(value)[:40]!r}."
+            )
         records.append((line, {_KEYS.get(key.lower(), key): each for key, each in value.items()}))
     whose = "mscclpp-test" if any("kernel" in record for _, record in records) else "rccl-tests"
     return _log(records, file, f"JSON lines of {whose}")
@@ -69,13 +60,6 @@ def read_results(values: Iterable[tuple[int, Any]], *, file: str) -> Log:
 
 def read_csv(text: str, *, file: str) -> Log:
     r"""The records of a CSV file.
-
-    Args:
-        text: Its content.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If a row has other columns than the header, or its figures contradict each other; with its line.
 
     Examples:
         >>> text = ("numCycle,collective,nodes,ranks,rankspernode,gpusperrank,size,type,redop,inplace,time,algbw,busbw,"
@@ -101,18 +85,15 @@ def read_csv(text: str, *, file: str) -> Log:
                 names.insert(names.index("ranks"), "nodes")
                 lacking = True
             if len(row) != len(names):
-                msg = (
+                raise InputError(
                     f"expected {len(titles)} values at {where}, as the header names, found {len(row)}: which value "
                     "belongs to which name is not sure, so mend the header."
                 )
-                raise InputError(msg)
             records.append((reader.line_num, dict(zip(names, (word.strip() for word in row), strict=True))))
     except csv.Error as error:
-        msg = f"{file}:{reader.line_num} is no CSV ({error}): is the file complete?"
-        raise InputError(msg) from None
+        raise InputError(f"{file}:{reader.line_num} is no CSV ({error}): is the file complete?") from None
     if not records:
-        msg = f"{file} holds the header of a CSV of rccl-tests and no row: was the run cut off?"
-        raise InputError(msg)
+        raise InputError(f"{file} holds the header of a CSV of rccl-tests and no row: was the run cut off?")
     found = _log(records, file, "CSV of rccl-tests", doubtful=lacking)
     if not lacking:
         return found
@@ -140,11 +121,10 @@ def _log(
         found.append(measurement)
         confirmed = confirmed or (sure and measurement.ranks is not None)
     if doubtful and not confirmed:
-        msg = (
+        raise InputError(
             f"expected values that confirm where the header of {file} lacks a column, found none: bandwidths have too "
             "few digits to tell, so mend the header."
         )
-        raise InputError(msg)
     warnings = [
         f"{file}: left out: {plural(count, 'record')} of {name}, no known collective"
         for name, count in other.items()
@@ -158,27 +138,21 @@ def _log(
 def _measurement(
     record: Mapping[str, Any], collective: Collective, file: str, line: int
 ) -> tuple[LoggedMeasurement, bool]:
-    """The measurement of a record, and whether its figures confirm it.
-
-    Raises:
-        InputError: If a value is none, or the figures contradict each other.
-    """
+    """The measurement of a record, and whether its figures confirm it."""
     where = f"{file}:{line}"
     size = _integer(record, "size", where)
     ranks, nodes = _shape(record, where)
     figures = figures_of(size, *(_digits(record[name]) for name in ("time", "algbw", "busbw")))
     if figures is None or min(figures.time[0], figures.algbw[0], figures.busbw[0]) < 0:
         found = ", ".join(str(record[name])[:20] for name in ("time", "algbw", "busbw"))
-        msg = f"expected time, algbw and busbw as numbers of 0 or more at {where}, found {found}."
-        raise InputError(msg)
+        raise InputError(f"expected time, algbw and busbw as numbers of 0 or more at {where}, found {found}.")
     confirmed = agree(figures)
     against = "" if ranks is None else factor_contradicts([figures], collective, ranks)
     if confirmed is False or against:
-        msg = (
+        raise InputError(
             f"expected values that fit their names at {where}, found {against or 'size / time is not algbw'}: are they "
             "shifted against the header? mend it, or leave the line out."
         )
-        raise InputError(msg)
     measurement = LoggedMeasurement(
         collective=collective,
         ranks=ranks,
@@ -206,11 +180,10 @@ def _shape(record: Mapping[str, Any], where: str) -> tuple[int | None, int | Non
         if nodes is None and ranks % per_node == 0:
             nodes = ranks // per_node
         elif nodes != ranks // per_node:
-            msg = (
+            raise InputError(
                 f"expected nodes, ranks and ranks of a node that fit each other at {where}, found {nodes}, {ranks} and "
                 f"{per_node}: values may be shifted against the header, so mend it."
             )
-            raise InputError(msg)
     return ranks * each, nodes
 
 
@@ -225,8 +198,7 @@ def _integer(record: Mapping[str, Any], name: str, where: str, *, low: int = 0) 
         and (name == "size" or int(text) < _MOST)
     ):
         return int(text)
-    msg = f"expected {name} as an integer of {low} or more at {where}, found {str(value)[:40]!r}."
-    raise InputError(msg)
+    raise InputError(f"expected {name} as an integer of {low} or more at {where}, found {str(value)[:40]!r}.")
 
 
 def _digits(value: Any) -> str:

@@ -11,8 +11,6 @@ from coppice.logs.agreement import agree, figures_of
 from coppice.logs.columns import BLANK, TableHeader, UnreadableError
 from coppice.logs.tables import IterationSpread, NcclTestsHalf, NcclTestsRank, NcclTestsRow
 
-__all__ = ["WORD_BYTES", "device_of", "figures_agree", "joined_row", "number_of", "row_of"]
-
 WORD_BYTES = {
     "int8": 1, "uint8": 1, "fp8": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
     "half": 2, "bfloat16": 2,
@@ -54,23 +52,12 @@ def figures_agree(row: NcclTestsRow) -> bool | None:
 
 
 def row_of(header: TableHeader, cells: Mapping[tuple[int, str], str], line: int, where: str) -> NcclTestsRow:
-    """The row of cells.
-
-    Args:
-        header: What stands where.
-        cells: Words by (half, name).
-        line: Line of the text.
-        where: The same for messages.
-
-    Raises:
-        InputError: If a cell cannot be read.
-    """
+    """The row of cells."""
     shared = {name: cells.get((-1, name)) for name in header.names}
     size = _index(shared["size"] or "", "a size", where)
     root = shared.get("root") or "-1"
     if not _BARE_ROOT.fullmatch(root):
-        msg = f"expected a root of -1 or more at {where}, found {root[:20]!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a root of -1 or more at {where}, found {root[:20]!r}.")
     halves: dict[bool | None, NcclTestsHalf] = {}
     for number, place in enumerate(header.in_place):
         own = {name: word for (half, name), word in cells.items() if half == number}
@@ -139,22 +126,16 @@ def device_of(text: str, where: str) -> NcclTestsRank | None:
 
 def _index(text: str, what: str, where: str) -> int:
     if len(text) > _DIGITS or not _INTEGER.fullmatch(text):
-        msg = f"expected {what} of at most {_DIGITS} digits at {where}, found {text[:40]!r}."
-        raise InputError(msg)
+        raise InputError(f"expected {what} of at most {_DIGITS} digits at {where}, found {text[:40]!r}.")
     return int(text)
 
 
 def number_of(text: str, name: str, where: str) -> float:
-    """A number of 0 or more.
-
-    Raises:
-        InputError: If a word is none.
-    """
+    """A number of 0 or more."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        msg = f"expected {name} as a number of 0 or more at {where}, found {text[:40]!r}."
-        raise InputError(msg)
+        raise InputError(f"expected {name} as a number of 0 or more at {where}, found {text[:40]!r}.")
     return value

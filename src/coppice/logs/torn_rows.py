@@ -12,21 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["TornRow"]
-
 _MOST_VARIANTS = 8
 
 R = TypeVar("R")
 
 
 class TornRow(Generic[R]):
-    """A row of which the beginning was read.
-
-    Attributes:
-        number: Line where it begins.
-        text: Its beginning.
-        cut: Another line began right after that.
-    """
+    """A row of which the beginning was read."""
 
     def __init__(
         self, number: int, text: str, parse: Callable[[str], tuple[R | None, bool | None]], *, cut: bool
@@ -34,14 +26,12 @@ class TornRow(Generic[R]):
         """Begin a row.
 
         Args:
-            number: Its line.
-            text: Its beginning.
             parse: Gives the row of a text (None: it is none), and whether its figures agree (None: too few digits).
             cut: Another line began right after the text.
         """
-        self.number = number
-        self.text = text
-        self.cut = cut
+        self.number = number  # Line where it begins
+        self.text = text  # Its beginning
+        self.cut = cut  # Another line began right after that
         self._parse = parse
         self._variants = [text]
 
@@ -49,7 +39,6 @@ class TornRow(Generic[R]):
         """Append a piece; the row, where it is complete with it.
 
         Args:
-            text: The piece.
             sure: The figures have to confirm the joint.
             keep: The piece stays also where the row is not complete with it.
         """

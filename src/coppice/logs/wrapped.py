@@ -9,16 +9,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["unwrapped"]
-
 _KEYS = ("log", "message", "textPayload", "msg")
 
 
 def unwrapped(text: str) -> str | None:
     r"""The log inside; None where a text is no such JSON.
-
-    Args:
-        text: The content of a file.
 
     Examples:
         >>> unwrapped('{"log": "# Using\\n", "stream": "stdout"}\n{"log": "a", "time": "t"}\n')

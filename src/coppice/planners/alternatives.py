@@ -25,8 +25,6 @@ from coppice.schedule.loads import forest_loads
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import shape
 
-__all__ = ["Alternative", "Preferred", "alternatives", "lowest", "preferred"]
-
 Timer = Callable[[Forest | Schedule, int], float]
 """Time in microseconds of a body at a size in bytes."""
 
@@ -35,29 +33,19 @@ FEWER_TREES = (1, 2, 4, 8)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Alternative:
-    """A plan that a request could get.
+    """A plan that a request could get."""
 
-    Attributes:
-        name: What sets it apart, such as ``combined`` or ``2 trees per root``.
-        made: Its body and parameters.
-    """
-
-    name: str
-    made: Made
+    name: str  # What sets it apart, such as `combined` or `2 trees per root`
+    made: Made  # Its body and parameters
 
 
 def alternatives(problem: Problem, choice: Choice, plain: Bound) -> Iterator[Alternative]:
     """What could be planned for one request, the plan of the best rate first; each is made when it is asked for.
 
     Args:
-        problem: What to plan.
-        choice: The planner and its options; one that names trees, a tolerance, help of switches or an algorithm leaves
-            nothing open.
+        choice: The planner and its options; one that names trees, a tolerance, help of switches or an algorithm
+            leaves nothing open.
         plain: The problem's bound without help of switches.
-
-    Raises:
-        InputError: If the algorithm does not serve the problem.
-        UnreachableError: If ranks that exchange data have no route.
 
     Examples:
         >>> from coppice.bounds import bound
@@ -90,18 +78,10 @@ def alternatives(problem: Problem, choice: Choice, plain: Bound) -> Iterator[Alt
 
 
 def lowest(candidates: Iterable[Alternative]) -> Alternative:
-    """The plan with the lowest trees, of equally low ones the one with the best rate; plans without trees come last.
-
-    Args:
-        candidates: At least one.
-
-    Raises:
-        InputError: Without candidates.
-    """
+    """The plan with the lowest trees, of equally low ones the one with the best rate; plans without trees come last."""
     found = list(candidates)
     if not found:
-        msg = "expected plans to choose by height, found none: give at least one."
-        raise InputError(msg)
+        raise InputError("expected plans to choose by height, found none: give at least one.")
 
     def order(one: Alternative) -> tuple[float, Fraction]:
         body = one.made.body
@@ -114,17 +94,11 @@ def lowest(candidates: Iterable[Alternative]) -> Alternative:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Preferred:
-    """The plan to take for some sizes.
+    """The plan to take for some sizes."""
 
-    Attributes:
-        taken: The plan.
-        time_us: Its time at each size, in microseconds.
-        fastest: The fastest plan at each size, by name, with its time.
-    """
-
-    taken: Alternative
-    time_us: Mapping[int, float]
-    fastest: Mapping[int, tuple[str, float]]
+    taken: Alternative  # The plan
+    time_us: Mapping[int, float]  # Its time at each size, in microseconds
+    fastest: Mapping[int, tuple[str, float]]  # The fastest plan at each size, by name, with its time
 
     @property
     def worst_loss(self) -> float:
@@ -136,17 +110,14 @@ def preferred(candidates: Iterable[Alternative], sizes: Sequence[int], time: Tim
     """The plan whose worst loss over ``sizes`` is least; of equal ones the first.
 
     Args:
-        candidates: At least one.
         sizes: Sizes in bytes, at least one.
         time: What a body takes at a size.
-
-    Raises:
-        InputError: Without candidates or sizes.
     """
     found = list(candidates)
     if not found or not sizes:
-        msg = f"expected plans and sizes to choose by, found {len(found)} plans and {len(sizes)} sizes: give both."
-        raise InputError(msg)
+        raise InputError(
+            f"expected plans and sizes to choose by, found {len(found)} plans and {len(sizes)} sizes: give both."
+        )
     times = [{size: time(one.made.body, size) for size in sizes} for one in found]
     fastest = {}
     for size in sizes:

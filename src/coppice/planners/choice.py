@@ -17,18 +17,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule
 
-__all__ = [
-    "FLOW",
-    "FOREST",
-    "ORDERS",
-    "Choice",
-    "Made",
-    "from_catalogue",
-    "make_body",
-    "optimal_planner",
-    "trees_and_tolerance",
-]
-
 FOREST = "forest"
 FLOW = "flow"
 ORDERS = ("auto", "rank", "topology")
@@ -54,9 +42,6 @@ def trees_and_tolerance(trees: int | str | None) -> tuple[int | None, Fraction |
     Args:
         trees: A number, also as text; or ``auto:`` and a tolerance in percent; None leaves both open.
 
-    Raises:
-        InputError: If it is none of these.
-
     Examples:
         >>> trees_and_tolerance(4), trees_and_tolerance("auto:1%"), trees_and_tolerance(None)
         ((4, None), (None, Fraction(1, 100)), (None, None))
@@ -67,35 +52,26 @@ def trees_and_tolerance(trees: int | str | None) -> tuple[int | None, Fraction |
     if automatic:
         return None, Fraction(automatic[1]) / 100
     if not re.fullmatch(r"[0-9]{1,9}", trees) or int(trees) < 1:
-        msg = f"expected `trees` to be a number of 1 or more or a tolerance such as auto:1%, found {trees!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected `trees` to be a number of 1 or more or a tolerance such as auto:1%, found {trees!r}."
+        )
     return int(trees), None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A planner and its options; make one with :meth:`of`, which refuses options that contradict each other.
+    """A planner and its options; make one with :meth:`of`, which refuses options that contradict each other."""
 
-    Attributes:
-        algorithm: ``forest``, ``flow``, or a name of the catalogue.
-        optimal: It is the planner that attains the bound.
-        parameters: Parameters of an algorithm of the catalogue.
-        order: One of :data:`ORDERS`: ranks as numbered, in an order that suits the topology, or as numbered where that
-            has routes.
-        relay_gpus: GPUs may pass on what is not theirs.
-        trees: Trees per root of a forest, or None.
-        tolerance: Loss that a forest may have, or None.
-        in_network: Switches may copy and add.
-    """
-
-    algorithm: str
-    optimal: bool
-    parameters: Mapping[str, Value]
+    algorithm: str  # `forest`, `flow`, or a name of the catalogue
+    optimal: bool  # It is the planner that attains the bound
+    parameters: Mapping[str, Value]  # Parameters of an algorithm of the catalogue
+    # One of :data:`ORDERS`: ranks as numbered, in an order that suits the topology, or as numbered where that
+    # has routes
     order: str
-    relay_gpus: bool
-    trees: int | None
-    tolerance: Fraction | None
-    in_network: bool
+    relay_gpus: bool  # GPUs may pass on what is not theirs
+    trees: int | None  # Trees per root of a forest, or None
+    tolerance: Fraction | None  # Loss that a forest may have, or None
+    in_network: bool  # Switches may copy and add
 
     @classmethod
     def of(
@@ -110,46 +86,37 @@ class Choice:
         tolerance: Fraction | None,
         in_network: bool,
     ) -> Choice:
-        """The choice that these options describe.
-
-        Raises:
-            InputError: If they contradict the problem or each other.
-        """
+        """The choice that these options describe."""
         optimal = optimal_planner(problem.collective)
         name = algorithm or optimal or _BARRIER
         if name in (FOREST, FLOW) and name != optimal:
-            msg = (
+            raise InputError(
                 f"{name} does not plan {problem.collective}: use {optimal}."
                 if optimal
                 else f"{name} does not plan a {problem.collective}, which moves no bytes: use {_BARRIER}."
             )
-            raise InputError(msg)
         if order not in ORDERS:
-            msg = f"expected an order that is {', '.join(ORDERS[:-1])} or {ORDERS[-1]}, found {order!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected an order that is {', '.join(ORDERS[:-1])} or {ORDERS[-1]}, found {order!r}."
+            )
         if trees is not None and tolerance is not None:
-            msg = (
+            raise InputError(
                 f"expected a number of trees or a tolerance, found both ({trees} and {tolerance}): give one."
             )
-            raise InputError(msg)
         limited = trees is not None or tolerance is not None
         if in_network and limited:
-            msg = (
+            raise InputError(
                 "a plan with in-network help has its own number of trees: leave out `trees` or `in_network`."
             )
-            raise InputError(msg)
         if name != FOREST and limited:
-            msg = f"{problem.collective} by {name} has no trees per root: leave out `trees`."
-            raise InputError(msg)
+            raise InputError(f"{problem.collective} by {name} has no trees per root: leave out `trees`.")
         if name != FOREST and in_network:
-            msg = f"switches do not help {name}: leave out `in_network`."
-            raise InputError(msg)
+            raise InputError(f"switches do not help {name}: leave out `in_network`.")
         if name == optimal and (parameters or order != "auto" or relay_gpus):
-            msg = (
+            raise InputError(
                 f"{name} decides by itself: leave out the options of algorithms "
                 "(`parameters`, `order`, `relay_gpus`)."
             )
-            raise InputError(msg)
         return cls(
             algorithm=name,
             optimal=name == optimal,
@@ -164,16 +131,11 @@ class Choice:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Made:
-    """What a planner made.
+    """What a planner made."""
 
-    Attributes:
-        body: The forest or schedule.
-        parameters: What a plan file says about how it was made.
-        phases: For a given or a least number of trees, what each phase can have with it; otherwise empty.
-    """
-
-    body: Forest | Schedule
-    parameters: Mapping[str, Parameter]
+    body: Forest | Schedule  # The forest or schedule
+    parameters: Mapping[str, Parameter]  # What a plan file says about how it was made
+    # For a given or a least number of trees, what each phase can have with it; otherwise empty
     phases: tuple[TreeOptimum, ...] = ()
 
 
@@ -181,13 +143,7 @@ def make_body(problem: Problem, choice: Choice, plain: Bound) -> Made:
     """The forest or schedule of the chosen planner.
 
     Args:
-        problem: What to plan.
-        choice: The planner and its options.
         plain: The problem's bound without help of switches.
-
-    Raises:
-        InputError: If the algorithm does not serve the problem.
-        UnreachableError: If ranks that exchange data have no route.
     """
     if choice.algorithm == FOREST:
         return _forest(problem, choice, plain)
@@ -203,21 +159,10 @@ def from_catalogue(
     name: str,
     parameters: Mapping[str, Value] | None = None,
     *,
-    order: str = "auto",
-    relay_gpus: bool = False,
+    order: str = "auto",  # One of :data:`ORDERS`
+    relay_gpus: bool = False,  # GPUs may pass on what is not theirs
 ) -> Made:
     """What an algorithm of the catalogue makes of a problem.
-
-    Args:
-        problem: What to plan.
-        name: The algorithm.
-        parameters: Its parameters.
-        order: One of :data:`ORDERS`.
-        relay_gpus: GPUs may pass on what is not theirs.
-
-    Raises:
-        InputError: If the algorithm does not serve the problem, with the condition that fails.
-        UnreachableError: If ranks that exchange data have no route.
 
     Examples:
         >>> from coppice.topology.presets import preset

@@ -39,42 +39,29 @@ from coppice.schedule.shape import ForestShape, shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
 
-__all__ = ["PlannedResult", "Stopwatch", "peak_rss_bytes", "plan", "verified"]
-
 RING_RANKS = 2_048
 """Up to this many ranks the best ring is searched by default; it takes longer than the plan beyond."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PlannedResult(Shown, Bandwidths):
-    """A verified plan with its figures.
+    """A verified plan with its figures."""
 
-    Attributes:
-        plan: The plan, with the bound that it is measured by.
-        report: What the verifier says.
-        shape: Trees and heights, None for a plan that is no forest.
-        phases: Where a number of trees was asked for, what each phase can have with it, with the cuts that prove it.
-        ring: The best ring on the same topology, or None.
-        ring_searched: Whether a ring was looked for: without, ``ring`` says nothing.
-        seconds: Seconds of each stage by name: bound, plan, verify, figures, ring.
-        peak_rss_bytes: Most memory that the process ever held, in bytes.
-    """
-
-    plan: Plan
-    report: Report
-    shape: ForestShape | None
-    ring: RingPlan | None
-    ring_searched: bool
-    seconds: dict[str, float]
-    peak_rss_bytes: int
+    plan: Plan  # The plan, with the bound that it is measured by
+    report: Report  # What the verifier says
+    shape: ForestShape | None  # Trees and heights, None for a plan that is no forest
+    ring: RingPlan | None  # The best ring on the same topology, or None
+    ring_searched: bool  # Whether a ring was looked for: without, `ring` says nothing
+    seconds: dict[str, float]  # Seconds of each stage by name: bound, plan, verify, figures, ring
+    peak_rss_bytes: int  # Most memory that the process ever held, in bytes
+    # Where a number of trees was asked for, what each phase can have with it, with the cuts that prove it
     phases: tuple[TreeOptimum, ...] = ()
 
     @property
     def bound(self) -> Bound:
         """The optimum."""
         if self.plan.bound is None:
-            msg = "a planned result has a bound, found none: plan with `coppice.plan`."
-            raise InputError(msg)
+            raise InputError("a planned result has a bound, found none: plan with `coppice.plan`.")
         return self.plan.bound
 
     @property
@@ -286,15 +273,9 @@ def verified(
     """What a planner made as a verified plan with its figures.
 
     Args:
-        problem: What was planned.
-        made: The forest or schedule.
         found: The bound that it is measured by.
-        planner: Name of the planner.
         watch: Has the seconds of the stages ``bound`` and ``plan``, and gets those of the others.
         ring: Look for the best ring to compare with.
-
-    Raises:
-        CheckError: If the plan does not verify, which would be a defect of the planner.
     """
     peak = peak_rss_bytes()
     body = made.body

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["Deadlock", "circle_from", "waits_in_words"]
-
 _SHOWN = 8
 
 
@@ -26,7 +24,6 @@ def circle_from(start: int, waits_for: Callable[[int], int | None]) -> list[int]
     """The circle that one comes to by going from each thread block to the one that it waits for.
 
     Args:
-        start: A thread block that waits.
         waits_for: What a thread block waits for, None where nothing will ever end its waiting.
 
     Returns:
@@ -54,7 +51,6 @@ def waits_in_words(first: str, waits: Sequence[str]) -> str:
     """The sentence for a circle, without its middle where it is long.
 
     Args:
-        first: Who waits.
         waits: For what it waits; for what that waits; and so on.
     """
     if len(waits) > _SHOWN:

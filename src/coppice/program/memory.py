@@ -37,20 +37,6 @@ from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.rows import last_before, next_after, offsets
 
-__all__ = [
-    "EVERYONE",
-    "NOTHING",
-    "Buffer",
-    "MemoryLayout",
-    "ProgramMemory",
-    "all_sizes",
-    "buffer_sizes",
-    "conflicting_pairs",
-    "end_columns",
-    "memory_of",
-    "start_columns",
-]
-
 NOTHING = 0
 """The value of memory that nothing was written to."""
 
@@ -96,19 +82,13 @@ class MemoryLayout(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProgramMemory(Brief):
-    """Addresses of one program, run in place or not.
+    """Addresses of one program, run in place or not."""
 
-    Attributes:
-        base: Address of slot 0 of each buffer (row, as :class:`Buffer`) of each rank (column) (int64).
-        size: Number of slots of each buffer of each rank (int64).
-        words: Number of addresses.
-        layout: What decides on the values.
-    """
-
+    # Address of slot 0 of each buffer (row, as :class:`Buffer`) of each rank (column) (int64)
     base: NDArray[np.int64]
-    size: NDArray[np.int64]
-    words: int
-    layout: MemoryLayout
+    size: NDArray[np.int64]  # Number of slots of each buffer of each rank (int64)
+    words: int  # Number of addresses
+    layout: MemoryLayout  # What decides on the values
 
     @cached_property
     def start(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
@@ -150,7 +130,6 @@ def buffer_sizes(collective: Collective, ranks: int, chunks: int, root: int) -> 
 
     Args:
         collective: Any but a barrier, which has no buffers.
-        ranks: R.
         chunks: C; for the collectives of blocks a multiple of R.
         root: Root rank, or -1.
 
@@ -215,12 +194,7 @@ def memory_of(program: MemoryLayout, *, in_place: bool) -> ProgramMemory:
 
 
 def start_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(chunk, contributing rank) of each slot of the input of a rank, as far as it holds something.
-
-    Args:
-        program: What decides on the values.
-        rank: The rank.
-    """
+    """(chunk, contributing rank) of each slot of the input of a rank, as far as it holds something."""
     chunks = program.num_chunks
     match program.collective:
         case Collective.ALL_GATHER | Collective.GATHER:
@@ -236,12 +210,7 @@ def start_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], 
 
 
 def end_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(chunk, contributing rank or EVERYONE) of each slot that the output of a rank must hold.
-
-    Args:
-        program: What decides on the values.
-        rank: The rank.
-    """
+    """(chunk, contributing rank or EVERYONE) of each slot that the output of a rank must hold."""
     ranks, chunks, root = program.num_ranks, program.num_chunks, program.root
     block = chunks // ranks
     whole, own = np.arange(chunks), rank * block + np.arange(block)
@@ -279,7 +248,6 @@ def conflicting_pairs(
     Args:
         address: What each access reads or writes.
         time: When; what happens at one time reads before it writes.
-        write: It is a write.
 
     Examples:
         A write, a read and a write of one address: write and read, write and write, read and write.

@@ -31,8 +31,6 @@ from coppice.program.turns import turns
 from coppice.rows import begins_run, first_rows, nth_in_run, ranges
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["MessageTable", "Transfers", "message_table", "transfers_of"]
-
 _Ints = NDArray[np.int64]
 _FAR = 2**40
 """Distance between the addresses of two buffers."""
@@ -40,66 +38,38 @@ _FAR = 2**40
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """Transfers of runs of units, in the order of their rounds.
+    """Transfers of runs of units, in the order of their rounds."""
 
-    Attributes:
-        src: Sending rank (int64).
-        dst: Receiving rank (int64).
-        run: What is sent (int64).
-        op: :class:`Op` (int64).
-        path: Path of the schedule, or -1 (int64).
-        round: Round (int64).
-    """
-
-    src: _Ints
-    dst: _Ints
-    run: _Ints
-    op: _Ints
-    path: _Ints
-    round: _Ints
+    src: _Ints  # Sending rank (int64)
+    dst: _Ints  # Receiving rank (int64)
+    run: _Ints  # What is sent (int64)
+    op: _Ints  # :class:`Op` (int64)
+    path: _Ints  # Path of the schedule, or -1 (int64)
+    round: _Ints  # Round (int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MessageTable(Brief):
-    """Messages, and the order of their sends and receives.
+    """Messages, and the order of their sends and receives."""
 
-    Attributes:
-        src: Sending rank (int64).
-        dst: Receiving rank (int64).
-        color: Channel (int64).
-        op: :class:`Op` (int64).
-        first: First run (int64).
-        runs: Number of consecutive runs (int64).
-        count: Units (int64).
-        src_buffer: Buffer that is sent from (int64).
-        src_offset: Slot (int64).
-        dst_buffer: Where the receiver keeps it (int64).
-        dst_offset: Slot (int64).
-        fresh: The receiver adds it to its initial value, which still lies where it lay at the start (bool).
-        old_buffer: Where that is (int64).
-        old_offset: Slot (int64).
-        events: Message * 2 of each send, and message * 2 + 1 of each receive, in order (int64).
-        scratch: Slots of scratch memory that values take at each rank (int64).
-        round: Round of each message (int64).
-    """
-
-    src: _Ints
-    dst: _Ints
-    color: _Ints
-    op: _Ints
-    first: _Ints
-    runs: _Ints
-    count: _Ints
-    src_buffer: _Ints
-    src_offset: _Ints
-    dst_buffer: _Ints
-    dst_offset: _Ints
+    src: _Ints  # Sending rank (int64)
+    dst: _Ints  # Receiving rank (int64)
+    color: _Ints  # Channel (int64)
+    op: _Ints  # :class:`Op` (int64)
+    first: _Ints  # First run (int64)
+    runs: _Ints  # Number of consecutive runs (int64)
+    count: _Ints  # Units (int64)
+    src_buffer: _Ints  # Buffer that is sent from (int64)
+    src_offset: _Ints  # Slot (int64)
+    dst_buffer: _Ints  # Where the receiver keeps it (int64)
+    dst_offset: _Ints  # Slot (int64)
+    # The receiver adds it to its initial value, which still lies where it lay at the start (bool)
     fresh: NDArray[np.bool_]
-    old_buffer: _Ints
-    old_offset: _Ints
-    events: _Ints
-    scratch: _Ints
-    round: _Ints
+    old_buffer: _Ints  # Where that is (int64)
+    old_offset: _Ints  # Slot (int64)
+    events: _Ints  # Message * 2 of each send, and message * 2 + 1 of each receive, in order (int64)
+    scratch: _Ints  # Slots of scratch memory that values take at each rank (int64)
+    round: _Ints  # Round of each message (int64)
 
 
 def transfers_of(schedule: Schedule, placement: Placement) -> Transfers:
@@ -161,17 +131,10 @@ def message_table(
     placement: Placement,
     *,
     max_count: int | None = None,
+    # Thread block that sends each row, and the one that receives it, if they are to take turns
     actors: tuple[_Ints, _Ints] | None = None,
 ) -> MessageTable:
-    """Join rows into messages, give them their slots, and put their ends in order.
-
-    Args:
-        rows: The transfers.
-        color: Channel of each row.
-        placement: Where values lie.
-        max_count: Most units in a message.
-        actors: Thread block that sends each row, and the one that receives it, if they are to take turns.
-    """
+    """Join rows into messages, give them their slots, and put their ends in order."""
     order = np.lexsort((rows.run, rows.op, color, rows.dst, rows.src, rows.round))
     src, dst, run, op, rounds = (
         column[order] for column in (rows.src, rows.dst, rows.run, rows.op, rows.round)

@@ -21,8 +21,6 @@ from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["ChunkTrace", "Move", "StagedTrace", "check_ranks", "schedule_of_moves"]
-
 
 @dataclass(slots=True)
 class Move:
@@ -39,22 +37,16 @@ class Move:
 
 
 class ChunkTrace:
-    """What every rank holds of every chunk while a program runs, and the moves that brought it there.
-
-    Attributes:
-        layout: What decides on the program's values.
-        words: Value at each address.
-        held: Value of each (rank, chunk).
-        moves: Moves of each chunk so far.
-    """
+    """What every rank holds of every chunk while a program runs, and the moves that brought it there."""
 
     def __init__(self, memory: ProgramMemory) -> None:
-        self.layout = memory.layout
-        self.words = memory.initial()
+        self.layout = memory.layout  # What decides on the program's values
+        self.words = memory.initial()  # Value at each address
+        # Value of each (rank, chunk)
         self.held = {
             (rank, self.chunk_of(value)): value for rank, _, values in memory.start for value in values
         }
-        self.moves: dict[int, list[Move]] = defaultdict(list)
+        self.moves: dict[int, list[Move]] = defaultdict(list)  # Moves of each chunk so far
 
     def chunk_of(self, value: int) -> int:
         """The chunk of a value."""
@@ -65,7 +57,6 @@ class ChunkTrace:
 
         Args:
             held: What the receiver holds of the chunk, or NOTHING.
-            value: What arrives.
             replaced: What lies at the address where it arrives.
         """
         apart = not held & value & ((1 << self.layout.num_ranks) - 1)
@@ -88,14 +79,11 @@ class ChunkTrace:
 
 
 class StagedTrace(ChunkTrace, ABC):
-    """A trace in which what arrives may wait at another address, to be added later.
-
-    Attributes:
-        staged: By address, what arrived there to be added, and what the rank held at that time.
-    """
+    """A trace in which what arrives may wait at another address, to be added later."""
 
     def __init__(self, memory: ProgramMemory) -> None:
         super().__init__(memory)
+        # By address, what arrived there to be added, and what the rank held at that time
         self.staged: dict[int, tuple[Move, int]] = {}
 
     @abstractmethod
@@ -144,36 +132,25 @@ class StagedTrace(ChunkTrace, ABC):
 
 
 def check_ranks(program: MemoryLayout, topology: Topology) -> None:
-    """Refuse a topology that is not the program's.
-
-    Raises:
-        InputError: If it has another number of ranks.
-    """
+    """Refuse a topology that is not the program's."""
     if topology.num_ranks != program.num_ranks:
-        msg = f"expected a topology of {program.num_ranks} ranks, as the program has, found {topology.num_ranks}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a topology of {program.num_ranks} ranks, as the program has, found {topology.num_ranks}."
+        )
 
 
 def schedule_of_moves(
     program: MemoryLayout,
     topology: Topology,
-    unit_moves: list[list[Move]],
+    unit_moves: list[list[Move]],  # Moves of each chunk of each slot, in the order in which they are written
     *,
+    # Nodes of the path of a move, where something is known of it; None is the default route
     path_of: Callable[[Move], tuple[int, ...] | None] = lambda _: None,
 ) -> Schedule:
     """Join what travels together, and put the rows in order.
 
-    Args:
-        program: What the moves belong to.
-        topology: Where its ranks are.
-        unit_moves: Moves of each chunk of each slot, in the order in which they are written.
-        path_of: Nodes of the path of a move, where something is known of it; None is the default route.
-
     Returns:
         Transfers without steps if an order of rows says it all; otherwise with the fewest steps.
-
-    Raises:
-        InputError: If steps cannot put them in order.
     """
     ranks, chunks = program.num_ranks, program.num_chunks
     collective = program.collective
@@ -259,5 +236,6 @@ def _steps(moves: list[Move]) -> list[int]:
                 changed = True
         if not changed:
             return steps
-    msg = "expected transfers that steps can put in order, found a circle of them: use it as a program."
-    raise InputError(msg)
+    raise InputError(
+        "expected transfers that steps can put in order, found a circle of them: use it as a program."
+    )

@@ -20,8 +20,6 @@ from coppice.program.memory import Buffer
 from coppice.rows import offsets, positions
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["MOST_UNITS", "Placement", "Units", "in_units", "refuse"]
-
 MOST_UNITS = 2**24
 """Most units that M bytes are cut into."""
 
@@ -30,22 +28,14 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The chunks of a schedule as runs of units, cut where a run would be too long.
+    """The chunks of a schedule as runs of units, cut where a run would be too long."""
 
-    Attributes:
-        num_chunks: C, units in M bytes (in one rank's buffer, for an all-to-all).
-        block: Units of a slot where all slots are equal (B), else C.
-        slot: Slot of each run (int64).
-        first: First unit of each run; units of later slots follow those of earlier ones (int64).
-        count: Units of each run, 1 or more (int64).
-        start: Runs of chunk c are ``start[c] .. start[c + 1] - 1``; chunks without bytes have none (int64).
-    """
-
-    num_chunks: int
-    block: int
-    slot: _Ints
-    first: _Ints
-    count: _Ints
+    num_chunks: int  # C, units in M bytes (in one rank's buffer, for an all-to-all)
+    block: int  # Units of a slot where all slots are equal (B), else C
+    slot: _Ints  # Slot of each run (int64)
+    first: _Ints  # First unit of each run; units of later slots follow those of earlier ones (int64)
+    count: _Ints  # Units of each run, 1 or more (int64)
+    # Runs of chunk c are `start[c] .. start[c + 1] - 1`; chunks without bytes have none (int64).
     start: _Ints
 
     @property
@@ -58,15 +48,7 @@ class Units:
 
 
 def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
-    """Cut the chunks of a schedule into units.
-
-    Args:
-        schedule: A verified schedule.
-        max_count: Most units in a run.
-
-    Raises:
-        InputError: If blocks have different sizes, or too many units would be needed.
-    """
+    """Cut the chunks of a schedule into units."""
     ranks = schedule.topology.num_ranks
     weights: list[int] = schedule.slot_weight.tolist()
     slots, shares = schedule.chunk_slot.tolist(), schedule.chunk_share.tolist()
@@ -78,17 +60,15 @@ def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
     # Of an all-to-all, what a rank has for itself goes nowhere.
     sized = [weight for slot, weight in enumerate(weights) if not (exchange and slot % (ranks + 1) == 0)]
     if exchange and len(set(sized)) > 1:
-        msg = (
+        raise InputError(
             f"expected an all-to-all in which every rank has as much for every other, found demands of {min(sized)} to "
             f"{max(sized)}: runtimes have no call for unequal demands; plan without them, or run the plan as it is."
         )
-        raise InputError(msg)
     if blocks and len(set(sized)) > 1:
-        msg = (
+        raise InputError(
             f"expected blocks of equal size, found weights {min(sized)} to {max(sized)}: programs cut the data "
             "into equal blocks; plan without weights."
         )
-        raise InputError(msg)
     whole = 1 if blocks else sum(weights)
     per = 1
     for slot, share in zip(slots, shares, strict=True):
@@ -96,11 +76,10 @@ def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
         if share and size:
             per = lcm(per, whole * total[slot] // gcd(whole * total[slot], size * share))
         if per * (ranks if blocks else 1) > MOST_UNITS:
-            msg = (
+            raise InputError(
                 f"expected chunks that are whole multiples of 1/{MOST_UNITS} of the data, found smaller ones: "
                 "plan with fewer trees."
             )
-            raise InputError(msg)
     first, cursor = [], 0
     count = []
     for slot, share in zip(slots, shares, strict=True):
@@ -125,17 +104,13 @@ def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
 
 
 def refuse(collective: Collective, *, in_place: bool, instances: int) -> None:
-    """Refuse to lower a plan in a way in which no program runs.
-
-    Raises:
-        InputError: If an all-to-all is to run in place, or there is no instance.
-    """
+    """Refuse to lower a plan in a way in which no program runs."""
     if collective is Collective.ALL_TO_ALL and in_place:
-        msg = "expected an all-to-all out of place: in place, it would overwrite what is still to be sent."
-        raise InputError(msg)
+        raise InputError(
+            "expected an all-to-all out of place: in place, it would overwrite what is still to be sent."
+        )
     if instances < 1:
-        msg = f"expected 1 instance or more, found {instances}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 instance or more, found {instances}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,8 +183,6 @@ class Placement:
 
         Args:
             rank: Rank of each stretch of an output that is received.
-            first: First slot of it.
-            count: Slots.
         """
         stays = self._stays()
         begin, end = np.zeros(self.ranks, dtype=np.int64), np.zeros(self.ranks, dtype=np.int64)

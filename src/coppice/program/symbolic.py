@@ -14,35 +14,22 @@ from typing import ClassVar
 from coppice.collectives import Collective
 from coppice.program.memory import NOTHING, ProgramMemory
 
-__all__ = ["SymbolicMemory"]
-
 _EXAMPLES = 5
 
 
 @dataclass
 class SymbolicMemory(ABC):
-    """The values at all addresses while a program is carried out, and the failures so far.
+    """The values at all addresses while a program is carried out, and the failures so far."""
 
-    Attributes:
-        memory: Addresses, and what they hold at the start and must hold at the end.
-        slot_noun: What failures call a slot of the output.
-        per_chunk: Slots of a chunk of the program.
-        in_pieces: Failures name the piece of a chunk as well.
-        held: Value at each address.
-        failures: The first few failures, a sentence each.
-        count: Number of failures.
-        slots: Number of final slots that were compared with what they must hold.
-    """
+    slot_noun: ClassVar[str] = "slot"  # What failures call a slot of the output
 
-    slot_noun: ClassVar[str] = "slot"
-
-    memory: ProgramMemory
-    per_chunk: int = 1
-    in_pieces: bool = False
-    held: list[int] = field(init=False)
-    failures: list[str] = field(default_factory=list)
-    count: int = 0
-    slots: int = 0
+    memory: ProgramMemory  # Addresses, and what they hold at the start and must hold at the end
+    per_chunk: int = 1  # Slots of a chunk of the program
+    in_pieces: bool = False  # Failures name the piece of a chunk as well
+    held: list[int] = field(init=False)  # Value at each address
+    failures: list[str] = field(default_factory=list)  # The first few failures, a sentence each
+    count: int = 0  # Number of failures
+    slots: int = 0  # Number of final slots that were compared with what they must hold
 
     def __post_init__(self) -> None:
         """Put the values of the start where they lie."""
@@ -64,7 +51,6 @@ class SymbolicMemory(ABC):
         Args:
             actor: The step or event that adds ``other`` to ``one``.
             one: Values, NOTHING where what is wrong has been noted before.
-            other: As many.
         """
         ranks = self.memory.layout.num_ranks
         for a, b in zip(one, other, strict=True):

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from coppice.rows import grouped
 
-__all__ = ["turns"]
-
 _Ints = NDArray[np.int64]
 
 
@@ -24,8 +22,6 @@ def turns(group: _Ints, sender: _Ints, receiver: _Ints, sent: _Ints, overwritten
 
     Args:
         group: Group of each message. Nobody sends two messages of a group, and nobody receives two.
-        sender: Who sends each message.
-        receiver: Who receives it.
         sent: Messages whose values are overwritten, in pairs with the next argument.
         overwritten: Messages, of the same group, that overwrite them.
 

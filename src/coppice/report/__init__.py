@@ -17,8 +17,7 @@ __all__ = ["report", "report_text"]
 def __getattr__(name: str) -> Any:
     """A name when it is first used: markup alone does not bring every picture."""
     if name not in __all__:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("coppice.report.reporting"), name)
 
 

@@ -11,8 +11,6 @@ from coppice.planners.synthesis.catalogue import METHODS
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
 from coppice.text import plural, rate_text, seconds_text, short_size, time_text
 
-__all__ = ["comparison_picture", "comparison_table", "refused_methods", "synthesis_table"]
-
 WIDTH = 1100.0
 LEFT, RIGHT, TOP = 64.0, 236.0, 26.0
 CHART = 250.0
@@ -24,11 +22,7 @@ _Place = Callable[[float], float]
 
 
 def comparison_picture(comparison: Comparison) -> Markup:
-    """Draw a comparison; an empty picture where no algorithm applies.
-
-    Args:
-        comparison: Times of algorithms over sizes.
-    """
+    """Draw a comparison; an empty picture where no algorithm applies."""
     height = TOP + 2 * CHART + GAP + 34
     names = _names(comparison)
     label = f"Algorithms for {comparison.problem.collective} over message size"

@@ -14,8 +14,6 @@ from coppice.schedule.forest import Forest, Phase
 from coppice.text import rate_text
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["to_dot", "tree_to_dot"]
-
 _SHAPES = {
     NodeKind.GPU: 'shape=box, style="rounded,filled", fillcolor="#dcebfa"',
     NodeKind.NIC: 'shape=box, style="rounded,filled", fillcolor="#e3f2e1"',
@@ -30,7 +28,6 @@ def to_dot(topology: Topology, *, cut: Collection[int] = ()) -> str:
     Two opposite links of the same rate are one edge with two heads; the label is the rate in GB/s.
 
     Args:
-        topology: What to write.
         cut: Nodes of one side of a cut; links that cross it are dashed.
 
     Examples:
@@ -63,18 +60,11 @@ def to_dot(topology: Topology, *, cut: Collection[int] = ()) -> str:
 
 
 def tree_to_dot(forest: Forest, tree: int) -> str:
-    """A tree of a forest in the language of Graphviz: arrows in the direction of the data, paths as their labels.
-
-    Args:
-        forest: A verified forest.
-        tree: Row of the tree.
-
-    Raises:
-        InputError: If there is no such tree.
-    """
+    """A tree of a forest in the language of Graphviz: arrows in the direction of the data, paths as their labels."""
     if not 0 <= tree < forest.num_trees:
-        msg = f"expected a tree from 0 to {forest.num_trees - 1}, found {tree}: choose one of them."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a tree from 0 to {forest.num_trees - 1}, found {tree}: choose one of them."
+        )
     topology, edges = forest.topology, list(forest.edges(tree))
     root = int(forest.tree_root[tree])
     used = sorted({root, *(v for src, dst, _ in edges for v in (src, dst))})

@@ -9,8 +9,6 @@ from coppice.schedule.loads import LinkLoads
 from coppice.text import percent_text, plural, rate_text
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["load_picture"]
-
 MOST_CLASSES = 16
 WIDTH = 1000.0
 LEFT, RIGHT = 330.0, 70.0
@@ -21,11 +19,7 @@ _NAMES = {NodeKind.GPU: "GPU", NodeKind.NIC: "NIC", NodeKind.SWITCH: "switch"}
 
 
 def load_picture(loads: LinkLoads) -> Markup:
-    """Bars of the busiest classes of links; the last line tells what they leave out.
-
-    Args:
-        loads: What each link carries.
-    """
+    """Bars of the busiest classes of links; the last line tells what they leave out."""
     classes = link_classes(loads)
     shown = classes[:MOST_CLASSES]
     rows = [_row(loads.topology, links, 8 + at * LINE) for at, links in enumerate(shown)]

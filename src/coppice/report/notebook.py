@@ -20,8 +20,6 @@ from coppice.simulation.timeline import Timeline
 from coppice.text import rate_text, time_text
 from coppice.topology.model import Topology
 
-__all__ = ["bound_html", "comparison_html", "plan_html", "result_html", "timeline_html", "topology_html"]
-
 MOST_NODES = 400
 """Larger topologies are shown without a picture: a notebook keeps what it shows."""
 

@@ -36,8 +36,6 @@ from coppice.text import percent_text, plural, rate_line, rate_text, time_text
 from coppice.topology.model import Topology
 from coppice.version import __version__
 
-__all__ = ["DEFAULT_SIZE_BYTES", "comparison_html", "report_html", "topology_html"]
-
 DEFAULT_SIZE_BYTES = 64 * 2**20
 MOST_MESSAGES = 4_000_000
 """Transfers of a plan that is simulated for its timeline, in one piece each."""
@@ -70,27 +68,16 @@ The text holds neither ``<`` nor ``&``, so that pages stay well-formed XML."""
 
 
 def report_html(
-    plan: Plan,
+    plan: Plan,  # The plan; it is verified first
     *,
-    size_bytes: int = DEFAULT_SIZE_BYTES,
-    comparison: Comparison | None = None,
+    size_bytes: int = DEFAULT_SIZE_BYTES,  # Message size M of the timeline
+    comparison: Comparison | None = None,  # Rivals of the plan (:func:`coppice.comparison.compare`), or None
+    # What the topology was before it lost nodes or links, which are drawn as lost; or None
     whole: Topology | None = None,
     model: Model = DEFAULT_MODEL,
     on_stage: Callable[[str], None] | None = None,
 ) -> str:
     """The report of a plan as the text of an HTML page, which is well-formed XML as well.
-
-    Args:
-        plan: The plan; it is verified first.
-        size_bytes: Message size M of the timeline.
-        comparison: Rivals of the plan (:func:`coppice.comparison.compare`), or None.
-        whole: What the topology was before it lost nodes or links, which are drawn as lost; or None.
-        model: What messages cost.
-        on_stage: Called with what goes on.
-
-    Raises:
-        CheckError: If the plan does not verify.
-        InputError: If its columns are malformed.
 
     Examples:
         >>> from coppice.bounds.problem import Problem

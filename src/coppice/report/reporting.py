@@ -26,8 +26,6 @@ from coppice.simulation.models import model_of
 from coppice.text import parse_size, parse_sizes
 from coppice.topology.model import Topology
 
-__all__ = ["SUFFIXES", "report", "report_text"]
-
 SUFFIXES = (".html", ".svg", ".dot")
 """Ends of names that say what is written."""
 
@@ -68,14 +66,17 @@ def report(
     """
     target = Path(path)
     if target.suffix not in SUFFIXES:
-        msg = f"expected a file called *{', *'.join(SUFFIXES)}, found {target.name!r}: choose such a name."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a file called *{', *'.join(SUFFIXES)}, found {target.name!r}: choose such a name."
+        )
     if compare is not None and target.suffix != ".html":
-        msg = f"`compare` belongs on a page, found {target.name!r}: leave it out, or write *.html."
-        raise InputError(msg)
+        raise InputError(
+            f"`compare` belongs on a page, found {target.name!r}: leave it out, or write *.html."
+        )
     if synthesize and (compare is None or isinstance(compare, Comparison)):
-        msg = "`synthesize` adds to a comparison at given sizes, found none: give `compare=1K:1G:4`, or leave it out."
-        raise InputError(msg)
+        raise InputError(
+            "`synthesize` adds to a comparison at given sizes, found none: give `compare=1K:1G:4`, or leave it out."
+        )
     content = report_text(
         source,
         target.suffix,
@@ -144,11 +145,10 @@ def report_text(
         return {".html": topology_html, ".svg": topology_svg}[suffix](found, whole=whole)
     if isinstance(found, Comparison) and suffix != ".dot":
         return comparison_html(found) if suffix == ".html" else standalone(comparison_picture(found))
-    msg = (
+    raise InputError(
         f"expected a plan, a topology, or a comparison (.html, .svg) to report on, found {type(source).__name__} "
         f"for {suffix}: make a plan with `coppice.plan`."
     )
-    raise InputError(msg)
 
 
 def _compared(

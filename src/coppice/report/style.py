@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from coppice.report.svg import Markup, element, escape, join
 
-__all__ = ["PAGE_STYLE", "PICTURE_STYLE", "html_page", "standalone", "style"]
-
 _LIGHT = """--page:#ffffff;--ink:#1c2733;--quiet:#5b6875;--line:#d5dbe2;--card:#f5f7f9;--gpu:#dcebfa;--gpu-edge:#3f78b5;
 --nic:#e3f2e1;--nic-edge:#4d8f48;--switch:#ece5f6;--switch-edge:#7a5cab;--load0:#b4bcc6;--load1:#86b2dc;--load2:#2f74bd;
 --load3:#c98a06;--load4:#cf4c12;--cut:#c0165a;--cut-fill:#c0165a14;--send:#2f74bd;--add:#c98a06;--chosen:#0a7d55;
@@ -96,7 +94,6 @@ def html_page(title: str, body: Sequence[Markup], *scripts: Markup) -> str:
     """A page of its own as the text of an HTML file.
 
     Args:
-        title: Its title.
         body: What it shows, from top to bottom.
         scripts: Script elements, which neither hold ``<`` nor ``&``, so that pages stay well-formed XML.
     """

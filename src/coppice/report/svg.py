@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NewType
 
-__all__ = ["Markup", "drawing", "element", "escape", "facts", "fitted", "join", "number"]
-
 Markup = NewType("Markup", str)
 """Well-formed markup, or a piece of it."""
 
@@ -81,9 +79,7 @@ def drawing(width: float, height: float, *children: Markup, name: str, label: st
 
     Args:
         width: Width in units; on a page at most so many pixels.
-        height: Height in units.
         children: What is drawn, back to front.
-        name: Class of the picture.
         label: What it shows, for those who cannot see it.
     """
     return element(

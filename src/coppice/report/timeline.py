@@ -23,8 +23,6 @@ from coppice.simulation.timeline import Reason, Timeline
 from coppice.text import plural, rate_text, shortened, time_text
 from coppice.topology.model import Topology
 
-__all__ = ["TimelinePicture", "timeline_picture"]
-
 WIDTH = 1100.0
 LEFT, RIGHT = 210.0, 14.0
 LINE = 20.0
@@ -49,21 +47,13 @@ _WHY = {
 
 @dataclass(frozen=True, kw_only=True)
 class TimelinePicture:
-    """A Gantt chart.
+    """A Gantt chart."""
 
-    Attributes:
-        svg: The picture.
-        rows: Links that it shows, those that share a row included.
-        folded: Some rows stand for several links, which carry equally much.
-        used: Links that carry anything.
-        areas: Some links have too many messages for bars: areas show how much they are in use.
-    """
-
-    svg: Markup
-    rows: int
-    folded: bool
-    used: int
-    areas: bool
+    svg: Markup  # The picture
+    rows: int  # Links that it shows, those that share a row included
+    folded: bool  # Some rows stand for several links, which carry equally much
+    used: int  # Links that carry anything
+    areas: bool  # Some links have too many messages for bars: areas show how much they are in use
 
 
 def timeline_picture(timeline: Timeline) -> TimelinePicture:
@@ -71,9 +61,6 @@ def timeline_picture(timeline: Timeline) -> TimelinePicture:
 
     Args:
         timeline: A simulation with links that serve one message at a time, passages kept.
-
-    Raises:
-        InputError: If passages were not kept, or links were shared fairly.
     """
     links, used = _rows(timeline)
     shown = sum(map(len, links))

@@ -24,8 +24,6 @@ from coppice.schedule.shape import tree_heights
 from coppice.text import plural, rate_text
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["Sketch", "sketches", "tree_picture"]
-
 MOST_SKETCHES = 8
 """Trees of a plan that are drawn."""
 
@@ -45,19 +43,13 @@ _Edge = tuple[int, int, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch:
-    """A tree that may be drawn.
+    """A tree that may be drawn."""
 
-    Attributes:
-        title: What it is.
-        root: Its root.
-        children: (child, path of the transfer between them in the direction of the data) of each node.
-        upward: Data flow to the root.
-    """
-
-    title: str
-    root: int
+    title: str  # What it is
+    root: int  # Its root
+    # (child, path of the transfer between them in the direction of the data) of each node
     children: Mapping[int, tuple[tuple[int, tuple[int, ...]], ...]]
-    upward: bool
+    upward: bool  # Data flow to the root
 
     def links(self) -> list[tuple[int, int]]:
         """Ends of the links that the tree uses."""
@@ -70,10 +62,6 @@ class Sketch:
 
 def sketches(plan: Plan, *, most: int = MOST_SKETCHES) -> list[Sketch]:
     """Representative trees of a verified plan.
-
-    Args:
-        plan: Where to look.
-        most: How many at most.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -195,8 +183,6 @@ def tree_picture(topology: Topology, sketch: Sketch, *, name: str) -> Markup:
     """Draw a tree.
 
     Args:
-        topology: Where it lives.
-        sketch: The tree.
         name: Unique name of the picture on its page: its arrow heads are called after it.
     """
     drawn = _drawn(sketch)

@@ -86,6 +86,5 @@ def __getattr__(name: str) -> Any:
     if name == "bench":
         return import_module(f"{__name__}.bench")
     if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -19,8 +19,6 @@ from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 
-__all__ = ["TUNING_VARIABLE", "AlgorithmRule", "AlgorithmRules", "decode_rules", "encode_rules", "read_rules"]
-
 TUNING_VARIABLE = "COPPICE_TUNING"
 """Environment variable that names the file."""
 
@@ -28,38 +26,23 @@ _FORMAT = "coppice-put-signal-rules"
 
 
 class AlgorithmRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An algorithm from one size to another.
+    """An algorithm from one size to another."""
 
-    Attributes:
-        collective: The collective.
-        nodes: Hosts that the group spans.
-        ranks: Its ranks.
-        first_bytes: Least M, included.
-        last_bytes: Largest M, included.
-        algorithm: ``forest`` or a name of the catalogue.
-    """
-
-    collective: Collective
-    nodes: int
-    ranks: int
-    first_bytes: int
-    last_bytes: int
-    algorithm: str
+    collective: Collective  # The collective
+    nodes: int  # Hosts that the group spans
+    ranks: int  # Its ranks
+    first_bytes: int  # Least M, included
+    last_bytes: int  # Largest M, included
+    algorithm: str  # `forest` or a name of the catalogue
 
 
 class AlgorithmRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file holds.
+    """What a file holds."""
 
-    Attributes:
-        format: Always the same.
-        version: 1.
-        notes: Where it comes from, in words.
-        rules: The rules; ranges of one collective, number of nodes and of ranks do not overlap.
-    """
-
-    format: str = _FORMAT
-    version: int = 1
-    notes: tuple[str, ...] = ()
+    format: str = _FORMAT  # Always the same
+    version: int = 1  # 1
+    notes: tuple[str, ...] = ()  # Where it comes from, in words
+    # The rules; ranges of one collective, number of nodes and of ranks do not overlap
     rules: tuple[AlgorithmRule, ...] = ()
 
     @property
@@ -95,41 +78,32 @@ def encode_rules(rules: AlgorithmRules) -> str:
 
 
 def read_rules(path: str | os.PathLike[str]) -> AlgorithmRules:
-    """The rules in a file.
-
-    Raises:
-        InputError: If it cannot be read, or does not hold rules.
-    """
+    """The rules in a file."""
     data = read_bytes(path, hint="give a file of `coppice tune export --to put-signal-rules`")
     return decode_rules(data, file=file_name(path))
 
 
 def decode_rules(data: bytes, *, file: str) -> AlgorithmRules:
-    """The rules in the content of a file.
-
-    Args:
-        data: The content.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If they have no meaning, or overlap.
-    """
+    """The rules in the content of a file."""
     try:
         found = msgspec.json.decode(data, type=decodable(AlgorithmRules))
     except JSON_FAULTS as error:
         fault = json_fault(error, data)
-        msg = f"{file} holds no rules for puts and signals ({fault}): `coppice tune export` writes them."
-        raise InputError(msg) from None
+        raise InputError(
+            f"{file} holds no rules for puts and signals ({fault}): `coppice tune export` writes them."
+        ) from None
     if (found.format, found.version) != (_FORMAT, 1):
-        msg = f"expected {_FORMAT} of version 1 in {file}, found {found.format} of version {found.version}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {_FORMAT} of version 1 in {file}, found {found.format} of version {found.version}."
+        )
     ordered = sorted(
         found.rules, key=lambda rule: (rule.collective, rule.nodes, rule.ranks, rule.first_bytes)
     )
     for rule in ordered:
         if not 0 <= rule.first_bytes <= rule.last_bytes or not rule.algorithm:
-            msg = f"expected sizes from a first to a last and an algorithm in {file}, found {rule}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected sizes from a first to a last and an algorithm in {file}, found {rule}."
+            )
     for before, after in pairwise(ordered):
         alike = (before.collective, before.nodes, before.ranks) == (
             after.collective,
@@ -137,6 +111,7 @@ def decode_rules(data: bytes, *, file: str) -> AlgorithmRules:
             after.ranks,
         )
         if alike and after.first_bytes <= before.last_bytes:
-            msg = f"expected ranges that do not overlap in {file}, found {before} and {after}: keep one of them."
-            raise InputError(msg)
+            raise InputError(
+                f"expected ranges that do not overlap in {file}, found {before} and {after}: keep one of them."
+            )
     return found

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from coppice.errors import CoppiceError
 
-__all__ = ["Mismatch", "PeerLost", "RunError", "TimedOut"]
-
 
 class RunError(CoppiceError):
     """A collective did not complete on this rank."""

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["end_with_parent", "stop"]
-
 _PR_SET_PDEATHSIG = 1
 
 

@@ -16,8 +16,6 @@ from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["forest_defects", "num_slots", "require_well_formed", "schedule_defects"]
-
 _INT32_MAX = 2**31 - 1
 
 
@@ -126,12 +124,7 @@ def schedule_defects(schedule: Schedule) -> list[str]:
 
 
 def require_well_formed(body: Forest | Schedule) -> None:
-    """Refuse a forest or schedule with malformed columns.
-
-    Raises:
-        InputError: With the first of its defects.
-    """
+    """Refuse a forest or schedule with malformed columns."""
     defects = forest_defects(body) if isinstance(body, Forest) else schedule_defects(body)
     if defects:
-        msg = f"expected well-formed columns: {defects[0]}"
-        raise InputError(msg)
+        raise InputError(f"expected well-formed columns: {defects[0]}")

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["exact_total", "grouped_sums"]
-
 _HALF = 32
 _MASK = (1 << _HALF) - 1
 _INT64_MAX = 2**63 - 1
@@ -26,7 +24,6 @@ def grouped_sums(
     Args:
         group: Group of each row, 0 .. size - 1.
         values: Non-negative integers, one a row; a list may hold integers of any size.
-        size: Number of groups.
 
     Examples:
         >>> grouped_sums(np.array([0, 1, 0]), np.array([2**62, 5, 2**62]), 2)

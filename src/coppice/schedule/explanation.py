@@ -22,64 +22,34 @@ from coppice.schedule.verification.verify import verify
 from coppice.text import bandwidth_text, bar, percent_text, plural, rate_text
 from coppice.topology.model import NodeKind
 
-__all__ = [
-    "Explanation",
-    "HeightCount",
-    "LinkClass",
-    "explain",
-    "height_counts",
-    "link_classes",
-    "plan_loads",
-]
-
 DRAWN_RANKS = 32
 """Up to so many ranks the first tree is drawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkClass:
-    """Links between the same kinds of ends, of the same rate, that are busy for the same share of the time.
+    """Links between the same kinds of ends, of the same rate, that are busy for the same share of the time."""
 
-    Attributes:
-        src_kind: Kind of the sending ends.
-        dst_kind: Kind of the receiving ends.
-        gb_per_s: Rate of each link.
-        load: Share of the plan's time for which each is busy, 1 at most.
-        count: Number of links.
-        example: Id of the first of them.
-    """
-
-    src_kind: NodeKind
-    dst_kind: NodeKind
-    gb_per_s: Fraction
-    load: Fraction
-    count: int
-    example: int
+    src_kind: NodeKind  # Kind of the sending ends
+    dst_kind: NodeKind  # Kind of the receiving ends
+    gb_per_s: Fraction  # Rate of each link
+    load: Fraction  # Share of the plan's time for which each is busy, 1 at most
+    count: int  # Number of links
+    example: int  # Id of the first of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeightCount:
-    """Trees of one phase that have the same height.
+    """Trees of one phase that have the same height."""
 
-    Attributes:
-        phase: Broadcast or reduce.
-        height: Hops between the root and the farthest rank.
-        trees: Number of trees.
-        share: Share of the data of the phase that they carry.
-    """
-
-    phase: Phase
-    height: int
-    trees: int
-    share: Fraction
+    phase: Phase  # Broadcast or reduce
+    height: int  # Hops between the root and the farthest rank
+    trees: int  # Number of trees
+    share: Fraction  # Share of the data of the phase that they carry
 
 
 def plan_loads(plan: Plan) -> LinkLoads:
-    """Exact load of every link under ``plan``.
-
-    Raises:
-        InputError: If its columns are malformed or a path uses a link that does not exist.
-    """
+    """Exact load of every link under ``plan``."""
     return body_loads(plan.body, plan.problem)
 
 
@@ -105,11 +75,7 @@ def link_classes(loads: LinkLoads) -> list[LinkClass]:
 
 
 def height_counts(forest: Forest) -> list[HeightCount]:
-    """Trees by phase and height, lowest first.
-
-    Raises:
-        InputError: If the edges of the forest do not form trees.
-    """
+    """Trees by phase and height, lowest first."""
     trees: Counter[tuple[int, int]] = Counter()
     weight: Counter[tuple[int, int]] = Counter()
     columns = (forest.tree_phase.tolist(), tree_heights(forest).tolist(), forest.tree_weight.tolist())
@@ -130,21 +96,13 @@ def height_counts(forest: Forest) -> list[HeightCount]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """What limits a plan, how busy its links are, and the shape of its trees; printing it shows all of that.
+    """What limits a plan, how busy its links are, and the shape of its trees; printing it shows all of that."""
 
-    Attributes:
-        plan: The plan, which verifies.
-        report: What its verification says.
-        loads: What every link carries.
-        links: Links in classes, the busiest first.
-        heights: Trees by phase and height; None for a plan that is no forest.
-    """
-
-    plan: Plan
-    report: Report
-    loads: LinkLoads
-    links: list[LinkClass]
-    heights: list[HeightCount] | None
+    plan: Plan  # The plan, which verifies
+    report: Report  # What its verification says
+    loads: LinkLoads  # What every link carries
+    links: list[LinkClass]  # Links in classes, the busiest first
+    heights: list[HeightCount] | None  # Trees by phase and height; None for a plan that is no forest
 
     @property
     def summary(self) -> list[tuple[str, str]]:

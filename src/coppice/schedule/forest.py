@@ -27,8 +27,6 @@ from coppice.text import plural
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 
-__all__ = ["MOST_EDGES", "Forest", "Phase", "expanded", "expanded_edges"]
-
 MOST_EDGES = 50_000_000
 """More tree edges than this are not written out (about 2 GB)."""
 
@@ -44,36 +42,26 @@ class Phase(enum.IntEnum):
 class Forest:
     """Trees of one collective on one topology, as columns.
 
-    Attributes:
-        topology: Where the trees live.
-        collective: What they implement.
-        tree_root: ``tree_root[t]`` is the root node of tree t (int32).
-        tree_weight: ``tree_weight[t]`` is its weight in units (int64, positive).
-        tree_phase: ``tree_phase[t]`` is a :class:`Phase` (int8).
-        tree_start: Edges of tree t are rows ``tree_start[t] .. tree_start[t + 1] - 1`` (int64, length trees + 1).
-        edge_src: Node that sends on an edge, in the direction of the data (int32).
-        edge_dst: Node that receives on it (int32). Ends are GPUs, or switches that copy (broadcast) or add (reduce).
-        edge_path: Row of the path that the edge takes (int32).
-        path_start: Nodes of path p are ``path_nodes[path_start[p] : path_start[p + 1]]``, both ends included (int64).
-        path_nodes: Node sequences of all paths (int32).
-        symmetry: Where given, the trees are *templates*: each stands for its images under this group of
-            automorphisms, at every root of its orbit and with its own weight. None: the trees are all there are.
-
     Edges of a tree come in an order in which data can flow: in a broadcast tree every sender but the root has
     received in an earlier row; in a reduce tree every sender has received everything before.
     """
 
-    topology: Topology
-    collective: Collective
-    tree_root: NDArray[np.int32]
-    tree_weight: NDArray[np.int64]
-    tree_phase: NDArray[np.int8]
+    topology: Topology  # Where the trees live
+    collective: Collective  # What they implement
+    tree_root: NDArray[np.int32]  # `tree_root[t]` is the root node of tree t (int32)
+    tree_weight: NDArray[np.int64]  # `tree_weight[t]` is its weight in units (int64, positive)
+    tree_phase: NDArray[np.int8]  # `tree_phase[t]` is a :class:`Phase` (int8)
+    # Edges of tree t are rows `tree_start[t] .. tree_start[t + 1] - 1` (int64, length trees + 1).
     tree_start: NDArray[np.int64]
-    edge_src: NDArray[np.int32]
+    edge_src: NDArray[np.int32]  # Node that sends on an edge, in the direction of the data (int32)
+    # Node that receives on it (int32). Ends are GPUs, or switches that copy (broadcast) or add (reduce).
     edge_dst: NDArray[np.int32]
-    edge_path: NDArray[np.int32]
+    edge_path: NDArray[np.int32]  # Row of the path that the edge takes (int32)
+    # Nodes of path p are `path_nodes[path_start[p] : path_start[p + 1]]`, both ends included (int64)
     path_start: NDArray[np.int64]
-    path_nodes: NDArray[np.int32]
+    path_nodes: NDArray[np.int32]  # Node sequences of all paths (int32)
+    # Where given, the trees are *templates*: each stands for its images under this group of automorphisms, at
+    # every root of its orbit and with its own weight. None: the trees are all there are.
     symmetry: Symmetry | None = None
 
     def __repr__(self) -> str:
@@ -142,20 +130,15 @@ def expanded_edges(forest: Forest) -> int:
 
 
 def expanded(forest: Forest) -> Forest:
-    """The same forest without templates: the images of each tree follow each other.
-
-    Raises:
-        InputError: If that is more than 50 million edges.
-    """
+    """The same forest without templates: the images of each tree follow each other."""
     symmetry = forest.symmetry
     if symmetry is None:
         return forest
     if expanded_edges(forest) > MOST_EDGES:
-        msg = (
+        raise InputError(
             f"expected at most {MOST_EDGES} tree edges to write out, found {expanded_edges(forest)}: "
             "keep the templates."
         )
-        raise InputError(msg)
     order = symmetry.order
     elements = np.arange(order)
     trees = np.repeat(np.arange(forest.num_trees), order)

@@ -13,8 +13,6 @@ from coppice.errors import InputError
 from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["chunk_bounds", "size_and_weight"]
-
 _INT64_MAX = 2**63 - 1
 
 
@@ -27,11 +25,7 @@ def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64]
     all blocks are equal. A slot without chunks keeps its place.
 
     Args:
-        schedule: A schedule with well-formed columns.
         size_bytes: M in bytes, 0 or more.
-
-    Raises:
-        InputError: If the size is negative, or the bytes of all slots reach 2^63.
 
     Examples:
         >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
@@ -43,14 +37,14 @@ def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64]
         ([0, 2, 5, 7], [2, 3, 2, 3])
     """
     if size_bytes < 0:
-        msg = f"expected a size of 0 bytes or more, found {size_bytes}."
-        raise InputError(msg)
+        raise InputError(f"expected a size of 0 bytes or more, found {size_bytes}.")
     chunks = schedule.num_chunks
     slot_weight: list[int] = schedule.slot_weight.tolist()
     total, weight = size_and_weight(schedule, size_bytes)
     if weight and total * sum(slot_weight) // weight > _INT64_MAX:
-        msg = f"expected less than 2^63 bytes in all buffers, found more with {size_bytes}: choose a smaller size."
-        raise InputError(msg)
+        raise InputError(
+            f"expected less than 2^63 bytes in all buffers, found more with {size_bytes}: choose a smaller size."
+        )
     if not chunks or not weight:
         return np.zeros(chunks, dtype=np.int64), np.zeros(chunks, dtype=np.int64)
     # A chunk begins at total * (before its slot + slot weight * before it / shares of the slot) / weight.

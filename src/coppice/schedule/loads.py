@@ -25,22 +25,14 @@ from coppice.schedule.schedule import Schedule, hops_of, routed
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 
-__all__ = ["LinkLoads", "body_loads", "chunk_sizes", "forest_loads", "schedule_loads"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class LinkLoads(Brief):
-    """Exact load of every link.
+    """Exact load of every link."""
 
-    Attributes:
-        topology: Whose links they are.
-        load: ``load[e]`` = units that link e carries.
-        shard: Units in one shard of the collective (0 where no data moves).
-    """
-
-    topology: Topology
-    load: tuple[int, ...]
-    shard: Fraction
+    topology: Topology  # Whose links they are
+    load: tuple[int, ...]  # `load[e]` = units that link e carries
+    shard: Fraction  # Units in one shard of the collective (0 where no data moves)
 
     @cached_property
     def worst_link(self) -> int:
@@ -73,11 +65,7 @@ def forest_loads(forest: Forest, weights: tuple[int, ...] | None = None) -> Link
     """Load of every link under a forest, in units of tree weight; both phases of an all-reduce add up.
 
     Args:
-        forest: The trees.
         weights: Relative shard sizes of the ranks, where they are not equal.
-
-    Raises:
-        InputError: If its columns are malformed or a path uses a link that does not exist.
     """
     require_well_formed(forest)
     hops = hops_of(forest.topology, forest.path_start, forest.path_nodes)
@@ -105,21 +93,12 @@ def _with_images(load: tuple[int, ...], symmetry: Symmetry) -> tuple[int, ...]:
 
 
 def schedule_loads(
-    schedule: Schedule,
-    weights: tuple[int, ...] | None = None,
+    schedule: Schedule,  # Chunks and transfers; those that name no path take the default route
+    weights: tuple[int, ...] | None = None,  # Relative shard sizes of the ranks, where they are not equal
+    # Relative block sizes of an all-to-all, where they are not equal
     demands: tuple[tuple[int, ...], ...] | None = None,
 ) -> LinkLoads:
-    """Load of every link under a schedule, whatever its steps: all bytes that ever cross it.
-
-    Args:
-        schedule: Chunks and transfers; those that name no path take the default route.
-        weights: Relative shard sizes of the ranks, where they are not equal.
-        demands: Relative block sizes of an all-to-all, where they are not equal.
-
-    Raises:
-        InputError: If its columns are malformed, or a transfer names a path that does not exist, or none and
-            there is none.
-    """
+    """Load of every link under a schedule, whatever its steps: all bytes that ever cross it."""
     require_well_formed(schedule)
     schedule = routed(schedule)
     sizes, unit = chunk_sizes(schedule)
@@ -136,11 +115,7 @@ def body_loads(body: Forest | Schedule, problem: Problem) -> LinkLoads:
     """Exact load of every link under the body of a plan.
 
     Args:
-        body: A forest or a schedule.
         problem: What it performs, with the sizes of the shards.
-
-    Raises:
-        InputError: If its columns are malformed or a path uses a link that does not exist.
     """
     if isinstance(body, Forest):
         return forest_loads(body, problem.weights)
@@ -190,8 +165,9 @@ def _spread(
     missing = np.flatnonzero(hop_link < 0)
     if len(missing):
         path = int(hop_path[missing[0]])
-        msg = f"expected paths along links of the topology, found that path {path} leaves them: verify it."
-        raise InputError(msg)
+        raise InputError(
+            f"expected paths along links of the topology, found that path {path} leaves them: verify it."
+        )
     if max(path_load, default=0) < 2**63:
         return tuple(
             grouped_sums(hop_link, np.array(path_load, dtype=np.int64)[hop_path], topology.num_links)

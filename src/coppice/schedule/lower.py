@@ -21,8 +21,6 @@ from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["lower"]
-
 
 @dataclass
 class _Chunks:
@@ -46,10 +44,6 @@ def lower(forest: Forest) -> Schedule:
 
     Args:
         forest: A verified forest whose trees branch at ranks only.
-
-    Raises:
-        InputError: If its columns are malformed, a tree branches inside a switch (transfers go between
-            ranks), or the two phases of an all-reduce differ at a root.
     """
     require_well_formed(forest)
     forest = expanded(forest)
@@ -58,11 +52,10 @@ def lower(forest: Forest) -> Schedule:
     ends = np.concatenate([forest.tree_root, forest.edge_src, forest.edge_dst])
     inner = ends[rank[ends] < 0]
     if len(inner):
-        msg = (
+        raise InputError(
             f"expected trees that branch at ranks, found one at {topology.node_ids[inner[0]]}: "
             "a copying or adding switch cannot be lowered to transfers between ranks; plan without `in_network`."
         )
-        raise InputError(msg)
     both = forest.collective is Collective.ALL_REDUCE
     chunks = _all_reduce_chunks(forest) if both else _single_phase_chunks(forest)
     tree = np.array(chunks.tree, dtype=np.int64)
@@ -92,8 +85,9 @@ def lower(forest: Forest) -> Schedule:
 def _root_rank(forest: Forest) -> int:
     roots = np.unique(forest.topology.rank[forest.tree_root])
     if len(roots) != 1:
-        msg = f"expected {forest.collective} trees at one root, found {len(roots)} roots: verify the forest."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {forest.collective} trees at one root, found {len(roots)} roots: verify the forest."
+        )
     return int(roots[0])
 
 
@@ -122,11 +116,10 @@ def _all_reduce_chunks(forest: Forest) -> _Chunks:
     for root, (up, down) in enumerate(zip(trees[Phase.REDUCE], trees[Phase.BROADCAST], strict=True)):
         brought, taken = sum(weight[tree] for tree in up), sum(weight[tree] for tree in down)
         if brought != taken:
-            msg = (
+            raise InputError(
                 f"expected equal weights of both phases at rank {root}, found {brought} reduced and {taken} "
                 "broadcast: verify the forest."
             )
-            raise InputError(msg)
         above, below = iter(up), iter(down)
         up_tree = down_tree = -1
         up_left = down_left = 0
@@ -150,8 +143,7 @@ def _slot_weights(chunks: _Chunks, slots: int) -> NDArray[np.int64]:
     sums = grouped_sums(np.array(chunks.slot, dtype=np.int64), chunks.share, slots)
     unit = gcd(*sums)
     if max(sums) // unit >= 2**63:
-        msg = "expected slot weights below 2^63: the trees' weights are too large to be lowered."
-        raise InputError(msg)
+        raise InputError("expected slot weights below 2^63: the trees' weights are too large to be lowered.")
     return np.array([total // unit for total in sums], dtype=np.int64)
 
 

@@ -26,27 +26,19 @@ from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Op, Schedule, hops_of, in_pieces, routed
 from coppice.topology.model import Topology
 
-__all__ = ["Messages", "Routes", "messages_of"]
-
 _DENSE = 8
 """Tables of numbers are used instead of sorting where they have at most so many entries per row."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Routes(Brief):
-    """Distinct node sequences, and the links along them.
+    """Distinct node sequences, and the links along them."""
 
-    Attributes:
-        node_start: Nodes of route r are ``nodes[node_start[r] : node_start[r + 1]]``, both ends included (int64).
-        nodes: Node sequences of all routes (int32).
-        link_start: Links of route r are ``links[link_start[r] : link_start[r + 1]]`` (int64).
-        links: Links of all routes (int32).
-    """
-
+    # Nodes of route r are `nodes[node_start[r] : node_start[r + 1]]`, both ends included (int64)
     node_start: NDArray[np.int64]
-    nodes: NDArray[np.int32]
-    link_start: NDArray[np.int64]
-    links: NDArray[np.int32]
+    nodes: NDArray[np.int32]  # Node sequences of all routes (int32)
+    link_start: NDArray[np.int64]  # Links of route r are `links[link_start[r] : link_start[r + 1]]` (int64)
+    links: NDArray[np.int32]  # Links of all routes (int32)
 
     @property
     def src(self) -> NDArray[np.int32]:
@@ -66,44 +58,30 @@ class Routes(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Messages(Brief):
-    """Messages in the order in which ties are decided, as columns.
+    """Messages in the order in which ties are decided, as columns."""
 
-    Attributes:
-        topology: Where they travel.
-        routes: Their routes.
-        route: Route of each message (int32).
-        num_bytes: What each carries (int64).
-        added_bytes: Bytes of it that the receiver adds to others (int64).
-        first_row: First row of the schedule that travels in it, after lowering and cutting into pieces (int32).
-        num_rows: Number of rows that travel in it (int32).
-        send_gate: Gate that it passes when it has arrived, -1 for none (int32).
-        receive_gate: Gate that it passes when it is done, -1 for none (int32).
-        chained: Members of gate g wait for gate g - 1 (uint8, per gate).
-        after_start: Message m waits for ``after[after_start[m] : after_start[m + 1]]`` to be done (int64); empty where
-            no message does.
-        after: Message numbers (int32).
-        wave: Piece of its job that each belongs to (int32): where messages wait for a link, a turn of a job goes to its
-            earliest piece. Empty: turns are never passed on.
-        job: Job of each message, where waves count (int32); empty: they are all of one.
-        due_us: Time before which each message does not start (float64); empty: all may start at 0.
-        overhead_us: Time that a message takes before its first link, per route (float64); None: what the model says.
-    """
-
-    topology: Topology
-    routes: Routes
-    route: NDArray[np.int32]
-    num_bytes: NDArray[np.int64]
-    added_bytes: NDArray[np.int64]
+    topology: Topology  # Where they travel
+    routes: Routes  # Their routes
+    route: NDArray[np.int32]  # Route of each message (int32)
+    num_bytes: NDArray[np.int64]  # What each carries (int64)
+    added_bytes: NDArray[np.int64]  # Bytes of it that the receiver adds to others (int64)
+    # First row of the schedule that travels in it, after lowering and cutting into pieces (int32)
     first_row: NDArray[np.int32]
-    num_rows: NDArray[np.int32]
-    send_gate: NDArray[np.int32]
-    receive_gate: NDArray[np.int32]
-    chained: NDArray[np.uint8]
+    num_rows: NDArray[np.int32]  # Number of rows that travel in it (int32)
+    send_gate: NDArray[np.int32]  # Gate that it passes when it has arrived, -1 for none (int32)
+    receive_gate: NDArray[np.int32]  # Gate that it passes when it is done, -1 for none (int32)
+    chained: NDArray[np.uint8]  # Members of gate g wait for gate g - 1 (uint8, per gate)
+    # Message m waits for `after[after_start[m] : after_start[m + 1]]` to be done (int64); empty where no
+    # message does
     after_start: NDArray[np.int64]
-    after: NDArray[np.int32]
+    after: NDArray[np.int32]  # Message numbers (int32)
+    # Piece of its job that each belongs to (int32): where messages wait for a link, a turn of a job goes to
+    # its earliest piece. Empty: turns are never passed on.
     wave: NDArray[np.int32]
-    job: NDArray[np.int32]
+    job: NDArray[np.int32]  # Job of each message, where waves count (int32); empty: they are all of one
+    # Time before which each message does not start (float64); empty: all may start at 0
     due_us: NDArray[np.float64]
+    # Time that a message takes before its first link, per route (float64); None: what the model says
     overhead_us: NDArray[np.float64] | None = None
 
     @property
@@ -131,14 +109,9 @@ def messages_of(
         body: What is carried out; it should have been verified.
         size_bytes: M in bytes, 0 or more.
         pieces: Every chunk is cut into so many pieces that follow each other.
-        steps_bind: A rank begins a step when all that it does in the step before is done, and what goes the same way in
-            a step is one message. Otherwise every row is a message, and steps order only what happens to one chunk at
-            one rank: what channels of a GPU library wait for.
-
-    Raises:
-        InputError: If columns are malformed, steps decrease, only some rows have steps, a path uses a link that does
-            not exist, or the size or number of pieces is out of range.
-        UnreachableError: If a transfer names no path and there is none.
+        steps_bind: A rank begins a step when all that it does in the step before is done, and what goes the same
+            way in a step is one message. Otherwise every row is a message, and steps order only what happens to one
+            chunk at one rank: what channels of a GPU library wait for.
     """
     schedule, topology = _as_schedule(body)
     require_well_formed(schedule)
@@ -194,14 +167,14 @@ def _check_steps(schedule: Schedule) -> None:
     back = np.flatnonzero(np.diff(step) < 0)
     if len(back):
         row = int(back[0])
-        msg = (
+        raise InputError(
             f"expected steps that do not decrease, found step {step[row + 1]} at transfer {row + 1} after step "
             f"{step[row]}: order the rows by step."
         )
-        raise InputError(msg)
     if len(step) and step[0] < 0 <= step[-1]:
-        msg = "expected steps at all transfers or at none, found some without: give steps to all of them."
-        raise InputError(msg)
+        raise InputError(
+            "expected steps at all transfers or at none, found some without: give steps to all of them."
+        )
 
 
 def _distinct_paths(schedule: Schedule) -> Schedule:
@@ -257,11 +230,10 @@ def _routes(schedule: Schedule) -> Routes:
     missing = np.flatnonzero(hops.link < 0)
     if len(missing):
         hop = int(missing[0])
-        msg = (
+        raise InputError(
             f"expected paths over links of the topology, found none from {topology.node_ids[hops.src[hop]]} to "
             f"{topology.node_ids[hops.dst[hop]]}: verify the plan on this topology."
         )
-        raise InputError(msg)
     length = np.diff(schedule.path_start) - 1
     return Routes(
         node_start=schedule.path_start.astype(np.int64),

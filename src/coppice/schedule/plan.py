@@ -16,59 +16,41 @@ from coppice.schedule.trees import Trees
 from coppice.text import rate_text
 from coppice.topology.model import Topology
 
-__all__ = ["Parameter", "Plan"]
-
 Parameter = str | int | float | bool | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plan(Shown, Bandwidths):
-    """What a planner hands on and a plan file holds. Nothing in it is believed until it is verified.
+    """What a planner hands on and a plan file holds. Nothing in it is believed until it is verified."""
 
-    Attributes:
-        problem: The collective and its topology.
-        inv_rate: Time per shard that the plan claims to need, 1 / (GB/s), exact.
-        forest: The trees, where the plan is a forest.
-        schedule: The transfers, where it is not.
-        bound: The bound that the plan is measured by, with its cut, or None.
-        planner: Name of the planner.
-        parameters: Its parameters, by name.
-        version: Version of Coppice that made the plan (empty: this one).
-    """
-
-    problem: Problem
-    inv_rate: Fraction
-    forest: Forest | None = None
-    schedule: Schedule | None = None
-    bound: Bound | None = None
-    planner: str = ""
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    version: str = ""
+    problem: Problem  # The collective and its topology
+    inv_rate: Fraction  # Time per shard that the plan claims to need, 1 / (GB/s), exact
+    forest: Forest | None = None  # The trees, where the plan is a forest
+    schedule: Schedule | None = None  # The transfers, where it is not
+    bound: Bound | None = None  # The bound that the plan is measured by, with its cut, or None
+    planner: str = ""  # Name of the planner
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)  # Its parameters, by name
+    version: str = ""  # Version of Coppice that made the plan (empty: this one)
 
     def __post_init__(self) -> None:
-        """Refuse parts that do not belong together.
-
-        Raises:
-            InputError: Unless there is exactly one of forest and schedule, for the same collective, topology
-                and root.
-        """
+        """Refuse parts that do not belong together."""
         if self.forest is not None and self.schedule is not None:
-            msg = "a plan holds either a forest or a schedule, found both: give one."
-            raise InputError(msg)
+            raise InputError("a plan holds either a forest or a schedule, found both: give one.")
         body = self.body
         if body.collective is not self.problem.collective:
-            msg = (
+            raise InputError(
                 f"expected a plan for {self.problem.collective}, found {body.collective}: plan the same one."
             )
-            raise InputError(msg)
         theirs, ours = body.topology, self.problem.topology
         if theirs is not ours and theirs.sha256 != ours.sha256:
-            msg = f"expected a plan on the topology {ours.name!r}, found one on {theirs.name!r}: plan again."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a plan on the topology {ours.name!r}, found one on {theirs.name!r}: plan again."
+            )
         root = -1 if self.problem.root is None else self.problem.root
         if self.schedule is not None and self.schedule.root != root:
-            msg = f"expected a schedule with root {root}, found {self.schedule.root}: use the problem's."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a schedule with root {root}, found {self.schedule.root}: use the problem's."
+            )
 
     def __repr__(self) -> str:
         """In short what it is.
@@ -89,8 +71,7 @@ class Plan(Shown, Bandwidths):
             return self.forest
         if self.schedule is not None:
             return self.schedule
-        msg = "a plan holds either a forest or a schedule, found none: give one."
-        raise InputError(msg)
+        raise InputError("a plan holds either a forest or a schedule, found none: give one.")
 
     @property
     def trees(self) -> Trees:
@@ -101,8 +82,9 @@ class Plan(Shown, Bandwidths):
         """
         if self.forest is not None:
             return Trees(self.forest)
-        msg = f"expected a forest, found transfers by {self.planner or 'an unknown planner'}: look at plan.schedule."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a forest, found transfers by {self.planner or 'an unknown planner'}: look at plan.schedule."
+        )
 
     @property
     def topology(self) -> Topology:

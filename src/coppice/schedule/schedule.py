@@ -26,8 +26,6 @@ from coppice.text import plural
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 
-__all__ = ["MAX_ROWS", "Op", "PathHops", "Schedule", "hops_of", "in_parts", "in_pieces", "routed"]
-
 
 class Op(enum.IntEnum):
     """What the receiver does with a chunk."""
@@ -38,45 +36,30 @@ class Op(enum.IntEnum):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Schedule:
-    """Chunks and transfers of one collective on one topology, as columns.
+    """Chunks and transfers of one collective on one topology, as columns."""
 
-    Attributes:
-        topology: Where the transfers happen.
-        collective: What they implement.
-        root: Root rank of broadcast and reduce, otherwise -1.
-        slot_weight: Relative size of each slot (int64, length = number of slots); equal sizes are all ones.
-        chunk_slot: Slot of each chunk (int32), ascending.
-        chunk_share: Weight of each chunk (int64); its share of its slot is ``share / sum(shares of the slot)``.
-        src: Sending rank of each transfer (int32).
-        dst: Receiving rank (int32).
-        chunk: Chunk that is sent (int32).
-        op: :class:`Op` (int8).
-        path: Row of the node sequence that it takes, or -1 for default routing (int32).
-        step: Step number, or -1 where only dependencies order the rows (int32).
-        after_start: Further dependencies of transfer i: rows ``after[after_start[i] : after_start[i + 1]]`` (int64).
-        after: Row numbers, each smaller than the row that waits (int32).
-        path_start: Nodes of path p are ``path_nodes[path_start[p] : path_start[p + 1]]``, both ends included (int64).
-        path_nodes: Node sequences of all paths (int32).
-        ordered: Claim that every reduction joins neighbouring intervals of ranks, so that the operands of an operator
-            that does not commute can be kept in rank order.
-    """
-
-    topology: Topology
-    collective: Collective
-    root: int
+    topology: Topology  # Where the transfers happen
+    collective: Collective  # What they implement
+    root: int  # Root rank of broadcast and reduce, otherwise -1
+    # Relative size of each slot (int64, length = number of slots); equal sizes are all ones
     slot_weight: NDArray[np.int64]
-    chunk_slot: NDArray[np.int32]
+    chunk_slot: NDArray[np.int32]  # Slot of each chunk (int32), ascending
+    # Weight of each chunk (int64); its share of its slot is `share / sum(shares of the slot)`
     chunk_share: NDArray[np.int64]
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
-    chunk: NDArray[np.int32]
-    op: NDArray[np.int8]
-    path: NDArray[np.int32]
-    step: NDArray[np.int32]
+    src: NDArray[np.int32]  # Sending rank of each transfer (int32)
+    dst: NDArray[np.int32]  # Receiving rank (int32)
+    chunk: NDArray[np.int32]  # Chunk that is sent (int32)
+    op: NDArray[np.int8]  # :class:`Op` (int8)
+    path: NDArray[np.int32]  # Row of the node sequence that it takes, or -1 for default routing (int32)
+    step: NDArray[np.int32]  # Step number, or -1 where only dependencies order the rows (int32)
+    # Further dependencies of transfer i: rows `after[after_start[i] : after_start[i + 1]]` (int64)
     after_start: NDArray[np.int64]
-    after: NDArray[np.int32]
+    after: NDArray[np.int32]  # Row numbers, each smaller than the row that waits (int32)
+    # Nodes of path p are `path_nodes[path_start[p] : path_start[p + 1]]`, both ends included (int64)
     path_start: NDArray[np.int64]
-    path_nodes: NDArray[np.int32]
+    path_nodes: NDArray[np.int32]  # Node sequences of all paths (int32)
+    # Claim that every reduction joins neighbouring intervals of ranks, so that the operands of an operator
+    # that does not commute can be kept in rank order
     ordered: bool = False
 
     def __repr__(self) -> str:
@@ -118,11 +101,7 @@ def in_parts(schedule: Schedule, parts: int) -> Schedule:
     of the new rows is made from one of the old rows with ``numpy.repeat``.
 
     Args:
-        schedule: A verified schedule.
         parts: Number of parts, 1 or more.
-
-    Raises:
-        InputError: If ``parts`` is less than 1, or the result has more than 2^26 transfers.
 
     Examples:
         >>> from coppice.collectives import Collective
@@ -137,8 +116,9 @@ def in_parts(schedule: Schedule, parts: int) -> Schedule:
     """
     rows = schedule.num_transfers
     if parts < 1 or parts * max(rows, schedule.num_chunks) > MAX_ROWS:
-        msg = f"expected 1 or more parts and at most {MAX_ROWS} transfers in all, found {parts} x {rows}: use fewer."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 1 or more parts and at most {MAX_ROWS} transfers in all, found {parts} x {rows}: use fewer."
+        )
     if parts == 1:
         return schedule
     part = np.arange(parts, dtype=np.int32)
@@ -166,11 +146,7 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
     piece by piece.
 
     Args:
-        schedule: A verified schedule.
         pieces: Number of pieces, 1 or more.
-
-    Raises:
-        InputError: If ``pieces`` is less than 1, or the result has more than 2^31 - 1 rows or chunks.
 
     Examples:
         A chain of two transfers in three pieces takes 2 + 3 - 1 steps:
@@ -187,8 +163,9 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
     """
     rows, chunks = schedule.num_transfers, schedule.num_chunks
     if pieces < 1 or pieces * max(rows, chunks) >= 2**31:
-        msg = f"expected 1 or more pieces and at most 2^31 - 1 transfers in all, found {pieces} x {rows}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 1 or more pieces and at most 2^31 - 1 transfers in all, found {pieces} x {rows}."
+        )
     if pieces == 1:
         return schedule
     piece = np.repeat(np.arange(pieces, dtype=np.int64), rows)
@@ -197,8 +174,9 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
     step = np.where(step >= 0, step + piece, step)
     after_start, after = _repeated_dependencies(schedule, pieces)
     if (step >= 0).any() and len(after):
-        msg = "expected rows with steps or with dependencies, found both: they cannot be cut into pieces."
-        raise InputError(msg)
+        raise InputError(
+            "expected rows with steps or with dependencies, found both: they cannot be cut into pieces."
+        )
     order = np.argsort(step, kind="stable") if (step >= 0).any() else np.arange(len(step))
     return replace(
         schedule,
@@ -229,21 +207,14 @@ def _repeated_dependencies(schedule: Schedule, pieces: int) -> tuple[np.ndarray,
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class PathHops(Brief):
-    """Links of each path.
+    """Links of each path."""
 
-    Attributes:
-        path: Path of each hop (int64), ascending.
-        link: Link of each hop, or -1 where the topology has none between the two nodes (int64).
-        src: Node that the hop leaves (int32).
-        dst: Node that the hop enters (int32).
-        num_paths: Number of paths.
-    """
-
-    path: NDArray[np.int64]
+    path: NDArray[np.int64]  # Path of each hop (int64), ascending
+    # Link of each hop, or -1 where the topology has none between the two nodes (int64)
     link: NDArray[np.int64]
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
-    num_paths: int
+    src: NDArray[np.int32]  # Node that the hop leaves (int32)
+    dst: NDArray[np.int32]  # Node that the hop enters (int32)
+    num_paths: int  # Number of paths
 
     def latency_us(self, topology: Topology) -> NDArray[np.float64]:
         """Sum of the link latencies of each path in microseconds."""
@@ -292,12 +263,8 @@ def routed(schedule: Schedule, *, relay_gpus: bool = False, seed: int = 0) -> Sc
     their pair of ranks, and spread over paths that are equally good.
 
     Args:
-        schedule: A schedule with well-formed columns.
         relay_gpus: Where no path of switches and NICs exists, other ranks may pass data on.
         seed: Another choice among equally good routes, as another hash of the flows would make; 0 is the default.
-
-    Raises:
-        UnreachableError: If no such path leads from a sender to its receiver.
     """
     open_rows = np.flatnonzero(schedule.path < 0)
     if not len(open_rows):

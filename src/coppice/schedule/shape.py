@@ -26,23 +26,6 @@ from coppice.rows import positions
 from coppice.schedule.exact_sums import exact_total, grouped_sums
 from coppice.schedule.forest import Forest, Phase
 
-__all__ = [
-    "NO_PARENT",
-    "ROOT_PARENT",
-    "ForestShape",
-    "PhaseShape",
-    "children",
-    "distinct_trees",
-    "parent_rows",
-    "parents",
-    "shape",
-    "sums_to_root",
-    "tree_blocks",
-    "tree_heights",
-    "tree_maxima",
-]
-
-
 ROOT_PARENT = -1
 """Parent row of an edge at the root."""
 
@@ -95,9 +78,6 @@ def parent_rows(forest: Forest) -> NDArray[np.int64]:
 def sums_to_root(parent_row: NDArray[np.int64], value: NDArray[_Number]) -> NDArray[_Number]:
     """For each edge the sum of ``value`` over the edges from the root down to it, itself included.
 
-    Raises:
-        InputError: If an edge does not lead to the root (the forest is not one of trees).
-
     Examples:
         >>> sums_to_root(np.array([-1, 0, 1]), np.array([1, 1, 1]))
         array([1, 2, 3])
@@ -112,54 +92,39 @@ def sums_to_root(parent_row: NDArray[np.int64], value: NDArray[_Number]) -> NDAr
         pointer[active] = pointer[ahead]
         active = active[pointer[active] >= 0]
     if len(active) or (pointer == NO_PARENT).any():
-        msg = "expected trees, found an edge that does not lead to the root: verify the forest first."
-        raise InputError(msg)
+        raise InputError(
+            "expected trees, found an edge that does not lead to the root: verify the forest first."
+        )
     return total
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseShape:
-    """Shape of the trees of one phase.
+    """Shape of the trees of one phase."""
 
-    Attributes:
-        distinct_trees: Trees that differ in root or in an edge's ends or path.
-        max_height: Most hops between the root and a rank.
-        mean_height: Mean of the trees' heights, weighted by tree weight.
-    """
-
-    distinct_trees: int
-    max_height: int
-    mean_height: Fraction
+    distinct_trees: int  # Trees that differ in root or in an edge's ends or path
+    max_height: int  # Most hops between the root and a rank
+    mean_height: Fraction  # Mean of the trees' heights, weighted by tree weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForestShape:
-    """Shape of a forest.
+    """Shape of a forest."""
 
-    Attributes:
-        trees_per_root: Trees of equal size at every root (k): the weight at a root over the greatest common
-            divisor of all tree weights. None where roots differ.
-        distinct_trees: Distinct trees, over all roots and phases.
-        max_height: Most hops between a root and a rank; for all-reduce the most on the way up plus the most
-            on the way down at one root.
-        mean_height: Mean height of the trees weighted by their weights; for all-reduce the sum of both
-            phases' means.
-        phases: The same for each phase that occurs.
-    """
-
+    # Trees of equal size at every root (k): the weight at a root over the greatest common divisor of all tree
+    # weights. None where roots differ.
     trees_per_root: int | None
-    distinct_trees: int
+    distinct_trees: int  # Distinct trees, over all roots and phases
+    # Most hops between a root and a rank; for all-reduce the most on the way up plus the most on the way down
+    # at one root
     max_height: int
+    # Mean height of the trees weighted by their weights; for all-reduce the sum of both phases' means
     mean_height: Fraction
-    phases: Mapping[Phase, PhaseShape]
+    phases: Mapping[Phase, PhaseShape]  # The same for each phase that occurs
 
 
 def shape(forest: Forest) -> ForestShape:
-    """Count trees and heights of a verified forest.
-
-    Raises:
-        InputError: If its edges do not form trees.
-    """
+    """Count trees and heights of a verified forest."""
     heights = tree_heights(forest)
     distinct = distinct_trees(forest)
     phases: dict[Phase, PhaseShape] = {}
@@ -188,11 +153,7 @@ def shape(forest: Forest) -> ForestShape:
 
 
 def tree_heights(forest: Forest) -> NDArray[np.int64]:
-    """Height of each tree in hops between ranks.
-
-    Raises:
-        InputError: If the edges of the forest do not form trees.
-    """
+    """Height of each tree in hops between ranks."""
     return tree_maxima(forest, rank_depths(forest))
 
 

@@ -11,20 +11,13 @@ from typing import overload
 
 from coppice.schedule.forest import Forest, Phase, expanded
 
-__all__ = ["Tree", "Trees", "draw_tree"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree:
-    """One tree of a forest: how a share of the data reaches all ranks from its root, or is reduced on its way there.
+    """One tree of a forest: how a share of the data reaches all ranks from its root, or is reduced on its way there."""
 
-    Attributes:
-        forest: The forest, written out.
-        index: Row of the tree in its columns.
-    """
-
-    forest: Forest
-    index: int
+    forest: Forest  # The forest, written out
+    index: int  # Row of the tree in its columns
 
     @property
     def phase(self) -> str:
@@ -140,10 +133,6 @@ class Trees(Sequence[Tree]):
 
 def draw_tree(forest: Forest, tree: int) -> list[str]:
     r"""Lines that show a tree from its root, with the switches that each edge passes.
-
-    Args:
-        forest: A verified forest.
-        tree: Row of the tree.
 
     Examples:
         >>> import numpy as np

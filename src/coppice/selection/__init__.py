@@ -70,8 +70,9 @@ def select(
         [('P < 64', '48 < 64')]
     """
     if library not in LIBRARIES:
-        msg = f"expected a library whose choice is known, found {library!r}: {suggestion(library, LIBRARIES)}"
-        raise InputError(msg)
+        raise InputError(
+            f"expected a library whose choice is known, found {library!r}: {suggestion(library, LIBRARIES)}"
+        )
     if topology is not None:
         topology = load(topology)
     performed, size = Collective.named(collective), size_of(size_bytes)
@@ -89,13 +90,15 @@ def select(
     )
     if library == "nccl":
         if function is not None or variant is not None:
-            msg = "NCCL decides by a cost model and has neither functions nor tables to choose from: leave them out."
-            raise InputError(msg)
+            raise InputError(
+                "NCCL decides by a cost model and has neither functions nor tables to choose from: leave them out."
+            )
         return select_by_cost(request, topology=topology, settings=settings, root=root or 0)
     if settings:
         extra = next(iter(settings))
-        msg = f"settings are inputs of NCCL's cost model, which {library} does not have: leave out {extra}."
-        raise InputError(msg)
+        raise InputError(
+            f"settings are inputs of NCCL's cost model, which {library} does not have: leave out {extra}."
+        )
     return select_by_table(library, request, function=function, variant=variant)
 
 
@@ -106,18 +109,17 @@ def _boxes(
     boxes, even = 1, True
     if topology is not None:
         if ranks not in (None, topology.num_ranks) or ranks_per_box is not None:
-            msg = f"{topology.name} has {topology.num_ranks} ranks and its own boxes: leave out the numbers of ranks."
-            raise InputError(msg)
+            raise InputError(
+                f"{topology.name} has {topology.num_ranks} ranks and its own boxes: leave out the numbers of ranks."
+            )
         ranks = topology.num_ranks
         sizes = box_sizes(topology)
         if sizes is not None:
             boxes, ranks_per_box, even = len(sizes), max(sizes), len(set(sizes)) == 1
     elif ranks is None:
-        msg = "expected a number of ranks or a topology, found neither: give one."
-        raise InputError(msg)
+        raise InputError("expected a number of ranks or a topology, found neither: give one.")
     elif ranks_per_box is not None:
         if ranks_per_box < 1 or ranks_per_box > ranks:
-            msg = f"expected 1 .. {ranks} ranks per box, found {ranks_per_box}."
-            raise InputError(msg)
+            raise InputError(f"expected 1 .. {ranks} ranks per box, found {ranks_per_box}.")
         boxes, even = -(-ranks // ranks_per_box), ranks % ranks_per_box == 0
     return ranks, ranks_per_box, boxes, even

@@ -17,8 +17,6 @@ from coppice.selection.nccl_model import CostCell
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.operations import without_dead_ends
 
-__all__ = ["at_least_bound", "least_us"]
-
 _NVSWITCHES_ADD = ("NVLS", "NVLSTree")
 _NETWORK_ADDS = ("CollNetDirect", "CollNetChain")
 
@@ -29,9 +27,6 @@ def at_least_bound(
     """The cells, with the time of the bound where a model promises less.
 
     Args:
-        cells: What a model predicts.
-        topology: Where it runs.
-        collective: What is performed.
         size_bytes: M (see :mod:`coppice.collectives`).
         root: Root rank of a rooted collective.
     """
@@ -52,10 +47,6 @@ def least_us(
     """The time in microseconds that no schedule of an algorithm's class goes below.
 
     Args:
-        topology: Where it runs.
-        collective: What is performed.
-        size_bytes: M.
-        algorithm: NCCL's name of the algorithm.
         root: Root rank of a rooted collective.
 
     Examples:

@@ -21,35 +21,23 @@ from coppice.topology.generation import GENERATIONS
 from coppice.topology.model import Topology
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s
 
-__all__ = ["SETTINGS", "Inputs", "inputs_of", "select_by_cost"]
-
-
 _DIRECT = (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER)
 
 
 def select_by_cost(
     request: SelectionRequest,
     *,
+    # Where it runs: GPUs, their links and NICs are read off it as far as it says them
     topology: Topology | None = None,
+    # Properties of the communicator (see :data:`coppice.selection.nccl.SETTINGS`)
     settings: Mapping[str, str] | None = None,
-    root: int = 0,
+    root: int = 0,  # Root rank, for the bound of a rooted collective
 ) -> Selection:
-    """The pick of NCCL 2.30, with the predicted time of every algorithm and protocol.
-
-    Args:
-        request: The call.
-        topology: Where it runs: GPUs, their links and NICs are read off it as far as it says them.
-        root: Root rank, for the bound of a rooted collective.
-        settings: Properties of the communicator (see :data:`coppice.selection.nccl.SETTINGS`).
-
-    Raises:
-        InputError: If NCCL does not perform the collective, or a setting has no meaning.
-    """
+    """The pick of NCCL 2.30, with the predicted time of every algorithm and protocol."""
     collective = request.collective
     function = collective.dialects.nccl
     if function is None:
-        msg = f"NCCL has no {collective}: choose another collective, or a library of MPI."
-        raise InputError(msg)
+        raise InputError(f"NCCL has no {collective}: choose another collective, or a library of MPI.")
     if collective in _DIRECT or request.ranks == 1:
         return _without_model(request, function)
     inputs = inputs_of(request, topology, settings or {})
@@ -159,15 +147,10 @@ _OTHERWISE = "hopper"
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """A communicator, and how each of its properties came about.
+    """A communicator, and how each of its properties came about."""
 
-    Attributes:
-        communicator: What the model takes.
-        assumptions: What was read off or assumed.
-    """
-
-    communicator: NcclCommunicator
-    assumptions: tuple[str, ...]
+    communicator: NcclCommunicator  # What the model takes
+    assumptions: tuple[str, ...]  # What was read off or assumed
 
 
 @dataclass(frozen=True)
@@ -179,8 +162,9 @@ class _Given:
     def text(self, key: str, default: str, choices: tuple[str, ...] | None = None) -> str:
         value = self.settings.get(key, default)
         if choices is not None and value not in choices:
-            msg = f"expected {key} to be {', '.join(choices[:-1])} or {choices[-1]}, found {value!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {key} to be {', '.join(choices[:-1])} or {choices[-1]}, found {value!r}."
+            )
         return value
 
     def number(self, key: str, default: float) -> float:
@@ -192,8 +176,7 @@ class _Given:
         except ValueError:
             value = -1.0
         if not 0 <= value < 1e6:
-            msg = f"expected {key} to be a number of 0 or more ({SETTINGS[key]}), found {text!r}."
-            raise InputError(msg)
+            raise InputError(f"expected {key} to be a number of 0 or more ({SETTINGS[key]}), found {text!r}.")
         return value
 
     def flag(self, key: str, *, default: bool) -> bool:
@@ -207,14 +190,10 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
         request: The call, of two ranks or more.
         topology: Where it runs, or None.
         settings: Properties that are given: keys of :data:`SETTINGS`.
-
-    Raises:
-        InputError: If a setting is unknown or has no meaning, or the boxes are unequal.
     """
     for key in settings:
         if key not in SETTINGS:
-            msg = f"NCCL's cost model has no input {key!r}, only: {', '.join(SETTINGS)}."
-            raise InputError(msg)
+            raise InputError(f"NCCL's cost model has no input {key!r}, only: {', '.join(SETTINGS)}.")
     given = _Given(settings)
     words: list[str] = []
     known = _known_box(given, words) if topology is None else None
@@ -299,13 +278,13 @@ def _settled(
 
     count = int(given.number("channels", ring.count))
     if count < 1 or count > MOST_CHANNELS // 2:
-        msg = f"expected channels to be 1 .. {MOST_CHANNELS // 2} (as the search counts them), found {count}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected channels to be 1 .. {MOST_CHANNELS // 2} (as the search counts them), found {count}."
+        )
     within, across = given.number("bw_intra", ring.within), given.number("bw_inter", ring.across)
     tree_within = given.number("tree_bw_intra", within if "bw_intra" in given.settings else tree.within)
     if min(within, across, tree_within) <= 0:
-        msg = "expected bw_intra, bw_inter and tree_bw_intra to be more than 0 GB/s."
-        raise InputError(msg)
+        raise InputError("expected bw_intra, bw_inter and tree_bw_intra to be more than 0 GB/s.")
     if not {"channels", "bw_intra", "bw_inter"} <= set(given.settings):
         words.append(
             f"rings and trees of {count} channels, {within:g} GB/s inside and {across:g} GB/s between boxes"
@@ -355,28 +334,27 @@ def _machine_of_box(name: str, gpus: int, *, several: bool) -> NcclMachine:
 
 def _check_machine(machine: NcclMachine, topology: Topology, *, several: bool) -> None:
     if several and not machine.nics:
-        msg = (
+        raise InputError(
             f"NCCL's cost model expects a NIC in every box of {topology.name}, found a box whose ranks reach none: "
             "join it to the network."
         )
-        raise InputError(msg)
 
 
 def _boxes(request: SelectionRequest, most: int, words: list[str]) -> tuple[int, int]:
     """Number of boxes and ranks in each; ``most`` of those that nothing is known of share one."""
     if not request.even:
-        msg = "NCCL's cost model is for equal boxes here: choose ranks that divide evenly (`ranks`)."
-        raise InputError(msg)
+        raise InputError(
+            "NCCL's cost model is for equal boxes here: choose ranks that divide evenly (`ranks`)."
+        )
     if request.ranks_per_box is not None:
         return request.boxes, request.per_box
     if request.ranks <= most:
         words.append("all ranks share one box")
         return 1, request.ranks
     if request.ranks % most:
-        msg = (
+        raise InputError(
             f"expected ranks of one box (up to {most}) or a multiple of {most}, found {request.ranks}: "
             "say how many share a box (`ranks_per_box`)."
         )
-        raise InputError(msg)
     words.append(f"{request.ranks // most} boxes of {most} GPUs")
     return request.ranks // most, most

@@ -9,27 +9,16 @@ import msgspec
 
 from coppice.decoding import decodable
 
-__all__ = ["Constants", "KnownBox", "constants"]
-
 
 class KnownBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A known kind of box: what is assumed where only a number of ranks is given.
+    """A known kind of box: what is assumed where only a number of ranks is given."""
 
-    Attributes:
-        generation: ``volta``, ``ampere``, ``hopper`` or ``blackwell``.
-        gpus: Number of GPUs.
-        links: NVLinks of a GPU.
-        nics: Number of NICs.
-        nic_gbit: Rate of a NIC in Gbit/s.
-        nvswitch: NVSwitches join the GPUs.
-    """
-
-    generation: str
-    gpus: int
-    links: int
-    nics: int
-    nic_gbit: int
-    nvswitch: bool
+    generation: str  # `volta`, `ampere`, `hopper` or `blackwell`
+    gpus: int  # Number of GPUs
+    links: int  # NVLinks of a GPU
+    nics: int  # Number of NICs
+    nic_gbit: int  # Rate of a NIC in Gbit/s
+    nvswitch: bool  # NVSwitches join the GPUs
 
 
 class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -25,8 +25,6 @@ from coppice.topology.generation import GENERATIONS, capability_of, generation_o
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s
 
-__all__ = ["NcclMachine", "machine_of"]
-
 _NVSWITCH_GB_PER_S = 100
 """A switch of GPUs alone is taken for an NVSwitch from this rate on: no PCIe switch is so fast."""
 _NOMINAL_PCIE = {Fraction(each) for each in (8, 16, 32, 64, 128)}
@@ -38,33 +36,20 @@ _CPU = re.compile(r"(.*/)?cpu[-_.]?[0-9]*")
 
 @dataclass(frozen=True, kw_only=True)
 class NcclMachine:
-    """What NCCL would find in each box; GB/s as NCCL reckons.
+    """What NCCL would find in each box; GB/s as NCCL reckons."""
 
-    Attributes:
-        generation: ``volta``, ``ampere``, ``hopper`` or ``blackwell``; None where nothing tells.
-        told_by: What the generation was concluded from, where it is not recorded; empty otherwise.
-        cpu: Maker of the processors, ``mixed`` where boxes differ, None where nothing tells.
-        nvswitch: NVSwitches join the GPUs.
-        adds: These copy and add.
-        within_gb_per_s: What all rings together can carry through a box.
-        path_gb_per_s: What the best path between two GPUs carries.
-        within_type: Class of the worst path between neighbours of a ring in a box (NVL, PIX, ...).
-        across_type: Class of the path between NICs and the GPUs nearest to them; None where the topology has no PCIe.
-        nics: Number of NICs that are so near.
-        nic_gb_per_s: Rate of a NIC.
-    """
-
-    generation: str | None
-    told_by: str
-    cpu: str | None
-    nvswitch: bool
-    adds: bool
-    within_gb_per_s: float
-    path_gb_per_s: float
-    within_type: str
+    generation: str | None  # `volta`, `ampere`, `hopper` or `blackwell`; None where nothing tells
+    told_by: str  # What the generation was concluded from, where it is not recorded; empty otherwise
+    cpu: str | None  # Maker of the processors, `mixed` where boxes differ, None where nothing tells
+    nvswitch: bool  # NVSwitches join the GPUs
+    adds: bool  # These copy and add
+    within_gb_per_s: float  # What all rings together can carry through a box
+    path_gb_per_s: float  # What the best path between two GPUs carries
+    within_type: str  # Class of the worst path between neighbours of a ring in a box (NVL, PIX, ...)
+    # Class of the path between NICs and the GPUs nearest to them; None where the topology has no PCIe
     across_type: str | None
-    nics: int
-    nic_gb_per_s: float
+    nics: int  # Number of NICs that are so near
+    nic_gb_per_s: float  # Rate of a NIC
 
 
 @lru_cache(maxsize=16)
@@ -72,11 +57,7 @@ def machine_of(topology: Topology, generation: str | None = None) -> NcclMachine
     """The machine that a topology describes.
 
     Args:
-        topology: Where NCCL runs.
         generation: Generation of the GPUs, where it is given.
-
-    Raises:
-        InputError: If GPUs are not NVIDIA's.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -110,20 +91,13 @@ _CLASSES = ("NVL", "PIX", "PXB", "PHB", "SYS")
 
 @dataclass(frozen=True, kw_only=True)
 class _Box:
-    """A box: nodes by place, links by places of their ends.
+    """A box: nodes by place, links by places of their ends."""
 
-    Attributes:
-        topology: What it belongs to.
-        nodes: Its nodes.
-        ranks: Places of its ranks.
-        links: (place, place) with the rate, for links inside.
-        ports: Place and rate of every link to the outside, the least of both directions.
-    """
-
-    topology: Topology
-    nodes: tuple[int, ...]
-    ranks: tuple[int, ...]
-    links: dict[tuple[int, int], Fraction]
+    topology: Topology  # What it belongs to
+    nodes: tuple[int, ...]  # Its nodes
+    ranks: tuple[int, ...]  # Places of its ranks
+    links: dict[tuple[int, int], Fraction]  # (place, place) with the rate, for links inside
+    # Place and rate of every link to the outside, the least of both directions
     ports: tuple[tuple[int, Fraction], ...]
 
     def kind(self, place: int) -> NodeKind:

@@ -16,8 +16,6 @@ from coppice.display import Brief
 from coppice.selection.nccl_data import constants
 from coppice.topology.generation import GENERATIONS
 
-__all__ = ["PATHS", "Channels", "CostCell", "NcclCommunicator", "cells"]
-
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 PROTOCOLS = ("LL", "LL128", "Simple")
 MOST_CHANNELS = 64
@@ -34,56 +32,32 @@ PATHS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "
 
 @dataclass(frozen=True, kw_only=True)
 class Channels:
-    """What the topology search found for a pattern.
+    """What the topology search found for a pattern."""
 
-    Attributes:
-        count: Number of channels.
-        within: GB/s of a channel inside a box.
-        across: GB/s of a channel between boxes.
-        within_type: Class of the worst path inside a box (NVL, PIX, ...).
-        across_type: Class of the worst path between a GPU and its NIC.
-        latency_us: Latency that the network itself states.
-        same: All channels take the GPUs in the same order.
-    """
-
-    count: int
-    within: float
-    across: float
-    within_type: str = "NVL"
-    across_type: str = "PIX"
-    latency_us: float = 0.0
-    same: bool = True
+    count: int  # Number of channels
+    within: float  # GB/s of a channel inside a box
+    across: float  # GB/s of a channel between boxes
+    within_type: str = "NVL"  # Class of the worst path inside a box (NVL, PIX, ...)
+    across_type: str = "PIX"  # Class of the worst path between a GPU and its NIC
+    latency_us: float = 0.0  # Latency that the network itself states
+    same: bool = True  # All channels take the GPUs in the same order
 
 
 @dataclass(frozen=True, kw_only=True)
 class NcclCommunicator:
-    """What the model knows about a communicator.
+    """What the model knows about a communicator."""
 
-    Attributes:
-        ranks: Number of ranks.
-        nodes: Number of boxes (domains of NVLink).
-        generation: ``volta``, ``ampere``, ``hopper`` or ``blackwell``.
-        cpu: ``intel``, ``amd`` or another name.
-        ring: Channels of the ring.
-        tree: Channels of the tree, which PAT uses as well.
-        nvls: Channels of NVLS, None where the box has no NVLink SHARP.
-        collnet_direct: Channels of CollNetDirect, None where the network cannot add.
-        collnet_chain: Channels of CollNetChain, None likewise.
-        nvswitch: GPUs are joined by NVSwitches.
-        plain_tree: The tree has one NIC's traffic on one GPU (pattern ``TREE``).
-    """
-
-    ranks: int
-    nodes: int
-    generation: str
-    cpu: str
-    ring: Channels
-    tree: Channels
-    nvls: Channels | None = None
-    collnet_direct: Channels | None = None
-    collnet_chain: Channels | None = None
-    nvswitch: bool = True
-    plain_tree: bool = False
+    ranks: int  # Number of ranks
+    nodes: int  # Number of boxes (domains of NVLink)
+    generation: str  # `volta`, `ampere`, `hopper` or `blackwell`
+    cpu: str  # `intel`, `amd` or another name
+    ring: Channels  # Channels of the ring
+    tree: Channels  # Channels of the tree, which PAT uses as well
+    nvls: Channels | None = None  # Channels of NVLS, None where the box has no NVLink SHARP
+    collnet_direct: Channels | None = None  # Channels of CollNetDirect, None where the network cannot add
+    collnet_chain: Channels | None = None  # Channels of CollNetChain, None likewise
+    nvswitch: bool = True  # GPUs are joined by NVSwitches
+    plain_tree: bool = False  # The tree has one NIC's traffic on one GPU (pattern `TREE`)
 
     @property
     def per_node(self) -> float:
@@ -117,26 +91,17 @@ class NcclCommunicator:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CostCell(Brief):
-    """One algorithm with one protocol.
+    """One algorithm with one protocol."""
 
-    Attributes:
-        algorithm: NCCL's name of the algorithm.
-        protocol: NCCL's name of the protocol.
-        time_us: Predicted time, None where it is not available; not less than the links allow where these are known.
-        latency_us: Its latency term.
-        gb_per_s: Its algorithm bandwidth: ``bytes / (1000 gb_per_s)`` is the other term.
-        terms: How latency and bandwidth come about, in words with the numbers put in.
-        unavailable: Why it is not available.
-        promised_us: What the library's model promises, where that is less than the links allow.
-    """
-
-    algorithm: str
-    protocol: str
+    algorithm: str  # NCCL's name of the algorithm
+    protocol: str  # NCCL's name of the protocol
+    # Predicted time, None where it is not available; not less than the links allow where these are known
     time_us: float | None = None
-    latency_us: float = 0.0
-    gb_per_s: float = 0.0
-    terms: tuple[str, ...] = ()
-    unavailable: str | None = None
+    latency_us: float = 0.0  # Its latency term
+    gb_per_s: float = 0.0  # Its algorithm bandwidth: `bytes / (1000 gb_per_s)` is the other term
+    terms: tuple[str, ...] = ()  # How latency and bandwidth come about, in words with the numbers put in
+    unavailable: str | None = None  # Why it is not available
+    # What the library's model promises, where that is less than the links allow
     promised_us: float | None = None
 
     @property

@@ -12,8 +12,6 @@ from coppice.selection.nccl_data import constants
 from coppice.selection.nccl_model import MOST_CHANNELS, Channels
 from coppice.topology.generation import GENERATIONS
 
-__all__ = ["searched"]
-
 
 def searched(
     generation: str, *, nvlink: float, most: float, gpus: int, nics: int, nic: float, apart: bool = True
@@ -21,10 +19,8 @@ def searched(
     """Channels of ring, tree and NVLS on boxes whose GPUs and NICs are all alike.
 
     Args:
-        generation: GPU generation.
         nvlink: GB/s of all NVLinks of a GPU, or of what joins GPUs instead of them.
         most: GB/s of the best path between two GPUs.
-        gpus: GPUs in a box.
         nics: NICs in a box; 0 for a single box.
         nic: GB/s of a NIC.
         apart: What goes to NICs takes other links than what goes to GPUs.

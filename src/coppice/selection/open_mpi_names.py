@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from coppice.collectives import Collective
 
-__all__ = ["ALGORITHMS", "COLLECTIVES", "FUNCTIONS", "SEGMENTED", "algorithms_of"]
-
 COLLECTIVES = (
     "allgather",
     "allgatherv",

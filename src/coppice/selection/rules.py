@@ -20,8 +20,6 @@ from typing import Any
 
 from coppice.errors import InputError
 
-__all__ = ["OTHERWISE", "Facts", "RuleTest", "TableRule", "Term", "decide", "parse_rules"]
-
 OTHERWISE = "otherwise"
 
 Facts = Mapping[str, int | bool]
@@ -39,21 +37,13 @@ _COMPARISON = re.compile(r"([A-Za-z_]+) (<=|<|==|>=|>) ([A-Za-z_]+|[0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term of a condition.
+    """One term of a condition."""
 
-    Attributes:
-        text: As the table has it.
-        left: Name of a number or of a fact.
-        compare: Comparison, or None where ``left`` is a fact.
-        right: What is compared with: a number, or the name of one.
-        negated: The fact must not hold.
-    """
-
-    text: str
-    left: str
-    compare: str | None = None
-    right: int | str = 0
-    negated: bool = False
+    text: str  # As the table has it
+    left: str  # Name of a number or of a fact
+    compare: str | None = None  # Comparison, or None where `left` is a fact
+    right: int | str = 0  # What is compared with: a number, or the name of one
+    negated: bool = False  # The fact must not hold
 
     def test(self, facts: Facts) -> tuple[bool, str]:
         """Whether it holds, and its text with the numbers put in."""
@@ -75,21 +65,13 @@ class TableRule:
 
 @dataclass(frozen=True, slots=True)
 class RuleTest:
-    """One test on the way to a decision.
+    """One test on the way to a decision."""
 
-    Attributes:
-        table: Table that the rule is in.
-        rule: The condition as the table has it.
-        values: The condition with the numbers put in; empty for ``otherwise``.
-        held: Whether it held: rules above it in the same list did not.
-        depth: Nesting of the rule, 0 at the top.
-    """
-
-    table: str
-    rule: str
-    values: str
-    held: bool
-    depth: int
+    table: str  # Table that the rule is in
+    rule: str  # The condition as the table has it
+    values: str  # The condition with the numbers put in; empty for `otherwise`
+    held: bool  # Whether it held: rules above it in the same list did not
+    depth: int  # Nesting of the rule, 0 at the top
 
 
 def parse_rules(data: Any, where: str) -> tuple[TableRule, ...]:
@@ -104,14 +86,12 @@ def parse_rules(data: Any, where: str) -> tuple[TableRule, ...]:
         >>> rules = parse_rules([few, "otherwise: tree"], "an example")
         >>> decide(rules, {"P": 3, "m": 32}, table="t")[0]
         'chain'
-
-    Raises:
-        InputError: If it is no such table, or its last rule is not ``otherwise``.
     """
     rules = tuple(_parse_rule(entry, where) for entry in data)
     if not rules or rules[-1].condition != OTHERWISE or any(r.condition == OTHERWISE for r in rules[:-1]):
-        msg = f"expected rules that end with one {OTHERWISE!r}, found another end in {where}: add or move it."
-        raise InputError(msg)
+        raise InputError(
+            f"expected rules that end with one {OTHERWISE!r}, found another end in {where}: add or move it."
+        )
     return rules
 
 
@@ -119,7 +99,6 @@ def decide(rules: tuple[TableRule, ...], facts: Facts, *, table: str) -> tuple[s
     """The outcome of a table and every test that led to it.
 
     Args:
-        rules: The table.
         facts: What is known about the call.
         table: Name of the table, for the trail.
     """
@@ -149,8 +128,9 @@ def _parse_rule(entry: Any, where: str) -> TableRule:
         return TableRule(
             condition, _parse_terms(condition, where), parse_rules(entry["rules"], f"{where}, {condition}")
         )
-    msg = f'expected a rule "CONDITION: OUTCOME" or {{"if": ..., "rules": ...}} in {where}, found {entry!r}.'
-    raise InputError(msg)
+    raise InputError(
+        f'expected a rule "CONDITION: OUTCOME" or {{"if": ..., "rules": ...}} in {where}, found {entry!r}.'
+    )
 
 
 def _parse_terms(condition: str, where: str) -> tuple[Term, ...]:
@@ -165,7 +145,6 @@ def _parse_term(text: str, where: str) -> Term:
         right = match[3]
         return Term(text, match[1], match[2], int(right) if right.isdecimal() else right)
     if not re.fullmatch(r"[A-Za-z][A-Za-z ]*", text):
-        msg = f'expected a term such as "P < 4" or the name of a fact in {where}, found {text!r}.'
-        raise InputError(msg)
+        raise InputError(f'expected a term such as "P < 4" or the name of a fact in {where}, found {text!r}.')
     fact = text.removeprefix("not ")
     return Term(text, fact, negated=fact != text)

@@ -15,8 +15,6 @@ from coppice.selection.nccl_model import CostCell
 from coppice.selection.rules import Facts, RuleTest
 from coppice.topology.model import Topology
 
-__all__ = ["MOST_RANKS", "Selection", "SelectionPart", "SelectionRequest", "box_sizes"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionPart:
@@ -28,49 +26,29 @@ class SelectionPart:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Selection:
-    """The pick of a library for one call.
+    """The pick of a library for one call."""
 
-    Attributes:
-        library: Name of the library, as it writes it.
-        version: Version whose rules these are.
-        source: File of the library that holds them.
-        function: The library's own function.
-        collective: What it performs.
-        ranks: Number of ranks, P.
-        size_bytes: M (see :mod:`coppice.collectives`).
-        component: Part of the library that decides.
-        algorithm: The library's own name of the algorithm.
-        id: Number that the library gives it, or None where it has none.
-        runs_as: The algorithm that the library then runs: another one where the chosen one falls back on it.
-        ours: Name in the catalogue of what runs, or None where that has no such schedule.
-        parameters: Parameters of the algorithm of the catalogue.
-        reason: Why ``ours`` is None.
-        why: Trail of the rules that were tested.
-        parts: Picks inside a composition.
-        assumptions: What was not given and had to be assumed.
-        notes: What differs between the pick and the schedule, and other traps.
-        cells: Predicted times of a library with a cost model, in its own order.
-    """
-
-    library: str
-    version: str
-    source: str
-    function: str
-    collective: Collective
-    ranks: int
-    size_bytes: int
-    component: str
-    algorithm: str
-    id: int | None = None
+    library: str  # Name of the library, as it writes it
+    version: str  # Version whose rules these are
+    source: str  # File of the library that holds them
+    function: str  # The library's own function
+    collective: Collective  # What it performs
+    ranks: int  # Number of ranks, P
+    size_bytes: int  # M (see :mod:`coppice.collectives`)
+    component: str  # Part of the library that decides
+    algorithm: str  # The library's own name of the algorithm
+    id: int | None = None  # Number that the library gives it, or None where it has none
+    # The algorithm that the library then runs: another one where the chosen one falls back on it
     runs_as: str = ""
-    ours: str | None = None
+    ours: str | None = None  # Name in the catalogue of what runs, or None where that has no such schedule
+    # Parameters of the algorithm of the catalogue
     parameters: Mapping[str, Value] = field(default_factory=dict)
-    reason: str | None = None
-    why: tuple[RuleTest, ...] = ()
-    parts: tuple[SelectionPart, ...] = ()
-    assumptions: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    cells: tuple[CostCell, ...] = ()
+    reason: str | None = None  # Why `ours` is None
+    why: tuple[RuleTest, ...] = ()  # Trail of the rules that were tested
+    parts: tuple[SelectionPart, ...] = ()  # Picks inside a composition
+    assumptions: tuple[str, ...] = ()  # What was not given and had to be assumed
+    notes: tuple[str, ...] = ()  # What differs between the pick and the schedule, and other traps
+    cells: tuple[CostCell, ...] = ()  # Predicted times of a library with a cost model, in its own order
 
     def __repr__(self) -> str:
         runs = f", which runs {self.runs_as}" if self.runs_as not in ("", self.algorithm) else ""
@@ -122,40 +100,26 @@ MOST_RANKS = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionRequest:
-    """A call whose algorithm is asked for.
+    """A call whose algorithm is asked for."""
 
-    Attributes:
-        collective: What is performed.
-        ranks: Number of ranks, P.
-        size_bytes: M (see :mod:`coppice.collectives`).
-        ranks_per_box: Ranks in each box, or None where nothing is known about boxes: all ranks share one then.
-        even: All boxes have the same number of ranks; ``ranks_per_box`` is the largest otherwise.
-        boxes: Number of boxes.
-        commutative: The operation commutes.
-        builtin: The operation is one of the library's own.
-        element_bytes: Bytes of an element.
-    """
-
-    collective: Collective
-    ranks: int
-    size_bytes: int
+    collective: Collective  # What is performed
+    ranks: int  # Number of ranks, P
+    size_bytes: int  # M (see :mod:`coppice.collectives`)
+    # Ranks in each box, or None where nothing is known about boxes: all ranks share one then
     ranks_per_box: int | None = None
-    even: bool = True
-    boxes: int = 1
-    commutative: bool = True
-    builtin: bool = True
-    element_bytes: int = 4
+    even: bool = True  # All boxes have the same number of ranks; `ranks_per_box` is the largest otherwise
+    boxes: int = 1  # Number of boxes
+    commutative: bool = True  # The operation commutes
+    builtin: bool = True  # The operation is one of the library's own
+    element_bytes: int = 4  # Bytes of an element
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MOST_RANKS:
-            msg = f"expected 1 .. {MOST_RANKS:,} ranks, found {self.ranks:,}."
-            raise InputError(msg)
+            raise InputError(f"expected 1 .. {MOST_RANKS:,} ranks, found {self.ranks:,}.")
         if not 0 <= self.size_bytes < 2**63:
-            msg = f"expected a size of 0 .. 2^63 - 1 bytes, found {self.size_bytes:,}."
-            raise InputError(msg)
+            raise InputError(f"expected a size of 0 .. 2^63 - 1 bytes, found {self.size_bytes:,}.")
         if self.element_bytes < 1:
-            msg = f"expected elements of 1 byte or more, found {self.element_bytes}."
-            raise InputError(msg)
+            raise InputError(f"expected elements of 1 byte or more, found {self.element_bytes}.")
 
     @property
     def block_bytes(self) -> int:

@@ -15,8 +15,6 @@ from coppice.errors import InputError
 from coppice.selection.rules import Facts, RuleTest, TableRule, decide, parse_rules
 from coppice.selection.selection import Selection, SelectionPart, SelectionRequest
 
-__all__ = ["Function", "FunctionEntry", "Library", "PartOf", "library", "select_by_table"]
-
 _TABLE = "table "
 
 
@@ -30,69 +28,41 @@ class PartOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FunctionEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An algorithm as a library has it.
+    """An algorithm as a library has it."""
 
-    Attributes:
-        id: Number that the library gives it.
-        ours: Name in the catalogue.
-        parameters: Parameters there.
-        reason: Why there is none.
-        becomes: Rules by which the library itself falls back on another of its algorithms; ``otherwise: this``.
-        parts: Levels of a composition.
-        segment_bytes: A composition works on segments of this size.
-        note: What differs from the schedule of the catalogue.
-    """
-
-    id: int | None = None
-    ours: str | None = None
-    parameters: dict[str, int | str] = {}
-    reason: str | None = None
+    id: int | None = None  # Number that the library gives it
+    ours: str | None = None  # Name in the catalogue
+    parameters: dict[str, int | str] = {}  # Parameters there
+    reason: str | None = None  # Why there is none
+    # Rules by which the library itself falls back on another of its algorithms; `otherwise: this`
     becomes: list[Any] = []
-    parts: list[PartOf] = []
-    segment_bytes: int | None = None
-    note: str | None = None
+    parts: list[PartOf] = []  # Levels of a composition
+    segment_bytes: int | None = None  # A composition works on segments of this size
+    note: str | None = None  # What differs from the schedule of the catalogue
 
 
 class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One function of a library.
+    """One function of a library."""
 
-    Attributes:
-        performs: The collective.
-        m: What the tables call m: ``total`` or ``block``.
-        algorithms: Algorithms by the library's name.
-        tables: Tables by name.
-        start: Table that a call starts with.
-        note: A trap that concerns all of it.
-    """
-
-    performs: Collective
-    m: str
-    algorithms: dict[str, FunctionEntry]
-    tables: dict[str, list[Any]]
-    start: str
-    note: str | None = None
+    performs: Collective  # The collective
+    m: str  # What the tables call m: `total` or `block`
+    algorithms: dict[str, FunctionEntry]  # Algorithms by the library's name
+    tables: dict[str, list[Any]]  # Tables by name
+    start: str  # Table that a call starts with
+    note: str | None = None  # A trap that concerns all of it
 
 
 class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The decision tables of a library.
+    """The decision tables of a library."""
 
-    Attributes:
-        name: As the library writes it.
-        version: Whose rules these are.
-        source: Where they stand there.
-        assume: Where nothing is known about boxes: all ranks share one (``together``) or each has its own (``apart``).
-        components: Part of the library that each table belongs to.
-        notes: What is approximate or missing.
-        functions: Functions by the library's name.
-    """
-
-    name: str
-    version: str
-    source: str
+    name: str  # As the library writes it
+    version: str  # Whose rules these are
+    source: str  # Where they stand there
+    # Where nothing is known about boxes: all ranks share one (`together`) or each has its own (`apart`)
     assume: str
-    components: dict[str, str]
-    notes: list[str]
-    functions: dict[str, Function]
+    components: dict[str, str]  # Part of the library that each table belongs to
+    notes: list[str]  # What is approximate or missing
+    functions: dict[str, Function]  # Functions by the library's name
 
 
 @cache
@@ -120,12 +90,8 @@ def select_by_table(
 
     Args:
         name: ``open-mpi``, ``mpich`` or ``mvapich2``.
-        request: The call.
         function: The library's function, where several perform the collective; None takes the first.
         variant: Table to start with; None lets the library choose.
-
-    Raises:
-        InputError: If the library has no such function or table.
     """
     tables = library(name)
     called = _function(tables, request.collective, function)
@@ -133,8 +99,7 @@ def select_by_table(
     start = variant or entry.start
     if start not in entry.tables:
         known = ", ".join(entry.tables)
-        msg = f"{tables.name} has no table {start!r} for {called}, only: {known}."
-        raise InputError(msg)
+        raise InputError(f"{tables.name} has no table {start!r} for {called}, only: {known}.")
     unknown = request.ranks_per_box is None and request.ranks > 1
     if unknown and tables.assume == "apart":
         request = replace(request, ranks_per_box=1, boxes=request.ranks)
@@ -179,11 +144,11 @@ def select_by_table(
 def _function(tables: Library, collective: Collective, function: str | None) -> str:
     known = [name for name, entry in tables.functions.items() if entry.performs is collective]
     if not known:
-        msg = f"{tables.name} has no rules for {collective} here: choose another collective or library."
-        raise InputError(msg)
+        raise InputError(
+            f"{tables.name} has no rules for {collective} here: choose another collective or library."
+        )
     if function is not None and function not in known:
-        msg = f"{tables.name} performs {collective} by {' or '.join(known)}, found {function!r}."
-        raise InputError(msg)
+        raise InputError(f"{tables.name} performs {collective} by {' or '.join(known)}, found {function!r}.")
     return function or known[0]
 
 

@@ -28,36 +28,20 @@ from coppice.simulation.model import Model
 from coppice.topology.generation import generation_of
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = [
-    "MOST_CHANNELS",
-    "Protocol",
-    "Wire",
-    "num_boxes",
-    "on_wire",
-    "protocol",
-    "protocols",
-    "wire_for",
-]
-
-
 MOST_CHANNELS = 64
 """Channels that NCCL has at most (MAXCHANNELS of release 2.25 and later)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """How messages go on the wire.
+    """How messages go on the wire."""
 
-    Attributes:
-        protocol: The protocol, or None where all bytes on the wire are data and messages cost what the model says.
-        gpu_gb_per_s: Data that a GPU can send, whatever its links: channels times their rate, or the protocol's own
-            limit; None for no limit.
-        name: Name of the protocol.
-    """
-
+    # The protocol, or None where all bytes on the wire are data and messages cost what the model says
     protocol: Protocol | None = None
+    # Data that a GPU can send, whatever its links: channels times their rate, or the protocol's own limit;
+    # None for no limit
     gpu_gb_per_s: Fraction | None = None
-    name: str | None = None
+    name: str | None = None  # Name of the protocol
 
     @property
     def expansion(self) -> Fraction:
@@ -67,15 +51,7 @@ class Wire:
 
 
 def wires_of(model: Model, topology: Topology) -> tuple[Wire, ...]:
-    """The wires among which a model chooses on a topology: one for each of its protocols, or a plain one.
-
-    Args:
-        model: The model.
-        topology: Whose GPUs send.
-
-    Raises:
-        InputError: If a figure that was asked for is not known.
-    """
+    """The wires among which a model chooses on a topology: one for each of its protocols, or a plain one."""
     return tuple(
         wire_for(
             topology,
@@ -91,23 +67,15 @@ def wires_of(model: Model, topology: Topology) -> tuple[Wire, ...]:
 def wire_for(
     topology: Topology,
     *,
-    protocol_name: str | None = None,
-    channels: int | None = None,
+    protocol_name: str | None = None,  # Name of a protocol; None counts none of its costs
+    channels: int | None = None,  # Channels of a GPU, 1 .. 64; None is as many as it takes.
+    # Data that one channel carries; None takes the figure of the protocol (of `simple`, where none is named)
+    # for the generation of the GPUs
     channel_gb_per_s: float | None = None,
+    # Generation of the GPUs; None takes what the topology tells, where it matters
     generation: str | None = None,
 ) -> Wire:
     """The wire with a protocol's figures for the GPUs of a topology.
-
-    Args:
-        topology: Whose GPUs send.
-        protocol_name: Name of a protocol; None counts none of its costs.
-        channels: Channels of a GPU, 1 .. 64; None is as many as it takes.
-        channel_gb_per_s: Data that one channel carries; None takes the figure of the protocol (of ``simple``, where
-            none is named) for the generation of the GPUs.
-        generation: Generation of the GPUs; None takes what the topology tells, where it matters.
-
-    Raises:
-        InputError: If a value is out of range, or a figure is needed and not known.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -116,12 +84,12 @@ def wire_for(
     """
     found = None if protocol_name is None else protocol(protocol_name)
     if channels is not None and not 1 <= channels <= MOST_CHANNELS:
-        msg = f"expected 1 .. {MOST_CHANNELS} channels, found {channels}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 .. {MOST_CHANNELS} channels, found {channels}.")
     if channel_gb_per_s is not None and (channels is None or not channel_gb_per_s > 0):
         found_text = f"{channel_gb_per_s} GB/s and {'no number' if channels is None else channels}"
-        msg = f"expected a rate of channels above 0 GB/s and a number of channels, found {found_text}: give both."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a rate of channels above 0 GB/s and a number of channels, found {found_text}: give both."
+        )
     limits: list[Fraction] = []
     if channels is not None:
         limits.append(channels * _channel_rate(topology, found, channel_gb_per_s, generation))
@@ -146,8 +114,9 @@ def _channel_rate(
         limit = None if each is None else each.channel_limit(name, boxes)
         if limit is not None:
             return Fraction(str(limit))
-    msg = f"expected a known rate of a channel on GPUs of generation {name}: give it (`channel_rate`)."
-    raise InputError(msg)
+    raise InputError(
+        f"expected a known rate of a channel on GPUs of generation {name}: give it (`channel_rate`)."
+    )
 
 
 def on_wire(messages: Messages, wire: Wire, *, model: Model) -> Messages:
@@ -157,20 +126,14 @@ def on_wire(messages: Messages, wire: Wire, *, model: Model) -> Messages:
     delays everything by its start. Latencies of links are part of its figures: they count once, the larger of both.
 
     Args:
-        messages: The messages as they are.
         wire: How they go on the wire.
-        model: What the simulation will assume.
-
-    Raises:
-        InputError: If there is a limit of the GPUs and switches store and forward.
     """
     if wire.gpu_gb_per_s is not None and wire.gpu_gb_per_s < _widest_gpu(messages.topology):
         if model.store_and_forward:
-            msg = (
+            raise InputError(
                 "expected cut-through switches with limited channels, found store-and-forward: choose one, or "
                 "`model=ideal`."
             )
-            raise InputError(msg)
         messages = _through_channels(
             messages, wire.gpu_gb_per_s * wire.expansion / Fraction(str(model.efficiency))
         )
@@ -265,29 +228,19 @@ def _with_channels(topology: Topology, gb_per_s: Fraction) -> Topology:
 
 
 class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A way to put messages on the wire.
+    """A way to put messages on the wire."""
 
-    Attributes:
-        about: What it is, in words.
-        data_bytes: Bytes of data in a line.
-        wire_bytes: Bytes that this line takes on the wire.
-        start_us: Cost of starting a collective, once.
-        box_us: Latency of a message between GPUs of one box, its links included.
-        network_us: Latency of a message between boxes, its links included.
-        channel_gb_per_s: Data that one channel of a GPU carries, by generation of GPU: in 1 box, 2 boxes, more.
-        gpu_gb_per_s: Data that all channels of a GPU carry together, likewise.
-        sources: Where each figure stands.
-    """
-
-    about: str
-    data_bytes: int
-    wire_bytes: int
-    start_us: float
-    box_us: float
-    network_us: float
+    about: str  # What it is, in words
+    data_bytes: int  # Bytes of data in a line
+    wire_bytes: int  # Bytes that this line takes on the wire
+    start_us: float  # Cost of starting a collective, once
+    box_us: float  # Latency of a message between GPUs of one box, its links included
+    network_us: float  # Latency of a message between boxes, its links included
+    # Data that one channel of a GPU carries, by generation of GPU: in 1 box, 2 boxes, more
     channel_gb_per_s: dict[str, tuple[float, float, float]]
+    # Data that all channels of a GPU carry together, likewise
     gpu_gb_per_s: dict[str, tuple[float, float, float]]
-    sources: dict[str, str]
+    sources: dict[str, str]  # Where each figure stands
 
     @property
     def efficiency(self) -> float:
@@ -332,15 +285,10 @@ def protocols() -> dict[str, Protocol]:
 
 
 def protocol(name: str) -> Protocol:
-    """The protocol called ``name``, in any case of letters.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """The protocol called ``name``, in any case of letters."""
     found = _table().protocols.get(name.lower())
     if found is None:
-        msg = f"expected a protocol of {', '.join(_table().protocols)}, found {name!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a protocol of {', '.join(_table().protocols)}, found {name!r}.")
     return found
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from coppice.simulation.timeline import Reason, Stage, Timeline
 
-__all__ = ["Stretch", "critical_lines", "critical_stretches", "ends_of", "time_by_reason"]
-
 _ABOUT = {
     Reason.NONE: "starts at once",
     Reason.DEPENDENCY: "waited for what came before it",
@@ -19,27 +17,16 @@ _ABOUT = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """Stages of the critical path that follow each other for the same reason, on the same link.
+    """Stages of the critical path that follow each other for the same reason, on the same link."""
 
-    Attributes:
-        first: The first of them.
-        last: The last of them.
-        count: How many they are.
-        before: The stage before, which the first of them waited for, or None.
-    """
-
-    first: Stage
-    last: Stage
-    count: int
-    before: Stage | None
+    first: Stage  # The first of them
+    last: Stage  # The last of them
+    count: int  # How many they are
+    before: Stage | None  # The stage before, which the first of them waited for, or None
 
 
 def critical_stretches(timeline: Timeline) -> list[Stretch]:
-    """The critical path, with what queues on one link drawn together.
-
-    Raises:
-        InputError: If passages over links were not kept.
-    """
+    """The critical path, with what queues on one link drawn together."""
     stretches: list[Stretch] = []
     before: Stage | None = None
     for stage in timeline.critical_path():
@@ -59,11 +46,7 @@ def critical_stretches(timeline: Timeline) -> list[Stretch]:
 
 
 def time_by_reason(timeline: Timeline) -> dict[str, float]:
-    """Microseconds of the critical path by why its stages did not begin earlier; ``start`` is before the first one.
-
-    Raises:
-        InputError: If passages over links were not kept.
-    """
+    """Microseconds of the critical path by why its stages did not begin earlier; ``start`` is before the first one."""
     spent: dict[str, float] = {}
     path = timeline.critical_path()
     if path and path[0].begin_us:
@@ -78,11 +61,7 @@ def critical_lines(timeline: Timeline, most: int = 12) -> list[str]:
     """The critical path as lines of text; the middle of a long one is left out.
 
     Args:
-        timeline: A simulation.
         most: Stretches that are told at most.
-
-    Raises:
-        InputError: If passages over links were not kept.
     """
     stretches = critical_stretches(timeline)
     if len(stretches) <= most:

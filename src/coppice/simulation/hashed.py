@@ -25,20 +25,13 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule, in_parts, routed
 from coppice.topology.routing import Router
 
-__all__ = ["MAX_ROUTES", "Hashed", "hashed_times", "over_all_routes"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Hashed(Brief):
-    """Times of a schedule under many hashes.
+    """Times of a schedule under many hashes."""
 
-    Attributes:
-        times_us: Time under each seed, 0 being the default routing (float64).
-        multipath_us: Time with ideal multipath.
-    """
-
-    times_us: NDArray[np.float64]
-    multipath_us: float
+    times_us: NDArray[np.float64]  # Time under each seed, 0 being the default routing (float64)
+    multipath_us: float  # Time with ideal multipath
 
     @property
     def median_us(self) -> float:
@@ -61,33 +54,21 @@ class Hashed(Brief):
 
 
 def hashed_times(
-    body: Schedule | Forest,
-    seeds: int,
-    time_us: Callable[[Schedule], float],
+    body: Schedule | Forest,  # A schedule whose transfers follow default routes, at least some of them
+    seeds: int,  # Number of hashes, 1 or more
+    time_us: Callable[[Schedule], float],  # Simulates a schedule with routes for all transfers
     *,
-    relay_gpus: bool = False,
+    relay_gpus: bool = False,  # Where no path of switches and NICs exists, other ranks may pass data on
+    # Called with the number of every seed before it is simulated
     on_seed: Callable[[int], None] | None = None,
 ) -> Hashed:
-    """Times of a schedule under ``seeds`` hashes, and with ideal multipath.
-
-    Args:
-        body: A schedule whose transfers follow default routes, at least some of them.
-        seeds: Number of hashes, 1 or more.
-        time_us: Simulates a schedule with routes for all transfers.
-        relay_gpus: Where no path of switches and NICs exists, other ranks may pass data on.
-        on_seed: Called with the number of every seed before it is simulated.
-
-    Raises:
-        InputError: If there is no seed, or every transfer names its path, so that nothing is left to a hash.
-    """
+    """Times of a schedule under ``seeds`` hashes, and with ideal multipath."""
     if seeds < 1:
-        msg = f"expected 1 or more seeds, found {seeds}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 or more seeds, found {seeds}.")
     if isinstance(body, Forest) or not (body.path < 0).any():
-        msg = (
+        raise InputError(
             "expected transfers that follow default routes, found a path for each: nothing is left to a hash."
         )
-        raise InputError(msg)
     times = np.empty(seeds)
     for seed in range(seeds):
         if on_seed is not None:
@@ -107,12 +88,7 @@ def over_all_routes(schedule: Schedule, *, relay_gpus: bool = False) -> Schedule
     for 1/k of the parts. What it moves, and when, stays the same.
 
     Args:
-        schedule: A verified schedule.
         relay_gpus: Where no path of switches and NICs exists, other ranks may pass data on.
-
-    Raises:
-        UnreachableError: If there is no route from a sender to its receiver.
-        InputError: If some pair has more than 256 routes, or there would be too many transfers.
 
     Examples:
         >>> from coppice.collectives import Collective

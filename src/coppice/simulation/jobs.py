@@ -37,59 +37,37 @@ from coppice.text import parse_size
 from coppice.topology.model import Topology
 from coppice.topology.sources import resolve
 
-__all__ = ["Job", "JobResult", "SharedLink", "Together", "read_jobs", "simulate_together"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A collective of one group.
+    """A collective of one group."""
 
-    Attributes:
-        name: What it is called in reports.
-        body: What is carried out, on the whole cluster or a part of it that keeps the names of its nodes.
-        size_bytes: M in bytes.
-        start_us: When it starts.
-        pieces: Every chunk is cut into so many pieces.
-    """
-
-    name: str
+    name: str  # What it is called in reports
+    # What is carried out, on the whole cluster or a part of it that keeps the names of its nodes
     body: Schedule | Forest
-    size_bytes: int
-    start_us: float = 0.0
-    pieces: int = 1
+    size_bytes: int  # M in bytes
+    start_us: float = 0.0  # When it starts
+    pieces: int = 1  # Every chunk is cut into so many pieces
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedLink:
-    """The link that a job shares with others and that is in use for the longest time while the job runs.
+    """The link that a job shares with others and that is in use for the longest time while the job runs."""
 
-    Attributes:
-        src: Name of the node that it leaves.
-        dst: Name of the node that it enters.
-        own_us: Time that the job itself uses it.
-        others_us: Time that each other job uses it meanwhile, by name, the longest first.
-    """
-
-    src: str
-    dst: str
-    own_us: float
-    others_us: dict[str, float]
+    src: str  # Name of the node that it leaves
+    dst: str  # Name of the node that it enters
+    own_us: float  # Time that the job itself uses it
+    others_us: dict[str, float]  # Time that each other job uses it meanwhile, by name, the longest first
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """What became of one job.
+    """What became of one job."""
 
-    Attributes:
-        job: The job.
-        time_us: From its start until it was done, beside the others.
-        alone_us: The same, alone on the cluster.
-        shared: The link that slows it, or None where it shares no link with others while it runs.
-    """
-
-    job: Job
-    time_us: float
-    alone_us: float
+    job: Job  # The job
+    time_us: float  # From its start until it was done, beside the others
+    alone_us: float  # The same, alone on the cluster
+    # The link that slows it, or None where it shares no link with others while it runs
     shared: SharedLink | None
 
     @property
@@ -117,19 +95,12 @@ class JobResult:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Together(Brief):
-    """Several jobs on one cluster.
+    """Several jobs on one cluster."""
 
-    Attributes:
-        topology: The cluster.
-        results: What became of each job, in the given order.
-        timeline: All messages; those of job j are ``first[j] .. first[j + 1] - 1``.
-        first: First message of each job, and the number of all (int64).
-    """
-
-    topology: Topology
-    results: tuple[JobResult, ...]
-    timeline: Timeline
-    first: NDArray[np.int64]
+    topology: Topology  # The cluster
+    results: tuple[JobResult, ...]  # What became of each job, in the given order
+    timeline: Timeline  # All messages; those of job j are `first[j] .. first[j + 1] - 1`.
+    first: NDArray[np.int64]  # First message of each job, and the number of all (int64)
 
     @property
     def time_us(self) -> float:
@@ -155,10 +126,6 @@ def simulate_together(
         jobs: One or more, with different names.
         model: What messages cost; None is the default.
         topology: The cluster; None is what the jobs' topologies add up to (see :mod:`coppice.simulation.joining`).
-
-    Raises:
-        InputError: If there is no job, two have one name, a start is negative, or the topologies are not parts of one
-            cluster.
 
     Examples:
         Two all-gathers on the same four GPUs take twice as long as one:
@@ -198,17 +165,14 @@ def simulate_together(
 
 def _check(jobs: Sequence[Job]) -> None:
     if not jobs:
-        msg = "expected one job or more to simulate together, found none."
-        raise InputError(msg)
+        raise InputError("expected one job or more to simulate together, found none.")
     names: set[str] = set()
     for job in jobs:
         if job.name in names:
-            msg = f"expected jobs with different names, found {job.name!r} twice: rename one."
-            raise InputError(msg)
+            raise InputError(f"expected jobs with different names, found {job.name!r} twice: rename one.")
         names.add(job.name)
         if not (isfinite(job.start_us) and job.start_us >= 0):
-            msg = f"expected job {job.name} to start at 0 us or later, found {job.start_us}."
-            raise InputError(msg)
+            raise InputError(f"expected job {job.name} to start at 0 us or later, found {job.start_us}.")
 
 
 def _run(
@@ -294,20 +258,17 @@ def read_jobs(path: Path, *, model: Model, pieces: int | None) -> tuple[list[Job
         path: The file; plans and a topology file are found from where it lies.
         model: For the number of pieces that is the best.
         pieces: Pieces of jobs that name no number; None is the best for each alone.
-
-    Raises:
-        InputError: If a file cannot be read or is no such file.
     """
     data = read_bytes(path, what="the jobs", hint="check the name")
     try:
         document = msgspec.json.decode(data, type=decodable(_JobsFile))
     except JSON_FAULTS as error:
-        msg = f"expected jobs as docs/simulation.md describes in {path}, found: {json_fault(error, data).rstrip('.')}."
-        raise InputError(msg) from None
+        raise InputError(
+            f"expected jobs as docs/simulation.md describes in {path}, found: {json_fault(error, data).rstrip('.')}."
+        ) from None
     if (document.format, document.version) != (FORMAT, VERSION):
         found = f"{document.format[:40]!r}, version {document.version}"
-        msg = f'expected format "{FORMAT}", version {VERSION} in {path}, found {found}.'
-        raise InputError(msg)
+        raise InputError(f'expected format "{FORMAT}", version {VERSION} in {path}, found {found}.')
     jobs = []
     for place, row in enumerate(document.jobs):
         plan = read_plan(path.parent / row.plan)

@@ -19,20 +19,13 @@ from coppice.rows import offsets
 from coppice.schedule.messages import Messages, Routes
 from coppice.topology.model import Link, Node, Topology
 
-__all__ = ["Joined", "joined", "union"]
-
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Joined(Brief):
-    """Messages of several jobs.
+    """Messages of several jobs."""
 
-    Attributes:
-        messages: All of them, job after job.
-        first: First message of each job, and the number of all (int64).
-    """
-
-    messages: Messages
-    first: NDArray[np.int64]
+    messages: Messages  # All of them, job after job
+    first: NDArray[np.int64]  # First message of each job, and the number of all (int64)
 
     def of_job(self, number: int) -> slice:
         """Messages of one job."""
@@ -45,16 +38,12 @@ def joined(
     """The messages of several jobs, each from its own moment on.
 
     Args:
-        parts: Messages of each job.
-        start_us: Start of each job.
         topology: The cluster; None is what the topologies of the parts add up to.
-
-    Raises:
-        InputError: If the topologies are not parts of one cluster.
     """
     if any(part.overhead_us is not None for part in parts):
-        msg = "expected messages that cost what the model says, found overheads of their own: join first."
-        raise InputError(msg)
+        raise InputError(
+            "expected messages that cost what the model says, found overheads of their own: join first."
+        )
     topologies = [part.topology for part in parts]
     cluster = union(topologies if topology is None else [topology, *topologies])
     first = offsets(np.array([part.count for part in parts], dtype=np.int64))
@@ -144,9 +133,6 @@ def union(topologies: Sequence[Topology]) -> Topology:
     Args:
         topologies: Parts of one cluster, one or more.
 
-    Raises:
-        InputError: If two of them disagree about a node, a link or its rate: they are parts of no one cluster.
-
     Examples:
         >>> from coppice.topology.operations import subset
         >>> from coppice.topology.presets import preset
@@ -176,11 +162,10 @@ def _join_nodes(topology: Topology, nodes: dict[str, Node]) -> None:
     for node in topology.nodes():
         node = replace(node, rank=None)
         if nodes.setdefault(node.id, node) != node:
-            msg = (
+            raise InputError(
                 f"expected parts of one cluster, found that the node {node.id} of {topology.name} differs from the "
                 "one of that name in another part: plan all on the same cluster."
             )
-            raise InputError(msg)
 
 
 def _join_links(
@@ -189,12 +174,11 @@ def _join_links(
     for ends, link in own.items():
         known = links.setdefault(ends, link)
         if known != link:
-            msg = (
+            raise InputError(
                 f"expected parts of one cluster, found {link.src} -> {link.dst} with {link.gb_per_s} GB/s and "
                 f"{link.latency_us} us on {topology.name}, with {known.gb_per_s} GB/s and {known.latency_us} us on "
                 "another part: plan all on the same cluster."
             )
-            raise InputError(msg)
 
 
 def _check_links(
@@ -208,8 +192,7 @@ def _check_links(
         names = topology.node_ids
         own = {(names[a], names[b]) for a, b in topology.link_index}
         src, dst = next(ends for ends in links if ends not in own and nodes.issuperset(ends))
-        msg = (
+        raise InputError(
             f"expected parts of one cluster, found that {topology.name} lacks the link {src} -> {dst} of another "
             "part: plan all on the same cluster."
         )
-        raise InputError(msg)

@@ -11,8 +11,6 @@ from coppice.bounds.problem import Problem
 from coppice.simulation.channels import Wire, num_boxes, wires_of
 from coppice.simulation.model import Model, protocol_text
 
-__all__ = ["least_latency"]
-
 
 def least_latency(problem: Problem, model: Model, *, relay_gpus: bool = False) -> LatencyBound:
     """The least time that any schedule of a problem takes under a model, with the best of its protocols.
@@ -23,13 +21,7 @@ def least_latency(problem: Problem, model: Model, *, relay_gpus: bool = False) -
     one message where a message costs no more than these.
 
     Args:
-        problem: The collective and its topology.
-        model: What messages cost.
         relay_gpus: As :func:`coppice.bounds.latency.latency_bound`.
-
-    Raises:
-        InputError: If the problem has no meaning.
-        UnreachableError: If some rank cannot be reached from one whose data it needs.
 
     Examples:
         >>> from coppice.collectives import Collective

@@ -8,8 +8,6 @@ from math import isfinite
 
 from coppice.errors import InputError
 
-__all__ = ["IDEAL", "Model", "Sharing", "protocol_text"]
-
 
 class Sharing(enum.StrEnum):
     """How messages share a link."""
@@ -37,38 +35,6 @@ class Model:
     what handles messages at either end. Models with figures for libraries and machines have names: see
     :mod:`coppice.simulation.models`.
 
-    Attributes:
-        name: What it is called in everything that shows a time.
-        overhead_us: Time that every message takes before its first link, where a GPU sends it. A protocol has its own.
-        launch_us: Time before the first message, on top of what a protocol takes to start.
-        steps_bind: A rank begins a step of an algorithm when it has done the step before, as in MPI; otherwise only
-            data bind, as for the channels of a GPU library.
-        buffered: A sender goes on when a message has left it, not when it has arrived.
-        workers: Messages that a GPU handles at a time at its ends (thread blocks, cores); 0: any number, which makes an
-            occupancy a latency.
-        shared_workers: All GPUs share these workers, as processes that share the cores of one machine do.
-        send_us: Time for which a message occupies a worker of its sender.
-        receive_us: Likewise of its receiver.
-        copy_gb_per_s: Rate at which a worker handles bytes; None: bytes cost it nothing.
-        cache_bytes: Buffers up to this size stay in the cache of a worker, which handles them at this rate; of longer
-            ones ever less does, and from twice the size on nothing, since every pass over a buffer evicts what the
-            next one needs first. 0: all bytes alike.
-        memory_gb_per_s: Rate at which a worker handles what does not stay in its cache.
-        reduce_gb_per_s: Rate at which a GPU adds what it has received; None: adding takes no time.
-        protocols: Names of the protocols of which the fastest is taken at each size; none: all bytes on the wire are
-            data (see :mod:`coppice.simulation.channels`).
-        channels: Channels of a GPU; None: as many as it takes.
-        channel_gb_per_s: Data that a channel carries; None: the protocol's figure for the generation of the GPUs.
-        generation: Generation of the GPUs; None: the topology's name tells it, or nothing that depends on it counts.
-        efficiency: Share of the rate of links that wires carry at best.
-        burst_bytes: Bytes that a link lets through at once after a rest, as what limits its rate by a bucket of tokens
-            does: the bucket, full at first, fills at the rate of the link (FIFO); 0: none.
-        least_piece_bytes: Chunks are not cut into smaller pieces than this.
-        sharing: How messages share a link.
-        store_and_forward: Switches forward whole messages only, instead of passing bytes on as they come (FIFO).
-        send_engines: Messages that a GPU can have under way at a time; 0 is any number.
-        receive_engines: Messages that can be under way to a GPU, or be added there, at a time; 0 is any number.
-
     Raises:
         InputError: If a value is out of range, or values contradict each other.
 
@@ -77,35 +43,52 @@ class Model:
         1.0
     """
 
-    name: str = "ideal"
+    name: str = "ideal"  # What it is called in everything that shows a time
+    # Time that every message takes before its first link, where a GPU sends it. A protocol has its own.
     overhead_us: float = 1.0
-    launch_us: float = 0.0
+    launch_us: float = 0.0  # Time before the first message, on top of what a protocol takes to start
+    # A rank begins a step of an algorithm when it has done the step before, as in MPI; otherwise only data
+    # bind, as for the channels of a GPU library
     steps_bind: bool = True
-    buffered: bool = False
+    buffered: bool = False  # A sender goes on when a message has left it, not when it has arrived
+    # Messages that a GPU handles at a time at its ends (thread blocks, cores); 0: any number, which makes an
+    # occupancy a latency
     workers: int = 0
+    # All GPUs share these workers, as processes that share the cores of one machine do
     shared_workers: bool = False
-    send_us: float = 0.0
-    receive_us: float = 0.0
-    copy_gb_per_s: float | None = None
+    send_us: float = 0.0  # Time for which a message occupies a worker of its sender
+    receive_us: float = 0.0  # Likewise of its receiver
+    copy_gb_per_s: float | None = None  # Rate at which a worker handles bytes; None: bytes cost it nothing
+    # Buffers up to this size stay in the cache of a worker, which handles them at this rate; of longer ones
+    # ever less does, and from twice the size on nothing, since every pass over a buffer evicts what the next
+    # one needs first. 0: all bytes alike.
     cache_bytes: int = 0
-    memory_gb_per_s: float | None = None
+    memory_gb_per_s: float | None = None  # Rate at which a worker handles what does not stay in its cache
+    # Rate at which a GPU adds what it has received; None: adding takes no time
     reduce_gb_per_s: float | None = None
+    # Names of the protocols of which the fastest is taken at each size; none: all bytes on the wire are data
+    # (see :mod:`coppice.simulation.channels`)
     protocols: tuple[str, ...] = ()
-    channels: int | None = None
+    channels: int | None = None  # Channels of a GPU; None: as many as it takes
+    # Data that a channel carries; None: the protocol's figure for the generation of the GPUs
     channel_gb_per_s: float | None = None
+    # Generation of the GPUs; None: the topology's name tells it, or nothing that depends on it counts
     generation: str | None = None
-    efficiency: float = 1.0
+    efficiency: float = 1.0  # Share of the rate of links that wires carry at best
+    # Bytes that a link lets through at once after a rest, as what limits its rate by a bucket of tokens does:
+    # the bucket, full at first, fills at the rate of the link (FIFO); 0: none
     burst_bytes: int = 0
-    least_piece_bytes: int = 4096
-    sharing: Sharing = Sharing.FIFO
+    least_piece_bytes: int = 4096  # Chunks are not cut into smaller pieces than this
+    sharing: Sharing = Sharing.FIFO  # How messages share a link
+    # Switches forward whole messages only, instead of passing bytes on as they come (FIFO)
     store_and_forward: bool = False
-    send_engines: int = 0
+    send_engines: int = 0  # Messages that a GPU can have under way at a time; 0 is any number
+    # Messages that can be under way to a GPU, or be added there, at a time; 0 is any number
     receive_engines: int = 0
 
     def __post_init__(self) -> None:
         if self.sharing not in tuple(Sharing):
-            msg = f"expected sharing `fifo` or `fair`, found {self.sharing!r}."
-            raise InputError(msg)
+            raise InputError(f"expected sharing `fifo` or `fair`, found {self.sharing!r}.")
         object.__setattr__(self, "sharing", Sharing(self.sharing))
         object.__setattr__(self, "protocols", tuple(name.lower() for name in self.protocols))
         for name, what in (
@@ -115,49 +98,45 @@ class Model:
             ("receive_us", "an occupancy of receivers"),
         ):
             if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                msg = f"expected {what} of 0 or more microseconds, found {getattr(self, name)}."
-                raise InputError(msg)
+                raise InputError(f"expected {what} of 0 or more microseconds, found {getattr(self, name)}.")
         for name in ("send_engines", "receive_engines", "workers"):
             if not 0 <= getattr(self, name) < 2**31:
-                msg = f"expected {name} of 0 (any number) or more, found {getattr(self, name)}."
-                raise InputError(msg)
+                raise InputError(f"expected {name} of 0 (any number) or more, found {getattr(self, name)}.")
         for rate, what in (
             (self.reduce_gb_per_s, "adding"),
             (self.copy_gb_per_s, "copying"),
             (self.memory_gb_per_s, "copying"),
         ):
             if rate is not None and not (isfinite(rate) and rate > 0):
-                msg = f"expected a rate of {what} above 0 GB/s, found {rate}: leave it out where {what} is free."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected a rate of {what} above 0 GB/s, found {rate}: leave it out where {what} is free."
+                )
         if not 0 < self.efficiency <= 1:
-            msg = f"expected an efficiency above 0 and up to 1, found {self.efficiency}."
-            raise InputError(msg)
+            raise InputError(f"expected an efficiency above 0 and up to 1, found {self.efficiency}.")
         if self.least_piece_bytes < 1:
-            msg = f"expected a least piece of 1 byte or more, found {self.least_piece_bytes}."
-            raise InputError(msg)
+            raise InputError(f"expected a least piece of 1 byte or more, found {self.least_piece_bytes}.")
         for name, amount in (("burst", self.burst_bytes), ("cache", self.cache_bytes)):
             if not 0 <= amount < 2**62:
-                msg = f"expected a {name} of 0 or more bytes, found {amount}."
-                raise InputError(msg)
+                raise InputError(f"expected a {name} of 0 or more bytes, found {amount}.")
         if self.burst_bytes and self.sharing is Sharing.FAIR:
-            msg = (
+            raise InputError(
                 "expected links without bursts with fair sharing, found `burst_bytes`: choose sharing `fifo`."
             )
-            raise InputError(msg)
         if bool(self.cache_bytes) is (self.memory_gb_per_s is None) or (
             self.cache_bytes and self.copy_gb_per_s is None
         ):
-            msg = (
+            raise InputError(
                 "expected `cache_bytes`, `copy_gb_per_s` for what it holds and `memory_gb_per_s` for the rest, or no "
                 "cache, found only some of them: give all three, or leave out the first and the last."
             )
-            raise InputError(msg)
         if self.store_and_forward and self.sharing is Sharing.FAIR:
-            msg = "expected cut-through switches with fair sharing, found store-and-forward: choose sharing `fifo`."
-            raise InputError(msg)
+            raise InputError(
+                "expected cut-through switches with fair sharing, found store-and-forward: choose sharing `fifo`."
+            )
         if self.copy_gb_per_s is not None and not self.workers:
-            msg = "expected a number of workers with a rate of copying, found any number: give `workers`."
-            raise InputError(msg)
+            raise InputError(
+                "expected a number of workers with a rate of copying, found any number: give `workers`."
+            )
 
     def __repr__(self) -> str:
         return f"<model {self.text}>"

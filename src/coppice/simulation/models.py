@@ -21,23 +21,15 @@ from coppice.files import read_bytes
 from coppice.simulation.model import Model
 from coppice.version import __version__
 
-__all__ = ["DEFAULT_MODEL", "NamedModel", "model_bytes", "model_of", "named_models"]
-
 FORMAT = "coppice-model"
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model with what it stands for.
+    """A model with what it stands for."""
 
-    Attributes:
-        model: The figures.
-        about: What it is a model of, in words.
-        sources: Where the figures come from, by their names.
-    """
-
-    model: Model
-    about: str
-    sources: dict[str, str]
+    model: Model  # The figures
+    about: str  # What it is a model of, in words
+    sources: dict[str, str]  # Where the figures come from, by their names
 
 
 class _ModelsFile(msgspec.Struct, frozen=True):
@@ -80,8 +72,7 @@ def model_of(name: Model | str | os.PathLike[str] | None = None) -> Model:
     if isinstance(name, str) and name in _named():
         return _named()[name].model
     if isinstance(name, str) and Path(name).suffix != ".json" and not Path(name).exists():
-        msg = f"expected a model of {', '.join(_named())}, or a file, found {name!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a model of {', '.join(_named())}, or a file, found {name!r}.")
     return _from_file(name)
 
 
@@ -89,9 +80,7 @@ def model_bytes(model: Model, *, about: str = "", sources: dict[str, str] | None
     r"""A model as the text of a file that :func:`model_of` reads.
 
     Args:
-        model: The model.
         about: What it is a model of.
-        sources: Where its figures come from.
 
     Examples:
         >>> model_bytes(Model(name="mine"))[:40]
@@ -111,8 +100,7 @@ def _made(values: dict[str, Any], where: str) -> NamedModel:
     """A model from JSON values."""
     unknown = sorted(set(values) - _FIELDS - {"about", "sources"})
     if unknown:
-        msg = f"{where}: expected fields of {', '.join(sorted(_FIELDS))}, found {unknown[0]!r}."
-        raise InputError(msg)
+        raise InputError(f"{where}: expected fields of {', '.join(sorted(_FIELDS))}, found {unknown[0]!r}.")
     try:
         return msgspec.convert(
             {
@@ -123,8 +111,7 @@ def _made(values: dict[str, Any], where: str) -> NamedModel:
             decodable(NamedModel),
         )
     except (msgspec.ValidationError, InputError) as error:
-        msg = f"{where}: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"{where}: {error}") from None
 
 
 def _from_file(path: str | os.PathLike[str]) -> Model:
@@ -133,11 +120,11 @@ def _from_file(path: str | os.PathLike[str]) -> Model:
     try:
         values = msgspec.json.decode(data, type=decodable(dict[str, Any]))
     except JSON_FAULTS as error:
-        msg = f"expected {path} to be a model in JSON, found something else ({json_fault(error, data)})."
-        raise InputError(msg) from None
+        raise InputError(
+            f"expected {path} to be a model in JSON, found something else ({json_fault(error, data)})."
+        ) from None
     if (values.pop("format", None), values.pop("version", None)) != (FORMAT, 1):
-        msg = f"expected {path} to be of the format {FORMAT!r}, version 1, found something else."
-        raise InputError(msg)
+        raise InputError(f"expected {path} to be of the format {FORMAT!r}, version 1, found something else.")
     values.pop("provenance", None)
     return _made(values, str(path)).model
 

@@ -38,8 +38,6 @@ from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Timeline
 from coppice.topology.routing import Router
 
-__all__ = ["PutSignalCosts", "simulate_put_signal"]
-
 _Ints = NDArray[np.int64]
 _MODEL = Model(name="put-signal", overhead_us=0.0)
 
@@ -48,37 +46,25 @@ _MODEL = Model(name="put-signal", overhead_us=0.0)
 class PutSignalCosts:
     """What calls cost beside their bytes; all are assumptions, see the top of this module.
 
-    Attributes:
-        wave_us: A wave of the copy engines, whatever its number of peers.
-        signal_us: The batched memory operation that signals, in one box.
-        wait_us: A wait, whatever its number of peers.
-        proxy_us: From the stream to the proxy thread.
-        request_us: Of the proxy thread for one put or signal.
-        told_us: From the end of a transfer over the network to the stream that waits for it.
-        launch_us: A kernel.
-        memory_gb_per_s: Rate of a GPU's memory.
-
     Raises:
         InputError: If a cost is negative, or the rate is not above 0.
     """
 
-    wave_us: float = 3.0
-    signal_us: float = 1.0
-    wait_us: float = 1.0
-    proxy_us: float = 3.0
-    request_us: float = 0.5
-    told_us: float = 3.0
-    launch_us: float = 2.0
-    memory_gb_per_s: float = 1500.0
+    wave_us: float = 3.0  # A wave of the copy engines, whatever its number of peers
+    signal_us: float = 1.0  # The batched memory operation that signals, in one box
+    wait_us: float = 1.0  # A wait, whatever its number of peers
+    proxy_us: float = 3.0  # From the stream to the proxy thread
+    request_us: float = 0.5  # Of the proxy thread for one put or signal
+    told_us: float = 3.0  # From the end of a transfer over the network to the stream that waits for it
+    launch_us: float = 2.0  # A kernel
+    memory_gb_per_s: float = 1500.0  # Rate of a GPU's memory
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not (isfinite(value) and value >= 0):
-                msg = f"expected {name} of 0 or more, found {value}."
-                raise InputError(msg)
+                raise InputError(f"expected {name} of 0 or more, found {value}.")
         if self.memory_gb_per_s == 0:
-            msg = "expected memory_gb_per_s above 0, found 0."
-            raise InputError(msg)
+            raise InputError("expected memory_gb_per_s above 0, found 0.")
 
     @classmethod
     def free(cls) -> PutSignalCosts:
@@ -91,26 +77,17 @@ class PutSignalCosts:
 
 def simulate_put_signal(
     program: PutSignalProgram,
+    # What it was lowered from: its topology, and the paths of its pairs of ranks. What a pair puts goes over
+    # its paths in turn.
     plan: Schedule | Forest,
-    size_bytes: int,
+    size_bytes: int,  # M in bytes
     *,
     costs: PutSignalCosts | None = None,
 ) -> Timeline:
     """When every call of a program is over, out of place.
 
-    Args:
-        program: A program that verifies.
-        plan: What it was lowered from: its topology, and the paths of its pairs of ranks. What a pair puts goes
-            over its paths in turn.
-        size_bytes: M in bytes.
-        costs: What calls cost.
-
     Returns:
         The timeline of puts and signals in the program's order, followed by what ranks do by themselves.
-
-    Raises:
-        InputError: If the numbers of ranks differ, or the size is negative.
-        UnreachableError: If two ranks put to each other that no path joins.
 
     Examples:
         A chain of 2 hops in 2 pieces: 3 rounds of 3 us of bytes, and nothing else.
@@ -129,11 +106,11 @@ def simulate_put_signal(
     """
     schedule = lower(plan) if isinstance(plan, Forest) else plan
     if program.num_ranks != schedule.topology.num_ranks:
-        msg = f"expected a program of {schedule.topology.num_ranks} ranks, found one of {program.num_ranks}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a program of {schedule.topology.num_ranks} ranks, found one of {program.num_ranks}."
+        )
     if size_bytes < 0:
-        msg = f"expected a size of 0 bytes or more, found {size_bytes}."
-        raise InputError(msg)
+        raise InputError(f"expected a size of 0 bytes or more, found {size_bytes}.")
     made = _PutSignalMessages(program, routed(schedule), size_bytes, costs or PutSignalCosts())
     return run(
         made.messages(), model=_MODEL, collective=program.collective, size_bytes=size_bytes, keep_hops=False

@@ -18,8 +18,6 @@ from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 from coppice.simulation.put_signal import PutSignalCosts
 
-__all__ = ["encode_put_signal_costs", "read_put_signal_costs"]
-
 _FORMAT = "coppice-put-signal-costs"
 
 
@@ -37,10 +35,6 @@ def encode_put_signal_costs(costs: Mapping[str, float], *, measured: str) -> str
 
     Args:
         costs: Fields of ``PutSignalCosts`` that were measured.
-        measured: On what, in words.
-
-    Raises:
-        InputError: If there is no such cost, or a value is out of range.
 
     Examples:
         >>> "wait_us" in encode_put_signal_costs({"wait_us": 1.5}, measured="2 ranks on the twin")
@@ -52,21 +46,19 @@ def encode_put_signal_costs(costs: Mapping[str, float], *, measured: str) -> str
 
 
 def read_put_signal_costs(path: str | os.PathLike[str]) -> PutSignalCosts:
-    """The costs in a file, with assumptions for what it does not name.
-
-    Raises:
-        InputError: If it cannot be read, or does not hold costs.
-    """
+    """The costs in a file, with assumptions for what it does not name."""
     data, name = read_bytes(path, hint="give a file of `coppice probe --costs`"), file_name(path)
     try:
         found = msgspec.json.decode(data, type=decodable(_CostFile))
     except JSON_FAULTS as error:
         fault = json_fault(error, data)
-        msg = f"{name} holds no costs of puts and signals ({fault}): `coppice probe --costs` writes them."
-        raise InputError(msg) from None
+        raise InputError(
+            f"{name} holds no costs of puts and signals ({fault}): `coppice probe --costs` writes them."
+        ) from None
     if (found.format, found.version) != (_FORMAT, 1):
-        msg = f"expected {_FORMAT} of version 1 in {name}, found {found.format} of version {found.version}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {_FORMAT} of version 1 in {name}, found {found.format} of version {found.version}."
+        )
     return _costs_of(found.costs, file=name)
 
 
@@ -74,7 +66,8 @@ def _costs_of(costs: Mapping[str, float], *, file: str) -> PutSignalCosts:
     known = {field.name for field in fields(PutSignalCosts) if field.type == "float"}
     unknown = sorted(set(costs) - known)
     if unknown:
-        msg = f"expected costs out of {', '.join(sorted(known))} in {file}, found {unknown[0]}: remove it."
-        raise InputError(msg)
+        raise InputError(
+            f"expected costs out of {', '.join(sorted(known))} in {file}, found {unknown[0]}: remove it."
+        )
     given: dict[str, Any] = dict(costs)
     return PutSignalCosts(**given)

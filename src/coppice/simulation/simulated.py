@@ -23,16 +23,6 @@ from coppice.simulation.simulator import fastest
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import busiest_links
 
-__all__ = [
-    "Simulated",
-    "model_record",
-    "rate_figures",
-    "share_of_least_time",
-    "simulate_sizes",
-    "simulated_record",
-    "sizes_reaching",
-]
-
 OWN_ERROR = "this is an error in Coppice, please report it"
 """What to say where two figures of our own contradict each other."""
 
@@ -42,19 +32,12 @@ _SLACK = 1e-6
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Simulated(Brief):
-    """A plan at one size.
+    """A plan at one size."""
 
-    Attributes:
-        plan: The plan.
-        timeline: What was simulated.
-        hashed: Times under many hashes, where asked for.
-        inv_rate: The plan's own, on the routes that were simulated (ns per byte of a shard).
-    """
-
-    plan: Plan
-    timeline: Timeline
-    inv_rate: Fraction
-    hashed: Hashed | None = None
+    plan: Plan  # The plan
+    timeline: Timeline  # What was simulated
+    inv_rate: Fraction  # The plan's own, on the routes that were simulated (ns per byte of a shard)
+    hashed: Hashed | None = None  # Times under many hashes, where asked for
 
     @property
     def least_us(self) -> float:
@@ -65,11 +48,7 @@ class Simulated(Brief):
 
     @property
     def share_of_least(self) -> float:
-        """What part of its time the plan needs for the bytes alone.
-
-        Raises:
-            CheckError: If the plan's bound, or its own rate, says that it takes longer than it does.
-        """
+        """What part of its time the plan needs for the bytes alone."""
         timeline = self.timeline
         where = "the plan's bound is wrong" if self.plan.bound is not None else "the plan's rate is wrong"
         return share_of_least_time(
@@ -120,13 +99,8 @@ def share_of_least_time(
 
     Args:
         least_us: The least time of so many bytes.
-        time_us: The time that something takes.
         size_bytes: M. Blocks end at whole bytes, which explains a byte for each block.
-        problem: What is done.
         why: What is wrong where it takes less, and what to do.
-
-    Raises:
-        CheckError: If it takes less.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -138,38 +112,24 @@ def share_of_least_time(
     share = least_us / time_us
     rounding = problem.topology.num_ranks**2 / max(size_bytes, 1)
     if share > 1 + _SLACK and share > 1 + rounding:
-        msg = (
+        raise CheckError(
             f"expected {least_us:.6g} us at least for {problem.collective} of {size_bytes} bytes on "
             f"{problem.topology.name}, found {time_us:.6g} us in the simulation: {why}."
         )
-        raise CheckError(msg)
     return share
 
 
 def simulate_sizes(
-    plan: Plan,
-    sizes: Sequence[int],
+    plan: Plan,  # The plan; it is not verified
+    sizes: Sequence[int],  # Sizes M in bytes
     *,
-    model: Model | None = None,
-    pieces: int | None = None,
-    seeds: int = 0,
-    multipath: bool = False,
-    on_stage: Callable[[str], None] | None = None,
+    model: Model | None = None,  # What is assumed of machines; None is the default
+    pieces: int | None = None,  # Pieces that every chunk is cut into; None takes the number that is fastest
+    seeds: int = 0,  # Number of hashes of default routes to try beside it, all with the same number of pieces
+    multipath: bool = False,  # Spread default routes evenly over all equally good ones
+    on_stage: Callable[[str], None] | None = None,  # Called with words before each size
 ) -> list[Simulated]:
-    """A plan at every size.
-
-    Args:
-        plan: The plan; it is not verified.
-        sizes: Sizes M in bytes.
-        model: What is assumed of machines; None is the default.
-        pieces: Pieces that every chunk is cut into; None takes the number that is fastest.
-        seeds: Number of hashes of default routes to try beside it, all with the same number of pieces.
-        multipath: Spread default routes evenly over all equally good ones.
-        on_stage: Called with words before each size.
-
-    Raises:
-        InputError: If the plan cannot be simulated so.
-    """
+    """A plan at every size."""
     chosen = model_of(model)
     body, inv_rate = plan.body, plan.inv_rate
     if multipath and isinstance(body, Schedule):
@@ -199,9 +159,6 @@ def simulated_record(plan: Plan, model: Model, rows: Sequence[Simulated], *, lin
     """A plan at several sizes as JSON values; the figures of a single size stand at the top as well.
 
     Args:
-        plan: The plan.
-        model: What was assumed.
-        rows: A row for each size.
         links: How many of the busiest links to list for each.
     """
     sizes = [row.record(links) for row in rows]
@@ -243,7 +200,6 @@ def sizes_reaching(
     """The least power of two in bytes, from 1 KiB on, at which a plan has a share of its rate.
 
     Args:
-        plan: The plan.
         shares: Parts of the rate, more than 0 and less than 1.
         model: What messages cost; None is the default.
 

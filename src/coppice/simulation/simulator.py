@@ -26,8 +26,6 @@ from coppice.simulation.timeline import MessageHops, Rates, Timeline
 from coppice.text import size_of
 from coppice.topology.model import Topology
 
-__all__ = ["MOST_PIECES", "chain_length", "fastest", "most_pieces", "run", "simulate"]
-
 
 @checked
 def simulate(
@@ -78,30 +76,17 @@ _NS_PER_US = 1000.0
 def run(
     messages: Messages,
     *,
-    model: Model,
-    collective: Collective,
-    size_bytes: int,
-    wire: Wire | None = None,
-    pieces: int = 1,
+    model: Model,  # What messages cost beside rates and latencies of links
+    collective: Collective,  # What the messages carry out, for the bus bandwidth
+    size_bytes: int,  # M in bytes, for the bandwidths
+    wire: Wire | None = None,  # Protocol and channels; None: all bytes on the wire are data
+    pieces: int = 1,  # What chunks were cut into, for the record
+    # Record when each message begins on each of its links; without, it takes less memory and there is no
+    # critical path
     keep_hops: bool = True,
-    keep_rates: bool = False,
+    keep_rates: bool = False,  # Record every rate that a message gets, where links are shared fairly
 ) -> Timeline:
-    """The timeline of messages that :func:`~coppice.schedule.messages.messages_of` made.
-
-    Args:
-        messages: What travels.
-        model: What messages cost beside rates and latencies of links.
-        collective: What the messages carry out, for the bus bandwidth.
-        size_bytes: M in bytes, for the bandwidths.
-        wire: Protocol and channels; None: all bytes on the wire are data.
-        pieces: What chunks were cut into, for the record.
-        keep_hops: Record when each message begins on each of its links; without, it takes less memory and there is no
-            critical path.
-        keep_rates: Record every rate that a message gets, where links are shared fairly.
-
-    Raises:
-        InputError: If messages wait for each other in a circle.
-    """
+    """The timeline of messages that :func:`~coppice.schedule.messages.messages_of` made."""
     burst_us = _bursts_us(messages.topology, model)
     messages = on_wire(messages, Wire() if wire is None else wire, model=model)
     topology, routes = messages.topology, messages.routes
@@ -150,8 +135,9 @@ def run(
     )
     if found["finished"] < messages.count:
         row = int(messages.first_row[np.flatnonzero(found["start"] < 0)[0]])
-        msg = f"expected dependencies without circles, but transfer {row} waits for itself: verify the schedule."
-        raise InputError(msg)
+        raise InputError(
+            f"expected dependencies without circles, but transfer {row} waits for itself: verify the schedule."
+        )
     for column in ("start", "arrived", "done", "hop_begin", "hop_end", "link_busy", "rate_since"):
         found[column] /= _NS_PER_US
     fair = model.sharing is Sharing.FAIR
@@ -222,10 +208,8 @@ def most_pieces(body: Schedule | Forest, size_bytes: int, *, model: Model, most:
     A schedule with steps is not cut: its steps are what goes on at a time.
 
     Args:
-        body: What is carried out.
         size_bytes: M in bytes.
         model: Whose least size of a piece counts.
-        most: Most pieces in any case.
     """
     if isinstance(body, Schedule):
         if not body.num_transfers or int(body.step.min()) >= 0:
@@ -268,8 +252,7 @@ def fastest(
         UnreachableError: If a transfer names no path and there is none.
     """
     if most < 1:
-        msg = f"expected at least 1 piece at most, found {most}."
-        raise InputError(msg)
+        raise InputError(f"expected at least 1 piece at most, found {most}.")
     wires = wires_of(model, body.topology)
     best: Timeline | None = None
     limit = most_pieces(body, size_bytes, model=model, most=most)
@@ -303,8 +286,7 @@ def fastest(
             best = found
             chosen = attempt
     if best is None:
-        msg = f"expected a model with a wire, found none in {model.name}."
-        raise InputError(msg)
+        raise InputError(f"expected a model with a wire, found none in {model.name}.")
     return chosen(best.pieces, hops=True) if keep_hops else best
 
 

@@ -17,8 +17,6 @@ from coppice.simulation.model import Model, Sharing
 from coppice.text import size_text, time_text
 from coppice.topology.model import Topology
 
-__all__ = ["MessageHops", "Rates", "Reason", "Stage", "Timeline"]
-
 _TIE_US = 1e-8
 
 
@@ -39,94 +37,58 @@ class Reason(enum.IntEnum):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class MessageHops(Brief):
-    """The passage of every message over each of its links; with fair sharing over all of them at once, as one hop.
+    """The passage of every message over each of its links; with fair sharing over all of them at once, as one hop."""
 
-    Attributes:
-        start: MessageHops of message m are ``start[m] .. start[m + 1] - 1``, in the order of its route (int64).
-        begin_us: When it begins (float64). First in, first out, it holds the link until its end.
-        behind: Message that it queued behind, -1 where nothing was in the way (int32).
-        end_us: When the link has served it, where links let bursts through (float64); None: after its bytes / the rate.
-    """
-
+    # MessageHops of message m are `start[m] .. start[m + 1] - 1`, in the order of its route (int64).
     start: NDArray[np.int64]
+    # When it begins (float64). First in, first out, it holds the link until its end.
     begin_us: NDArray[np.float64]
-    behind: NDArray[np.int32]
+    behind: NDArray[np.int32]  # Message that it queued behind, -1 where nothing was in the way (int32)
+    # When the link has served it, where links let bursts through (float64); None: after its bytes / the rate
     end_us: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True, repr=False)
 class Rates(Brief):
-    """Every rate that a message had, with fair sharing, in the order of time.
+    """Every rate that a message had, with fair sharing, in the order of time."""
 
-    Attributes:
-        message: The message (int32).
-        since_us: When it got the rate; it keeps it until its next one or its end (float64).
-        gb_per_s: The rate (float64).
-    """
-
-    message: NDArray[np.int32]
-    since_us: NDArray[np.float64]
-    gb_per_s: NDArray[np.float64]
+    message: NDArray[np.int32]  # The message (int32)
+    since_us: NDArray[np.float64]  # When it got the rate; it keeps it until its next one or its end (float64)
+    gb_per_s: NDArray[np.float64]  # The rate (float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A part of the critical path: what one message did between two moments.
+    """A part of the critical path: what one message did between two moments."""
 
-    Attributes:
-        message: The message.
-        begin_us: When its part begins.
-        end_us: When its part ends, and the next one's begins.
-        reason: Why it did not begin earlier; the stage before is what it waited for.
-        link: The link that it waited for, -1 for other reasons.
-    """
-
-    message: int
-    begin_us: float
-    end_us: float
-    reason: Reason
-    link: int
+    message: int  # The message
+    begin_us: float  # When its part begins
+    end_us: float  # When its part ends, and the next one's begins
+    reason: Reason  # Why it did not begin earlier; the stage before is what it waited for
+    link: int  # The link that it waited for, -1 for other reasons
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Timeline(Shown):
-    """A finished simulation.
+    """A finished simulation."""
 
-    Attributes:
-        messages: What ran: routes, bytes and rows of every message, in the order of the columns here.
-        model: What was assumed.
-        collective: What the messages carried out.
-        size_bytes: M in bytes.
-        pieces: Pieces that every chunk was cut into.
-        protocol: Protocol on the wire; None: all bytes on it are data.
-        start_us: When each message started (float64): dependencies met, engines taken.
-        arrived_us: When its last byte arrived.
-        finish_us: When it was done: arrived and, where it is added, added.
-        cause: Message that it waited for last, or -1 (int32).
-        reason: A :class:`Reason` for its start (int8).
-        hops: Passage over each link, where kept.
-        limit: With fair sharing the link that decided the last rate of each message, -1 where it had no bytes (int32).
-        rates: With fair sharing every rate of every message, where kept.
-        link_busy_us: Time for which each link was in use (float64).
-        link_bytes: What each link carried (float64).
-    """
-
-    messages: Messages
-    model: Model
-    collective: Collective
-    size_bytes: int
-    pieces: int
-    protocol: str | None
-    start_us: NDArray[np.float64]
-    arrived_us: NDArray[np.float64]
-    finish_us: NDArray[np.float64]
-    cause: NDArray[np.int32]
-    reason: NDArray[np.int8]
-    hops: MessageHops | None
+    messages: Messages  # What ran: routes, bytes and rows of every message, in the order of the columns here
+    model: Model  # What was assumed
+    collective: Collective  # What the messages carried out
+    size_bytes: int  # M in bytes
+    pieces: int  # Pieces that every chunk was cut into
+    protocol: str | None  # Protocol on the wire; None: all bytes on it are data
+    start_us: NDArray[np.float64]  # When each message started (float64): dependencies met, engines taken
+    arrived_us: NDArray[np.float64]  # When its last byte arrived
+    finish_us: NDArray[np.float64]  # When it was done: arrived and, where it is added, added
+    cause: NDArray[np.int32]  # Message that it waited for last, or -1 (int32)
+    reason: NDArray[np.int8]  # A :class:`Reason` for its start (int8)
+    hops: MessageHops | None  # Passage over each link, where kept
+    # With fair sharing the link that decided the last rate of each message, -1 where it had no bytes (int32)
     limit: NDArray[np.int32] | None
-    rates: Rates | None
-    link_busy_us: NDArray[np.float64]
-    link_bytes: NDArray[np.float64]
+    rates: Rates | None  # With fair sharing every rate of every message, where kept
+    link_busy_us: NDArray[np.float64]  # Time for which each link was in use (float64)
+    link_bytes: NDArray[np.float64]  # What each link carried (float64)
 
     def __repr__(self) -> str:
         rates = f"algbw {self.algbw_gb_per_s:.4g} GB/s, busbw {self.busbw_gb_per_s:.4g} GB/s"
@@ -226,8 +188,9 @@ class Timeline(Shown):
         """
         hops = self._kept_hops()
         if self.model.sharing is not Sharing.FIFO:
-            msg = "expected links that serve one message at a time, found fair sharing: look at the rates instead."
-            raise InputError(msg)
+            raise InputError(
+                "expected links that serve one message at a time, found fair sharing: look at the rates instead."
+            )
         routes, route = self.messages.routes, self.messages.route
         at = np.flatnonzero(routes.links == link)
         place = np.full(len(routes.num_links), -1, dtype=np.int64)
@@ -255,8 +218,9 @@ class Timeline(Shown):
 
     def _kept_hops(self) -> MessageHops:
         if self.hops is None:
-            msg = "expected the passages of messages over links, which were not kept: simulate with `keep_hops`."
-            raise InputError(msg)
+            raise InputError(
+                "expected the passages of messages over links, which were not kept: simulate with `keep_hops`."
+            )
         return self.hops
 
     def _binding_hop(self, message: int) -> int:

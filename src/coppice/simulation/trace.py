@@ -30,8 +30,6 @@ from coppice.simulation.timeline import Reason, Stage, Timeline
 from coppice.simulation.utilisation import busiest_links, link_utilisation, passages
 from coppice.topology.model import Topology
 
-__all__ = ["MAX_EVENTS", "MAX_TRACKS", "trace_events", "write_trace"]
-
 MAX_EVENTS = 500_000
 """Messages that a trace shows at most: about 100 MB, near what the viewers take."""
 
@@ -54,24 +52,14 @@ def write_trace(
     timeline: Timeline,
     path: str | os.PathLike[str],
     *,
-    most: int = MAX_EVENTS,
-    tracks: int = MAX_TRACKS,
-    jobs: Sequence[tuple[str, int]] = (),
+    most: int = MAX_EVENTS,  # Messages that are shown at most
+    tracks: int = MAX_TRACKS,  # Threads of messages from which on those that are alike are folded
+    jobs: Sequence[tuple[str, int]] = (),  # Name and first message of each job, where there are several
 ) -> int:
     """Write a trace; an interrupted write leaves the old file, or none.
 
-    Args:
-        timeline: What to show.
-        path: File to write.
-        most: Messages that are shown at most.
-        tracks: Threads of messages from which on those that are alike are folded.
-        jobs: Name and first message of each job, where there are several.
-
     Returns:
         Number of messages shown.
-
-    Raises:
-        InputError: If the file cannot be written, or passages over links were not kept.
     """
     shown = _shown(timeline, most)
     bars = _bars(timeline, shown, tracks, jobs)
@@ -97,21 +85,11 @@ def write_trace(
 def trace_events(
     timeline: Timeline,
     *,
-    most: int = MAX_EVENTS,
-    tracks: int = MAX_TRACKS,
-    jobs: Sequence[tuple[str, int]] = (),
+    most: int = MAX_EVENTS,  # Messages that are shown at most
+    tracks: int = MAX_TRACKS,  # Threads of messages from which on those that are alike are folded
+    jobs: Sequence[tuple[str, int]] = (),  # Name and first message of each job, where there are several
 ) -> Iterator[Event]:
-    """The events of a trace, one after the other.
-
-    Args:
-        timeline: What to show.
-        most: Messages that are shown at most.
-        tracks: Threads of messages from which on those that are alike are folded.
-        jobs: Name and first message of each job, where there are several.
-
-    Raises:
-        InputError: If passages over links were not kept.
-    """
+    """The events of a trace, one after the other."""
     return _events(timeline, _bars(timeline, _shown(timeline, most), tracks, jobs), jobs)
 
 
@@ -134,23 +112,14 @@ def _events(timeline: Timeline, bars: _Bars, jobs: Sequence[tuple[str, int]]) ->
 
 @dataclass(frozen=True, eq=False)
 class _Bars:
-    """What stands on the threads of senders: messages, or several that are alike, in order of their starts.
+    """What stands on the threads of senders: messages, or several that are alike, in order of their starts."""
 
-    Attributes:
-        first: Message that begins each.
-        finish_us: When each ends.
-        members: Messages of each, that of ``first`` among them.
-        thread: Its thread.
-        names: Name of each thread, and the node whose it is.
-        thread_of: Thread of every message that is shown.
-    """
-
-    first: NDArray[np.int64]
-    finish_us: NDArray[np.float64]
-    members: list[NDArray[np.int64]]
-    thread: NDArray[np.int64]
-    names: dict[int, tuple[str, int]]
-    thread_of: dict[int, int]
+    first: NDArray[np.int64]  # Message that begins each
+    finish_us: NDArray[np.float64]  # When each ends
+    members: list[NDArray[np.int64]]  # Messages of each, that of `first` among them
+    thread: NDArray[np.int64]  # Its thread
+    names: dict[int, tuple[str, int]]  # Name of each thread, and the node whose it is
+    thread_of: dict[int, int]  # Thread of every message that is shown
 
 
 def _bars(
@@ -222,8 +191,9 @@ def _alike(timeline: Timeline, shown: NDArray[np.int64], job: NDArray[np.int64])
 def _shown(timeline: Timeline, most: int) -> NDArray[np.int64]:
     """Messages that are shown, in order of their starts."""
     if timeline.hops is None:
-        msg = "expected the passages of messages over links, which were not kept: simulate with `keep_hops`."
-        raise InputError(msg)
+        raise InputError(
+            "expected the passages of messages over links, which were not kept: simulate with `keep_hops`."
+        )
     count = timeline.messages.count
     chosen = np.arange(count)
     if count > most:

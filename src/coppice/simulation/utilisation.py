@@ -18,15 +18,6 @@ from coppice.rows import ranges
 from coppice.simulation.model import Sharing
 from coppice.simulation.timeline import Timeline
 
-__all__ = [
-    "Passages",
-    "busiest_links",
-    "check_conservation",
-    "link_time_us",
-    "link_utilisation",
-    "passages",
-]
-
 _SLACK_US = 1e-6
 """Rounding of times: a thousandth of a nanosecond."""
 
@@ -39,20 +30,13 @@ class Passages(Brief):
     """Passages of messages over links, ordered by link and then by time.
 
     With fair sharing a message has a passage for every rate that it had.
-
-    Attributes:
-        link: Link (int32).
-        message: Message that passes (int32).
-        begin_us: When it begins (float64).
-        end_us: When it ends (float64).
-        share: Share of the link's rate that it uses (float64).
     """
 
-    link: NDArray[np.int32]
-    message: NDArray[np.int32]
-    begin_us: NDArray[np.float64]
-    end_us: NDArray[np.float64]
-    share: NDArray[np.float64]
+    link: NDArray[np.int32]  # Link (int32)
+    message: NDArray[np.int32]  # Message that passes (int32)
+    begin_us: NDArray[np.float64]  # When it begins (float64)
+    end_us: NDArray[np.float64]  # When it ends (float64)
+    share: NDArray[np.float64]  # Share of the link's rate that it uses (float64)
 
     def of_link(self, link: int) -> slice:
         """Rows of one link."""
@@ -60,11 +44,7 @@ class Passages(Brief):
 
 
 def passages(timeline: Timeline) -> Passages:
-    """Every passage of a message over a link.
-
-    Raises:
-        InputError: If passages, or with fair sharing rates, were not kept.
-    """
+    """Every passage of a message over a link."""
     found = _shared(timeline) if timeline.model.sharing is Sharing.FAIR else _exclusive(timeline)
     order = np.lexsort((found.message, found.end_us, found.begin_us, found.link))
     return Passages(
@@ -80,8 +60,9 @@ def _exclusive(timeline: Timeline) -> Passages:
     """Passages over links that serve one message at a time."""
     hops = timeline.hops
     if hops is None:
-        msg = "expected the passages of messages over links, which were not kept: simulate with `keep_hops`."
-        raise InputError(msg)
+        raise InputError(
+            "expected the passages of messages over links, which were not kept: simulate with `keep_hops`."
+        )
     message, link = _spread(timeline, np.arange(timeline.messages.count, dtype=np.int32))
     taken = timeline.num_bytes[message] / _rates(timeline)[link] / 1000
     return Passages(link, message, hops.begin_us, hops.begin_us + taken, np.ones(len(link)))
@@ -91,8 +72,7 @@ def _shared(timeline: Timeline) -> Passages:
     """Passages over links that are shared fairly: a message is on all links of its route at once."""
     rates, messages = timeline.rates, timeline.messages
     if rates is None:
-        msg = "expected the rates of messages, which were not kept: simulate with `keep_rates`."
-        raise InputError(msg)
+        raise InputError("expected the rates of messages, which were not kept: simulate with `keep_rates`.")
     routes = messages.routes
     route_of_link = np.repeat(np.arange(len(routes.num_links)), routes.num_links)
     latency = np.bincount(
@@ -132,15 +112,7 @@ def busiest_links(timeline: Timeline, count: int) -> list[int]:
 def link_utilisation(
     found: Passages, link: int, *, until_us: float, bins: int, from_us: float = 0.0
 ) -> NDArray[np.float64]:
-    """Share of its capacity that a link uses in each of ``bins`` equal spans of time.
-
-    Args:
-        found: All passages.
-        link: The link.
-        until_us: End of the last span.
-        bins: Number of spans.
-        from_us: Begin of the first span.
-    """
+    """Share of its capacity that a link uses in each of ``bins`` equal spans of time."""
     rows = found.of_link(link)
     edges = np.linspace(from_us, until_us, bins + 1)
     begin, end, share = found.begin_us[rows], found.end_us[rows], found.share[rows]
@@ -157,14 +129,6 @@ def link_time_us(
     """Time for which the messages of each owner use each link within a span of time: one row for each owner.
 
     A share of a link counts as that share of the time.
-
-    Args:
-        found: All passages.
-        owner: Owner of each message.
-        owners: Number of owners.
-        links: Number of links.
-        from_us: Begin of the span.
-        until_us: Its end.
     """
     inside = np.minimum(found.end_us, until_us) - np.maximum(found.begin_us, from_us)
     place = owner[found.message] * links + found.link
@@ -178,10 +142,6 @@ def check_conservation(timeline: Timeline) -> None:
 
     No passage may begin before its message has started or end after it has arrived, and first in, first out, none may
     begin on a link before its head has come from the one before.
-
-    Raises:
-        CheckError: With the link and the times, if it does not hold.
-        InputError: If passages, or with fair sharing rates, were not kept.
     """
     found = passages(timeline)
     _check_rates(timeline, found)
@@ -191,12 +151,11 @@ def check_conservation(timeline: Timeline) -> None:
     for row in np.concatenate([early, late]).tolist():
         message = int(found.message[row])
         name = timeline.topology.link_name(int(found.link[row]))
-        msg = (
+        raise CheckError(
             f"expected message {message} on {name} between its start and arrival "
             f"({timeline.start_us[message]:.6f} to {timeline.arrived_us[message]:.6f} us), found it from "
             f"{found.begin_us[row]:.6f} to {found.end_us[row]:.6f} us."
         )
-        raise CheckError(msg)
     if timeline.model.sharing is Sharing.FIFO:
         _check_order(timeline, found)
 
@@ -213,8 +172,9 @@ def _check_rates(timeline: Timeline, found: Passages) -> None:
         if len(share) and share.max() > 1 + _SLACK:
             at = time[lasting][order][int(np.argmax(share))]
             name = timeline.topology.link_name(link)
-            msg = f"expected at most the rate of {name} at any time, found {share.max():.6f} times that at {at:.6f} us."
-            raise CheckError(msg)
+            raise CheckError(
+                f"expected at most the rate of {name} at any time, found {share.max():.6f} times that at {at:.6f} us."
+            )
 
 
 def _check_bytes(timeline: Timeline, found: Passages) -> None:
@@ -230,8 +190,9 @@ def _check_bytes(timeline: Timeline, found: Passages) -> None:
         wrong = np.flatnonzero(np.abs(counted - wanted) > 1 + _SLACK * wanted)
         if len(wrong):
             name = timeline.topology.link_name(int(wrong[0]))
-            msg = f"expected {wanted[wrong[0]]:.0f} bytes over {name}, found {counted[wrong[0]]:.0f}."
-            raise CheckError(msg)
+            raise CheckError(
+                f"expected {wanted[wrong[0]]:.0f} bytes over {name}, found {counted[wrong[0]]:.0f}."
+            )
 
 
 def _check_order(timeline: Timeline, found: Passages) -> None:
@@ -246,8 +207,7 @@ def _check_order(timeline: Timeline, found: Passages) -> None:
             least = begin_of[message, before] + latency[before]
             if begin_of[message, link] < least - _SLACK_US:
                 here, there = timeline.topology.link_name(link), timeline.topology.link_name(before)
-                msg = (
+                raise CheckError(
                     f"expected message {message} on {here} from {least:.6f} us, when its head comes "
                     f"from {there}, found it from {begin_of[message, link]:.6f} us."
                 )
-                raise CheckError(msg)

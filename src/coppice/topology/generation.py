@@ -7,8 +7,6 @@ import re
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 
-__all__ = ["GENERATIONS", "capability_of", "generation_of", "generation_of_capability", "named_generation"]
-
 GENERATIONS = {"volta": 70, "ampere": 80, "hopper": 90, "blackwell": 100}
 """Generations whose links and channels are known, with the compute capability times ten from which GPUs count to it."""
 
@@ -26,9 +24,6 @@ _SM = re.compile(r"sm_?([0-9]{2,3})[a-z]?")
 def generation_of(topology: Topology, name: str | None = None) -> str:
     """Generation of the GPUs: the one called ``name``, the one that the GPUs are of, or that the topology's name tells.
 
-    Raises:
-        InputError: If there is no such generation, or nothing tells one.
-
     Examples:
         >>> from coppice.topology.presets import preset
         >>> generation_of(preset("dgx-h100", boxes=2))
@@ -38,8 +33,7 @@ def generation_of(topology: Topology, name: str | None = None) -> str:
     if name is not None:
         if name.lower() in known:
             return name.lower()
-        msg = f"expected a generation of GPUs of {', '.join(known)}, found {name!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a generation of GPUs of {', '.join(known)}, found {name!r}.")
     try:
         capability = capability_of(topology)
     except InputError:
@@ -47,19 +41,15 @@ def generation_of(topology: Topology, name: str | None = None) -> str:
     else:
         found = named_generation(topology) if capability is None else generation_of_capability(capability)
     if found is None:
-        msg = (
+        raise InputError(
             f"expected the GPUs of {topology.name} to be known by their `arch` (such as sm_90) or by its name: give "
             f"their generation (`gpu={'|'.join(known)}`), or the rate of a channel (`channel_rate`)."
         )
-        raise InputError(msg)
     return found
 
 
 def capability_of(topology: Topology) -> int | None:
     """Compute capability of the GPUs times ten, the least of all ranks; None where the topology does not record it.
-
-    Raises:
-        InputError: If GPUs are not NVIDIA's.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -75,11 +65,10 @@ def capability_of(topology: Topology) -> int | None:
             continue
         match = _SM.fullmatch(arch)
         if match is None:
-            msg = (
+            raise InputError(
                 f"expected GPUs of NVIDIA, found {arch[:40]} ({topology.node_ids[node]} of {topology.name}): NCCL does "
                 "not run there, and a log of RCCL (`coppice select --log`) tells RCCL's choice."
             )
-            raise InputError(msg)
         found = min(int(match[1]), found or int(match[1]))
     return found
 

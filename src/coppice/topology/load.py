@@ -17,8 +17,6 @@ from coppice.topology.readers import read
 from coppice.topology.readers.networkx_graph import from_networkx
 from coppice.topology.sources import resolve_reading
 
-__all__ = ["load"]
-
 
 @checked
 def load(
@@ -69,10 +67,9 @@ def load(
 
 def _made(source: Any, boxes: int | None, options: Mapping[str, str]) -> Topology:
     if isinstance(source, str) and not source.strip():
-        msg = (
+        raise InputError(
             "expected the name of a preset or file, or its text, found nothing: see `coppice topology list`."
         )
-        raise InputError(msg)
     if isinstance(source, (str, os.PathLike)) and not _is_text(source):
         reading = resolve_reading(os.fspath(source), boxes=boxes, options=options)
     elif isinstance(source, (str, bytes)):
@@ -82,11 +79,10 @@ def _made(source: Any, boxes: int | None, options: Mapping[str, str]) -> Topolog
         source = getattr(source, "topology", source)
         graph = _is_graph(source)
         if not graph and not isinstance(source, Topology):
-            msg = (
+            raise InputError(
                 f"expected a preset, a file, text, a networkx graph or a Topology, found {shown(source)}: "
                 f"give one, such as {next(iter(PRESETS))!r}."
             )
-            raise InputError(msg)
         _refuse_options({"boxes": boxes, **options}, "graph" if graph else "topology that is made already")
         return from_networkx(source) if graph else source
     for text in reading.warnings:
@@ -107,5 +103,4 @@ def _is_graph(source: object) -> bool:
 def _refuse_options(given: Mapping[str, object], what: str) -> None:
     for name, value in given.items():
         if value is not None:
-            msg = f"expected no `{name}` with a {what}, found {value}: leave it out."
-            raise InputError(msg)
+            raise InputError(f"expected no `{name}` with a {what}, found {value}: leave it out.")

@@ -22,8 +22,6 @@ from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.text import plural
 
-__all__ = ["MAX_DENOMINATOR", "Link", "Node", "NodeKind", "Topology", "exact_rate"]
-
 MAX_DENOMINATOR = 2**31
 
 
@@ -37,27 +35,17 @@ class NodeKind(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A node as a builder or reader describes it.
+    """A node as a builder or reader describes it."""
 
-    Attributes:
-        id: Unique name.
-        kind: GPU, switch or NIC.
-        host: Name of the box that holds it, or None.
-        rank: Rank of a GPU; None takes the order among the GPUs.
-        multicast: The hardware can copy one input to several outputs.
-        aggregate: The hardware can add several inputs into one output.
-        arch: Architecture of a GPU as compilers name it (``sm_90``, ``gfx942``), or None where nothing tells it.
-        cpu: Maker of the processors beside a GPU (``intel``, ``amd``, ``arm``), or None likewise.
-    """
-
-    id: str
-    kind: NodeKind = NodeKind.GPU
-    host: str | None = None
-    rank: int | None = None
-    multicast: bool = False
-    aggregate: bool = False
+    id: str  # Unique name
+    kind: NodeKind = NodeKind.GPU  # GPU, switch or NIC
+    host: str | None = None  # Name of the box that holds it, or None
+    rank: int | None = None  # Rank of a GPU; None takes the order among the GPUs
+    multicast: bool = False  # The hardware can copy one input to several outputs
+    aggregate: bool = False  # The hardware can add several inputs into one output
+    # Architecture of a GPU as compilers name it (`sm_90`, `gfx942`), or None where nothing tells it
     arch: str | None = None
-    cpu: str | None = None
+    cpu: str | None = None  # Maker of the processors beside a GPU (`intel`, `amd`, `arm`), or None likewise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,42 +61,25 @@ class Link:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Topology(Shown):
-    """Immutable columns; build one with :meth:`of`.
+    """Immutable columns; build one with :meth:`of`."""
 
-    Attributes:
-        name: Free text.
-        node_ids: Name of each node, unique.
-        kind: ``kind[v]`` is a :class:`NodeKind` (int8).
-        host: ``host[v]`` indexes ``hosts``, or is -1 (int32).
-        hosts: Names of the boxes.
-        rank: ``rank[v]`` is the rank of GPU v, or -1 (int32). Ranks are 0 .. N-1.
-        multicast: ``multicast[v]``: node v can copy in hardware.
-        aggregate: ``aggregate[v]``: node v can add in hardware.
-        src: ``src[e]`` is the node that link e leaves (int32). Links are sorted by (src, dst).
-        dst: ``dst[e]`` is the node that link e enters (int32).
-        capacity: ``capacity[e] / denominator`` is the rate of link e in GB/s (int64, positive).
-        denominator: Common denominator of all capacities; gcd with them is 1.
-        latency_us: ``latency_us[e]`` is the latency of link e in microseconds (float64).
-        source: Where the figures come from (free text for reports).
-        arch: ``arch[v]`` is the architecture of GPU v, or None; empty where none is known.
-        cpu: ``cpu[v]`` is the maker of the processors beside GPU v, or None; empty where none is known.
-    """
-
-    name: str
-    node_ids: tuple[str, ...]
-    kind: NDArray[np.int8]
-    host: NDArray[np.int32]
-    hosts: tuple[str, ...]
-    rank: NDArray[np.int32]
-    multicast: NDArray[np.bool_]
-    aggregate: NDArray[np.bool_]
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
-    capacity: NDArray[np.int64]
-    denominator: int
-    latency_us: NDArray[np.float64]
-    source: str = field(default="")
+    name: str  # Free text
+    node_ids: tuple[str, ...]  # Name of each node, unique
+    kind: NDArray[np.int8]  # `kind[v]` is a :class:`NodeKind` (int8)
+    host: NDArray[np.int32]  # `host[v]` indexes `hosts`, or is -1 (int32)
+    hosts: tuple[str, ...]  # Names of the boxes
+    rank: NDArray[np.int32]  # `rank[v]` is the rank of GPU v, or -1 (int32). Ranks are 0 .. N-1.
+    multicast: NDArray[np.bool_]  # `multicast[v]`: node v can copy in hardware
+    aggregate: NDArray[np.bool_]  # `aggregate[v]`: node v can add in hardware
+    src: NDArray[np.int32]  # `src[e]` is the node that link e leaves (int32). Links are sorted by (src, dst).
+    dst: NDArray[np.int32]  # `dst[e]` is the node that link e enters (int32)
+    capacity: NDArray[np.int64]  # `capacity[e] / denominator` is the rate of link e in GB/s (int64, positive)
+    denominator: int  # Common denominator of all capacities; gcd with them is 1
+    latency_us: NDArray[np.float64]  # `latency_us[e]` is the latency of link e in microseconds (float64)
+    source: str = field(default="")  # Where the figures come from (free text for reports)
+    # `arch[v]` is the architecture of GPU v, or None; empty where none is known
     arch: tuple[str | None, ...] = ()
+    # `cpu[v]` is the maker of the processors beside GPU v, or None; empty where none is known
     cpu: tuple[str | None, ...] = ()
 
     def __post_init__(self) -> None:
@@ -148,23 +119,23 @@ class Topology(Shown):
         index: dict[str, int] = {}
         for position, node in enumerate(nodes):
             if index.setdefault(node.id, position) != position:
-                msg = f"node ids must be unique: nodes[{position}] repeats {node.id!r}; rename one of them."
-                raise InputError(msg)
+                raise InputError(
+                    f"node ids must be unique: nodes[{position}] repeats {node.id!r}; rename one of them."
+                )
         merged: dict[tuple[int, int], tuple[Fraction, float]] = {}
         for position, link in enumerate(links):
             for end in (link.src, link.dst):
                 if end not in index:
-                    msg = f"links[{position}] names an unknown node {end!r}: add it or mend the name."
-                    raise InputError(msg)
+                    raise InputError(
+                        f"links[{position}] names an unknown node {end!r}: add it or mend the name."
+                    )
             if link.gb_per_s < 0:
                 ends = f"{link.src} -> {link.dst}"
-                msg = f"links[{position}] ({ends}) has rate {link.gb_per_s} < 0: give it in GB/s."
-                raise InputError(msg)
+                raise InputError(f"links[{position}] ({ends}) has rate {link.gb_per_s} < 0: give it in GB/s.")
             if not 0 <= link.latency_us < float("inf"):
-                msg = (
+                raise InputError(
                     f"links[{position}] ({link.src} -> {link.dst}) needs a latency of 0 or more microseconds."
                 )
-                raise InputError(msg)
             a, b = index[link.src], index[link.dst]
             if a == b or link.gb_per_s == 0:
                 continue
@@ -328,57 +299,45 @@ def _column(values: list[str | None]) -> tuple[str | None, ...]:
 
 
 def common_denominator(rates: Iterable[Fraction]) -> int:
-    """Least common denominator of ``rates``.
-
-    Raises:
-        InputError: If it exceeds 2**31: the rates are then better rounded.
-    """
+    """Least common denominator of ``rates``."""
     denominator = 1
     for part in {rate.denominator for rate in rates}:
         denominator = lcm(denominator, part)
         if denominator > MAX_DENOMINATOR:
-            msg = (
+            raise InputError(
                 f"the rates need a common denominator <= 2^31, found {denominator}: "
                 "round them to a few digits (`round_digits=3`)."
             )
-            raise InputError(msg)
     return denominator
 
 
 def scaled(rates: Sequence[Fraction], denominator: int) -> NDArray[np.int64]:
-    """``rates`` as integers over ``denominator``, a multiple of all of theirs.
-
-    Raises:
-        InputError: If one does not fit, or their sum passes 2**62.
-    """
+    """``rates`` as integers over ``denominator``, a multiple of all of theirs."""
     integers = [rate.numerator * (denominator // rate.denominator) for rate in rates]
     if sum(integers) >= 2**62:
         unit = f"1/{denominator} GB/s"
-        msg = f"the sum of all rates in units of {unit} must stay below 2^62: round them (`round_digits=3`)."
-        raise InputError(msg)
+        raise InputError(
+            f"the sum of all rates in units of {unit} must stay below 2^62: round them (`round_digits=3`)."
+        )
     return np.array(integers, dtype=np.int64)
 
 
 def assign_ranks(nodes: Sequence[Node]) -> NDArray[np.int32]:
-    """Ranks of the nodes: those given, else the order among the GPUs; must come out as 0 .. N-1.
-
-    Raises:
-        InputError: If only some GPUs have a rank, a rank repeats or is missing, or a non-GPU has one.
-    """
+    """Ranks of the nodes: those given, else the order among the GPUs; must come out as 0 .. N-1."""
     ranks = np.full(len(nodes), -1, dtype=np.int32)
     gpus = [v for v, node in enumerate(nodes) if node.kind == NodeKind.GPU]
     given = {v: rank for v, node in enumerate(nodes) if (rank := node.rank) is not None}
     for v in given:
         if nodes[v].kind != NodeKind.GPU:
-            msg = f"node {nodes[v].id!r} is a {nodes[v].kind.name.lower()} and cannot have a rank: remove it."
-            raise InputError(msg)
+            raise InputError(
+                f"node {nodes[v].id!r} is a {nodes[v].kind.name.lower()} and cannot have a rank: remove it."
+            )
     if not given:
         ranks[gpus] = np.arange(len(gpus))
         return ranks
     if sorted(given.values()) != list(range(len(given))):
         found = sorted(given.values())[:16]
-        msg = f"ranks must be 0 .. {len(given) - 1}, each once, found {found}: renumber them."
-        raise InputError(msg)
+        raise InputError(f"ranks must be 0 .. {len(given) - 1}, each once, found {found}: renumber them.")
     for v, rank in given.items():
         ranks[v] = rank
     return ranks
@@ -407,9 +366,9 @@ def exact_rate(value: int | float | str | Fraction, *, where: str) -> Fraction:
             raise ValueError
         rate = Fraction(text)
     except (ValueError, ZeroDivisionError):
-        msg = f'expected a rate in GB/s as a number or a fraction like "75/2", found {value!r} at {where}.'
-        raise InputError(msg) from None
+        raise InputError(
+            f'expected a rate in GB/s as a number or a fraction like "75/2", found {value!r} at {where}.'
+        ) from None
     if rate < 0:
-        msg = f"expected a rate >= 0 GB/s, found {value} at {where}."
-        raise InputError(msg)
+        raise InputError(f"expected a rate >= 0 GB/s, found {value} at {where}.")
     return rate

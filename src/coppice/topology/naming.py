@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["PRESET_NIC", "node_hint"]
-
 PRESET_NIC = "nic"
 """NICs of presets are called so, with their number in the box: ``box1/nic0``."""
 
@@ -41,10 +39,6 @@ class _NodeName(NamedTuple):
 
 def node_hint(topology: Topology, name: str) -> str:
     """The end of a message about a node that is not there: the node of the same kind and box that is most like it.
-
-    Args:
-        topology: The topology.
-        name: What was asked for.
 
     Examples:
         >>> from coppice.topology.presets import preset

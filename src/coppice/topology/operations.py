@@ -26,20 +26,6 @@ from coppice.topology.model import (
 )
 from coppice.topology.naming import PRESET_NIC, node_hint
 
-__all__ = [
-    "find_node",
-    "merge_nodes",
-    "relabel",
-    "remove_links",
-    "remove_nodes",
-    "round_rates",
-    "scale",
-    "scale_nodes",
-    "set_link_rate",
-    "subset",
-    "without_dead_ends",
-]
-
 Rate = int | float | str | Fraction
 
 _FORMER_NIC = re.compile("(^|/)mlx5_([0-9]{1,4})$")
@@ -64,8 +50,7 @@ def find_node(topology: Topology, name: str) -> int:
     former = topology.node_index.get(_FORMER_NIC.sub(rf"\1{PRESET_NIC}\2", name))
     if former is not None:
         return former
-    msg = f"{topology.name} has no node {name[:80]!r}: {node_hint(topology, name)}"
-    raise InputError(msg)
+    raise InputError(f"{topology.name} has no node {name[:80]!r}: {node_hint(topology, name)}")
 
 
 def subset(topology: Topology, ranks: Sequence[int], *, relays: bool = False) -> Topology:
@@ -87,16 +72,15 @@ def subset(topology: Topology, ranks: Sequence[int], *, relays: bool = False) ->
     """
     wanted = list(ranks)
     if not wanted:
-        msg = f"expected at least one rank of 0 .. {topology.num_ranks - 1}, found none."
-        raise InputError(msg)
+        raise InputError(f"expected at least one rank of 0 .. {topology.num_ranks - 1}, found none.")
     for r in wanted:
         if not 0 <= r < topology.num_ranks:
-            msg = f"{topology.name} has ranks 0 .. {topology.num_ranks - 1}, found {r}: leave it out."
-            raise InputError(msg)
+            raise InputError(
+                f"{topology.name} has ranks 0 .. {topology.num_ranks - 1}, found {r}: leave it out."
+            )
     if len(set(wanted)) != len(wanted):
         repeated = next(r for r in wanted if wanted.count(r) > 1)
-        msg = f"expected each rank once, found {repeated} twice: remove one."
-        raise InputError(msg)
+        raise InputError(f"expected each rank once, found {repeated} twice: remove one.")
     rank = np.full(topology.num_nodes, -1, dtype=np.int32)
     rank[topology.rank_nodes[wanted]] = np.arange(len(wanted), dtype=np.int32)
     kept = replace(topology, rank=rank)
@@ -115,8 +99,7 @@ def remove_nodes(topology: Topology, names: Iterable[str]) -> Topology:
     keep[[find_node(topology, name) for name in names]] = False
     remaining = [v for v in topology.rank_nodes.tolist() if keep[v]]
     if not remaining:
-        msg = f"removing these nodes leaves no rank of {topology.name}: keep at least one GPU."
-        raise InputError(msg)
+        raise InputError(f"removing these nodes leaves no rank of {topology.name}: keep at least one GPU.")
     rank = np.full(topology.num_nodes, -1, dtype=np.int32)
     rank[remaining] = np.arange(len(remaining), dtype=np.int32)
     return _restricted(replace(topology, rank=rank), nodes=keep)
@@ -211,8 +194,7 @@ def scale(topology: Topology, factor: Rate) -> Topology:
     """
     exact = exact_rate(factor, where="scale")
     if exact == 0:
-        msg = "expected a factor > 0 to scale all rates by, found 0."
-        raise InputError(msg)
+        raise InputError("expected a factor > 0 to scale all rates by, found 0.")
     return _with_rates(topology, [rate * exact for rate in _rates(topology)])
 
 
@@ -223,15 +205,15 @@ def round_rates(topology: Topology, digits: int) -> Topology:
         InputError: If a rate would vanish, or more than 9 decimals are asked for.
     """
     if digits > MOST_DIGITS:
-        msg = f"expected at most {MOST_DIGITS} decimals, found {digits}: keep fewer digits."
-        raise InputError(msg)
+        raise InputError(f"expected at most {MOST_DIGITS} decimals, found {digits}: keep fewer digits.")
     rates = _rates(topology)
     rounded = {rate: round(rate, digits) for rate in set(rates)}
     for rate, value in rounded.items():
         if value == 0:
             small = f"{float(rate):.3g}"
-            msg = f"rounding to {digits} decimals makes a rate of {small} GB/s vanish: keep more digits."
-            raise InputError(msg)
+            raise InputError(
+                f"rounding to {digits} decimals makes a rate of {small} GB/s vanish: keep more digits."
+            )
     return _with_rates(topology, [rounded[rate] for rate in rates])
 
 
@@ -252,8 +234,9 @@ def merge_nodes(topology: Topology, names: Sequence[str], *, into: str) -> Topol
         or len({int(topology.kind[v]) for v in group}) != 1
         or topology.kind[group[0]] == NodeKind.GPU
     ):
-        msg = f"expected switches, or NICs, to merge into {into!r}, found {', '.join(names) or 'none'}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected switches, or NICs, to merge into {into!r}, found {', '.join(names) or 'none'}."
+        )
     members = set(group)
     nodes: list[Node] = []
     for v, node in enumerate(topology.nodes()):
@@ -289,8 +272,7 @@ def relabel(topology: Topology, names: Mapping[str, str]) -> Topology:
         new[find_node(topology, old)] = name
     if len(set(new)) != len(new):
         repeated = next(name for name in new if new.count(name) > 1)
-        msg = f"relabelling would give the name {repeated!r} to two nodes: choose another."
-        raise InputError(msg)
+        raise InputError(f"relabelling would give the name {repeated!r} to two nodes: choose another.")
     return replace(topology, node_ids=tuple(new))
 
 
@@ -301,8 +283,7 @@ def _links_between(topology: Topology, src: str, dst: str, *, one_way: bool) -> 
     if not found:
         near = topology.dst[topology.src == a].tolist()
         names = ", ".join(topology.node_ids[v] for v in near[:6]) or "nothing"
-        msg = f"{topology.name} has no link {src} -> {dst}: {src} is linked to {names}."
-        raise InputError(msg)
+        raise InputError(f"{topology.name} has no link {src} -> {dst}: {src} is linked to {names}.")
     return np.array(found, dtype=np.int64)
 
 

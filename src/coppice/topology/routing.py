@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology
 
-__all__ = ["Router"]
-
 _MAX_CELLS = 2**23
 _MASK = 2**64 - 1
 
@@ -184,8 +182,9 @@ class Router:
             if len(paths) > most:
                 ids = self.topology.node_ids
                 ends = f"from {ids[first]} to {ids[last]}"
-                msg = f"expected at most {most} equally good paths {ends}, found more: use seeds instead."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected at most {most} equally good paths {ends}, found more: use seeds instead."
+                )
         return paths
 
     def _way(self, src: int, dst: int) -> tuple[_Tree, bool]:

@@ -36,9 +36,6 @@ from coppice.topology.readers.document import DuplicateKey, NumberText, topology
 from coppice.topology.readers.json_yaml import parse_json, parse_yaml
 from coppice.topology.readers.reading import checked_id, sniff
 
-__all__ = ["FORMAT", "VERSION", "cluster_from_document", "resolve", "resolve_host", "resolve_reading"]
-
-
 FORMAT = "coppice-cluster"
 VERSION = 1
 _MAX_HOSTS = 65_536
@@ -88,22 +85,19 @@ def cluster_from_document(
         where: Name of the file, for messages.
         preset_host: Makes a host of a preset.
         file_host: Makes a host of a topology file.
-
-    Raises:
-        InputError: With the path of what is wrong.
     """
     _check_version(document, where)
     cluster = converted(_plain(document, where), _ClusterFile, where)
     if not cluster.hosts:
-        msg = f"{where}: expected at least one host at $.hosts, found none."
-        raise InputError(msg)
+        raise InputError(f"{where}: expected at least one host at $.hosts, found none.")
     checked_id(cluster.name, where=f"{where}: $.name")
     hosts: list[Host] = []
     for position, row in enumerate(cluster.hosts):
         place = f"{where}: $.hosts[{position}]"
         if not 1 <= row.count <= _MAX_HOSTS - len(hosts):
-            msg = f"expected a count of 1 .. {_MAX_HOSTS} hosts in all at {place}.count, found {row.count}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a count of 1 .. {_MAX_HOSTS} hosts in all at {place}.count, found {row.count}."
+            )
         checked_id(row.name, where=f"{place}.name")
         host = _host(row, place, preset_host=preset_host, file_host=file_host)
         hosts += repeated(_with_ports(host, row), row.count)
@@ -114,16 +108,16 @@ def _host(row: _HostRow, place: str, *, preset_host: HostOf, file_host: HostOf) 
     given = [key for key in ("preset", "file", "topology") if getattr(row, key) is not None]
     if len(given) != 1:
         found = " and ".join(given) or "none"
-        msg = f"expected exactly one of preset, file and topology at {place}, found {found}."
-        raise InputError(msg)
+        raise InputError(f"expected exactly one of preset, file and topology at {place}, found {found}.")
     options = {key: _option_text(value) for key, value in row.options.items()}
     if row.preset is not None:
         return preset_host(row.preset, options)
     if row.file is not None:
         return file_host(row.file, options)
     if options:
-        msg = f"options belong to presets and files, found some at {place} beside topology: remove them."
-        raise InputError(msg)
+        raise InputError(
+            f"options belong to presets and files, found some at {place} beside topology: remove them."
+        )
     topology = topology_from_document(row.topology, where=f"{place}.topology")
     return Host(name=row.name, topology=topology, ports=default_ports(topology))
 
@@ -145,23 +139,21 @@ def _option_text(value: object) -> str:
 def _check_version(document: object, where: str) -> None:
     found = document.get("version") if isinstance(document, Mapping) else None
     if isinstance(found, int) and not isinstance(found, bool) and found > VERSION:
-        msg = (
+        raise InputError(
             f"{where}: $.version is {found}, newer than {VERSION}, which this Coppice reads: upgrade Coppice."
         )
-        raise InputError(msg)
     if found != VERSION or isinstance(found, bool):
-        msg = f"{where}: expected {FORMAT} version {VERSION} at $.version, found {str(found)[:40]!r}: set it."
-        raise InputError(msg)
+        raise InputError(
+            f"{where}: expected {FORMAT} version {VERSION} at $.version, found {str(found)[:40]!r}: set it."
+        )
 
 
 def _plain(value: object, where: str, key: object = None, depth: int = 0) -> object:
     """The tree with latencies as floats and checked texts; an embedded topology stays as it is."""
     if depth > _MAX_DEPTH:
-        msg = f"{where} nests more than {_MAX_DEPTH} levels: a cluster needs six."
-        raise InputError(msg)
+        raise InputError(f"{where} nests more than {_MAX_DEPTH} levels: a cluster needs six.")
     if isinstance(value, DuplicateKey):
-        msg = f"{where} has the key {value.key[:80]!r} twice in one object: keep one."
-        raise InputError(msg)
+        raise InputError(f"{where} has the key {value.key[:80]!r} twice in one object: keep one.")
     if key == "topology":
         return value
     if isinstance(value, NumberText):
@@ -178,8 +170,9 @@ def _plain(value: object, where: str, key: object = None, depth: int = 0) -> obj
 def _text(value: str, where: str) -> str:
     if len(value) > _MAX_TEXT or not value.isprintable():
         found = f"found {value[:40]!r}"
-        msg = f"{where}: expected texts of at most {_MAX_TEXT} printable characters, {found}: mend it."
-        raise InputError(msg)
+        raise InputError(
+            f"{where}: expected texts of at most {_MAX_TEXT} printable characters, {found}: mend it."
+        )
     return value
 
 
@@ -210,33 +203,30 @@ def resolve(spec: str, *, boxes: int | None = None, options: Mapping[str, str] |
 def resolve_reading(
     spec: str, *, boxes: int | None = None, options: Mapping[str, str] | None = None
 ) -> Reading:
-    """As :func:`resolve`, with the format that was found and the warnings of the reader.
-
-    Raises:
-        InputError: As there.
-    """
+    """As :func:`resolve`, with the format that was found and the warnings of the reader."""
     given = dict(options or {})
     if spec in PRESETS:
         if boxes is not None:
             if "boxes" in given:
-                msg = f"expected the number of boxes once, found `boxes={boxes}` and boxes={given['boxes']}: keep one."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected the number of boxes once, found `boxes={boxes}` and boxes={given['boxes']}: keep one."
+                )
             given["boxes"] = str(boxes)
         return Reading(topology=preset_from_options(spec, given), format="preset")
     _check_exists(spec)
     if boxes is not None:
-        msg = (
+        raise InputError(
             f"`boxes` belongs to presets, and {spec} is a file: "
             f"run `coppice topology compose {boxes}x{spec} --fabric switch -o cluster.json`."
         )
-        raise InputError(msg)
     data = read_bytes(spec)
     document = _cluster_document(data, spec)
     if document is None:
         return read(data if spec == "-" else spec, options=given)
     if given:
-        msg = f"a cluster file takes no options, found {', '.join(given)}: write them into {spec}."
-        raise InputError(msg)
+        raise InputError(
+            f"a cluster file takes no options, found {', '.join(given)}: write them into {spec}."
+        )
     base = Path() if spec == "-" else Path(spec).parent
     told: list[str] = []
 
@@ -250,11 +240,7 @@ def resolve_reading(
 
 
 def resolve_host(spec: str, options: Mapping[str, str] | None = None) -> tuple[Host, tuple[str, ...]]:
-    """One host, with its network ports, from a preset box or a topology file, and the warnings of the reader.
-
-    Raises:
-        InputError: If there is no such box or file, or it cannot be used.
-    """
+    """One host, with its network ports, from a preset box or a topology file, and the warnings of the reader."""
     given = dict(options or {})
     if spec in PRESETS:
         return preset_host(spec, given), ()
@@ -266,8 +252,9 @@ def resolve_host(spec: str, options: Mapping[str, str] | None = None) -> tuple[H
 def _host_file(path: Path, options: Mapping[str, str]) -> Reading:
     data = read_bytes(path)
     if _cluster_document(data, str(path)) is not None:
-        msg = f"expected one host in {path}, found a cluster: name its hosts in one cluster file instead."
-        raise InputError(msg)
+        raise InputError(
+            f"expected one host in {path}, found a cluster: name its hosts in one cluster file instead."
+        )
     return read(path, options=options)
 
 

@@ -13,28 +13,18 @@ from numpy.typing import NDArray
 from coppice.text import shortened
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["Imbalance", "LinkGroup", "Summary", "summarize"]
-
 _SHOWN = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkGroup:
-    """Links of one rate between nodes of like names.
+    """Links of one rate between nodes of like names."""
 
-    Attributes:
-        src: Name of the nodes that the links leave, without host and number.
-        dst: Name of the nodes that they enter.
-        gb_per_s: Rate of each.
-        count: Number of links; a pair of opposite ones counts once if ``duplex``.
-        duplex: Each link has an equal one the other way.
-    """
-
-    src: str
-    dst: str
-    gb_per_s: Fraction
-    count: int
-    duplex: bool
+    src: str  # Name of the nodes that the links leave, without host and number
+    dst: str  # Name of the nodes that they enter
+    gb_per_s: Fraction  # Rate of each
+    count: int  # Number of links; a pair of opposite ones counts once if `duplex`
+    duplex: bool  # Each link has an equal one the other way
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,37 +38,21 @@ class Imbalance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """What :func:`summarize` finds.
+    """What :func:`summarize` finds."""
 
-    Attributes:
-        name: Name of the topology.
-        source: Where its figures come from.
-        sha256: Hash of everything that decides a plan.
-        ranks: Number of GPUs that take part.
-        relays: Number of other GPUs.
-        nodes: Number of nodes by kind.
-        hosts: Number of hosts by number of their ranks.
-        links: Directed links.
-        groups: Links grouped by ends and rate, the fastest first.
-        gpus: Number of ranks by (rate in, rate out).
-        denominator: Common denominator of the rates.
-        imbalances: Switches and NICs with out > in.
-        warnings: One sentence each.
-    """
-
-    name: str
-    source: str
-    sha256: str
-    ranks: int
-    relays: int
-    nodes: dict[str, int]
-    hosts: dict[int, int]
-    links: int
-    groups: tuple[LinkGroup, ...]
-    gpus: dict[tuple[Fraction, Fraction], int]
-    denominator: int
-    imbalances: tuple[Imbalance, ...]
-    warnings: tuple[str, ...]
+    name: str  # Name of the topology
+    source: str  # Where its figures come from
+    sha256: str  # Hash of everything that decides a plan
+    ranks: int  # Number of GPUs that take part
+    relays: int  # Number of other GPUs
+    nodes: dict[str, int]  # Number of nodes by kind
+    hosts: dict[int, int]  # Number of hosts by number of their ranks
+    links: int  # Directed links
+    groups: tuple[LinkGroup, ...]  # Links grouped by ends and rate, the fastest first
+    gpus: dict[tuple[Fraction, Fraction], int]  # Number of ranks by (rate in, rate out)
+    denominator: int  # Common denominator of the rates
+    imbalances: tuple[Imbalance, ...]  # Switches and NICs with out > in
+    warnings: tuple[str, ...]  # One sentence each
 
 
 def summarize(topology: Topology) -> Summary:

@@ -28,31 +28,21 @@ from coppice.display import Brief
 from coppice.errors import CheckError
 from coppice.topology.model import Topology
 
-__all__ = ["Symmetry", "check_symmetry", "find_symmetry", "symmetry_of"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Symmetry(Brief):
-    """An abelian group of automorphisms, free on the ranks; orbits are numbered by their least member.
+    """An abelian group of automorphisms, free on the ranks; orbits are numbered by their least member."""
 
-    Attributes:
-        orders: Orders n_i > 1 of the cyclic factors; empty for the trivial group.
-        generators: ``generators[i, v]`` is the image of node v under generator i (int32, d x V).
-        node_orbit: Orbit of each node (int32).
-        node_element: An element that maps the least node of the orbit to the node (int64); the only one for a
-            node with a rank.
-        link_orbit: Orbit of each link (int32).
-        link_orbit_size: Number of links in the orbit of each link (int64).
-        order: Number of elements of the group.
-    """
-
-    orders: tuple[int, ...]
+    orders: tuple[int, ...]  # Orders n_i > 1 of the cyclic factors; empty for the trivial group
+    # `generators[i, v]` is the image of node v under generator i (int32, d x V)
     generators: NDArray[np.int32]
-    node_orbit: NDArray[np.int32]
+    node_orbit: NDArray[np.int32]  # Orbit of each node (int32)
+    # An element that maps the least node of the orbit to the node (int64); the only one for a node with a
+    # rank
     node_element: NDArray[np.int64]
-    link_orbit: NDArray[np.int32]
-    link_orbit_size: NDArray[np.int64]
-    order: int = field(init=False)
+    link_orbit: NDArray[np.int32]  # Orbit of each link (int32)
+    link_orbit_size: NDArray[np.int64]  # Number of links in the orbit of each link (int64)
+    order: int = field(init=False)  # Number of elements of the group
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", prod(self.orders))
@@ -112,7 +102,6 @@ class Symmetry(Brief):
         """Images of nodes under elements; both are broadcast against each other.
 
         Args:
-            nodes: Node ids.
             element: Element indices, each in ``range(order)``.
 
         Examples:
@@ -172,12 +161,7 @@ def symmetry_of(topology: Topology, orders: Sequence[int], generators: Sequence[
     """The symmetry that given generators make, checked.
 
     Args:
-        topology: What they permute.
-        orders: Order of each generator.
         generators: ``generators[i][v]`` is the image of node v under generator i.
-
-    Raises:
-        CheckError: If they are no commuting automorphisms of these orders that act freely on the ranks.
     """
     n = topology.num_nodes
     if len(orders) != len(generators) or any(len(g) != n for g in generators):
@@ -212,9 +196,6 @@ def check_symmetry(topology: Topology, symmetry: Symmetry) -> None:
     Every generator must be an automorphism, node by node and link by link; generators must commute and have
     their orders; the images of the representatives must meet every rank exactly once (so the action is free);
     orbits, elements and sizes must be those of the group.
-
-    Raises:
-        CheckError: With the first thing that does not hold.
     """
     _check_shapes(topology, symmetry)
     link_images = [_link_images(topology, i, g) for i, g in enumerate(symmetry.generators)]
@@ -341,5 +322,4 @@ def _check_free(topology: Topology, symmetry: Symmetry) -> None:
 
 
 def _fail(what: str) -> NoReturn:
-    msg = f"{what}: this symmetry is not one of the topology; find it again."
-    raise CheckError(msg)
+    raise CheckError(f"{what}: this symmetry is not one of the topology; find it again.")

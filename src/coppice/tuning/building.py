@@ -16,8 +16,6 @@ from coppice.errors import CheckError, InputError
 from coppice.files import replacing
 from coppice.text import suggestion
 
-__all__ = ["NCCL_PLUGINS", "NcclPlugin", "build_plugin", "compiler_found"]
-
 _TIMEOUT_S = 900
 _SWITCH_CLIENT = (
     *(f"udp/{name}.cc" for name in ("client", "envelope", "join", "member", "sockets")),
@@ -31,25 +29,15 @@ _COMMON = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 @dataclass(frozen=True, kw_only=True)
 class NcclPlugin:
-    """A kind of plugin.
+    """A kind of plugin."""
 
-    Attributes:
-        file: Name under which the library finds it on its path.
-        variable: Variable by which NCCL is told to take it.
-        language: C11, C++17 or C++20.
-        folder: Where its sources are: of the package, or of ``cpp/`` in a checkout.
-        further: Sources of other folders beside that one.
-        flags: Further flags of the compiler.
-        settings: What else to set, with a place for a file.
-    """
-
-    file: str
-    variable: str
-    language: str
-    folder: str
-    further: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    settings: str
+    file: str  # Name under which the library finds it on its path
+    variable: str  # Variable by which NCCL is told to take it
+    language: str  # C11, C++17 or C++20
+    folder: str  # Where its sources are: of the package, or of `cpp/` in a checkout
+    further: tuple[str, ...] = ()  # Sources of other folders beside that one
+    flags: tuple[str, ...] = ()  # Further flags of the compiler
+    settings: str  # What else to set, with a place for a file
 
     @property
     def compiler_variable(self) -> str:
@@ -118,25 +106,22 @@ def build_plugin(
 
     Returns:
         The absolute path of the file, for the variable of the kind.
-
-    Raises:
-        InputError: If there is no such kind or compiler, or the file cannot be written.
-        CheckError: If the compiler fails.
     """
     if kind not in NCCL_PLUGINS:
-        msg = f"there is no plugin {kind!r}: {suggestion(kind, NCCL_PLUGINS)}"
-        raise InputError(msg)
+        raise InputError(f"there is no plugin {kind!r}: {suggestion(kind, NCCL_PLUGINS)}")
     made = NCCL_PLUGINS[kind]
     command = compiler_found(compiler, language=made.language)
     if command is None:
         asked = _asked(compiler, made.language)
         words = "a C compiler" if made.language == "C11" else "a C++ compiler"
-        msg = f"expected {words}, found no {asked!r}: install one, or name it in {made.compiler_variable}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {words}, found no {asked!r}: install one, or name it in {made.compiler_variable}."
+        )
     target = Path(output or made.file).absolute()
     if not target.parent.is_dir():
-        msg = f"expected a directory at {target.parent}, found none: make it, or choose another place."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a directory at {target.parent}, found none: make it, or choose another place."
+        )
     try:
         with replacing(target) as temporary:
             done = subprocess.run(
@@ -149,14 +134,14 @@ def build_plugin(
             )
             if done.returncode:
                 said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-                msg = (
+                raise CheckError(
                     f"expected {command[0]} to build the plugin, but it says: {said[0]}; try another compiler "
                     f"({made.compiler_variable})."
                 )
-                raise CheckError(msg)
     except subprocess.TimeoutExpired:
-        msg = f"{command[0]} still compiled after {_TIMEOUT_S} s: try another compiler ({made.compiler_variable})."
-        raise CheckError(msg) from None
+        raise CheckError(
+            f"{command[0]} still compiled after {_TIMEOUT_S} s: try another compiler ({made.compiler_variable})."
+        ) from None
     return target
 
 

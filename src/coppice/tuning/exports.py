@@ -22,8 +22,6 @@ from coppice.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS
 from coppice.tuning.table import UNDO, RuleTable
 from coppice.version import __version__
 
-__all__ = ["FORMS", "deployed_environment", "export_table"]
-
 FORMS = tuple(UNDO)
 """What a table can be exported to."""
 
@@ -45,25 +43,21 @@ def export_table(table: RuleTable, form: str) -> Exported:
     """Write a table for its library.
 
     Args:
-        table: The table.
         form: One of :data:`FORMS`.
 
     Returns:
         The text, and how to use and undo it.
-
-    Raises:
-        InputError: If the table is for another library, has no rules, or says what the form cannot say.
-        CheckError: If the doctor finds that the library would not do what the table says.
     """
     if form not in FORMS:
-        msg = f"expected a form that is one of {', '.join(FORMS)}, found {form!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a form that is one of {', '.join(FORMS)}, found {form!r}.")
     if table.library != _LIBRARY[form]:
-        msg = f"{form} is for {_LIBRARY[form]}, the table is for {table.library}: export it to the form of its library."
-        raise InputError(msg)
+        raise InputError(
+            f"{form} is for {_LIBRARY[form]}, the table is for {table.library}: export it to the form of its library."
+        )
     if not table.changed:
-        msg = "no rule beats the default: there is nothing to export, the library already does what is best."
-        raise InputError(msg)
+        raise InputError(
+            "no rule beats the default: there is nothing to export, the library already does what is best."
+        )
     writer: Mapping[str, Callable[[RuleTable, str], Exported]] = {
         "nccl-tuner": _tuner,
         "rccl-csv": _tuner,
@@ -144,14 +138,12 @@ def _ompi(table: RuleTable, form: str) -> Exported:
     for rule in sorted(table.rules, key=lambda each: (each.shape, each.first_bytes)):
         shape = rule.shape
         if nodes.setdefault((shape.collective, shape.ranks), shape.nodes) != shape.nodes:
-            msg = (
+            raise InputError(
                 f"rules files of Open MPI do not tell nodes apart, found {shape.ranks} ranks on different numbers of "
                 f"nodes for {shape.collective}: remove one of them from the table."
             )
-            raise InputError(msg)
         if shape.collective not in FUNCTIONS:
-            msg = f"rules files of Open MPI have no {shape.collective}: remove it from the table."
-            raise InputError(msg)
+            raise InputError(f"rules files of Open MPI have no {shape.collective}: remove it from the table.")
         shapes.setdefault(shape.collective, {}).setdefault(shape.ranks, []).append(rule)
     changed = {
         collective: {ranks: _ompi_rules(rules) for ranks, rules in own.items()}
@@ -175,8 +167,9 @@ def _ompi_rules(rules: Sequence[SizeRule]) -> tuple[OmpiRule, ...]:
         if choice is None:
             made = OmpiRule(first_bytes=rule.first_bytes, id=0)
         elif not choice.number:
-            msg = f"{choice} has no number in the table, by which rules files name it: fit measurements of a sweep."
-            raise InputError(msg)
+            raise InputError(
+                f"{choice} has no number in the table, by which rules files name it: fit measurements of a sweep."
+            )
         else:
             made = OmpiRule(
                 first_bytes=rule.first_bytes,
@@ -195,14 +188,12 @@ def _mpich(table: RuleTable, form: str) -> Exported:
         collective = rule.shape.collective
         known = chosen.setdefault(collective, rule)
         if known.choice != rule.choice:
-            msg = (
+            raise InputError(
                 f"a variable of MPICH holds for all sizes and communicators, found {known.choice} and {rule.choice} "
                 f"for {collective}: keep one of them in the table."
             )
-            raise InputError(msg)
         if collective not in MPICH_FUNCTIONS:
-            msg = f"there is no variable of MPICH for {collective}: remove it from the table."
-            raise InputError(msg)
+            raise InputError(f"there is no variable of MPICH for {collective}: remove it from the table.")
     kept = {rule.shape.collective for rule in table.rules if rule.choice is None} & set(chosen)
     lines = [f"# {line}" for line in (*_head(table), f"undo: {UNDO[form]}")]
     for collective, rule in sorted(chosen.items()):
@@ -226,10 +217,6 @@ def deployed_environment(table: RuleTable, directory: Path) -> dict[str, str]:
 
     Args:
         table: The table, of Open MPI or MPICH.
-        directory: Where files may be written.
-
-    Raises:
-        InputError: If the table is of another library, or cannot be exported.
     """
     if table.library == "open-mpi":
         made = export_table(table, "ompi-rules")
@@ -242,8 +229,7 @@ def deployed_environment(table: RuleTable, directory: Path) -> dict[str, str]:
     if table.library == "mpich":
         lines = export_table(table, "mpich-env").text.splitlines()
         return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-    msg = (
+    raise InputError(
         f"rules of {table.library} are measured with nccl-tests: sweep again with the plugin and the table, and check "
         "those measurements without `ranks` and `lab`."
     )
-    raise InputError(msg)

@@ -24,8 +24,6 @@ from coppice.errors import InputError
 from coppice.tuning.records import CallShape, LibraryChoice, TimedRun
 from coppice.tuning.statistics import ChoiceVerdict, compare, holm
 
-__all__ = ["NO_END", "ChoiceFit", "Fit", "SizeFit", "SizeRule", "fit_runs"]
-
 NO_END = 2**64 - 1
 """Last size of a range without an end."""
 
@@ -38,40 +36,25 @@ _NO_LOSS = 0.98
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChoiceFit:
-    """A choice at one size.
+    """A choice at one size."""
 
-    Attributes:
-        choice: The choice.
-        verdict: How it compares with the default.
-        p_value: Probability of such a gain by chance, corrected for the number of choices at this size.
-        sure: It may stand in a rule.
-    """
-
-    choice: LibraryChoice
-    verdict: ChoiceVerdict
-    p_value: float
-    sure: bool
+    choice: LibraryChoice  # The choice
+    verdict: ChoiceVerdict  # How it compares with the default
+    p_value: float  # Probability of such a gain by chance, corrected for the number of choices at this size
+    sure: bool  # It may stand in a rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizeFit:
-    """What is known of one shape at one size.
+    """What is known of one shape at one size."""
 
-    Attributes:
-        size_bytes: M.
-        default_us: Median time of the default.
-        candidates: Choices that ran right, the fastest first.
-        taken: What the rule for this size says, None keeps the default.
-        bound_us: Least time that the bandwidths of the network allow, None where that is not known.
-        refused: Choices that did not run, with the reason.
-    """
-
-    size_bytes: int
-    default_us: float
-    candidates: tuple[ChoiceFit, ...]
-    taken: ChoiceFit | None
+    size_bytes: int  # M
+    default_us: float  # Median time of the default
+    candidates: tuple[ChoiceFit, ...]  # Choices that ran right, the fastest first
+    taken: ChoiceFit | None  # What the rule for this size says, None keeps the default
+    # Least time that the bandwidths of the network allow, None where that is not known
     bound_us: float | None
-    refused: tuple[tuple[LibraryChoice, str], ...]
+    refused: tuple[tuple[LibraryChoice, str], ...]  # Choices that did not run, with the reason
 
     @property
     def time_us(self) -> float:
@@ -85,47 +68,30 @@ class SizeFit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizeRule:
-    """One choice from one size to another.
+    """One choice from one size to another."""
 
-    Attributes:
-        shape: Collective, nodes and ranks.
-        first_bytes: Least M, included.
-        last_bytes: Largest M, included.
-        choice: What to run, None is the default.
-        gain: Default's time / time of the choice, the geometric mean over the measured sizes; 1 for the default.
-        low: Least lower end of their intervals.
-        high: Largest upper end.
-        noise: Largest half width of their intervals.
-        reached: Least share of the bound that the choice reaches, None where the bound is not known.
-        sizes: Measured sizes in the range.
-    """
-
-    shape: CallShape
-    first_bytes: int
-    last_bytes: int
-    choice: LibraryChoice | None
+    shape: CallShape  # Collective, nodes and ranks
+    first_bytes: int  # Least M, included
+    last_bytes: int  # Largest M, included
+    choice: LibraryChoice | None  # What to run, None is the default
+    # Default's time / time of the choice, the geometric mean over the measured sizes; 1 for the default
     gain: float = 1.0
-    low: float = 1.0
-    high: float = 1.0
-    noise: float = 0.0
+    low: float = 1.0  # Least lower end of their intervals
+    high: float = 1.0  # Largest upper end
+    noise: float = 0.0  # Largest half width of their intervals
+    # Least share of the bound that the choice reaches, None where the bound is not known
     reached: float | None = None
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()  # Measured sizes in the range
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """Everything that measurements say.
+    """Everything that measurements say."""
 
-    Attributes:
-        library: The library.
-        version: Its version.
-        sizes: What is known of each shape, sizes ascending.
-        rules: The rules, ranges without a rule of their own left to the default by a rule that says so.
-    """
-
-    library: str
-    version: str
-    sizes: Mapping[CallShape, tuple[SizeFit, ...]]
+    library: str  # The library
+    version: str  # Its version
+    sizes: Mapping[CallShape, tuple[SizeFit, ...]]  # What is known of each shape, sizes ascending
+    # The rules, ranges without a rule of their own left to the default by a rule that says so
     rules: tuple[SizeRule, ...]
 
     def record(self) -> dict[str, Any]:
@@ -175,33 +141,24 @@ class Fit:
 
 
 def fit_runs(
-    runs: Sequence[TimedRun],
+    runs: Sequence[TimedRun],  # The measurements (see :func:`coppice.tuning.records.read_runs`)
     *,
+    # Least time of a shape and size, where known
     bounds_us: Mapping[tuple[CallShape, int], float] | None = None,
+    # Probability with which a choice that makes no difference may get a rule, at each size
     alpha: float = 0.01,
-    least_gain: float = 0.03,
+    least_gain: float = 0.03,  # Least relative gain of a rule
+    # The first rule reaches down to 0 bytes and the last has no end, although nobody measured there
     extend: bool = False,
     seed: int = 0,
 ) -> Fit:
-    """Fit rules to measurements of one library.
-
-    Args:
-        runs: The measurements (see :func:`coppice.tuning.records.read_runs`).
-        bounds_us: Least time of a shape and size, where known.
-        alpha: Probability with which a choice that makes no difference may get a rule, at each size.
-        least_gain: Least relative gain of a rule.
-        extend: The first rule reaches down to 0 bytes and the last has no end, although nobody measured there.
-        seed: For everything random.
-
-    Raises:
-        InputError: If there are no runs, or options have no meaning.
-    """
+    """Fit rules to measurements of one library."""
     if not runs:
-        msg = "expected measurements, found none: `coppice tune sweep` makes some."
-        raise InputError(msg)
+        raise InputError("expected measurements, found none: `coppice tune sweep` makes some.")
     if not 0 < alpha < 1 or not 0 <= least_gain < 10:
-        msg = f"expected a probability between 0 and 1 and a gain of 0 or more, found {alpha:g} and {least_gain:g}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a probability between 0 and 1 and a gain of 0 or more, found {alpha:g} and {least_gain:g}."
+        )
     grouped: dict[CallShape, dict[int, list[TimedRun]]] = {}
     for run in runs:
         grouped.setdefault(run.shape, {}).setdefault(run.size_bytes, []).append(run)

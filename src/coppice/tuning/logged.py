@@ -21,9 +21,6 @@ from coppice.selection.nccl_model import CostCell
 from coppice.selection.selection import Selection
 from coppice.tuning.records import LibraryChoice, TimedRun
 
-__all__ = ["ALGORITHM_NAMES", "PROTOCOL_NAMES", "runs_of_logs", "select_by_log"]
-
-
 _Key = tuple[Collective, int, int, int]
 
 
@@ -35,14 +32,10 @@ def runs_of_logs(
     Args:
         logs: The logs (see :func:`coppice.logs.reading.read_logs`).
         library: ``nccl`` or ``rccl``: logs do not tell them apart.
-
-    Raises:
-        InputError: If versions differ, or no size has both a default and a choice.
     """
     versions = sorted({log.version for log in logs if log.version})
     if len(versions) > 1:
-        msg = f"expected logs of one version, found {', '.join(versions)}: a table is for one."
-        raise InputError(msg)
+        raise InputError(f"expected logs of one version, found {', '.join(versions)}: a table is for one.")
     defaults: dict[_Key, list[float]] = {}
     times: dict[tuple[_Key, LibraryChoice], list[LoggedMeasurement]] = {}
     left: dict[str, int] = {}
@@ -80,12 +73,11 @@ def runs_of_logs(
         if key in defaults
     ]
     if not found:
-        msg = (
+        raise InputError(
             f"expected times of the default and of forced choices at equal sizes, found {len(defaults)} sizes of the "
             f"one and {len(times)} of the other: run nccl-tests with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV,TUNING, "
             "once as it is and once with NCCL_ALGO and NCCL_PROTO."
         )
-        raise InputError(msg)
     return tuple(found), tuple(f"{words} ({count} times)" for words, count in left.items())
 
 
@@ -129,14 +121,12 @@ def select_by_log(
         collective: A collective that a tuner is asked about.
         size_bytes: M (see :mod:`coppice.collectives`).
         ranks: Ranks of the communicator, where the log has the models of several, or does not tell.
-
-    Raises:
-        InputError: If the log holds no cost model of such a communicator, or of more than one.
     """
     function = collective.dialects.nccl
     if collective not in COLLECTIVES or function is None:
-        msg = f"expected a collective with a cost model ({', '.join(COLLECTIVES)}), found {collective}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a collective with a cost model ({', '.join(COLLECTIVES)}), found {collective}."
+        )
     communicator, size = _communicator(log, ranks)
     found = tuple(
         _cell(communicator, size, cell, size_bytes)
@@ -145,8 +135,9 @@ def select_by_log(
     )
     usable = [cell for cell in found if cell.time_us is not None]
     if not usable:
-        msg = f"the cost model in {log.file} (line {communicator.line}) has no {collective} that is on."
-        raise InputError(msg)
+        raise InputError(
+            f"the cost model in {log.file} (line {communicator.line}) has no {collective} that is on."
+        )
     best = min(usable, key=lambda cell: cell.time_us or 0.0)
     ours = constants().ours[collective].get(best.algorithm)
     nodes = communicator.nodes
@@ -175,18 +166,17 @@ def _communicator(log: Log, ranks: int | None) -> tuple[LoggedCommunicator, int]
     modelled = [each for each in log.communicators if each.cells]
     fitting = [each for each in modelled if ranks is None or each.ranks in (None, ranks)]
     if not modelled:
-        msg = (
+        raise InputError(
             f"{log.file} holds no cost model: log rank 0 with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING."
         )
-        raise InputError(msg)
     if len(fitting) != 1:
         known = ", ".join(f"{each.ranks} on {each.nodes} nodes (line {each.line})" for each in modelled[:6])
-        msg = f"expected one communicator in {log.file}, found ranks {known}: choose one with `ranks`."
-        raise InputError(msg)
+        raise InputError(
+            f"expected one communicator in {log.file}, found ranks {known}: choose one with `ranks`."
+        )
     size = fitting[0].ranks or ranks
     if size is None:
-        msg = f"{log.file} does not say how many ranks its communicator has: give `ranks`."
-        raise InputError(msg)
+        raise InputError(f"{log.file} does not say how many ranks its communicator has: give `ranks`.")
     return fitting[0], size
 
 

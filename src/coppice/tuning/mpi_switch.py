@@ -18,8 +18,6 @@ from coppice.errors import InputError
 from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
 from coppice.tuning.records import LibraryChoice
 
-__all__ = ["CHAIN_FANOUT", "DEPLOYED", "MPICH_FUNCTIONS", "Switch", "Variables", "open_switch"]
-
 MPICH_FUNCTIONS = {collective: name.upper() for collective, name in FUNCTIONS.items()}
 """Functions of MPICH, as its variables name them."""
 
@@ -55,9 +53,6 @@ def open_switch(mpi: Any, library: str, *, segments: tuple[int, ...] = ()) -> Sw
         mpi: The module ``mpi4py.MPI``.
         library: ``open-mpi`` or ``mpich``, as the user expects it.
         segments: Sizes of segments to try with Open MPI.
-
-    Raises:
-        InputError: If another library runs.
     """
     words = mpi.Get_library_version()
     first = words.split("\n")[0].replace(",", " ").split()
@@ -65,8 +60,9 @@ def open_switch(mpi: Any, library: str, *, segments: tuple[int, ...] = ()) -> Sw
         "open-mpi" if words.startswith("Open MPI") else "mpich" if words.startswith("MPICH") else words[:40]
     )
     if found != library:
-        msg = f"expected {library} under mpi4py, found {found}: set MPI4PY_MPIABI, or name the library that runs."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {library} under mpi4py, found {found}: set MPI4PY_MPIABI, or name the library that runs."
+        )
     version = next((word.lstrip("v") for word in first if word.lstrip("v")[:1].isdigit()), "")
     if library == "open-mpi":
         return _OpenMpi(mpi, version, segments)
@@ -192,13 +188,11 @@ class Variables:
     def __init__(self) -> None:
         path = _loaded_library()
         if path is None:
-            msg = "expected a loaded MPI library, found none: import mpi4py.MPI first."
-            raise InputError(msg)
+            raise InputError("expected a loaded MPI library, found none: import mpi4py.MPI first.")
         self._library = ctypes.CDLL(path)
         provided = ctypes.c_int()
         if self._library.MPI_T_init_thread(0, ctypes.byref(provided)):
-            msg = f"the MPI library {path} has no tool interface (MPI_T): use one that does."
-            raise InputError(msg)
+            raise InputError(f"the MPI library {path} has no tool interface (MPI_T): use one that does.")
 
     def has(self, name: str) -> bool:
         """There is such a variable."""
@@ -235,21 +229,13 @@ class Variables:
         return tuple(found)
 
     def read(self, name: str) -> int:
-        """The value of a variable that is a number.
-
-        Raises:
-            InputError: If there is none of that name.
-        """
+        """The value of a variable that is a number."""
         value = ctypes.c_int()
         self._access(name, self._library.MPI_T_cvar_read, value)
         return value.value
 
     def write(self, name: str, number: int) -> None:
-        """Set a variable that is a number.
-
-        Raises:
-            InputError: If there is none of that name, or it cannot be set while the library runs.
-        """
+        """Set a variable that is a number."""
         self._access(name, self._library.MPI_T_cvar_write, ctypes.c_int(number))
 
     def _access(self, name: str, call: ctypes._NamedFuncPointer, value: ctypes.c_int) -> None:
@@ -258,15 +244,13 @@ class Variables:
         if index is None or self._library.MPI_T_cvar_handle_alloc(
             index, None, ctypes.byref(handle), ctypes.byref(count)
         ):
-            msg = f"this MPI library has no variable {name}: use Open MPI 5 or MPICH 4 or later."
-            raise InputError(msg)
+            raise InputError(f"this MPI library has no variable {name}: use Open MPI 5 or MPICH 4 or later.")
         failed = call(handle, ctypes.byref(value))
         self._library.MPI_T_cvar_handle_free(ctypes.byref(handle))
         if failed:
-            msg = (
+            raise InputError(
                 f"this MPI library does not let {name} be set while it runs (code {failed}): use a newer one."
             )
-            raise InputError(msg)
 
     def _index(self, name: str) -> int | None:
         index = ctypes.c_int()

@@ -10,13 +10,6 @@ from coppice.export.nccl.tuner import Dialect
 from coppice.export.nccl.tuner_reader import ANY, TunerLine, read_tuner_table
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
 
-__all__ = [
-    "TABLE_VARIABLE",
-    "PluginTable",
-    "fingerprint",
-    "load_table",
-]
-
 TABLE_VARIABLE = "COPPICE_TUNER_TABLE"
 """Variable that names the table."""
 
@@ -25,9 +18,6 @@ _OFFSET, _PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 def fingerprint(data: bytes) -> str:
     """What the plugin prints about a table when a communicator is made: equal on all hosts where the files are equal.
-
-    Args:
-        data: Bytes of the table.
 
     Examples:
         >>> fingerprint(b"")
@@ -44,31 +34,21 @@ _MOST_LINE = 255
 
 @dataclass(frozen=True, kw_only=True)
 class PluginTable:
-    """The rules of a table.
+    """The rules of a table."""
 
-    Attributes:
-        lines: Lines with a rule, in order.
-    """
-
-    lines: tuple[TunerLine, ...]
+    lines: tuple[TunerLine, ...]  # Lines with a rule, in order
 
     def decide(
         self,
-        collective: str,
+        collective: str,  # In the spelling of tuner tables
         size_bytes: int,
         *,
         nodes: int,
         ranks: int,
+        # Pairs of algorithm and protocol that the library offers for the call
         available: Container[tuple[str, str]],
     ) -> TunerLine | None:
         r"""The rule that decides a call, None where the library does.
-
-        Args:
-            collective: In the spelling of tuner tables.
-            size_bytes: M.
-            nodes: Nodes of the communicator.
-            ranks: Its ranks.
-            available: Pairs of algorithm and protocol that the library offers for the call.
 
         Examples:
             >>> table = load_table(b"allreduce,0,1023,nvls,simple,-1,-1,8\nallreduce,0,4095,ring,ll,4,-1,-1\n")
@@ -91,13 +71,6 @@ class PluginTable:
 def load_table(data: bytes, *, file: str = "table") -> PluginTable:
     r"""Read a table as strictly as the plugin does.
 
-    Args:
-        data: Bytes of the file.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If there is a line that the plugin refuses, and with it the table; with its number.
-
     Examples:
         >>> load_table(b"allreduce,0,1023,ring,ll,0,-1,8\n", file="t.csv")
         Traceback (most recent call last):
@@ -107,16 +80,15 @@ def load_table(data: bytes, *, file: str = "table") -> PluginTable:
     table = read_tuner_table(text, Dialect.COPPICE)
     for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if len(raw.removesuffix(b"\r")) > _MOST_LINE:
-            msg = f"{file}:{number}: lines of up to {_MOST_LINE} bytes are expected, found a longer one."
-            raise InputError(msg)
+            raise InputError(
+                f"{file}:{number}: lines of up to {_MOST_LINE} bytes are expected, found a longer one."
+            )
     for line in table.lines:
         reason = _refusal(line)
         if reason is not None:
-            msg = f"{file}:{line.number}: {reason}."
-            raise InputError(msg)
+            raise InputError(f"{file}:{line.number}: {reason}.")
     if not table.lines:
-        msg = f"{file} holds no rule: expected one at least."
-        raise InputError(msg)
+        raise InputError(f"{file} holds no rule: expected one at least.")
     return PluginTable(lines=table.lines)
 
 

@@ -27,44 +27,28 @@ from coppice.tuning.logged import ALGORITHM_NAMES, PROTOCOL_NAMES
 from coppice.tuning.nccl_plugin import TABLE_VARIABLE
 from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
-__all__ = ["NcclSpec", "choices_of", "settings_of", "sweep_nccl"]
-
 _RCCL = ("tree", "ring")
 _LAST_WORDS_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class NcclSpec:
-    """What to measure.
+    """What to measure."""
 
-    Attributes:
-        library: ``nccl`` or ``rccl``.
-        collectives: The collectives.
-        first_bytes: Smallest size.
-        last_bytes: Largest size.
-        factor: From one size to the next.
-        rounds: Measured rounds.
-        output: File that lines are appended to.
-        programs: Directory of nccl-tests.
-        launcher: Words before the program, such as ``mpirun -np 16``.
-        gpus: GPUs of each process.
-        channels: Numbers of channels to try beside the library's own.
-        plugin: The plugin, where a table is to make the choice; ``builtin`` for RCCL's own reader of tables.
-        ll128: Try LL128 also where a variable forces it: that may corrupt data on machines that do not have it.
-    """
-
-    library: str
-    collectives: tuple[Collective, ...]
-    first_bytes: int
-    last_bytes: int
-    factor: int
-    rounds: int
-    output: Path
-    programs: Path
-    launcher: str = ""
-    gpus: int = 1
-    channels: tuple[int, ...] = ()
+    library: str  # `nccl` or `rccl`
+    collectives: tuple[Collective, ...]  # The collectives
+    first_bytes: int  # Smallest size
+    last_bytes: int  # Largest size
+    factor: int  # From one size to the next
+    rounds: int  # Measured rounds
+    output: Path  # File that lines are appended to
+    programs: Path  # Directory of nccl-tests
+    launcher: str = ""  # Words before the program, such as `mpirun -np 16`
+    gpus: int = 1  # GPUs of each process
+    channels: tuple[int, ...] = ()  # Numbers of channels to try beside the library's own
+    # The plugin, where a table is to make the choice; `builtin` for RCCL's own reader of tables
     plugin: str | None = None
+    # Try LL128 also where a variable forces it: that may corrupt data on machines that do not have it
     ll128: bool = False
 
 
@@ -91,7 +75,6 @@ def settings_of(spec: NcclSpec, choice: LibraryChoice | None, *, table: Path) ->
     """Variables by which the library makes a choice; what is set by the user stays for the default.
 
     Args:
-        spec: The sweep.
         choice: The choice, None is the default.
         table: Where a tuner table may be written.
     """
@@ -118,13 +101,8 @@ def sweep_nccl(
     """Measure; what the output file has already is not measured again.
 
     Args:
-        spec: What to measure.
         say: Told in words what was run.
         timeout_s: Longest time of one run of a program.
-
-    Raises:
-        InputError: If something asked for has no meaning, or a program is missing.
-        CheckError: If the default does not run.
     """
     _check(spec)
     counts = _done(spec)
@@ -144,8 +122,7 @@ def sweep_nccl(
                 table = Path(directory) / "table.csv"
                 base, version, said = _measure(spec, collective, None, table, timeout_s)
                 if not base:
-                    msg = f"the default of {collective} did not run: {said}; mend that first."
-                    raise CheckError(msg)
+                    raise CheckError(f"the default of {collective} did not run: {said}; mend that first.")
                 for choice in missing:
                     found, _, said = _measure(spec, collective, choice, table, timeout_s)
                     if not found:
@@ -161,21 +138,18 @@ def _check(spec: NcclSpec) -> None:
     wrong = [collective for collective in spec.collectives if collective not in COLLECTIVES]
     if wrong or not spec.collectives:
         known = ", ".join(COLLECTIVES)
-        msg = (
+        raise InputError(
             f"expected collectives that a tuner is asked about ({known}), found {', '.join(wrong) or 'none'}."
         )
-        raise InputError(msg)
     if spec.rounds < 1 or any(not 1 <= count <= MOST_CHANNELS for count in spec.channels):
         found = f"found {spec.rounds} and {spec.channels}"
-        msg = f"expected a round at least and channels of 1 to {MOST_CHANNELS}, {found}."
-        raise InputError(msg)
+        raise InputError(f"expected a round at least and channels of 1 to {MOST_CHANNELS}, {found}.")
     for collective in spec.collectives:
         program = _program(spec, collective)
         if not os.access(program, os.X_OK):
-            msg = (
+            raise InputError(
                 f"expected nccl-tests at {program}, found no program: name their directory with `tests=DIR`."
             )
-            raise InputError(msg)
 
 
 def _program(spec: NcclSpec, collective: Collective) -> Path:
@@ -235,8 +209,9 @@ def _output_of(command: Sequence[str], timeout_s: float | None) -> tuple[bytes, 
             start_new_session=True,
         )
     except OSError as error:
-        msg = f"cannot start {command[0]} ({error.strerror or error}): check `launcher`."
-        raise InputError(msg) from None
+        raise InputError(
+            f"cannot start {command[0]} ({error.strerror or error}): check `launcher`."
+        ) from None
     try:
         out, complaint = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:

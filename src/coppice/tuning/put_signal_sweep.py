@@ -21,46 +21,28 @@ from coppice.text import plural
 from coppice.topology.model import Topology
 from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
-__all__ = ["PUT_SIGNAL", "sweep_put_signal"]
-
 PUT_SIGNAL = "put-signal"
 
 
 def sweep_put_signal(
-    engine: PutSignalEngine,
+    engine: PutSignalEngine,  # This rank's end of the group
     topology: Topology,
     *,
     collectives: Sequence[Collective],
-    sizes: Sequence[int],
-    algorithms: Sequence[str],
+    sizes: Sequence[int],  # M in bytes; cut to whole elements and equal blocks
+    algorithms: Sequence[str],  # `forest` and names of the catalogue
     rounds: int,
-    output: Path,
-    say: Callable[[str], None],
-    timeout_s: float = 300.0,
+    output: Path,  # File that rank 0 appends lines to, and reads what is there
+    say: Callable[[str], None],  # Told of every line, on rank 0
+    timeout_s: float = 300.0,  # Longest wait for another rank, in seconds
     cache_dir: str | None = None,
 ) -> None:
-    """Measure; what the output file has already is not measured again. Every rank calls this.
-
-    Args:
-        engine: This rank's end of the group.
-        topology: What algorithms are planned for.
-        collectives: The collectives.
-        sizes: M in bytes; cut to whole elements and equal blocks.
-        algorithms: ``forest`` and names of the catalogue.
-        rounds: Measured rounds.
-        output: File that rank 0 appends lines to, and reads what is there.
-        say: Told of every line, on rank 0.
-        timeout_s: Longest wait for another rank, in seconds.
-        cache_dir: Where plans are kept.
-
-    Raises:
-        InputError: On every rank, if something cannot be asked for.
-        RunError: If a rank is lost.
-    """
+    """Measure; what the output file has already is not measured again. Every rank calls this."""
     names = tuple(dict.fromkeys(algorithms))
     if not names or NATIVE in names or not collectives or not sizes:
-        msg = f"expected collectives, sizes, and algorithms beside {NATIVE}, found {', '.join(names) or 'none'}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected collectives, sizes, and algorithms beside {NATIVE}, found {', '.join(names) or 'none'}."
+        )
     nodes = len(set(engine.exchange(host_of_process().encode())))
     words, done = "", set()
     if engine.rank == 0:

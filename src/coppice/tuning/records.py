@@ -17,52 +17,27 @@ from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import AppendedFile, file_name, read_bytes
 
-__all__ = [
-    "CallShape",
-    "LibraryChoice",
-    "TimedRun",
-    "append",
-    "decode_runs",
-    "encode_run",
-    "joined",
-    "read_runs",
-    "reopen",
-]
-
 
 class CallShape(msgspec.Struct, frozen=True, order=True):
-    """What a rule of a library can tell calls apart by, beside their size.
+    """What a rule of a library can tell calls apart by, beside their size."""
 
-    Attributes:
-        collective: What is run.
-        nodes: Nodes that the communicator spans.
-        ranks: Its ranks.
-    """
-
-    collective: Collective
-    nodes: int
-    ranks: int
+    collective: Collective  # What is run
+    nodes: int  # Nodes that the communicator spans
+    ranks: int  # Its ranks
 
     def __str__(self) -> str:
         return f"{self.collective} on {self.nodes}x{self.ranks}"
 
 
 class LibraryChoice(msgspec.Struct, frozen=True, order=True):
-    """What a library is told to do.
+    """What a library is told to do."""
 
-    Attributes:
-        algorithm: In the library's own words (``ring``, ``rabenseifner``); for NCCL and RCCL those of tuner tables.
-        protocol: Protocol of NCCL and RCCL, else empty.
-        channels: Number of channels of NCCL and RCCL, 0 leaves it to the library.
-        segment_bytes: Size of a segment for Open MPI, 0 for whole messages.
-        number: Number that Open MPI gives the algorithm, 0 elsewhere.
-    """
-
+    # In the library's own words (`ring`, `rabenseifner`); for NCCL and RCCL those of tuner tables
     algorithm: str
-    protocol: str = ""
-    channels: int = 0
-    segment_bytes: int = 0
-    number: int = 0
+    protocol: str = ""  # Protocol of NCCL and RCCL, else empty
+    channels: int = 0  # Number of channels of NCCL and RCCL, 0 leaves it to the library
+    segment_bytes: int = 0  # Size of a segment for Open MPI, 0 for whole messages
+    number: int = 0  # Number that Open MPI gives the algorithm, 0 elsewhere
 
     def __str__(self) -> str:
         words = [self.algorithm, self.protocol]
@@ -72,37 +47,22 @@ class LibraryChoice(msgspec.Struct, frozen=True, order=True):
 
 
 class TimedRun(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The times of one choice at one size, and those of the default beside them.
+    """The times of one choice at one size, and those of the default beside them."""
 
-    Attributes:
-        library: ``open-mpi``, ``mpich``, ``nccl`` or ``rccl``.
-        version: Its version, empty where nothing says so.
-        collective: What was run.
-        nodes: Nodes of the communicator.
-        ranks: Its ranks.
-        size_bytes: M (see :mod:`coppice.collectives`).
-        choice: What the library was told.
-        default_us: Times without being told, in the order of measuring.
-        time_us: Times of the choice; the i-th belongs to the i-th default where ``paired``.
-        paired: Every time was measured right after its default.
-        wrong: Number of wrong results; such a choice is never taken.
-        refusal: Why the library did not run it; there are no times then.
-        origin: Where the times come from, in words.
-    """
-
-    library: str
-    version: str = ""
-    collective: Collective
-    nodes: int
-    ranks: int
-    size_bytes: int
-    choice: LibraryChoice
-    default_us: tuple[float, ...] = ()
+    library: str  # `open-mpi`, `mpich`, `nccl` or `rccl`
+    version: str = ""  # Its version, empty where nothing says so
+    collective: Collective  # What was run
+    nodes: int  # Nodes of the communicator
+    ranks: int  # Its ranks
+    size_bytes: int  # M (see :mod:`coppice.collectives`)
+    choice: LibraryChoice  # What the library was told
+    default_us: tuple[float, ...] = ()  # Times without being told, in the order of measuring
+    # Times of the choice; the i-th belongs to the i-th default where `paired`
     time_us: tuple[float, ...] = ()
-    paired: bool = True
-    wrong: int = 0
-    refusal: str = ""
-    origin: str = ""
+    paired: bool = True  # Every time was measured right after its default
+    wrong: int = 0  # Number of wrong results; such a choice is never taken
+    refusal: str = ""  # Why the library did not run it; there are no times then
+    origin: str = ""  # Where the times come from, in words
 
     @property
     def shape(self) -> CallShape:
@@ -125,13 +85,6 @@ def decode_runs(data: bytes, *, file: str) -> tuple[tuple[TimedRun, ...], int]:
 
     A last line without an end was cut off while it was written: it is left out.
 
-    Args:
-        data: Content of the file.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If a line is no run or its figures contradict each other, with its number.
-
     Examples:
         >>> decode_runs(b'{"library":"mpich","coll', file="runs.jsonl")
         ((), 0)
@@ -145,12 +98,12 @@ def decode_runs(data: bytes, *, file: str) -> tuple[tuple[TimedRun, ...], int]:
             run = msgspec.json.decode(line, type=decodable(TimedRun))
         except JSON_FAULTS as error:
             fault = json_fault(error, line)
-            msg = f"{file}:{number} is no measurement of `coppice tune sweep` ({fault}): remove the line."
-            raise InputError(msg) from None
+            raise InputError(
+                f"{file}:{number} is no measurement of `coppice tune sweep` ({fault}): remove the line."
+            ) from None
         reason = _contradiction(run)
         if reason is not None:
-            msg = f"{file}:{number}: {reason}: remove the line, and measure again."
-            raise InputError(msg)
+            raise InputError(f"{file}:{number}: {reason}: remove the line, and measure again.")
         found.append(run)
     return tuple(found), whole
 
@@ -172,15 +125,11 @@ def reopen(path: Path) -> tuple[TimedRun, ...]:
 
     Args:
         path: The file, which need not be there.
-
-    Raises:
-        InputError: If its directory is not there, or a line is no run.
     """
     if not path.absolute().parent.is_dir():
-        msg = (
+        raise InputError(
             f"expected a directory at {path.absolute().parent}, found none: make it, or choose another place."
         )
-        raise InputError(msg)
     kept = AppendedFile(path)
     data = kept.content()
     runs, whole = decode_runs(data, file=str(path))
@@ -195,27 +144,20 @@ def append(path: Path, runs: Iterable[TimedRun]) -> None:
 
 
 def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[TimedRun, ...]:
-    """The runs of several files, those of one choice at one size joined.
-
-    Args:
-        paths: The files.
-
-    Raises:
-        InputError: If a file cannot be read, holds none, or holds those of more than one library.
-    """
+    """The runs of several files, those of one choice at one size joined."""
     found: list[TimedRun] = []
     for path in paths:
         data = read_bytes(path, hint="give a file of `coppice tune sweep`")
         found += decode_runs(data, file=file_name(path))[0]
     if not found:
         names = ", ".join(os.fspath(path) for path in paths)
-        msg = f"{names}: expected measurements, found none: `coppice tune sweep` makes some."
-        raise InputError(msg)
+        raise InputError(f"{names}: expected measurements, found none: `coppice tune sweep` makes some.")
     libraries = sorted({(run.library, run.version) for run in found})
     if len(libraries) > 1:
         words = ", ".join(" ".join(each).strip() for each in libraries)
-        msg = f"expected measurements of one version of one library, found {words}: fit them one by one."
-        raise InputError(msg)
+        raise InputError(
+            f"expected measurements of one version of one library, found {words}: fit them one by one."
+        )
     return joined(found)
 
 

@@ -21,8 +21,6 @@ from coppice.tuning.records import CallShape, TimedRun
 from coppice.tuning.table import undo_line
 from coppice.version import __version__
 
-__all__ = ["bounds_us", "tuning_html"]
-
 _MOST_ROWS = 2_000
 _UNITS = ("", "K", "M", "G", "T")
 _FULL_GAIN = 3.0
@@ -39,24 +37,17 @@ _LEFT, _TOP, _WIDTH, _HEIGHT = 210, 34, 62, 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeatCell:
-    """What a cell shows.
+    """What a cell shows."""
 
-    Attributes:
-        text: A few letters.
-        strength: 0 .. 1, how strong the colour is; None where nothing is known.
-        tip: What hovering tells.
-    """
-
-    text: str
-    strength: float | None
-    tip: str
+    text: str  # A few letters
+    strength: float | None  # 0 .. 1, how strong the colour is; None where nothing is known.
+    tip: str  # What hovering tells
 
 
 def tuning_html(fit: Fit, *, topology: str = "") -> str:
     """The page, which is well-formed XML as well.
 
     Args:
-        fit: What measurements say.
         topology: Name of the topology of the bounds, empty where there are none.
     """
     title = f"Tuning of {fit.library} {fit.version}".rstrip()
@@ -205,22 +196,14 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
 
 
 def _heat_map(
-    sizes: Mapping[CallShape, Sequence[SizeFit]],
+    sizes: Mapping[CallShape, Sequence[SizeFit]],  # What is known of each shape
     show: Callable[[CallShape, SizeFit], HeatCell],
     *,
-    colour: str,
+    colour: str,  # Class of the cells, `heat-good` or `heat-far`
     name: str,
-    label: str,
+    label: str,  # What it shows, for those who cannot see it
 ) -> Markup:
-    """The picture.
-
-    Args:
-        sizes: What is known of each shape.
-        show: What a cell shows.
-        colour: Class of the cells, ``heat-good`` or ``heat-far``.
-        name: Class of the picture.
-        label: What it shows, for those who cannot see it.
-    """
+    """The picture."""
     columns = sorted({size.size_bytes for each in sizes.values() for size in each})
     width, height = _LEFT + _WIDTH * len(columns) + 10, _TOP + _HEIGHT * len(sizes) + 10
     parts = [
@@ -277,15 +260,8 @@ def _short(size_bytes: int) -> str:
 def bounds_us(runs: Iterable[TimedRun], topology: Topology) -> dict[tuple[CallShape, int], float]:
     """Least times of the measured shapes that use all ranks of a topology.
 
-    Args:
-        runs: The measurements.
-        topology: Where they were made.
-
     Returns:
         Microseconds by shape and size; shapes of fewer ranks are left out, since nothing says which ranks they are.
-
-    Raises:
-        InputError: If no shape has as many ranks as the topology.
 
     Examples:
         >>> from coppice.tuning.records import LibraryChoice
@@ -310,6 +286,7 @@ def bounds_us(runs: Iterable[TimedRun], topology: Topology) -> dict[tuple[CallSh
             found[run.shape, run.size_bytes] = run.size_bytes / rates[run.collective] / 1e3
     if topology.num_ranks not in counts:
         words = ", ".join(map(str, sorted(counts)))
-        msg = f"expected the topology of a measured communicator ({words} ranks), found {topology.num_ranks} ranks."
-        raise InputError(msg)
+        raise InputError(
+            f"expected the topology of a measured communicator ({words} ranks), found {topology.num_ranks} ranks."
+        )
     return found

@@ -10,8 +10,6 @@ from pathlib import Path
 from coppice.arguments import checked
 from coppice.errors import InputError
 
-__all__ = ["SETTINGS_VARIABLE", "read_settings", "settings_text"]
-
 SETTINGS_VARIABLE = "COPPICE_NCCL_SETTINGS"
 """Variable that names the file."""
 
@@ -52,13 +50,9 @@ def read_settings(data: bytes, *, file: str = "settings") -> dict[str, str]:
 
     Args:
         data: Bytes of the file: lines of ``NAME=VALUE``, empty lines, and lines that begin with ``#``.
-        file: Its name, for messages.
 
     Returns:
         Values by name, in the order of the file.
-
-    Raises:
-        InputError: If there is a line that the plugin refuses, and with it the file; with its number.
 
     Examples:
         >>> read_settings(b"# measured\nNCCL_ALGO=Ring\n")
@@ -72,12 +66,10 @@ def read_settings(data: bytes, *, file: str = "settings") -> dict[str, str]:
         name, equals, value = line.partition("=")
         where = f"{file}:{number}: "
         if not equals:
-            msg = f"{where}expected NAME=VALUE, found {line[:40]!r}."
-            raise InputError(msg)
+            raise InputError(f"{where}expected NAME=VALUE, found {line[:40]!r}.")
         _check(name, value, where)
         if name in found:
-            msg = f"{where}expected each name once, found {name} again."
-            raise InputError(msg)
+            raise InputError(f"{where}expected each name once, found {name} again.")
         found[name] = value
     return found
 
@@ -86,16 +78,8 @@ def read_settings(data: bytes, *, file: str = "settings") -> dict[str, str]:
 def settings_text(settings: Mapping[str, str], *, notes: Iterable[str] = ()) -> str:
     r"""A file of settings, in which files and libraries have absolute names.
 
-    Args:
-        settings: Values by name.
-        notes: Lines for its head.
-
     Returns:
         The text of the file.
-
-    Raises:
-        InputError: If a name is not one of NCCL, RCCL or Coppice, is read before there is a plugin to ask, or names a
-            file that is not there.
 
     Examples:
         >>> print(settings_text({"NCCL_ALGO": "Ring", "NCCL_NET_PLUGIN": "none"}), end="")
@@ -106,19 +90,20 @@ def settings_text(settings: Mapping[str, str], *, notes: Iterable[str] = ()) -> 
     for name, value in settings.items():
         _check(name, value, "")
         if name in _TOO_LATE:
-            msg = f"{name} is read before there is a plugin to ask: set it in the environment of the job."
-            raise InputError(msg)
+            raise InputError(
+                f"{name} is read before there is a plugin to ask: set it in the environment of the job."
+            )
         lines.append(f"{name}={_resolved(name, value)}")
     return "\n".join(lines) + "\n" if lines else ""
 
 
 def _check(name: str, value: str, where: str) -> None:
     if not _NAME.fullmatch(name):
-        msg = f"{where}expected a name of NCCL_, RCCL_ or COPPICE_ and capitals, found {name[:40]!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"{where}expected a name of NCCL_, RCCL_ or COPPICE_ and capitals, found {name[:40]!r}."
+        )
     if "\n" in value or "\0" in value:
-        msg = f"{where}expected one line of text for {name}, found {value[:40]!r}."
-        raise InputError(msg)
+        raise InputError(f"{where}expected one line of text for {name}, found {value[:40]!r}.")
 
 
 def _resolved(name: str, value: str) -> str:
@@ -130,6 +115,5 @@ def _resolved(name: str, value: str) -> str:
     if not is_file:
         return value.strip(_BLANKS)
     if not Path(value).is_file():
-        msg = f"expected a file at {value!r} for {name}, found none: write it first."
-        raise InputError(msg)
+        raise InputError(f"expected a file at {value!r} for {name}, found none: write it first.")
     return str(Path(value).absolute())

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ChoiceVerdict", "compare", "holm"]
-
 _EXACT = 15
 _RANDOM = 5_000
 _RESAMPLES = 2_000
@@ -30,28 +28,17 @@ Floats = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChoiceVerdict:
-    """A choice beside the default.
+    """A choice beside the default."""
 
-    Attributes:
-        gain: Default's time / time of the choice, the median; above 1 the choice is faster.
-        low: Lower end of the 95 percent interval of the gain.
-        high: Upper end.
-        p_faster: Probability of such a result, or a clearer one, if the choice made no difference.
-        p_slower: The same for being slower.
-        time_us: Median time of the choice.
-        default_us: Median time of the default.
-        repeats: Number of times of the choice.
-        outliers: How many of its times (of the ratios, where paired) lie far from the others; they count all the same.
-    """
-
-    gain: float
-    low: float
-    high: float
-    p_faster: float
-    p_slower: float
-    time_us: float
-    default_us: float
-    repeats: int
+    gain: float  # Default's time / time of the choice, the median; above 1 the choice is faster
+    low: float  # Lower end of the 95 percent interval of the gain
+    high: float  # Upper end
+    p_faster: float  # Probability of such a result, or a clearer one, if the choice made no difference
+    p_slower: float  # The same for being slower
+    time_us: float  # Median time of the choice
+    default_us: float  # Median time of the default
+    repeats: int  # Number of times of the choice
+    # How many of its times (of the ratios, where paired) lie far from the others; they count all the same
     outliers: int
 
     @property

@@ -24,9 +24,6 @@ from coppice.tuning.statistics import ChoiceVerdict, compare, holm
 from coppice.tuning.table import RuleTable
 from coppice.tuning.worker import Spec
 
-__all__ = ["COLLECTIVES", "Checked", "check_runs", "measured_again", "sweep_mpi"]
-
-
 COLLECTIVES = tuple(FUNCTIONS)
 """Collectives of MPI that can be tuned."""
 
@@ -38,28 +35,14 @@ _LAST_WORDS_S = 5.0
 def sweep_mpi(
     spec: Spec,
     *,
-    ranks: int = 0,
-    lab: str | None = None,
-    launcher: str | None = None,
-    options: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
+    ranks: int = 0,  # Number of ranks; in a lab, all of its ranks take part
+    lab: str | None = None,  # Name of a lab, None starts the launcher as it is
+    launcher: str | None = None,  # Path of the launcher (default: `mpirun` or `mpiexec` on PATH)
+    options: Sequence[str] = (),  # Further words for the launcher, such as `--hostfile hosts`
+    environment: Mapping[str, str] | None = None,  # Further variables, such as those of a rules file to check
+    timeout_s: float | None = None,  # After so many seconds all is stopped
 ) -> None:
-    """Measure; what the output file has already is not measured again.
-
-    Args:
-        spec: What to measure.
-        ranks: Number of ranks; in a lab, all of its ranks take part.
-        lab: Name of a lab, None starts the launcher as it is.
-        launcher: Path of the launcher (default: ``mpirun`` or ``mpiexec`` on PATH).
-        options: Further words for the launcher, such as ``--hostfile hosts``.
-        environment: Further variables, such as those of a rules file to check.
-        timeout_s: After so many seconds all is stopped.
-
-    Raises:
-        InputError: If something asked for has no meaning, or the launcher is missing.
-        CheckError: If the launcher failed; what was measured until then is in the file.
-    """
+    """Measure; what the output file has already is not measured again."""
     output = Path(spec.output).absolute()
     spec = msgspec.structs.replace(spec, output=str(output))
     _check(spec)
@@ -87,10 +70,9 @@ def sweep_mpi(
         )
         return
     if ranks < 2:
-        msg = (
+        raise InputError(
             f"expected `ranks` of 2 or more, or `lab`, found {ranks}: there is nothing to tune for one rank."
         )
-        raise InputError(msg)
     words = [launcher or _LAUNCHERS[spec.library], "-n", str(ranks), *options, *command]
     if spec.library == "open-mpi":
         words[1:1] = ["--oversubscribe"] if ranks > (os.cpu_count() or 1) and not options else []
@@ -100,14 +82,12 @@ def sweep_mpi(
 
 def _check(spec: Spec) -> None:
     if spec.library not in _LAUNCHERS:
-        msg = f"expected the library open-mpi or mpich, found {spec.library!r}."
-        raise InputError(msg)
+        raise InputError(f"expected the library open-mpi or mpich, found {spec.library!r}.")
     wrong = [collective for collective in spec.collectives if collective not in COLLECTIVES]
     if wrong or not spec.collectives or not spec.sizes or spec.rounds < 1:
         known = ", ".join(COLLECTIVES)
         found = f"found {', '.join(wrong)}" if wrong else "found nothing to measure"
-        msg = f"expected collectives out of {known}, sizes and a round at least, {found}."
-        raise InputError(msg)
+        raise InputError(f"expected collectives out of {known}, sizes and a round at least, {found}.")
 
 
 def _run(words: Sequence[str], variables: Mapping[str, str], timeout_s: float | None) -> None:
@@ -120,42 +100,34 @@ def _run(words: Sequence[str], variables: Mapping[str, str], timeout_s: float | 
             preexec_fn=end_with_parent(signal.SIGTERM),
         )
     except OSError as error:
-        msg = f"cannot start {words[0]} ({error.strerror or error}): give its path with `launcher`."
-        raise InputError(msg) from None
+        raise InputError(
+            f"cannot start {words[0]} ({error.strerror or error}): give its path with `launcher`."
+        ) from None
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        msg = f"the sweep still ran after {timeout_s:g} s and was stopped: start it again to go on."
-        raise CheckError(msg) from None
+        raise CheckError(
+            f"the sweep still ran after {timeout_s:g} s and was stopped: start it again to go on."
+        ) from None
     finally:
         stop([process], last_words_s=_LAST_WORDS_S)
     if process.returncode:
-        msg = (
+        raise CheckError(
             f"expected {words[0]} to exit with 0, found {process.returncode}: see its words above; what was measured "
             "is kept, start again to go on."
         )
-        raise CheckError(msg)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A size that has a rule, or was measured with the rules in use.
+    """A size that has a rule, or was measured with the rules in use."""
 
-    Attributes:
-        shape: Collective, nodes and ranks.
-        size_bytes: M.
-        rule: What the table says, in words.
-        verdict: The rule beside the default.
-        p_slower: Probability of such a loss by chance, corrected for the number of sizes.
-        slower: It is slower than the default beyond noise.
-    """
-
-    shape: CallShape
-    size_bytes: int
-    rule: str
-    verdict: ChoiceVerdict
-    p_slower: float
-    slower: bool
+    shape: CallShape  # Collective, nodes and ranks
+    size_bytes: int  # M
+    rule: str  # What the table says, in words
+    verdict: ChoiceVerdict  # The rule beside the default
+    p_slower: float  # Probability of such a loss by chance, corrected for the number of sizes
+    slower: bool  # It is slower than the default beyond noise
 
     def record(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -180,18 +152,13 @@ def check_runs(
     that the table names.
 
     Args:
-        table: The table.
-        runs: Measurements made after the fit.
         alpha: Probability with which a table that loses nothing may fail.
         tolerance: Relative loss that is no failure.
-        seed: For everything random.
-
-    Raises:
-        InputError: If the measurements are of another library, or no rule was measured.
     """
     if runs and runs[0].library != table.library:
-        msg = f"expected measurements of {table.library}, found {runs[0].library}: check the table of that library."
-        raise InputError(msg)
+        raise InputError(
+            f"expected measurements of {table.library}, found {runs[0].library}: check the table of that library."
+        )
     found: list[tuple[TimedRun, str]] = []
     for run in runs:
         rule = next(
@@ -207,8 +174,7 @@ def check_runs(
         if not run.refusal and (deployed or (named is not None and run.choice == named)):
             found.append((run, str(named or "default")))
     if not found:
-        msg = "no rule of the table was measured: measure it again with `ranks=N` or `lab=NAME`."
-        raise InputError(msg)
+        raise InputError("no rule of the table was measured: measure it again with `ranks=N` or `lab=NAME`.")
     verdicts = [compare(run.default_us, run.time_us, paired=run.paired, seed=seed) for run, _ in found]
     corrected = holm([verdict.p_slower for verdict in verdicts])
     return tuple(
@@ -229,22 +195,12 @@ def measured_again(
     known: Sequence[TimedRun],
     *,
     rounds: int,
-    ranks: int = 0,
+    ranks: int = 0,  # Number of ranks, see :func:`coppice.tuning.sweep.sweep_mpi`
     lab: str | None = None,
     launcher: str | None = None,
     options: Sequence[str] = (),
 ) -> tuple[TimedRun, ...]:
-    """Measurements of the library with the rules in use, at the collectives and sizes of others.
-
-    Args:
-        rules: The rules.
-        known: The others.
-        rounds: Rounds of the sweep.
-        ranks: Number of ranks, see :func:`coppice.tuning.sweep.sweep_mpi`.
-        lab: Lab to run in.
-        launcher: Path of the launcher.
-        options: Further words for the launcher.
-    """
+    """Measurements of the library with the rules in use, at the collectives and sizes of others."""
     with tempfile.TemporaryDirectory(prefix="coppice-tune-") as directory:
         output = Path(directory) / "runs.jsonl"
         sweep_mpi(

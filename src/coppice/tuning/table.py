@@ -21,8 +21,6 @@ from coppice.tuning.fit import NO_END, Fit, SizeRule
 from coppice.tuning.records import CallShape, LibraryChoice
 from coppice.version import __version__
 
-__all__ = ["LIBRARIES", "UNDO", "RuleTable", "decode_table", "encode_table", "read_table", "undo_line"]
-
 LIBRARIES = ("open-mpi", "mpich", "nccl", "rccl", "put-signal")
 """Libraries that can be tuned; the last is what puts, beside the library's own collectives."""
 
@@ -55,19 +53,12 @@ _COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class RuleTable:
-    """Rules for one library.
+    """Rules for one library."""
 
-    Attributes:
-        library: One of :data:`LIBRARIES`.
-        version: Version that was measured, empty where nothing says so.
-        topology: Name and hash of the topology, empty where none was given.
-        rules: The rules; ranges of one shape do not overlap.
-    """
-
-    library: str
-    version: str
-    topology: str
-    rules: tuple[SizeRule, ...]
+    library: str  # One of :data:`LIBRARIES`
+    version: str  # Version that was measured, empty where nothing says so
+    topology: str  # Name and hash of the topology, empty where none was given
+    rules: tuple[SizeRule, ...]  # The rules; ranges of one shape do not overlap
 
     @classmethod
     def of(cls, fit: Fit, *, topology: str = "") -> RuleTable:
@@ -127,14 +118,7 @@ def encode_table(table: RuleTable) -> str:
 
 
 def read_table(path: str | os.PathLike[str]) -> RuleTable:
-    """The table in a file.
-
-    Args:
-        path: The file.
-
-    Raises:
-        InputError: If it cannot be read, or a line has no meaning, with its number.
-    """
+    """The table in a file."""
     return decode_table(read_text(path, hint="give a table of `coppice tune fit`"), file=file_name(path))
 
 
@@ -143,27 +127,24 @@ def decode_table(text: str, *, file: str = "table") -> RuleTable:
 
     Args:
         text: What :func:`encode_table` writes, edited or not.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If a line has no meaning, with its number, or ranges overlap.
     """
     lines = text.splitlines()
     head = [line.lstrip("# ") for line in lines if line.startswith("#")]
     library = next((line.split()[1:] for line in head if line.startswith("library ")), [])
     if not any(line.startswith(_FORMAT) for line in head) or not library or library[0] not in LIBRARIES:
-        msg = f"{file} is no tuning table: expected `# {_FORMAT}` and `# library NAME`; `coppice tune fit` writes them."
-        raise InputError(msg)
+        raise InputError(
+            f"{file} is no tuning table: expected `# {_FORMAT}` and `# library NAME`; `coppice tune fit` writes them."
+        )
     rows = [(at, line) for at, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
     if not rows or rows[0][1].split(",") != _COLUMNS:
-        msg = f"expected the columns {','.join(_COLUMNS)} in {file}: keep the line that names them."
-        raise InputError(msg)
+        raise InputError(
+            f"expected the columns {','.join(_COLUMNS)} in {file}: keep the line that names them."
+        )
     rules: list[SizeRule] = []
     for number, line in rows[1:]:
         fields = next(csv.reader([line]))
         if len(fields) != len(_COLUMNS):
-            msg = f"expected {len(_COLUMNS)} fields at {file}:{number}, found {len(fields)}."
-            raise InputError(msg)
+            raise InputError(f"expected {len(_COLUMNS)} fields at {file}:{number}, found {len(fields)}.")
         rules.append(_rule(dict(zip(_COLUMNS, map(str.strip, fields), strict=True)), f"{file}:{number}"))
     _refuse_overlaps(rules, file)
     return RuleTable(
@@ -178,8 +159,7 @@ def _rule(row: Mapping[str, str], where: str) -> SizeRule:
     try:
         collective = Collective.named(row["collective"])
     except InputError as error:
-        msg = f"{where}: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"{where}: {error}") from None
     nodes = _integer(row, "nodes", where, low=1)
     first = _integer(row, "first_bytes", where, low=0)
     own = LibraryChoice(
@@ -190,8 +170,7 @@ def _rule(row: Mapping[str, str], where: str) -> SizeRule:
         number=_integer(row, "number", where, low=0) if row["number"] else 0,
     )
     if not own.algorithm.replace("_", "").replace("-", "").isalnum():
-        msg = f"expected the name of an algorithm at {where}, found {own.algorithm!r}."
-        raise InputError(msg)
+        raise InputError(f"expected the name of an algorithm at {where}, found {own.algorithm!r}.")
     gain = _number(row, "gain", where)
     low, high = _number(row, "gain_low", where), _number(row, "gain_high", where)
     return SizeRule(
@@ -212,8 +191,7 @@ def _integer(row: Mapping[str, str], name: str, where: str, *, low: int) -> int:
     text = row[name]
     if text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= NO_END:
         return int(text)
-    msg = f"expected {name} as an integer of {low} or more at {where}, found {text[:40]!r}."
-    raise InputError(msg)
+    raise InputError(f"expected {name} as an integer of {low} or more at {where}, found {text[:40]!r}.")
 
 
 def _number(row: Mapping[str, str], name: str, where: str) -> float:
@@ -222,8 +200,7 @@ def _number(row: Mapping[str, str], name: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        msg = f"expected {name} as a number above 0 at {where}, found {row[name][:40]!r}."
-        raise InputError(msg)
+        raise InputError(f"expected {name} as a number above 0 at {where}, found {row[name][:40]!r}.")
     return value
 
 
@@ -232,8 +209,7 @@ def _refuse_overlaps(rules: Sequence[SizeRule], file: str) -> None:
         ordered := sorted(rules, key=lambda each: (each.shape, each.first_bytes)), ordered[1:], strict=False
     ):
         if rule.shape == after.shape and after.first_bytes <= rule.last_bytes:
-            msg = (
+            raise InputError(
                 f"expected ranges of {rule.shape} in {file} that do not overlap, found {rule.first_bytes} .. "
                 f"{rule.last_bytes} and {after.first_bytes} .. {after.last_bytes}: part them."
             )
-            raise InputError(msg)

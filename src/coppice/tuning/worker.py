@@ -23,8 +23,6 @@ from coppice.errors import CoppiceError
 from coppice.tuning.mpi_switch import DEPLOYED, Switch, open_switch
 from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
-__all__ = ["MpiCall", "Spec", "main"]
-
 _SAMPLE_S = 1e-3
 _MOST_CALLS = 50
 _LAST_WORDS_S = 2.0
@@ -34,26 +32,16 @@ _HOPELESS = 2.0
 
 
 class Spec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to measure.
+    """What to measure."""
 
-    Attributes:
-        library: ``open-mpi`` or ``mpich``.
-        collectives: The collectives.
-        sizes: Sizes M.
-        rounds: Measured rounds.
-        output: File that lines are appended to.
-        segments: Sizes of segments to try with Open MPI.
-        deployed: Measure what the environment tells the library instead of all choices.
-        only: If not empty, these choices of (collective, size) alone.
-    """
-
-    library: str
-    collectives: list[Collective]
-    sizes: list[int]
-    rounds: int
-    output: str
-    segments: list[int] = []
-    deployed: bool = False
+    library: str  # `open-mpi` or `mpich`
+    collectives: list[Collective]  # The collectives
+    sizes: list[int]  # Sizes M
+    rounds: int  # Measured rounds
+    output: str  # File that lines are appended to
+    segments: list[int] = []  # Sizes of segments to try with Open MPI
+    deployed: bool = False  # Measure what the environment tells the library instead of all choices
+    # If not empty, these choices of (collective, size) alone
     only: list[tuple[Collective, int, LibraryChoice]] = []
 
 

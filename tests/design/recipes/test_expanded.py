@@ -15,7 +15,7 @@ from coppice.design.schedules.collectives import breadth_first_schedule, schedul
 from coppice.design.schedules.deliveries import loads_of
 from coppice.design.schedules.expanded import expanded_deliveries
 from coppice.errors import InputError
-from coppice.schedule.verification.verify import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from support.design_samples import RECIPES
 
 

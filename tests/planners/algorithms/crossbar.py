@@ -14,7 +14,9 @@ from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import chunk_sizes
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verification.verify import Report, verify_forest, verify_schedule
+from coppice.schedule.verification.forest import verify_forest
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.model import Model
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.presets import preset

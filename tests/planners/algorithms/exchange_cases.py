@@ -9,7 +9,7 @@ from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.schedule.schedule import Op, Schedule
-from coppice.schedule.verification.verify import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 
 RANKS = (*range(1, 18), 24, 32, 64)

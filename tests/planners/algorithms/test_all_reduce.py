@@ -15,7 +15,7 @@ from coppice.planners.algorithms.parts.cost import Chain
 from coppice.planners.algorithms.parts.exchange import partners
 from coppice.planners.algorithms.trees.single_tree import SHAPES
 from coppice.schedule.schedule import Op, Schedule
-from coppice.schedule.verification.verify import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 from planners.algorithms.exchange_cases import RANKS, disordered_rows, made, steps_of
 

@@ -15,7 +15,7 @@ from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.algorithms.parts.moves import Moves
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verification.verify import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.model import Model
 from coppice.topology.presets import preset
 from support.ideal import simulate

@@ -14,7 +14,7 @@ from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verification.verify import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 from planners.algorithms.crossbar import RANKS, check_cost, made, verified
 

@@ -11,7 +11,7 @@ from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.algorithms.parts.cost import Chain
 from coppice.planners.algorithms.trees.single_tree import SHAPES
-from coppice.schedule.verification.verify import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from planners.algorithms.exchange_cases import RANKS, disordered_rows, made, steps_of
 
 REDUCE = Collective.REDUCE

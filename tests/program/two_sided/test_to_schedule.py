@@ -22,7 +22,7 @@ from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Op, Schedule
-from coppice.schedule.verification.verify import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 from reference.oracle import ENTRIES, oracle_topology
 from reference.programs import OUT, TMP, pair_all_reduce

@@ -10,8 +10,9 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
+from coppice.program.two_sided.cutting import fifo_depth
 from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.verify import fifo_depth, verify_program
+from coppice.program.two_sided.verify import verify_program
 from reference.programs import (
     IN,
     OUT,

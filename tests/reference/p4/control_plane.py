@@ -59,14 +59,14 @@ def load_commands(switch: P4Switch, text: str, *, file: str = "the commands") ->
                     rid_of, ports_of = nodes[_number(handle)]
                     groups[_number(group)] += [Replica(port, rid_of) for port in ports_of]
                 case _:
-                    msg = f"expected table_add, mc_mgrp_create, mc_node_create or mc_node_associate, found {words[0]}."
-                    raise InputError(msg)
+                    raise InputError(
+                        f"expected table_add, mc_mgrp_create, mc_node_create or mc_node_associate, found {words[0]}."
+                    )
         except (InputError, KeyError, IndexError) as error:
             words_of = (
                 error if isinstance(error, InputError) else "expected a group and a node that were created."
             )
-            msg = f"{file}:{number}: {words_of}"
-            raise InputError(msg) from None
+            raise InputError(f"{file}:{number}: {words_of}") from None
     for number_of_group, replicas in groups.items():
         switch.add_group(number_of_group, replicas)
 
@@ -77,19 +77,18 @@ def _number(text: str) -> int:
     try:
         return int(IPv4Address(text)) if text.count(".") == 3 else int(text, 0)
     except ValueError:
-        msg = f"expected a number, a MAC address or an IPv4 address, found {text!r}."
-        raise InputError(msg) from None
+        raise InputError(f"expected a number, a MAC address or an IPv4 address, found {text!r}.") from None
 
 
 def _table_add(switch: P4Switch, table: str, action: str, words: Sequence[str]) -> None:
     if "=>" not in words or table not in switch.program.tables:
-        msg = f"expected a table of the program, its keys, => and arguments, found {table} {' '.join(words)}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a table of the program, its keys, => and arguments, found {table} {' '.join(words)}."
+        )
     at = words.index("=>")
     matches = [(key.type, match) for key, match in switch.program.tables[table].keys]
     if len(matches) != at:
-        msg = f"{table} has {len(matches)} keys, found {at}."
-        raise InputError(msg)
+        raise InputError(f"{table} has {len(matches)} keys, found {at}.")
     keys, masks = [], []
     for word, (of, match) in zip(words[:at], matches, strict=True):
         width = getattr(of, "width", 0)
@@ -99,8 +98,7 @@ def _table_add(switch: P4Switch, table: str, action: str, words: Sequence[str]) 
         if match == "lpm":
             length = _number(behind or str(width))
             if length > width:
-                msg = f"expected a prefix of up to {width} bits, found {length}."
-                raise InputError(msg)
+                raise InputError(f"expected a prefix of up to {width} bits, found {length}.")
             mask = full >> length ^ full
         else:
             mask = _number(behind) if behind else full

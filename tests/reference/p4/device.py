@@ -101,8 +101,9 @@ class P4Switch:
     @checked
     def __init__(self, program: P4Program, *, num_ports: int = 64) -> None:
         if not 1 <= num_ports <= _PORTS:
-            msg = f"expected 1 to {_PORTS} ports, found {num_ports}: choose `num_ports` among them."
-            raise InputError(msg)
+            raise InputError(
+                f"expected 1 to {_PORTS} ports, found {num_ports}: choose `num_ports` among them."
+            )
         self.program = program
         self.num_ports = num_ports
         self.registers: dict[str, dict[int, int]] = {name: {} for name in program.registers}
@@ -143,8 +144,9 @@ class P4Switch:
         """
         symbol = self._table(table)
         if action not in symbol.actions:
-            msg = f"{table} has the actions {', '.join(symbol.actions)}, found {action!r}: name one of them."
-            raise InputError(msg)
+            raise InputError(
+                f"{table} has the actions {', '.join(symbol.actions)}, found {action!r}: name one of them."
+            )
         performed = symbol.actions[action]
         widths = [key.type for key, _ in symbol.keys]
         _check_values(table, "keys", keys, widths)
@@ -157,12 +159,12 @@ class P4Switch:
         for (_, match), mask, all_bits in zip(symbol.keys, used, full, strict=True):
             missing = all_bits & ~mask
             if (match == "exact" and missing) or (match == "lpm" and missing & missing + 1):
-                msg = f"expected a mask for {match} in {table}, found {mask:#x}: leave it out, or take a prefix."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected a mask for {match} in {table}, found {mask:#x}: leave it out, or take a prefix."
+                )
         contents = self.tables[table]
         if len(contents) >= symbol.size:
-            msg = f"{table} has room for {symbol.size} entries: make the table larger."
-            raise InputError(msg)
+            raise InputError(f"{table} has room for {symbol.size} entries: make the table larger.")
         values = tuple(key & mask for key, mask in zip(keys, used, strict=True))
         prefix = sum(
             mask.bit_count() for (_, match), mask in zip(symbol.keys, used, strict=True) if match == "lpm"
@@ -170,8 +172,7 @@ class P4Switch:
         entry = TableEntry(values, tuple(used), priority - (prefix << 32), performed, tuple(arguments))
         same = [each for each in contents.masked if (each.values, each.masks) == (values, entry.masks)]
         if values in contents.exact or any(each.order == entry.order for each in same):
-            msg = f"{table} has an entry for {_hex(values)} already: leave one of them out."
-            raise InputError(msg)
+            raise InputError(f"{table} has an entry for {_hex(values)} already: leave one of them out.")
         if all(match == "exact" for _, match in symbol.keys):
             contents.exact[values] = entry
             return
@@ -191,11 +192,11 @@ class P4Switch:
         """
         for each in replicas:
             if not (0 <= each.port < self.num_ports and 0 <= each.rid < 1 << 16):
-                msg = f"expected ports 0 .. {self.num_ports - 1}, found a copy to {each.port}: choose among them."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected ports 0 .. {self.num_ports - 1}, found a copy to {each.port}: choose among them."
+                )
         if not 1 <= group < 1 << 16:
-            msg = f"expected a multicast group of 1 to 65535, found {group}: choose among them."
-            raise InputError(msg)
+            raise InputError(f"expected a multicast group of 1 to 65535, found {group}: choose among them.")
         self.groups[group] = tuple(replicas)
 
     @checked
@@ -214,8 +215,9 @@ class P4Switch:
                 the line and the column of the program.
         """
         if not 0 <= port < self.num_ports:
-            msg = f"expected a port of 0 .. {self.num_ports - 1}, found {port}: choose among them."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a port of 0 .. {self.num_ports - 1}, found {port}: choose among them."
+            )
         parser, verify, ingress, *_ = self.program.blocks
         cells = list(self.program.initial)
         cells[DEVICE], cells[PACKET] = self, FrameCursor(frame)
@@ -260,8 +262,9 @@ class P4Switch:
     def _table(self, name: str) -> TableSymbol:
         found = self.program.tables.get(name)
         if found is None:
-            msg = f"the program has the tables {', '.join(self.program.tables)}, found {name!r}: name one of them."
-            raise InputError(msg)
+            raise InputError(
+                f"the program has the tables {', '.join(self.program.tables)}, found {name!r}: name one of them."
+            )
         return found
 
 
@@ -271,9 +274,9 @@ def _hex(values: Sequence[int]) -> str:
 
 def _check_values(place: str, what: str, values: Sequence[int], types: Sequence[Any]) -> None:
     if len(values) != len(types):
-        msg = f"{place} has {len(types)} {what}, found {len(values)}: give one value for each."
-        raise InputError(msg)
+        raise InputError(f"{place} has {len(types)} {what}, found {len(values)}: give one value for each.")
     for value, of in zip(values, types, strict=True):
         if not of.least <= value <= of.most:
-            msg = f"expected {what} of {place} within {of}, found {value}: give a number of so many bits."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {what} of {place} within {of}, found {value}: give a number of so many bits."
+            )

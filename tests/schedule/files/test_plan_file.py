@@ -21,9 +21,10 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.schedule.files.plan_file import Plan, decode_plan, encode_plan, read_plan, write_plan
+from coppice.schedule.files.plan_file import decode_plan, encode_plan, read_plan, write_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
+from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from schedule.builders import chain, forests, make_forest, ring_forest, ring_topology, star_forest

@@ -39,56 +39,33 @@ from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry, find_symmetry
 
-__all__ = [
-    "AllToAllBound",
-    "FlowSolution",
-    "concurrent_flow",
-    "demand_matrix",
-    "solve_flow",
-    "trivial_symmetry",
-]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FlowSolution(Brief):
-    """A concurrent flow and link lengths, exact or nearly so.
+    """A concurrent flow and link lengths, exact or nearly so."""
 
-    Attributes:
-        rate: f in capacity units of the topology; None where only floats are known.
-        flow: Per source, per link: the flow divided by f (exact where ``rate`` is, else a float).
-        length: Length of each link, proportional to the dual of its capacity, in floats.
-        exact_length: The same as integers where the vertex was proved, else None.
-    """
-
-    rate: Fraction | None
+    rate: Fraction | None  # f in capacity units of the topology; None where only floats are known
+    # Per source, per link: the flow divided by f (exact where `rate` is, else a float)
     flow: list[list[Fraction]] | NDArray[np.float64]
-    length: NDArray[np.float64]
-    exact_length: list[int] | None
+    length: NDArray[np.float64]  # Length of each link, proportional to the dual of its capacity, in floats
+    exact_length: list[int] | None  # The same as integers where the vertex was proved, else None
 
 
 def solve_flow(
-    topology: Topology,
+    topology: Topology,  # The network; flow may pass through any node
     sources: NDArray[np.int32],
-    demand: NDArray[np.int64],
+    demand: NDArray[np.int64],  # `demand[i, v]` from source i to node v
     *,
-    link_orbit: NDArray[np.int32],
+    link_orbit: NDArray[np.int32],  # Links with one number share one capacity row
+    # `images[e]`: how often a unit of flow over link e loads each link of its orbit
     images: NDArray[np.int64],
-    most: float,
+    most: float,  # About as large as the optimum, in capacity units
     time_limit: float,
 ) -> FlowSolution | None:
     """Solve the program; None where HiGHS did not finish in time.
 
     The vertex is proved in fractions: from HiGHS's basis, else after rounds for what its tolerances left over, else,
     in a small network, by a simplex method in whole numbers.
-
-    Args:
-        topology: The network; flow may pass through any node.
-        sources: Source nodes.
-        demand: ``demand[i, v]`` from source i to node v.
-        link_orbit: Links with one number share one capacity row.
-        images: ``images[e]``: how often a unit of flow over link e loads each link of its orbit.
-        most: About as large as the optimum, in capacity units.
-        time_limit: Seconds.
     """
     links, count = topology.num_links, len(sources)
     orbits = int(link_orbit.max(initial=-1)) + 1
@@ -194,26 +171,17 @@ _WIDE = Fraction(1, 100)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AllToAllBound:
-    """What an all-to-all can and does reach.
+    """What an all-to-all can and does reach."""
 
-    Attributes:
-        problem: What was asked.
-        inv_rate: No routing takes less time per unit of demand, in 1 / (GB/s); proved by ``length``.
-        reached: Time per unit of demand that the routing takes.
-        length: Integer link lengths: the proof of ``inv_rate``.
-        routes: For each source rank listed, its routes; the other ranks' are images under ``symmetry``. Empty
-            for more than 256 ranks without symmetry.
-        symmetry: Group of automorphisms that maps the listed ranks to all others.
-        method: How the figures were found, in words.
-    """
-
-    problem: Problem
-    inv_rate: Fraction
-    reached: Fraction
-    length: tuple[int, ...]
+    problem: Problem  # What was asked
+    inv_rate: Fraction  # No routing takes less time per unit of demand, in 1 / (GB/s); proved by `length`
+    reached: Fraction  # Time per unit of demand that the routing takes
+    length: tuple[int, ...]  # Integer link lengths: the proof of `inv_rate`
+    # For each source rank listed, its routes; the other ranks' are images under `symmetry`. Empty for more
+    # than 256 ranks without symmetry.
     routes: dict[int, list[FlowRoute]]
-    symmetry: Symmetry
-    method: str
+    symmetry: Symmetry  # Group of automorphisms that maps the listed ranks to all others
+    method: str  # How the figures were found, in words
 
     @property
     def exact(self) -> bool:
@@ -233,13 +201,7 @@ def concurrent_flow(
 
     Args:
         problem: An all_to_all, uniform or with a matrix of demands.
-        symmetry: Automorphisms that are free on the ranks; found when None. Not used with a matrix of
-            demands.
-        time_limit: Seconds for the search, roughly.
-
-    Raises:
-        InputError: For another collective or a problem without meaning.
-        UnreachableError: If some demand has no path.
+        symmetry: Automorphisms that are free on the ranks; found when None. Not used with a matrix of demands.
 
     Examples:
         >>> from coppice.topology.model import Link, Node
@@ -252,8 +214,9 @@ def concurrent_flow(
     check_problem(problem)
     topology = problem.topology
     if problem.collective is not Collective.ALL_TO_ALL:
-        msg = f"concurrent flow belongs to all_to_all, found {problem.collective}: ask for the plain bound."
-        raise InputError(msg)
+        raise InputError(
+            f"concurrent flow belongs to all_to_all, found {problem.collective}: ask for the plain bound."
+        )
     demand, unit = demand_matrix(problem)
     if not demand.any():
         return _nothing_to_do(problem)
@@ -309,8 +272,9 @@ def _without_program(
     if grain > 2:
         rough = -(-demand // grain)
         if topology.num_ranks > _RANKS_WITH_ROUTES or int(rough.sum()) >= _LARGEST_SPREAD:
-            msg = f"expected demands with a sum below 2^40, found {int(demand.sum())}: round them to fewer digits."
-            raise InputError(msg)
+            raise InputError(
+                f"expected demands with a sum below 2^40, found {int(demand.sum())}: round them to fewer digits."
+            )
         found = _paths(problem, rough, unit, route_by_paths(topology, rough, time_limit=time_limit))
         reached = _reached(topology, demand, found.routes, found.symmetry) * unit
         return replace(found, inv_rate=length_bound(topology, demand, found.length) * unit, reached=reached)
@@ -320,11 +284,7 @@ def _without_program(
 
 
 def demand_matrix(problem: Problem) -> tuple[NDArray[np.int64], int]:
-    """Demand from rank to rank in its largest unit, and that unit; without the diagonal, which never leaves its GPU.
-
-    Raises:
-        InputError: If the demands are too large to be told apart exactly.
-    """
+    """Demand from rank to rank in its largest unit, and that unit; without the diagonal, which never leaves its GPU."""
     ranks = problem.topology.num_ranks
     if problem.demands is None:
         demand = np.ones((ranks, ranks), dtype=np.int64)
@@ -334,10 +294,9 @@ def demand_matrix(problem: Problem) -> tuple[NDArray[np.int64], int]:
     unit = gcd(*(size for row in rows for size in row)) or 1
     total = sum(map(sum, rows)) // unit
     if total >= _LARGEST_DEMAND:
-        msg = (
+        raise InputError(
             f"expected demands with a sum below 2^62 in their largest common unit, found {total}: round them."
         )
-        raise InputError(msg)
     return np.array([[size // unit for size in row] for row in rows], dtype=np.int64), unit
 
 
@@ -429,11 +388,10 @@ def _check_reachable(topology: Topology, demand: NDArray[np.int64]) -> None:
     missing = np.argwhere((hops[:, topology.rank_nodes] >= 2**62) & (demand > 0))
     if len(missing):
         a, b = (topology.node_ids[topology.rank_nodes[rank]] for rank in missing[0])
-        msg = (
+        raise UnreachableError(
             f"every demand needs a path, found none from {a} to {b} ({len(missing)} pairs without one): "
             "add links or choose ranks that are connected."
         )
-        raise UnreachableError(msg)
 
 
 def _nothing_to_do(problem: Problem) -> AllToAllBound:

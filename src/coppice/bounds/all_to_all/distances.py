@@ -25,9 +25,6 @@ from coppice.bounds.problem import Problem
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 
-__all__ = ["cut_lengths", "distances", "integer_lengths", "length_bound", "length_column", "proving_cut"]
-
-
 _BLOCK = 2**22
 
 _LARGEST = 2**62
@@ -41,8 +38,6 @@ def distances(
     """Least total length of a path from each source to each node.
 
     Args:
-        topology: The network.
-        sources: Nodes.
         length: Length of each link, 0 or more: a :func:`length_column`, or floats.
         backwards: From each node to each source instead.
 
@@ -75,12 +70,8 @@ def length_bound(topology: Topology, demand: NDArray[np.int64], length: Sequence
     """The least time per unit of demand that integer link lengths prove, in 1 / (GB/s).
 
     Args:
-        topology: The network.
         demand: ``demand[i, j]`` from rank i to rank j; the diagonal does not count.
         length: Integers >= 0, not all zero.
-
-    Raises:
-        InputError: If the lengths do not fit or are all zero, or a demand has no path.
 
     Examples:
         >>> from coppice.topology.model import Link, Node
@@ -90,15 +81,15 @@ def length_bound(topology: Topology, demand: NDArray[np.int64], length: Sequence
         Fraction(2, 1)
     """
     if len(length) != topology.num_links or min(length, default=0) < 0 or not sum(length):
-        msg = f"expected {topology.num_links} integer lengths >= 0 that are not all 0, found others."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {topology.num_links} integer lengths >= 0 that are not all 0, found others."
+        )
     column = length_column(length)
     reach = distances(topology, topology.rank_nodes, column)[:, topology.rank_nodes]
     wanted = demand.astype(np.int64).copy()
     np.fill_diagonal(wanted, 0)
     if (reach[wanted > 0] >= _far(column)).any():
-        msg = "some rank with demand has no path to its target: add links or leave the rank out."
-        raise InputError(msg)
+        raise InputError("some rank with demand has no path to its target: add links or leave the rank out.")
     distinct, where = np.unique(reach[wanted > 0], return_inverse=True)
     weights = np.zeros(len(distinct), dtype=np.int64)
     np.add.at(weights, where, wanted[wanted > 0])
@@ -132,7 +123,6 @@ def cut_lengths(topology: Topology, demand: NDArray[np.int64]) -> tuple[Fraction
     """The best bound of links that leave or enter one rank, or the nodes of one host, and its lengths.
 
     Args:
-        topology: The network.
         demand: ``demand[i, j]`` from rank i to rank j; the diagonal is zero.
     """
     best = (Fraction(0), [1] * topology.num_links)
@@ -163,9 +153,7 @@ def proving_cut(problem: Problem, length: Sequence[int], inv_rate: Fraction) -> 
     """The sending side of a cut that alone proves ``inv_rate``, or () if none is found.
 
     Args:
-        problem: An all_to_all.
         length: Length of each link: integers of 0 or more.
-        inv_rate: The bound, time per shard.
 
     Examples:
         >>> from coppice.collectives import Collective

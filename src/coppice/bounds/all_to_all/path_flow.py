@@ -22,8 +22,6 @@ from coppice.bounds.all_to_all.routes import FlowRoute, reduced_routes
 from coppice.display import Brief
 from coppice.topology.model import Topology
 
-__all__ = ["PathMix", "route_by_paths"]
-
 _GRID = 2**20
 _GOOD_ENOUGH = 2.5e-3
 _SWEEPS_PER_LOOK = 4
@@ -33,27 +31,16 @@ _STEEPEST = 20_000.0
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PathMix(Brief):
-    """A routing by paths and the lengths that bound it.
+    """A routing by paths and the lengths that bound it."""
 
-    Attributes:
-        reached: Time per unit of demand of the routing, in 1 / (GB/s).
-        length: Integer link lengths that prove the best bound found.
-        sweeps: Sweeps over all sources.
-        rank: Source rank of each path; paths lie by source and target.
-        target: Target node of each path.
-        share: Its integer weight; those of one source and target sum to 2**20.
-        start: Path i has the links ``link[start[i]:start[i + 1]]``.
-        link: Links of the paths.
-    """
-
-    reached: Fraction
-    length: list[int]
-    sweeps: int
-    rank: NDArray[np.int32]
-    target: NDArray[np.int32]
-    share: NDArray[np.int64]
-    start: NDArray[np.int64]
-    link: NDArray[np.int32]
+    reached: Fraction  # Time per unit of demand of the routing, in 1 / (GB/s)
+    length: list[int]  # Integer link lengths that prove the best bound found
+    sweeps: int  # Sweeps over all sources
+    rank: NDArray[np.int32]  # Source rank of each path; paths lie by source and target
+    target: NDArray[np.int32]  # Target node of each path
+    share: NDArray[np.int64]  # Its integer weight; those of one source and target sum to 2**20
+    start: NDArray[np.int64]  # Path i has the links `link[start[i]:start[i + 1]]`
+    link: NDArray[np.int32]  # Links of the paths
 
     def routes(self, topology: Topology) -> dict[int, list[FlowRoute]]:
         """The paths by source rank."""
@@ -70,7 +57,6 @@ def route_by_paths(topology: Topology, demand: NDArray[np.int64], *, time_limit:
     """Route ``demand`` (rank to rank, all reachable) for about ``time_limit`` seconds.
 
     Args:
-        topology: The network.
         demand: Integers >= 0 with a zero diagonal; the sum stays below 2**40.
         time_limit: Seconds, roughly; at least one sweep is done. It ends earlier within 0.25% of its bound.
     """

@@ -13,25 +13,17 @@ from numpy.typing import NDArray
 
 from coppice.topology.model import Topology
 
-__all__ = ["FlowRoute", "link_loads", "reduced_routes", "routes_of_flow", "routes_of_trees"]
-
 _GRID = 2**61
 _LARGEST_SHARE = 2**62
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRoute:
-    """Part of what a source sends to a target.
+    """Part of what a source sends to a target."""
 
-    Attributes:
-        target: Target node.
-        nodes: The path, source and target included.
-        share: Weight among the routes to this target (positive; they have no common factor).
-    """
-
-    target: int
-    nodes: tuple[int, ...]
-    share: int
+    target: int  # Target node
+    nodes: tuple[int, ...]  # The path, source and target included
+    share: int  # Weight among the routes to this target (positive; they have no common factor)
 
 
 def routes_of_flow(
@@ -43,10 +35,7 @@ def routes_of_flow(
     A target for which nothing is left of a flow that is only nearly right gets the path of fewest hops.
 
     Args:
-        topology: The network.
-        source: Source node.
         flow: Flow per link; what enters a node covers what leaves it and its demand, up to rounding.
-        demand: Demand per node.
     """
     left = {e: amount for e, amount in enumerate(flow) if amount > 0}
     incoming: dict[int, list[int]] = {}
@@ -82,18 +71,10 @@ def routes_of_trees(
     topology: Topology,
     rank: int,
     demand: NDArray[np.int64],
-    last_link: Sequence[NDArray[np.int32]],
+    last_link: Sequence[NDArray[np.int32]],  # Per tree, the link over which each node is reached
     weights: Sequence[int],
 ) -> list[FlowRoute]:
-    """The routes of one rank in a mix of shortest-path trees.
-
-    Args:
-        topology: The network.
-        rank: Source rank.
-        demand: Demand per rank.
-        last_link: Per tree, the link over which each node is reached.
-        weights: Weight of each tree.
-    """
+    """The routes of one rank in a mix of shortest-path trees."""
     source = int(topology.rank_nodes[rank])
     routes = []
     for target in topology.rank_nodes[np.flatnonzero(demand)].tolist():

@@ -20,8 +20,6 @@ from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.display import Brief
 from coppice.topology.model import Topology
 
-__all__ = ["Spread", "TreeMix", "spread"]
-
 _BLOCKS = 32
 _SWEEPS = 60
 _TREES = 12
@@ -33,34 +31,22 @@ _BUSY = 0.8
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TreeMix(Brief):
-    """Shortest-path trees of some source ranks and what part of their demand takes each.
+    """Shortest-path trees of some source ranks and what part of their demand takes each."""
 
-    Attributes:
-        ranks: Source ranks.
-        last_link: Per tree: ``last_link[i, v]`` is the link over which ``ranks[i]`` reaches node v, or -1.
-        weights: Integer weight of each tree; they sum to 2**20.
-    """
-
-    ranks: NDArray[np.int64]
+    ranks: NDArray[np.int64]  # Source ranks
+    # Per tree: `last_link[i, v]` is the link over which `ranks[i]` reaches node v, or -1
     last_link: list[NDArray[np.int32]]
-    weights: list[int]
+    weights: list[int]  # Integer weight of each tree; they sum to 2**20
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Spread:
-    """A routing by mixes of shortest-path trees and the lengths that bound it.
+    """A routing by mixes of shortest-path trees and the lengths that bound it."""
 
-    Attributes:
-        reached: Time per unit of demand of the routing, in 1 / (GB/s).
-        length: Integer link lengths that prove the best bound found.
-        mixes: One mix for each block of ranks.
-        sweeps: Sweeps over all blocks.
-    """
-
-    reached: Fraction
-    length: list[int]
-    mixes: list[TreeMix]
-    sweeps: int
+    reached: Fraction  # Time per unit of demand of the routing, in 1 / (GB/s)
+    length: list[int]  # Integer link lengths that prove the best bound found
+    mixes: list[TreeMix]  # One mix for each block of ranks
+    sweeps: int  # Sweeps over all blocks
 
 
 class _SourceBlock:
@@ -108,7 +94,6 @@ def spread(topology: Topology, demand: NDArray[np.int64], *, time_limit: float) 
     """Route ``demand`` (rank to rank, all reachable) for about ``time_limit`` seconds.
 
     Args:
-        topology: The network.
         demand: Integers >= 0 with a zero diagonal; the sum stays below 2**40.
         time_limit: Seconds, roughly; at least one sweep is done.
     """
@@ -215,10 +200,7 @@ def shortest_path_links(
     """The last link of a shortest path from each of ``ranks`` to each node; -1 where there is none.
 
     Args:
-        topology: The network.
-        ranks: Source ranks.
         length: Integers >= 1 per link.
-        rng: Decides ties.
     """
     sources = topology.rank_nodes[ranks]
     reach = distances(topology, sources, length)

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from coppice.bounds.lp.program import LinearProgram
 
-__all__ = ["certified_multipliers"]
-
 _GRID = 2**40
 """Denominator of multipliers that are taken from floats."""
 
@@ -26,10 +24,9 @@ def certified_multipliers(
 
     Args:
         program: Its rows with ``payer`` are capacities or equations with bound 0; the others have bound 0.
-        multipliers: Row multipliers in floats.
         payer: For each column the row that may absorb what the column lacks, or None: a capacity with coefficient 1
-            in it, or an equation with a positive one, which is raised before all else. Columns without one are paid
-            for by scaling all multipliers up.
+            in it, or an equation with a positive one, which is raised before all else. Columns without one are paid for
+            by scaling all multipliers up.
     """
     exact = [
         Fraction(round(value * _GRID) if row.equal else max(round(value * _GRID), 0), _GRID)

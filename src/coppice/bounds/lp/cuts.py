@@ -45,8 +45,6 @@ from coppice.errors import InputError
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 
-__all__ = ["CutOutcome", "CutProgram", "ForestRates", "TreePhase"]
-
 _GRID = 2**40
 _FLOAT_TOLERANCE = 2**12
 _LARGEST = 2**61
@@ -56,73 +54,46 @@ _MANY_COLUMNS = 2048
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TreePhase(Brief):
-    """One direction of trees.
+    """One direction of trees."""
 
-    Attributes:
-        reverse: Trees flow towards the roots: a broadcast on reversed links.
-        spanned: ``spanned[v]``: every tree touches node v.
-        balanced: ``balanced[v]``: node v cannot copy (or add, in a reverse phase), so it sends at most what
-            it gets.
-    """
-
-    reverse: bool
-    spanned: NDArray[np.bool_]
+    reverse: bool  # Trees flow towards the roots: a broadcast on reversed links
+    spanned: NDArray[np.bool_]  # `spanned[v]`: every tree touches node v
+    # `balanced[v]`: node v cannot copy (or add, in a reverse phase), so it sends at most what it gets
     balanced: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ForestRates:
-    """Optimal root rates and link rates, in capacity units of the topology.
+    """Optimal root rates and link rates, in capacity units of the topology."""
 
-    Attributes:
-        rate: Sum of the root rates.
-        root_rate: Per node.
-        link_rate: Per phase, per link.
-    """
-
-    rate: Fraction
-    root_rate: list[Fraction]
-    link_rate: list[list[Fraction]]
+    rate: Fraction  # Sum of the root rates
+    root_rate: list[Fraction]  # Per node
+    link_rate: list[list[Fraction]]  # Per phase, per link
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CutOutcome:
-    """What cut generation proved.
+    """What cut generation proved."""
 
-    Attributes:
-        upper: Proved upper bound on the rate, or None.
-        rates: Rates that reach ``upper``, or None where none were found or needed.
-        rounds: Linear programs solved.
-        multipliers: Of the rows, proving ``upper``; None where nothing was proved.
-    """
-
-    upper: Fraction | None
-    rates: ForestRates | None
-    rounds: int
-    multipliers: Sequence[Fraction] | None
+    upper: Fraction | None  # Proved upper bound on the rate, or None
+    rates: ForestRates | None  # Rates that reach `upper`, or None where none were found or needed
+    rounds: int  # Linear programs solved
+    multipliers: Sequence[Fraction] | None  # Of the rows, proving `upper`; None where nothing was proved
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class CutProgram(Brief):
-    """Maximise the sum of root rates within the link capacities of a topology.
+    """Maximise the sum of root rates within the link capacities of a topology."""
 
-    Attributes:
-        topology: Where the trees live.
-        phases: One or two directions of trees.
-        group: ``group[v]`` numbers the root rate variable that node v shares with its group, or is -1 for
-            none.
-        weight: ``weight[v]``: node v is a root at ``weight[v]`` times the variable of its group.
-        link_orbit: Links with one number share one rate variable (orbits of automorphisms), default all
-            different.
-        likely: Sets of nodes whose cuts, and those of their complements, the program has from the start: good
-            guesses save rounds.
-    """
-
-    topology: Topology
-    phases: Sequence[TreePhase]
+    topology: Topology  # Where the trees live
+    phases: Sequence[TreePhase]  # One or two directions of trees
+    # `group[v]` numbers the root rate variable that node v shares with its group, or is -1 for none
     group: NDArray[np.int32]
-    weight: NDArray[np.int64]
+    weight: NDArray[np.int64]  # `weight[v]`: node v is a root at `weight[v]` times the variable of its group
+    # Links with one number share one rate variable (orbits of automorphisms), default all different
     link_orbit: NDArray[np.int32] | None = None
+    # Sets of nodes whose cuts, and those of their complements, the program has from the start: good guesses
+    # save rounds
     likely: Sequence[NDArray[np.integer]] = ()
     _program: LinearProgram = field(init=False)
     _orbit: NDArray[np.int32] = field(init=False)
@@ -143,10 +114,9 @@ class CutProgram(Brief):
         capacity = np.zeros(self._orbits, dtype=np.int64)
         capacity[self._orbit] = topology.capacity
         if not np.array_equal(capacity[self._orbit], topology.capacity):
-            msg = (
+            raise InputError(
                 "links of one orbit must have the same rate, found different ones: compute the orbits again."
             )
-            raise InputError(msg)
         split = len(self.phases) > 1
         bounds: list[int | None] = [None] * self._groups
         for _ in self.phases:
@@ -182,8 +152,8 @@ class CutProgram(Brief):
         """Generate cuts until the optimum is proved or the time is up; on a small network until it is proved.
 
         Args:
-            known: A rate that can be had, in capacity units: once it is proved to be the best one, the search
-                for rates that reach it is spared.
+            known: A rate that can be had, in capacity units: once it is proved to be the best one, the search for
+                rates that reach it is spared.
             time_limit: Seconds after which to stop, where the network is not small.
         """
         small = is_small(self.topology)

@@ -12,8 +12,6 @@ from heapq import heapify, heappop, heappush
 
 from coppice.bounds.lp.refinement import SquareSystem
 
-__all__ = ["eliminated"]
-
 
 def eliminated(system: SquareSystem) -> list[Fraction] | None:
     """The solution of ``system``, or None where it has not exactly one.

@@ -21,14 +21,6 @@ from coppice.bounds.lp.solver import new_solver, run_interruptibly
 from coppice.display import Brief
 from coppice.rows import first_rows
 
-__all__ = [
-    "Basis",
-    "Constraint",
-    "ExactVertex",
-    "FloatVertex",
-    "LinearProgram",
-]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Constraint(Brief):
@@ -50,32 +42,20 @@ class FloatVertex(Brief):
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """A vertex as what is tight there.
+    """A vertex as what is tight there."""
 
-    Attributes:
-        columns: Columns that rest on no bound of theirs, or happen to.
-        rows: As many rows that hold with equality.
-        at_upper: Columns that rest on their upper bound; the others are 0.
-    """
-
-    columns: tuple[int, ...]
-    rows: tuple[int, ...]
-    at_upper: tuple[int, ...]
+    columns: tuple[int, ...]  # Columns that rest on no bound of theirs, or happen to
+    rows: tuple[int, ...]  # As many rows that hold with equality
+    at_upper: tuple[int, ...]  # Columns that rest on their upper bound; the others are 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ExactVertex:
-    """An optimal vertex with its proof.
+    """An optimal vertex with its proof."""
 
-    Attributes:
-        values: Value of each column.
-        multipliers: Multiplier of each row (>= 0 on rows with <=).
-        objective: c x, equal to the dual objective.
-    """
-
-    values: list[Fraction]
-    multipliers: list[Fraction]
-    objective: Fraction
+    values: list[Fraction]  # Value of each column
+    multipliers: list[Fraction]  # Multiplier of each row (>= 0 on rows with <=)
+    objective: Fraction  # c x, equal to the dual objective
 
 
 class LinearProgram:
@@ -97,11 +77,10 @@ class LinearProgram:
         """Make a program without rows.
 
         Args:
-            cost: Objective coefficient of each column.
             upper: Upper bound of each column, None for none.
             unit: What values of each column are about as large as, where columns differ much: HiGHS counts in these
-                units, rounded to powers of two, and in such of the rows that their largest entry is 1. None: HiGHS
-                gets the numbers as they are.
+                units, rounded to powers of two, and in such of the rows that their largest entry is 1. None: HiGHS gets
+                the numbers as they are.
         """
         self._cost = list(cost)
         self._upper = list(upper)

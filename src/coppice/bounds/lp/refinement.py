@@ -19,27 +19,18 @@ from numpy.typing import NDArray
 
 from coppice.display import Brief
 
-__all__ = ["SquareSystem", "from_binary", "solve_exactly"]
-
 _BITS_PER_ROUND = 30
 _FLOAT_BITS = 52
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SquareSystem(Brief):
-    """``sum of value[k] * x[column[k]] over the entries k of row i = right[i]``, all integers.
+    """``sum of value[k] * x[column[k]] over the entries k of row i = right[i]``, all integers."""
 
-    Attributes:
-        row: Row of each entry.
-        column: Column of each entry.
-        value: Value of each entry (int64).
-        right: Right-hand side (dtype object: Python integers).
-    """
-
-    row: NDArray[np.int64]
-    column: NDArray[np.int64]
-    value: NDArray[np.int64]
-    right: NDArray[np.object_]
+    row: NDArray[np.int64]  # Row of each entry
+    column: NDArray[np.int64]  # Column of each entry
+    value: NDArray[np.int64]  # Value of each entry (int64)
+    right: NDArray[np.object_]  # Right-hand side (dtype object: Python integers)
 
     def residual(self, solution: NDArray[np.object_], scale: int) -> NDArray[np.object_]:
         """``scale * right - A @ solution``, exactly."""
@@ -50,16 +41,12 @@ class SquareSystem(Brief):
 
 def solve_exactly(
     system: SquareSystem,
+    # Solves the system for another right-hand side, in floats
     solve: Callable[[NDArray[np.float64]], NDArray[np.float64]],
     *,
-    max_bits: int = 2048,
+    max_bits: int = 2048,  # Give up where the solution needs more bits than this
 ) -> list[Fraction] | None:
     """The solution of ``system`` as fractions, or None where the refinement does not get there.
-
-    Args:
-        system: Matrix and right-hand side.
-        solve: Solves the system for another right-hand side, in floats.
-        max_bits: Give up where the solution needs more bits than this.
 
     Examples:
         >>> system = SquareSystem(row=np.array([0, 1, 1]), column=np.array([0, 0, 1]),

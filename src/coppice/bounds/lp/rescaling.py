@@ -24,8 +24,6 @@ from coppice.bounds.lp.refinement import SquareSystem
 from coppice.bounds.lp.solver import new_solver, run_interruptibly
 from coppice.display import Brief
 
-__all__ = ["rescaled_vertex"]
-
 _ROUNDS = 16
 _FAR = 2.0**40
 _MOST_GAIN = 2**30

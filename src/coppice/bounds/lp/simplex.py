@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram
 
-__all__ = ["solve_in_integers"]
-
 _PATIENCE = 20
 """Steps without gain after which Bland's rule takes over, until there is gain."""
 
@@ -30,9 +28,6 @@ def solve_in_integers(program: LinearProgram) -> ExactVertex | None:
     Args:
         program: Its rows are inequalities with right-hand sides >= 0, or equations with right-hand side 0.
 
-    Raises:
-        ValueError: If a row has another right-hand side.
-
     Examples:
         >>> program = LinearProgram([1, 1], [None, None])
         >>> program.add_rows([Constraint(column=np.array([0, 1], dtype=np.int32), value=np.array([3, 1]), bound=2),
@@ -41,8 +36,9 @@ def solve_in_integers(program: LinearProgram) -> ExactVertex | None:
         Fraction(8, 5)
     """
     if any(row.bound < 0 or (row.equal and row.bound) for row in program.rows):
-        msg = "expected rows a x <= b with b >= 0, or a x = 0, found others: 0 must satisfy all of them."
-        raise ValueError(msg)
+        raise ValueError(
+            "expected rows a x <= b with b >= 0, or a x = 0, found others: 0 must satisfy all of them."
+        )
     equations = [
         i for i, row in enumerate(program.rows) if row.equal
     ]  # a x <= 0 here and -a x <= 0 at the end
@@ -56,8 +52,7 @@ def solve_in_integers(program: LinearProgram) -> ExactVertex | None:
     del multipliers[len(program.rows) :]
     objective = sum((c * x for c, x in zip(program.cost, values, strict=True) if c), Fraction(0))
     if not program.is_feasible(values) or program.dual_bound(multipliers) != objective:
-        msg = "the vertex does not prove itself: this is an error in the simplex method."
-        raise AssertionError(msg)
+        raise AssertionError("the vertex does not prove itself: this is an error in the simplex method.")
     return ExactVertex(values=values, multipliers=multipliers, objective=objective)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-__all__ = ["new_solver", "run_interruptibly"]
-
 
 def new_solver() -> Any:
     """A HiGHS solver without a model, which prints nothing and can be interrupted."""

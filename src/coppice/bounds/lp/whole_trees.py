@@ -29,8 +29,6 @@ from coppice.bounds.network import Network
 from coppice.bounds.proof import CutFamily, LinkRange, NodePotential, WeightedCut
 from coppice.display import Brief
 
-__all__ = ["Refuted", "Steps", "WholeTreesProgram"]
-
 _FLOAT_SIZE = 2**30
 """Rooms up to this size are left to floats first."""
 
@@ -40,15 +38,11 @@ _NATIVE_SIZE = 2**61
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Refuted(Brief):
-    """Sets that no whole numbers of trees within the rooms can satisfy together.
+    """Sets that no whole numbers of trees within the rooms can satisfy together."""
 
-    Attributes:
-        cuts: Nodes of each set, ascending.
-        cases: What shows it by counting, as :class:`coppice.bounds.proof.WholeTrees` has it, in the broadcasting
-            direction and with the links of the network.
-    """
-
-    cuts: tuple[tuple[int, ...], ...]
+    cuts: tuple[tuple[int, ...], ...]  # Nodes of each set, ascending
+    # What shows it by counting, as :class:`coppice.bounds.proof.WholeTrees` has it, in the broadcasting
+    # direction and with the links of the network
     cases: tuple[CutFamily | LinkRange, ...]
 
     @classmethod

@@ -9,18 +9,9 @@ from coppice.bounds.together.least import TogetherBound
 from coppice.errors import CheckError
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["check_together"]
-
 
 def check_together(found: TogetherBound) -> None:
-    """Count again which bytes have to cross, and what the links that can serve them carry.
-
-    Args:
-        found: The bound.
-
-    Raises:
-        CheckError: If sets overlap, or a figure is not what the topology and the demands say.
-    """
+    """Count again which bytes have to cross, and what the links that can serve them carry."""
     if not found.sets:
         if found.seconds:
             _fail("sets that prove a time", f"none for {found.seconds} seconds")
@@ -56,8 +47,7 @@ def check_together(found: TogetherBound) -> None:
 
 
 def _fail(expected: str, counted: str) -> None:
-    msg = f"expected {expected}, counted {counted}: the proof of the bound is wrong."
-    raise CheckError(msg)
+    raise CheckError(f"expected {expected}, counted {counted}: the proof of the bound is wrong.")
 
 
 def _crossing_bytes(found: TogetherBound, demand: GroupDemand, place: dict[int, int]) -> Fraction:

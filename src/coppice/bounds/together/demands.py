@@ -14,8 +14,6 @@ from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["CARRIED", "GroupDemand", "check_demand", "usable_links"]
-
 CARRIED = (
     Collective.ALL_REDUCE.value,
     Collective.ALL_GATHER.value,
@@ -28,19 +26,12 @@ CARRIED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GroupDemand(Brief):
-    """One collective of groups of one size that share no rank.
+    """One collective of groups of one size that share no rank."""
 
-    Attributes:
-        name: What it is called in reports.
-        collective: One of :data:`CARRIED`.
-        groups: Ranks of each group, in their order (int64, groups x ranks).
-        size_bytes: M of each group, in bytes.
-    """
-
-    name: str
-    collective: str
-    groups: NDArray[np.int64]
-    size_bytes: Sequence[Fraction]
+    name: str  # What it is called in reports
+    collective: str  # One of :data:`CARRIED`
+    groups: NDArray[np.int64]  # Ranks of each group, in their order (int64, groups x ranks)
+    size_bytes: Sequence[Fraction]  # M of each group, in bytes
 
     @property
     def members(self) -> int:
@@ -49,21 +40,20 @@ class GroupDemand(Brief):
 
 
 def check_demand(topology: Topology, demand: GroupDemand) -> None:
-    """Refuse a demand that has no meaning.
-
-    Raises:
-        InputError: For another collective, a rank that does not exist or is in two groups, or sizes that do not fit.
-    """
+    """Refuse a demand that has no meaning."""
     if demand.collective not in CARRIED:
-        msg = f"expected {demand.name} to be one of {', '.join(CARRIED)}, found {demand.collective!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {demand.name} to be one of {', '.join(CARRIED)}, found {demand.collective!r}."
+        )
     named = np.sort(demand.groups.reshape(-1))
     if len(named) and (named[0] < 0 or named[-1] >= topology.num_ranks or (np.diff(named) == 0).any()):
-        msg = f"expected groups of {demand.name} with ranks of 0 .. {topology.num_ranks - 1}, each once at most."
-        raise InputError(msg)
+        raise InputError(
+            f"expected groups of {demand.name} with ranks of 0 .. {topology.num_ranks - 1}, each once at most."
+        )
     if len(demand.size_bytes) != len(demand.groups) or any(size < 0 for size in demand.size_bytes):
-        msg = f"expected a size of 0 or more bytes for each of the {len(demand.groups)} groups of {demand.name}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a size of 0 or more bytes for each of the {len(demand.groups)} groups of {demand.name}."
+        )
 
 
 def usable_links(topology: Topology, demands: Sequence[GroupDemand]) -> NDArray[np.bool_]:

@@ -10,8 +10,6 @@ from coppice.bounds.together.least import TogetherBound
 from coppice.text import plural
 from coppice.topology.model import NodeKind
 
-__all__ = ["limit_words", "shares_of", "together_record"]
-
 
 def limit_words(found: TogetherBound) -> str:
     """What limits the groups: which bytes have to cross which links.

@@ -28,36 +28,22 @@ from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 
-__all__ = ["TogetherBound", "least_time"]
-
 _MOST_DEMANDS = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TogetherBound(Brief):
-    """A time that no schedule of all demands beats, and what proves it.
+    """A time that no schedule of all demands beats, and what proves it."""
 
-    Attributes:
-        topology: The network.
-        demands: Everything that is exchanged.
-        seconds: The time.
-        sets: Disjoint sets of nodes; empty where nothing has to move.
-        entering: Bytes are counted that enter the sets; otherwise those that leave them.
-        counted: Numbers of the demands whose bytes are counted.
-        needed_bytes: Bytes of each of these that cross.
-        links: Links that they may take.
-        gb_per_s: Capacity of these links.
-    """
-
-    topology: Topology
-    demands: tuple[GroupDemand, ...]
-    seconds: Fraction
-    sets: tuple[tuple[int, ...], ...] = ()
-    entering: bool = True
-    counted: tuple[int, ...] = ()
-    needed_bytes: tuple[Fraction, ...] = ()
-    links: tuple[int, ...] = ()
-    gb_per_s: Fraction = Fraction(0)
+    topology: Topology  # The network
+    demands: tuple[GroupDemand, ...]  # Everything that is exchanged
+    seconds: Fraction  # The time
+    sets: tuple[tuple[int, ...], ...] = ()  # Disjoint sets of nodes; empty where nothing has to move
+    entering: bool = True  # Bytes are counted that enter the sets; otherwise those that leave them
+    counted: tuple[int, ...] = ()  # Numbers of the demands whose bytes are counted
+    needed_bytes: tuple[Fraction, ...] = ()  # Bytes of each of these that cross
+    links: tuple[int, ...] = ()  # Links that they may take
+    gb_per_s: Fraction = Fraction(0)  # Capacity of these links
 
 
 def least_time(
@@ -66,12 +52,8 @@ def least_time(
     """The least time of several demands at once, exactly, with the links that set it.
 
     Args:
-        topology: The network.
         demands: What groups exchange, at most eight kinds.
         in_network: Switches may copy and add: only single sets are looked at then.
-
-    Raises:
-        InputError: If a demand has no meaning on the topology, or there are too many.
 
     Examples:
         Eight pairs of GPUs sum 1 GB each across two boxes with 200 GB/s of NICs, and eight GPUs of a box as much:
@@ -89,8 +71,9 @@ def least_time(
         check_demand(topology, demand)
     kept = [demand for demand in demands if demand.members > 1 and any(demand.size_bytes)]
     if len(kept) > _MOST_DEMANDS:
-        msg = f"expected at most {_MOST_DEMANDS} kinds of groups at once, found {len(kept)}: leave some out."
-        raise InputError(msg)
+        raise InputError(
+            f"expected at most {_MOST_DEMANDS} kinds of groups at once, found {len(kept)}: leave some out."
+        )
     best = TogetherBound(topology=topology, demands=tuple(kept), seconds=Fraction(0))
     if not kept:
         return best

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from coppice.bounds.together.demands import GroupDemand
 from coppice.topology.model import Topology
 
-__all__ = ["needed_bytes", "needs_of_components", "needs_of_sets", "summed"]
-
 _TURNED = {"reduce_scatter": "all_gather"}
 """A reduce-scatter is an all-gather with every transfer turned round."""
 
@@ -23,10 +21,7 @@ def needs_of_sets(
     """Bytes that cross into (or out of) each set alone.
 
     Args:
-        topology: The network.
-        demand: What groups exchange.
         level: Number of the set of each node, -1 outside.
-        entering: Into the sets.
     """
     sets = level[topology.rank_nodes][demand.groups]
     sizes = np.array([float(size) for size in demand.size_bytes])
@@ -42,20 +37,13 @@ def needs_of_sets(
 def needs_of_components(
     topology: Topology,
     demand: GroupDemand,
-    level: NDArray[np.int64],
-    part: NDArray[np.int64],
+    level: NDArray[np.int64],  # Number of the set of each node, -1 outside
+    part: NDArray[np.int64],  # Number of the part of each set
     *,
+    # Into the sets; what groups have outside of all sets is then another matter, and counted set by set
     entering: bool,
 ) -> NDArray[np.float64]:
-    """Bytes that cross between sets of each part, where no group has members in two parts, or in one and outside.
-
-    Args:
-        topology: The network.
-        demand: What groups exchange.
-        level: Number of the set of each node, -1 outside.
-        part: Number of the part of each set.
-        entering: Into the sets; what groups have outside of all sets is then another matter, and counted set by set.
-    """
+    """Bytes that cross between sets of each part, where no group has members in two parts, or in one and outside."""
     sets = level[topology.rank_nodes][demand.groups]
     sizes = np.array([float(size) for size in demand.size_bytes])
     total, parts = int(level.max()) + 1, int(part.max()) + 1
@@ -80,9 +68,7 @@ def needed_bytes(demand: GroupDemand, place: NDArray[np.int64], *, entering: boo
     """Bytes that cross into (or out of) disjoint sets, exactly.
 
     Args:
-        demand: What groups exchange.
         place: Number of the set of each rank, -1 outside.
-        entering: Into the sets.
     """
     members, total = demand.members, Fraction(0)
     turned = _TURNED.get(demand.collective)

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from coppice.topology.model import Topology
 
-__all__ = ["divisions"]
-
 _FEW_NODES = 10
 """Nodes up to which all sets are tried."""
 

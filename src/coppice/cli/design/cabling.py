@@ -11,8 +11,6 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json, write_text
 from coppice.text import plural
 
-__all__ = ["MaxPanelsOption", "PanelPortsOption", "PortsPerNodeOption", "cabling"]
-
 PortsPerNodeOption = Annotated[
     int | None, typer.Option("--ports-per-node", min=1, metavar="N", help="Ports that a node has.")
 ]

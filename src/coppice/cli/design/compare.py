@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from coppice.design.purchase.market import Market, Quote
 
 
-__all__ = ["compare"]
-
-
 def compare(
     workload: Annotated[
         Path, typer.Argument(metavar="WORKLOAD", help="Ranks, ports and collectives (TOML or JSON).")

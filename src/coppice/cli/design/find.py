@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from coppice.design.search.workload import CollectiveWorkload, NetworkOption
 
 
-__all__ = ["find"]
-
-
 def find(
     ctx: typer.Context,
     *,
@@ -112,8 +109,9 @@ def find(
     given = ranks is not None or degree is not None
     if ctx.invoked_subcommand is not None:
         if given:
-            msg = f"expected no --ranks and --degree before `{ctx.invoked_subcommand}`, found some: leave them out."
-            raise InputError(msg)
+            raise InputError(
+                f"expected no --ranks and --degree before `{ctx.invoked_subcommand}`, found some: leave them out."
+            )
         return
     from coppice.design.cabling import CablingLimits, cabling_of, check_limits
     from coppice.design.search.finder import find as find_graphs
@@ -122,21 +120,22 @@ def find(
     from coppice.topology.model import exact_rate
 
     if ranks is None or degree is None:
-        msg = "expected `--ranks` and `--degree` together, found one of them at most: give both, or a subcommand."
-        raise InputError(msg)
+        raise InputError(
+            "expected `--ranks` and `--degree` together, found one of them at most: give both, or a subcommand."
+        )
     goals = [(n, d) for n in _range(ranks, "--ranks") for d in _range(degree, "--degree")]
     limits = CablingLimits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
     for goal in goals:
         check_limits(*goal, limits)
     single = len(goals) == 1
     if not single and (output or cabling or size):
-        msg = (
+        raise InputError(
             "--output, --cabling and --size are for one number of ranks and one degree: leave out the range."
         )
-        raise InputError(msg)
     if cabling is not None and size is None:
-        msg = "--cabling writes the list of the best graph: say for which `--size`, or take `-o DIR` for all of them."
-        raise InputError(msg)
+        raise InputError(
+            "--cabling writes the list of the best graph: say for which `--size`, or take `-o DIR` for all of them."
+        )
     workload = None
     if size is not None:
         from coppice.design.search.workload import CollectiveWorkload
@@ -162,11 +161,10 @@ def find(
         return
     cell, front = next(iter(fronts.items()))
     if not front:
-        msg = (
+        raise InputError(
             f"expected a graph of {cell[0]} ranks and degree {cell[1]}, found none: "
             "choose a degree below the number of ranks, or leave out `--bidirectional`."
         )
-        raise InputError(msg)
     chosen = [] if workload is None else options(front, workload)
     others = [] if workload is None else baselines(*cell, workload)
     record: dict[str, Any] = {
@@ -200,8 +198,7 @@ def _range(text: str, option: str) -> range:
     """A number, or FIRST:LAST."""
     match = re.fullmatch(r"\s*(\d{1,7})(?:\s*:\s*(\d{1,7}))?\s*", text, re.ASCII)
     if match is None or int(match[2] or match[1]) < int(match[1]):
-        msg = f"expected {option} to be a number or a range such as 2:64, found {text!r}."
-        raise InputError(msg)
+        raise InputError(f"expected {option} to be a number or a range such as 2:64, found {text!r}.")
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 

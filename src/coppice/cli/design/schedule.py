@@ -15,8 +15,6 @@ from coppice.cli.output.render import Stages, print_fields, print_json, to_stdou
 from coppice.collectives import Collective
 from coppice.text import percent_text
 
-__all__ = ["PiecesOption", "schedule"]
-
 PiecesOption = Annotated[
     int | None,
     typer.Option(

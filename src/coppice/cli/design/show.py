@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from coppice.design.evaluation import Evaluation
     from coppice.design.recipes.recipe import Recipe
 
-
-__all__ = ["show"]
-
 _MOST_RANKS_WITH_TREES = 128
 _MOST_LOADS = 12
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from coppice.collectives import Collective
 
-__all__ = ["algorithm_names", "collective_names", "model_names", "preset_names"]
-
 
 def collective_names(incomplete: str) -> list[str]:
     """Collectives that begin so; of a list with commas the last one is completed.

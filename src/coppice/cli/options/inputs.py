@@ -26,25 +26,6 @@ from coppice.errors import InputError
 if TYPE_CHECKING:
     from coppice.topology import Topology
 
-
-__all__ = [
-    "BoxesOption",
-    "JsonOption",
-    "OutputOption",
-    "RanksOption",
-    "RatesOption",
-    "RelaysOption",
-    "RoundOption",
-    "SetOption",
-    "TopologyArgument",
-    "TopologyOptions",
-    "load_topology",
-    "parse_ranks",
-    "parse_settings",
-    "settings_with_rates",
-    "with_options",
-]
-
 TopologyArgument = Annotated[
     str,
     typer.Argument(
@@ -142,8 +123,9 @@ def with_options(order: str) -> Callable[[Callable[..., None]], Callable[..., No
         others = [name for name in own if name not in named]
         names = [name for word in named for name in (others if word == "..." else [word])]
         if others and "..." not in named:
-            msg = f"expected all parameters of {command.__name__} in its order, found no {', '.join(others)}."
-            raise TypeError(msg)
+            raise TypeError(
+                f"expected all parameters of {command.__name__} in its order, found no {', '.join(others)}."
+            )
         declared = dict(own)
         parts = {}
         for group, kind in groups.items():
@@ -232,11 +214,11 @@ def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[st
         key, equals, value = setting.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            msg = f"expected {option} KEY=VALUE, found {setting!r}: write both, with an equals sign between them."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {option} KEY=VALUE, found {setting!r}: write both, with an equals sign between them."
+            )
         if key in options:
-            msg = f"{option} gives {key} twice ({options[key]!r} and {value!r}): keep one."
-            raise InputError(msg)
+            raise InputError(f"{option} gives {key} twice ({options[key]!r} and {value!r}): keep one.")
         options[key] = value.strip()
     return options
 
@@ -260,8 +242,9 @@ def settings_with_rates(
     options = parse_settings(settings or (), option=option)
     if rates is not None:
         if "rates" in options:
-            msg = f"expected the rates once, found --rates {rates} and {option} rates={options['rates']}: keep one."
-            raise InputError(msg)
+            raise InputError(
+                f"expected the rates once, found --rates {rates} and {option} rates={options['rates']}: keep one."
+            )
         options["rates"] = rates
     return options
 
@@ -284,11 +267,13 @@ def parse_ranks(text: str, *, option: str = "--ranks") -> list[int]:
         first, dash, last = part.strip().partition("-")
         numbers = (first, last) if dash else (first,)
         if any(not number.isdecimal() or len(number) > 7 for number in numbers):
-            msg = f"expected ranks such as 0,1,2 or 0-7,16, found {part.strip()!r} in {option} {text}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected ranks such as 0,1,2 or 0-7,16, found {part.strip()!r} in {option} {text}."
+            )
         low, high = int(numbers[0]), int(numbers[-1])
         if high < low:
-            msg = f"expected a range of ranks from low to high, found {part.strip()!r}: write {high}-{low}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a range of ranks from low to high, found {part.strip()!r}: write {high}-{low}."
+            )
         ranks.extend(range(low, high + 1))
     return ranks

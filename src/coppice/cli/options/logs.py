@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from coppice.collectives import Collective
     from coppice.logs.records import Log
 
-__all__ = ["RunOption", "collective_run", "print_warnings"]
-
 RunOption = Annotated[
     str | None,
     typer.Option(
@@ -34,8 +32,7 @@ def collective_run(name: str | None) -> Collective | None:
 
     found = None if name is None else collective_named(name)
     if name is not None and found is None:
-        msg = f"expected --collective with a name such as all_reduce, found {name!r}."
-        raise InputError(msg)
+        raise InputError(f"expected --collective with a name such as all_reduce, found {name!r}.")
     return found
 
 

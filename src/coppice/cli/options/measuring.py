@@ -13,19 +13,6 @@ from coppice.errors import InputError
 from coppice.simulation.model import Model
 from coppice.text import parse_size, parse_sizes, plural
 
-__all__ = [
-    "EngineOption",
-    "JobsOption",
-    "LauncherWordsOption",
-    "ModelOption",
-    "OverheadOption",
-    "SizesOption",
-    "SteppedSizes",
-    "TimeoutOption",
-    "chosen_model",
-]
-
-
 JobsOption = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].")
 ]
@@ -68,11 +55,10 @@ def chosen_model(name: str | None, *, overhead: float | None = None, **changes: 
     model = model_of("ideal" if name is None and overhead is not None else name)
     if overhead is not None:
         if model.protocols:
-            msg = (
+            raise InputError(
                 f"expected a model in which messages cost the same, found --overhead with {model.name}, whose "
                 "protocols have costs of their own: leave it out, or give `--model ideal`."
             )
-            raise InputError(msg)
         changes["overhead_us"] = overhead
     changes = {key: value for key, value in changes.items() if value is not None}
     return replace(model, **changes) if changes else model
@@ -123,16 +109,15 @@ class SteppedSizes:
         if self.listed is not None:
             chosen = parse_sizes(self.listed, option="--sizes")
             if chosen[0] < least:
-                msg = f"expected --sizes of {plural(least, 'byte')} or more, found {self.listed}."
-                raise InputError(msg)
+                raise InputError(f"expected --sizes of {plural(least, 'byte')} or more, found {self.listed}.")
             return list(chosen)
         low, high = parse_size(self.first, option="-b"), parse_size(self.last, option="-e")
         if low < least:
-            msg = f"expected -b of {plural(least, 'byte')} or more, found {self.first}."
-            raise InputError(msg)
+            raise InputError(f"expected -b of {plural(least, 'byte')} or more, found {self.first}.")
         if high < low:
-            msg = f"expected -e of at least -b, found {self.last} below {self.first}: exchange them."
-            raise InputError(msg)
+            raise InputError(
+                f"expected -e of at least -b, found {self.last} below {self.first}: exchange them."
+            )
         sizes = [low]
         while low and sizes[-1] * self.factor <= high:
             sizes.append(sizes[-1] * self.factor)
@@ -150,11 +135,10 @@ class SteppedSizes:
         sizes = self.sizes(least=least)
         factor = sizes[1] // sizes[0] if len(sizes) > 1 else self.factor
         if any(after != before * factor for before, after in pairwise(sizes)):
-            msg = (
+            raise InputError(
                 f"nccl-tests measures sizes that rise by one factor, found --sizes {self.listed}: give a range such as "
                 "1K:64M:4."
             )
-            raise InputError(msg)
         return sizes[0], sizes[-1], factor
 
 

@@ -5,27 +5,6 @@ A test compares each list with its room's.
 
 from __future__ import annotations
 
-__all__ = [
-    "AGGREGATING",
-    "CALIBRATED",
-    "COST_INPUTS",
-    "FABRICS",
-    "JOB_FACTS",
-    "MSCCL_RUNTIMES",
-    "OVERLAPS",
-    "P4_VARIANTS",
-    "PIPELINE_ORDERS",
-    "PLUGINS",
-    "POLICIES",
-    "SELECTING",
-    "SWITCH_TARGETS",
-    "SYNTHESIS_METHODS",
-    "TORCH_ORDERS",
-    "TUNED",
-    "TUNING_FILES",
-    "TUNING_FORMS",
-]
-
 AGGREGATING = (
     "switchml",
     "fpisa",

@@ -17,21 +17,6 @@ from coppice.errors import InputError
 if TYPE_CHECKING:
     from coppice.bounds.problem import Problem
 
-
-__all__ = [
-    "AlgorithmOption",
-    "CollectiveOption",
-    "InNetworkOption",
-    "OrderOption",
-    "ParameterOption",
-    "ProblemOptions",
-    "RelayGpusOption",
-    "RootOption",
-    "TreesOption",
-    "WeightsOption",
-    "parse_trees",
-]
-
 CollectiveOption = Annotated[
     Collective,
     typer.Option(
@@ -151,5 +136,6 @@ def parse_trees(text: str | None) -> tuple[int | None, Fraction | None]:
         return None, Fraction(automatic[1]) / 100
     if re.fullmatch(r"[0-9]{1,9}", text) and int(text) > 0:
         return int(text), None
-    msg = f"expected --trees to be a number of 1 or more or a tolerance such as auto:1%, found {text!r}."
-    raise InputError(msg)
+    raise InputError(
+        f"expected --trees to be a number of 1 or more or a tolerance such as auto:1%, found {text!r}."
+    )

@@ -11,8 +11,6 @@ import sys
 from textwrap import wrap
 from typing import TextIO
 
-__all__ = ["LEAST_ROOM", "broken", "room_of"]
-
 LEAST_ROOM = 20
 """Columns that words need to be wrapped in; where less is left, they go on further to the left."""
 

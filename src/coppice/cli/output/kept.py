@@ -7,8 +7,6 @@ from pathlib import Path
 
 from coppice.text import plural
 
-__all__ = ["interrupted_words", "keeps"]
-
 _KEPT: ContextVar[tuple[Path, int] | None] = ContextVar("kept", default=None)
 
 

@@ -18,20 +18,6 @@ from coppice.files import write_atomically
 if TYPE_CHECKING:
     from rich.text import Text
 
-
-__all__ = [
-    "Progressing",
-    "Stages",
-    "print_fields",
-    "print_json",
-    "print_lines",
-    "print_note",
-    "progress_bar",
-    "to_stdout",
-    "write_text",
-]
-
-
 LEAST_SECONDS = 2
 """Stages that take longer tell how long."""
 
@@ -104,8 +90,9 @@ def to_stdout(
     """
     found = any(output is not None and str(output) == "-" for output in outputs)
     if found and as_json:
-        msg = f"standard output can hold {holds} or the figures, not both: give a file (`-o {instead}`)."
-        raise InputError(msg)
+        raise InputError(
+            f"standard output can hold {holds} or the figures, not both: give a file (`-o {instead}`)."
+        )
     return found
 
 

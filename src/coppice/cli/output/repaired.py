@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from coppice.planners.forest.repairing import RepairedResult
     from coppice.schedule.plan import Plan
 
-__all__ = ["print_repaired"]
-
 MAKING = {
     "algorithm": "--algorithm",
     "parameters": "--parameter",
@@ -78,16 +76,18 @@ def _require_agreement(plan: Plan, asked: ProblemOptions, given: set[str]) -> No
     """Refuse options that say something else than the plan."""
     for name, option in MAKING.items():
         if name in given:
-            msg = f"a repair keeps the trees of its plan, found {option} as well: leave out {option} or --repair."
-            raise InputError(msg)
+            raise InputError(
+                f"a repair keeps the trees of its plan, found {option} as well: leave out {option} or --repair."
+            )
     problem = plan.problem
     for name, old, new in (
         ("collective", problem.collective, asked.collective),
         ("root", problem.root, asked.root),
     ):
         if name in given and old != new:
-            msg = f"the plan to repair has {name} {old}, found --{name} {new}: leave out --{name}."
-            raise InputError(msg)
+            raise InputError(
+                f"the plan to repair has {name} {old}, found --{name} {new}: leave out --{name}."
+            )
 
 
 def _rate(of: Bandwidths) -> str:

@@ -6,8 +6,6 @@ import codecs
 import io
 import sys
 
-__all__ = ["use_terminal_characters"]
-
 _ASCII = {"█": "#", "─": "-", "│": "|", "├": "|", "└": "`", "→": ">", "…": "."}
 
 

@@ -10,8 +10,6 @@ from coppice.cli.options.inputs import JsonOption, parse_settings
 from coppice.cli.output.render import print_fields, print_json, print_lines
 from coppice.errors import InputError
 
-__all__ = ["check"]
-
 
 def check(
     *,
@@ -98,13 +96,13 @@ def _numbers(text: str, option: str) -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        msg = f"expected `{option}` as whole numbers with commas between, found {text!r}."
-        raise InputError(msg) from None
+        raise InputError(
+            f"expected `{option}` as whole numbers with commas between, found {text!r}."
+        ) from None
 
 
 def _number(key: str, value: str) -> float:
     try:
         return float(value)
     except ValueError:
-        msg = f"expected a number for the setting {key}, found {value!r}."
-        raise InputError(msg) from None
+        raise InputError(f"expected a number for the setting {key}, found {value!r}.") from None

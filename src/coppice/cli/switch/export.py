@@ -16,8 +16,6 @@ from coppice.text import suggestion
 if TYPE_CHECKING:
     from typing import Literal
 
-__all__ = ["export"]
-
 
 def export(
     *,
@@ -79,11 +77,9 @@ def export(
     from coppice.innetwork.p4.rack import read_rack
 
     if to not in SWITCH_TARGETS:
-        msg = f"there is no export {to!r}: {suggestion(to, SWITCH_TARGETS)}"
-        raise InputError(msg)
+        raise InputError(f"there is no export {to!r}: {suggestion(to, SWITCH_TARGETS)}")
     if variant not in P4_VARIANTS:
-        msg = f"there is no `variant={variant}`: {suggestion(variant, P4_VARIANTS)}"
-        raise InputError(msg)
+        raise InputError(f"there is no `variant={variant}`: {suggestion(variant, P4_VARIANTS)}")
     made = export_p4(
         workers=workers,
         slots=slots,

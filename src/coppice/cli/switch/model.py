@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from coppice.innetwork.models.case import AggregationCase
     from coppice.innetwork.models.sweep import AggregationSweep
 
-__all__ = ["model"]
-
 _HOSTS = ("ring", "sharded-ps", "tree", "ps")
 
 
@@ -128,22 +126,20 @@ def model(
     asked = [*MODELLED] if systems is None else [word.strip() for word in systems.split(",")]
     size_bytes = parse_size(size, option="--size")
     if picture is not None and sweep is None:
-        msg = "--plot draws a sweep: give --sweep workers, slots or loss."
-        raise InputError(msg)
+        raise InputError("--plot draws a sweep: give --sweep workers, slots or loss.")
     if over is not None and sweep is None:
-        msg = "--values are those of a sweep: give --sweep workers, slots or loss."
-        raise InputError(msg)
+        raise InputError("--values are those of a sweep: give --sweep workers, slots or loss.")
     if topology is not None:
         if sweep is not None:
-            msg = "expected bare figures for a sweep, found --topology: leave one of them out."
-            raise InputError(msg)
+            raise InputError("expected bare figures for a sweep, found --topology: leave one of them out.")
         wanted = asked if systems is not None else [*AGGREGATING]
         found = load_topology(topology, boxes=boxes, settings=settings)
         _on_cluster(found, wanted, size_bytes, priced, beside, as_json=as_json)
         return
     if boxes is not None or settings or priced is not None:
-        msg = "--boxes, --set and --model go with --topology, found them without it: give a topology, or --case."
-        raise InputError(msg)
+        raise InputError(
+            "--boxes, --set and --model go with --topology, found them without it: give a topology, or --case."
+        )
     case = AggregationCase(
         workers=workers,
         gb_per_s=_rate(gb_per_s, "--gb-per-s"),
@@ -155,8 +151,7 @@ def model(
     )
     if sweep is not None:
         if beside is not None:
-            msg = "expected one of --sweep and --split, found both: leave one out."
-            raise InputError(msg)
+            raise InputError("expected one of --sweep and --split, found both: leave one out.")
         result = swept(asked, case, size_bytes, over=sweep, values=None if over is None else _values(over))
         if picture is not None:
             from coppice.comparison.in_network_plot import plot_sweep
@@ -309,16 +304,16 @@ def _further(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
     given = {}
     for key, text in parse_settings(texts, option="--case").items():
         if key not in kinds:
-            msg = f"expected --case with a field of the case, found {key!r}: {suggestion(key, kinds)}"
-            raise InputError(msg)
+            raise InputError(
+                f"expected --case with a field of the case, found {key!r}: {suggestion(key, kinds)}"
+            )
         if "Fraction" in kinds[key]:
             given[key] = _rate(text, f"--case {key}")
             continue
         try:
             given[key] = int(text) if kinds[key].startswith("int") else float(text)  # type: ignore[assignment]
         except ValueError:
-            msg = f"expected --case {key} to be a number, found {text!r}."
-            raise InputError(msg) from None
+            raise InputError(f"expected --case {key} to be a number, found {text!r}.") from None
     return given
 
 
@@ -333,5 +328,4 @@ def _values(text: str) -> list[float]:
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:
-        msg = f"expected --values such as 2,8,32, found {text!r}."
-        raise InputError(msg) from None
+        raise InputError(f"expected --values such as 2,8,32, found {text!r}.") from None

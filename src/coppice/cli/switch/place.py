@@ -13,8 +13,6 @@ from coppice.text import percent_text, plural, shortened, size_text, time_text
 if TYPE_CHECKING:
     from coppice.innetwork.placement import AggregationPlacement, BusiestLink
 
-__all__ = ["place"]
-
 _MOST_NAMES = 12
 _MOST_JOBS = 4
 

@@ -17,8 +17,6 @@ from coppice.cli.options.inputs import JsonOption
 if TYPE_CHECKING:
     from coppice.innetwork.serving.server import SwitchServer
 
-__all__ = ["serve"]
-
 _LOOK_EVERY_S = 0.05
 
 

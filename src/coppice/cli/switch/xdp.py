@@ -13,8 +13,6 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json, print_note
 from coppice.text import plural
 
-__all__ = ["xdp"]
-
 
 def xdp(
     *,

@@ -9,8 +9,6 @@ from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.cli.train.compare import NOT_COMPARED
 from coppice.cli.train.signature import job_of_options, layers_of_options, own_option, with_job_options
 
-__all__ = ["advise"]
-
 
 def advise(job: str, **options: Any) -> None:
     """Say which policy is worth its trouble on a job, or on a workload of layers (.json).

@@ -18,19 +18,6 @@ if TYPE_CHECKING:
     from coppice.iteration.job.record import JobRecord
     from coppice.topology.model import Topology
 
-__all__ = [
-    "BatchOption",
-    "ClusterOption",
-    "DeviceOption",
-    "FusedOption",
-    "JobArgument",
-    "asked_job",
-    "asked_record",
-    "load_of_job",
-    "parse_degrees",
-    "tell_constants",
-]
-
 JobArgument = Annotated[
     str,
     typer.Argument(
@@ -94,8 +81,9 @@ def asked_record(
     else:
         record = JobRecord(model=ModelTable(name=job))
         if cluster.get("topology") is None:
-            msg = "expected `cluster`, a preset or topology file, found none: name it, or give a job file."
-            raise InputError(msg)
+            raise InputError(
+                "expected `cluster`, a preset or topology file, found none: name it, or give a job file."
+            )
         layout = {"dp": 1} | dict(layout)
     values = dict(cluster) | {"rates": rates}
     run = dict(run or {})
@@ -208,10 +196,10 @@ def parse_degrees(text: str | None, *, option: str = "--parallel") -> dict[str, 
         name, _, value = word.strip().partition("=")
         if name not in _DEGREES or not value.isdigit() or int(value) < 1:
             hint = "" if name in _DEGREES or not name else f": {suggestion(name, _DEGREES)}"
-            msg = f"expected {option} such as tp=8,pp=4,dp=2, found {word.strip()!r}{hint or '.'}"
-            raise InputError(msg)
+            raise InputError(f"expected {option} such as tp=8,pp=4,dp=2, found {word.strip()!r}{hint or '.'}")
         if _DEGREES[name] in found:
-            msg = f"expected each degree once in {option}, found {name} twice in {text!r}: leave one out."
-            raise InputError(msg)
+            raise InputError(
+                f"expected each degree once in {option}, found {name} twice in {text!r}: leave one out."
+            )
         found[_DEGREES[name]] = int(value)
     return found

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from coppice.iteration.job import TrainingJob
     from coppice.iteration.job.what_if import WhatIf, WhatIfRow
 
-__all__ = ["DegradeOption", "WhatIfOption", "answers", "answers_record", "answers_table"]
-
 WhatIfOption = Annotated[
     list[str] | None,
     typer.Option(

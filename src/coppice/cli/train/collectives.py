@@ -10,8 +10,6 @@ from coppice.text import plural, size_text
 if TYPE_CHECKING:
     from coppice.iteration.totals import CollectiveTotal
 
-__all__ = ["collective_fields", "collective_records"]
-
 _MOST_SHOWN = 6
 
 

@@ -15,8 +15,6 @@ from coppice.text import columns, percent_text, plural, seconds_text
 if TYPE_CHECKING:
     from coppice.iteration.composing.compared import ComparedPolicies, ComparedPolicy
 
-__all__ = ["NOT_COMPARED", "compare"]
-
 NOT_COMPARED = (
     "order",
     "overlap",

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from coppice.iteration.transformer import Transformer
     from coppice.iteration.workload.model import LayeredModel
 
-__all__ = ["estimate"]
-
 
 def estimate(
     job: JobArgument,
@@ -173,19 +171,22 @@ def estimate(
     )
     costs = asked.run.collectives or CALIBRATED
     if costs != CALIBRATED and (what_if or degrade):
-        msg = f"expected {CALIBRATED} collectives with --what-if or --degrade, found {costs}: leave --collectives out."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {CALIBRATED} collectives with --what-if or --degrade, found {costs}: leave --collectives out."
+        )
     chosen, layout, machines = asked.model, asked.layout, asked.cluster
     if asked.run.policy is not None:
         if what_if or degrade:
-            msg = f"expected no policy with --what-if or --degrade, found {asked.run.policy}: leave --policy out."
-            raise InputError(msg)
+            raise InputError(
+                f"expected no policy with --what-if or --degrade, found {asked.run.policy}: leave --policy out."
+            )
         composed = composed_job(asked, contention=contention)
         layout, simulated = composed.layout, composed.step
         if simulated is None:
             if trace is not None:
-                msg = f"expected a simulated step for --trace, found a plan of {asked.run.policy}: leave --trace out."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected a simulated step for --trace, found a plan of {asked.run.policy}: leave --trace out."
+                )
             _print_planned(asked, composed, as_json=as_json)
             return
         found, held = simulated, composed.memory
@@ -240,11 +241,10 @@ def estimate(
         print_fields(f"{asked.name} on {asked.machines.name}", fields)
         print_lines(answers_table(changed))
     if not fits:
-        msg = (
+        raise CheckError(
             f"expected a job that fits {machines.device.memory_bytes / 1e9:.0f} GB, found {held.total / 1e9:.3g} GB: "
             "raise tp, pp or --recompute, or share out with --shard."
         )
-        raise CheckError(msg)
 
 
 def _print_planned(asked: TrainingJob, found: ComposedStep, *, as_json: bool) -> None:

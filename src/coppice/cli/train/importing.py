@@ -17,8 +17,6 @@ from coppice.text import plural
 if TYPE_CHECKING:
     from coppice.iteration.estimate import Cluster
 
-__all__ = ["import_trace"]
-
 
 def import_trace(
     sources: Annotated[
@@ -104,8 +102,9 @@ def import_trace(
     if is_module and function[:1] in ("", ":"):
         _refuse({"--scale": scale, "--step": step}, "a module")
         if len(sources) > 1:
-            msg = f"expected one module, found {len(sources)} arguments: name one, as model.py:build."
-            raise InputError(msg)
+            raise InputError(
+                f"expected one module, found {len(sources)} arguments: name one, as model.py:build."
+            )
         from coppice.cli.train.modules import show_module
 
         show_module(
@@ -145,16 +144,14 @@ def _refuse(options: Mapping[str, Any], what: str) -> None:
     """
     for name, value in options.items():
         if value is not None:
-            msg = f"{name} is not for {what}: leave it out."
-            raise InputError(msg)
+            raise InputError(f"{name} is not for {what}: leave it out.")
 
 
 def _machines(name: str | None, boxes: int | None, device: str | None) -> Cluster | None:
     """The cluster, or the box of a device."""
     if name is None and device is None:
         if boxes is not None:
-            msg = "--boxes goes with --cluster: name a preset, such as --cluster dgx-a100."
-            raise InputError(msg)
+            raise InputError("--boxes goes with --cluster: name a preset, such as --cluster dgx-a100.")
         return None
     from coppice.iteration.cluster import box_of, cluster_of
 
@@ -174,8 +171,7 @@ def _factors(scale: Sequence[str] | None) -> dict[str, float]:
         try:
             factors[kind] = float(text)
         except ValueError:
-            msg = f"expected a factor such as 0.5 for --scale {kind}, found {text!r}."
-            raise InputError(msg) from None
+            raise InputError(f"expected a factor such as 0.5 for --scale {kind}, found {text!r}.") from None
     return factors
 
 

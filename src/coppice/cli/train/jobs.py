@@ -12,8 +12,6 @@ from coppice.cli.output.render import print_fields, print_json
 from coppice.cli.train.asked import load_of_job, tell_constants
 from coppice.errors import InputError
 
-__all__ = ["job"]
-
 
 def job(
     file: Annotated[
@@ -41,8 +39,7 @@ def job(
         print_json(msgspec.json.schema(JobRecord))
         return
     if file is None:
-        msg = "expected a job file, found none: name one, or take `schema`."
-        raise InputError(msg)
+        raise InputError("expected a job file, found none: name one, or take `schema`.")
     record = read_job_record(file)
     found = job_of(record, folder=Path(file).parent, loaded=load_of_job)
     tell_constants(found)

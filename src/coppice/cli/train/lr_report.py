@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from coppice.training.autolrs.log import SearchLog
 
 
-__all__ = ["lr_report"]
-
-
 def lr_report(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="Log that AutoLRS wrote (JSON lines).")],
     *,

@@ -11,8 +11,6 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json, print_note
 from coppice.errors import MissingExtraError
 
-__all__ = ["measure"]
-
 
 def measure(
     *,
@@ -41,8 +39,7 @@ def measure(
     from coppice.iteration.measured.measuring import measure_device
 
     if kind not in (None, "cuda", "cpu"):
-        msg = f"expected --kind cuda or cpu, found {kind!r}."
-        raise InputError(msg)
+        raise InputError(f"expected --kind cuda or cpu, found {kind!r}.")
     try:
         record = measure_device(kind, seconds=seconds, say=print_note)
     except ImportError:

@@ -6,8 +6,6 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_json, print_lines
 from coppice.text import columns
 
-__all__ = ["models"]
-
 
 def models(*, as_json: JsonOption = False) -> None:
     """List the models that jobs can name: their weights, and operations of a forward pass of a sample.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from coppice.iteration.modules.operations import ModuleTrace
     from coppice.iteration.modules.timed import TimedModule
 
-__all__ = ["show_module"]
-
 
 def show_module(
     file: str,
@@ -48,16 +46,16 @@ def show_module(
 
     for option, wanted in (("--output", output), ("--trace", trace)):
         if wanted is not None and machines is None:
-            msg = f"expected GPUs for the times of {option}, found none: name --cluster TOPOLOGY, or --device NAME."
-            raise InputError(msg)
+            raise InputError(
+                f"expected GPUs for the times of {option}, found none: name --cluster TOPOLOGY, or --device NAME."
+            )
     mesh = _mesh(parallel, ranks)
     count = ranks or math.prod((mesh or {}).values())
     if machines is not None and one_box and count > machines.device.box:
-        msg = (
+        raise InputError(
             f"expected --cluster for {count} ranks, found only the device of a box of {machines.device.box}: name the "
             "network between boxes, as --cluster dgx-a100 --boxes 2."
         )
-        raise InputError(msg)
     found = trace_module(file, function, ranks=ranks or 0, mesh=mesh, shard=shard, inputs=inputs)
     found.require_collectives()
     timed = None if machines is None else time_module(found, machines)
@@ -122,15 +120,17 @@ def _mesh(parallel: str | None, ranks: int | None) -> dict[str, int] | None:
     """
     if parallel is None:
         if ranks is None:
-            msg = "expected the ranks of the job, found none: give --parallel dp=16, or --ranks 16."
-            raise InputError(msg)
+            raise InputError(
+                "expected the ranks of the job, found none: give --parallel dp=16, or --ranks 16."
+            )
         return None
     found: dict[str, int] = {}
     for word in parallel.split(","):
         name, _, value = word.strip().partition("=")
         if not name.isidentifier() or name in found or not value.isdigit() or int(value) < 1:
-            msg = f"expected --parallel such as dp=2,tp=8, each degree once, found {word.strip()!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected --parallel such as dp=2,tp=8, each degree once, found {word.strip()!r}."
+            )
         found[name] = int(value)
     return found
 

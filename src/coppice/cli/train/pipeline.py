@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from coppice.iteration.job.job import TrainingJob
     from coppice.iteration.step.simulated import SimulatedStep
 
-__all__ = ["pipeline"]
-
 _NOT = ("order", "contention", "trace", "what_if", "degrade")
 """Options of the estimate that an order to write does not take."""
 
@@ -45,13 +43,13 @@ def pipeline(job: str, **options: Any) -> None:
     output, as_json = options.pop("output"), options.pop("as_json")
     asked = job_of_options(job, _with_order(options))
     if asked.layout.pipeline == 1:
-        msg = "expected a pipeline, found one stage: raise pp."
-        raise InputError(msg)
+        raise InputError("expected a pipeline, found one stage: raise pp.")
     if asked.run.policy is not None:
         found = composed_job(asked).step
         if found is None:
-            msg = f"expected policies that simulate a step, found {asked.run.policy}: leave it out."
-            raise InputError(msg)
+            raise InputError(
+                f"expected policies that simulate a step, found {asked.run.policy}: leave it out."
+            )
     else:
         found = simulated_job(asked)
     order = found.given[1]
@@ -100,8 +98,7 @@ def _with_order(options: dict[str, Any]) -> dict[str, Any]:
     if name is None or name in PIPELINE_ORDERS:
         return options | {"order": name}
     if name not in TORCH_ORDERS:
-        msg = f"expected an order of a pipeline ({', '.join(TORCH_ORDERS)}), found {name!r}."
-        raise InputError(msg)
+        raise InputError(f"expected an order of a pipeline ({', '.join(TORCH_ORDERS)}), found {name!r}.")
     given = options["policy"]
     return options | {"order": None, "policy": name if given is None else f"{given}+{name}"}
 

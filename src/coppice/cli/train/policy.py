@@ -11,8 +11,6 @@ from coppice.cli.options.names import POLICIES
 from coppice.cli.output.render import print_fields, print_json
 from coppice.text import plural
 
-__all__ = ["policy"]
-
 
 def policy(
     workload: Annotated[

@@ -15,8 +15,6 @@ from coppice.cli.train.signature import job_of_options, with_job_options
 from coppice.errors import InputError
 from coppice.text import size_text
 
-__all__ = ["report"]
-
 _NOT = ("what_if", "degrade")
 """Options of the estimate that a page does not take."""
 
@@ -46,8 +44,7 @@ def report(job: str, **options: Any) -> None:
     output, trace, as_json = (options.pop(name) for name in ("output", "trace", "as_json"))
     contention = options.pop("contention")
     if output.suffix != ".html":
-        msg = f"expected a file called *.html, found {output.name!r}: choose such a name."
-        raise InputError(msg)
+        raise InputError(f"expected a file called *.html, found {output.name!r}: choose such a name.")
     with Stages() as stages:
         stages.begin("simulating")
         asked = job_of_options(job, options)
@@ -57,8 +54,9 @@ def report(job: str, **options: Any) -> None:
         else:
             composed = composed_job(asked, contention=contention)
             if composed.step is None:
-                msg = f"expected policies whose step is simulated, found {asked.run.policy}: it plans the whole step."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected policies whose step is simulated, found {asked.run.policy}: it plans the whole step."
+                )
             found, held = composed.step, composed.memory
         stages.begin("drawing")
         page = report_of_step(

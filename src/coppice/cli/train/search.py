@@ -23,8 +23,6 @@ from coppice.text import plural, seconds_text
 if TYPE_CHECKING:
     from coppice.iteration.search import SimulatedLayout
 
-__all__ = ["search"]
-
 _SIMULATED = 32
 """So many of the best by the closed form are simulated."""
 
@@ -78,8 +76,9 @@ def search(
         record = with_values(record, {"cluster": {"boxes": -(-count // box)}})
         machines = machines_of(record.cluster, folder=folder, loaded=load_of_job, precision=precision)
     if count > machines.gpus:
-        msg = f"expected at most the {machines.gpus} GPUs of {machines.name}, found {count}: raise --boxes."
-        raise InputError(msg)
+        raise InputError(
+            f"expected at most the {machines.gpus} GPUs of {machines.name}, found {count}: raise --boxes."
+        )
     fused = record.layout.fused_attention
     result = search_layouts(
         model,

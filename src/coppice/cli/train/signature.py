@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from coppice.iteration.job.job import TrainingJob
     from coppice.iteration.layers import LayerWorkload
 
-__all__ = ["RUN_KEYS", "job_of_options", "layers_of_options", "own_option", "with_job_options"]
-
 RUN_KEYS = ("order", "overlap", "policy", "collectives", "model")
 """Options that are keys of how a job runs."""
 
@@ -64,8 +62,9 @@ def layers_of_options(job: str, options: dict[str, Any]) -> LayerWorkload | None
     given = [name for name, value in options.items() if value not in (None, [], ())]
     if given:
         flag = given[0].replace("_", "-")
-        msg = f"expected no options of jobs with a workload of layers, found --{flag}: leave it out, or name a job."
-        raise InputError(msg)
+        raise InputError(
+            f"expected no options of jobs with a workload of layers, found --{flag}: leave it out, or name a job."
+        )
     return read_workload(job)
 
 

@@ -13,8 +13,6 @@ from coppice.cli.train.signature import job_of_options, own_option, with_job_opt
 from coppice.errors import InputError
 from coppice.text import plural
 
-__all__ = ["torch_profile"]
-
 _NOT = ("order", "overlap", "policy", "contention", "trace", "what_if", "degrade")
 """Options of the estimate that times of collectives do not take."""
 
@@ -40,8 +38,7 @@ def torch_profile(job: str, **options: Any) -> None:
     asked = job_of_options(job, options)
     groups = groups_of(asked.layout)
     if not groups:
-        msg = "expected groups that exchange something, found a rank in each: raise tp or dp."
-        raise InputError(msg)
+        raise InputError("expected groups that exchange something, found a rank in each: raise tp or dp.")
     made = profile_of(costs_of(asked.cluster), asked.layout)
     write_text(json.dumps(made) + "\n", output)
     if str(output) == "-":

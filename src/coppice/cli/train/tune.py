@@ -15,8 +15,6 @@ from coppice.text import plural, seconds_text, size_text
 if TYPE_CHECKING:
     from coppice.iteration.composing.tuned import TunedPolicy
 
-__all__ = ["tune"]
-
 _NOT = ("policy", "contention", "trace", "what_if", "degrade")
 """Options of the estimate that a policy to tune does not take."""
 
@@ -44,8 +42,9 @@ def tune(job: str, **options: Any) -> None:
             asked = job_of_options(job, options)
             if asked.run.policy is not None:
                 said = asked.run.policy
-                msg = f"expected a job without policies to tune one on, found {said}: take `run.policy` out."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected a job without policies to tune one on, found {said}: take `run.policy` out."
+                )
             title = f"{asked.name} on {asked.machines.name}"
             found = tune_on_job(asked, name)
     if as_json:

@@ -18,9 +18,6 @@ from coppice.text import columns, short_size
 if TYPE_CHECKING:
     from coppice.tuning.sweep import Checked
 
-
-__all__ = ["check", "export", "plugin_app"]
-
 plugin_app = typer.Typer(no_args_is_help=True, help="Plugins by which NCCL and RCCL do as Coppice says.")
 
 
@@ -180,12 +177,11 @@ def check(
         print_lines([*_lines(found), undo_line(rules.library)])
     if bad:
         worst = min(bad, key=lambda each: each.verdict.gain)
-        msg = (
+        raise CheckError(
             f"expected no size to be slower than by default beyond noise, found {len(bad)} of {len(found)}, the worst "
             f"{worst.shape} of {short_size(worst.size_bytes)} by {worst.rule} with a gain of {worst.verdict.gain:.2f}: "
             "measure and fit again."
         )
-        raise CheckError(msg)
 
 
 def _lines(found: tuple[Checked, ...]) -> list[str]:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from coppice.tuning.fit import Fit, SizeRule
     from coppice.tuning.records import TimedRun
 
-
-__all__ = ["FitOptions", "fit", "from_logs", "report"]
-
 RunsArgument = Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Files of `coppice tune sweep`.")]
 
 
@@ -136,8 +133,9 @@ def from_logs(
     from coppice.tuning.table import undo_line
 
     if library not in ("nccl", "rccl"):
-        msg = f"expected --library nccl or rccl, found {library!r}: other libraries leave no logs of choices."
-        raise InputError(msg)
+        raise InputError(
+            f"expected --library nccl or rccl, found {library!r}: other libraries leave no logs of choices."
+        )
     logs = read_logs(files, collective=collective_run(collective))
     print_warnings(logs)
     runs, left = runs_of_logs(logs, library=library)

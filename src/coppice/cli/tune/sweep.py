@@ -17,8 +17,6 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.text import parse_sizes
 
-__all__ = ["chosen_collectives", "sweep"]
-
 _MPI, _NCCL = ("open-mpi", "mpich"), ("nccl", "rccl")
 _ONLY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("--ranks", "--lab"), _MPI),
@@ -121,8 +119,7 @@ def sweep(
     from coppice.tuning.worker import Spec
 
     if library not in TUNED:
-        msg = f"expected --library {', '.join(TUNED)}, found {library!r}."
-        raise InputError(msg)
+        raise InputError(f"expected --library {', '.join(TUNED)}, found {library!r}.")
     given: dict[str, object] = {
         "--ranks": ranks != 0,
         "--lab": lab,
@@ -140,16 +137,17 @@ def sweep(
     for option, is_given in given.items():
         if is_given and library not in _ONLY[option]:
             others = " and ".join(_ONLY[option])
-            msg = f"expected options for {library}, found {option}, which is for {others}: leave it out."
-            raise InputError(msg)
+            raise InputError(
+                f"expected options for {library}, found {option}, which is for {others}: leave it out."
+            )
     if output is None or str(output) == "-":
-        msg = "expected a file for the measurements, found none: give `-o runs.jsonl`, where a later run goes on."
-        raise InputError(msg)
+        raise InputError(
+            "expected a file for the measurements, found none: give `-o runs.jsonl`, where a later run goes on."
+        )
     keeps(output, heads=0)
     if library in ("nccl", "rccl"):
         if tests is None:
-            msg = f"{library} is measured by nccl-tests: name their directory with --tests DIR."
-            raise InputError(msg)
+            raise InputError(f"{library} is measured by nccl-tests: name their directory with --tests DIR.")
         from coppice.tuning.nccl_sweep import NcclSpec, sweep_nccl
 
         first, last, factor = stepped.steps(least=1)
@@ -242,9 +240,9 @@ def chosen_collectives(text: str) -> list[Collective]:
         try:
             named[Collective(part)] = None
         except ValueError:
-            msg = f"expected collectives out of {', '.join(Collective)}, found {part!r}."
-            raise InputError(msg) from None
+            raise InputError(
+                f"expected collectives out of {', '.join(Collective)}, found {part!r}."
+            ) from None
     if not named:
-        msg = f"expected collectives out of {', '.join(Collective)}, found none."
-        raise InputError(msg)
+        raise InputError(f"expected collectives out of {', '.join(Collective)}, found none.")
     return list(named)

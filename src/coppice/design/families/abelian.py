@@ -48,8 +48,6 @@ from coppice.design.families.family import Family, Size, at_least, between, opti
 from coppice.design.graph import MAX_NODES, Graph, cayley_graph, with_inverses
 from coppice.errors import InputError
 
-__all__ = ["FAMILIES", "two_jumps"]
-
 
 def _uniring_size(m: int) -> Size:
     at_least("uniring(m)", "m", m, 2)
@@ -110,14 +108,14 @@ def _check_jumps(family: str, n: int, jumps: tuple[int, ...], most: int) -> None
     at_least(family, "N", n, 2)
     if list(jumps) != sorted(set(jumps)) or jumps[0] < 1 or jumps[-1] > most:
         found = ", ".join(map(str, jumps[:16]))
-        msg = f"expected jumps of {family} that rise within 1 .. {most}, found {found}: sort them, each once."
-        raise InputError(msg)
+        raise InputError(
+            f"expected jumps of {family} that rise within 1 .. {most}, found {found}: sort them, each once."
+        )
     if gcd(n, *jumps) > 1:
-        msg = (
+        raise InputError(
             f"expected jumps of {family} that reach every node, found the common divisor {gcd(n, *jumps)} with N: "
             "choose others."
         )
-        raise InputError(msg)
 
 
 def _circulant_size(n: int, *jumps: int) -> Size:

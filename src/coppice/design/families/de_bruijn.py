@@ -33,8 +33,6 @@ from coppice.design.families.family import Family, Size, at_least, between, opti
 from coppice.design.graph import MAX_LINKS, MAX_NODES, Graph
 from coppice.errors import InputError
 
-__all__ = ["FAMILIES", "REWIRED"]
-
 
 def _geometric(d: int, n: int) -> int:
     """1 + d + .. + d^(n-1)."""
@@ -97,10 +95,9 @@ REWIRED = tuple(_SUCCESSORS)
 
 def _rewired_size(d: int, n: int) -> Size:
     if (d, n) not in _SUCCESSORS:
-        msg = (
+        raise InputError(
             f"expected (d, n) out of {', '.join(map(str, REWIRED))} in debruijn_mod(d, n), found ({d}, {n})."
         )
-        raise InputError(msg)
     return optimal(d**n, d, _STEPS[d, n], bidirectional=False)
 
 

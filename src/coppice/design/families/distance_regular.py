@@ -45,8 +45,6 @@ from coppice.design.families.family import Family, Size, between, optimal
 from coppice.design.graph import Graph, cayley_graph
 from coppice.errors import InputError
 
-__all__ = ["FAMILIES", "Field", "field", "prime_power"]
-
 
 def _two_way(name: str, num_nodes: int, pairs: list[tuple[int, int]]) -> Graph:
     """The graph with a link each way between every pair."""
@@ -199,8 +197,9 @@ def _geometry(
         family = f"{name}(q)"
         between(family, "q", q, 2, _LARGEST)
         if prime_power(q) is None:
-            msg = f"expected a power of a prime as q in {family}, found {q}: the coordinates are elements of a field."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a power of a prime as q in {family}, found {q}: the coordinates are elements of a field."
+            )
         return size(q)
 
     return Family(name, ("q",), description, checked, build)
@@ -288,8 +287,7 @@ def field(q: int) -> Field:
     """
     found = prime_power(q)
     if found is None:
-        msg = f"a field has a power of a prime of elements, found {q}"
-        raise ValueError(msg)
+        raise ValueError(f"a field has a power of a prime of elements, found {q}")
     p, k = found
     digits = [tuple(a // p**i % p for i in range(k)) for a in range(q)]
     plus = _table(digits, lambda a, b: [(x + y) % p for x, y in zip(a, b, strict=True)], p)

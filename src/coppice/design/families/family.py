@@ -9,49 +9,30 @@ from fractions import Fraction
 from coppice.design.graph import Graph
 from coppice.errors import InputError
 
-__all__ = ["Family", "Size", "at_least", "between", "optimal", "optimum"]
-
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What is known of a member before it is built.
+    """What is known of a member before it is built."""
 
-    Attributes:
-        ranks: Number of nodes.
-        degree: Ports per node and direction.
-        bidirectional: Links are full-duplex cables.
-        steps: Diameter, where a formula gives it.
-        bandwidth_time: Time of breadth-first broadcast in units of M over the bandwidth of a node, where a formula
-            gives it.
-        simple: No self-loops and no parallel links.
-    """
-
-    ranks: int
-    degree: int
+    ranks: int  # Number of nodes
+    degree: int  # Ports per node and direction
     _: KW_ONLY
-    bidirectional: bool
-    steps: int | None = None
+    bidirectional: bool  # Links are full-duplex cables
+    steps: int | None = None  # Diameter, where a formula gives it
+    # Time of breadth-first broadcast in units of M over the bandwidth of a node, where a formula gives it
     bandwidth_time: Fraction | None = None
-    simple: bool = True
+    simple: bool = True  # No self-loops and no parallel links
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of graphs with integer parameters.
+    """A family of graphs with integer parameters."""
 
-    Attributes:
-        name: Its name in recipes.
-        parameters: Names of the parameters; the last one may end in ``...`` and then repeats.
-        description: One line.
-        size: Figures of a member; raises InputError for parameters without meaning.
-        build: Builds a member whose size has been checked, under the given name.
-    """
-
-    name: str
-    parameters: tuple[str, ...]
-    description: str
-    size: Callable[..., Size]
-    build: Callable[..., Graph]
+    name: str  # Its name in recipes
+    parameters: tuple[str, ...]  # Names of the parameters; the last one may end in `...` and then repeats
+    description: str  # One line
+    size: Callable[..., Size]  # Figures of a member; raises InputError for parameters without meaning
+    build: Callable[..., Graph]  # Builds a member whose size has been checked, under the given name
 
     @property
     def signature(self) -> str:
@@ -76,22 +57,14 @@ def optimum(ranks: int) -> Fraction:
 
 
 def at_least(family: str, name: str, value: int, least: int, hint: str = "choose a larger one") -> None:
-    """Refuse a parameter that is too small.
-
-    Raises:
-        InputError: With the family, the parameter and what to do.
-    """
+    """Refuse a parameter that is too small."""
     if value < least:
-        msg = f"expected {name} >= {least} in {family}, found {value}: {hint}."
-        raise InputError(msg)
+        raise InputError(f"expected {name} >= {least} in {family}, found {value}: {hint}.")
 
 
 def between(family: str, name: str, value: int, least: int, most: int) -> None:
-    """Refuse a parameter out of range.
-
-    Raises:
-        InputError: With the family and the parameter.
-    """
+    """Refuse a parameter out of range."""
     if not least <= value <= most:
-        msg = f"expected {name} between {least} and {most} in {family}, found {value}: choose one in this range."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {name} between {least} and {most} in {family}, found {value}: choose one in this range."
+        )

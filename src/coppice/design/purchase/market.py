@@ -19,26 +19,16 @@ from coppice.errors import InputError
 from coppice.simulation.model import IDEAL
 from coppice.simulation.simulated import model_record
 
-__all__ = ["Market", "Quote", "compare_networks", "csv_text", "draw", "together"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Quote:
-    """A network, what it costs and what it does.
+    """A network, what it costs and what it does."""
 
-    Attributes:
-        offer: The network.
-        cost: Of all its parts.
-        timings: Of each collective of the workload.
-        iteration_us: All collectives of an iteration, one after the other.
-        slowdown: By the failures of the workload; None where it names none.
-    """
-
-    offer: Offer
-    cost: float
-    timings: tuple[NetworkTiming, ...]
-    iteration_us: float
-    slowdown: Slowdown | None
+    offer: Offer  # The network
+    cost: float  # Of all its parts
+    timings: tuple[NetworkTiming, ...]  # Of each collective of the workload
+    iteration_us: float  # All collectives of an iteration, one after the other
+    slowdown: Slowdown | None  # By the failures of the workload; None where it names none
 
     @property
     def cost_per_rate(self) -> float:
@@ -84,25 +74,16 @@ class Market:
 
 def compare_networks(
     workload: TrainingWorkload,
-    prices: Prices,
+    prices: Prices,  # What parts there are and what they cost
     *,
-    oversubscriptions: Sequence[Fraction] = (Fraction(1), Fraction(2)),
-    on_progress: Callable[[str], None] | None = None,
+    oversubscriptions: Sequence[Fraction] = (Fraction(1), Fraction(2)),  # Of the leaves of switched networks
+    on_progress: Callable[[str], None] | None = None,  # Told the name of each network
 ) -> Market:
-    """Size, price and measure every network that can be built for a workload.
-
-    Args:
-        workload: Ranks, ports and an iteration.
-        prices: What parts there are and what they cost.
-        oversubscriptions: Of the leaves of switched networks.
-        on_progress: Told the name of each network.
-
-    Raises:
-        InputError: If an oversubscription is below 1, a cable is too long for the price list, or nothing can be built.
-    """
+    """Size, price and measure every network that can be built for a workload."""
     if min(oversubscriptions, default=Fraction(0)) < 1:
-        msg = f"expected oversubscriptions of 1 or more, found {', '.join(map(str, oversubscriptions)) or 'none'}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected oversubscriptions of 1 or more, found {', '.join(map(str, oversubscriptions)) or 'none'}."
+        )
     quotes = []
     for offer in offers(workload, prices, oversubscriptions=oversubscriptions):
         if on_progress is not None:
@@ -121,8 +102,9 @@ def compare_networks(
             )
         )
     if not quotes:
-        msg = "no network can be built from this price list: add a switch of larger radix, or ports to the ranks."
-        raise InputError(msg)
+        raise InputError(
+            "no network can be built from this price list: add a switch of larger radix, or ports to the ranks."
+        )
     quotes.sort(key=lambda quote: (quote.cost_per_rate, quote.offer.name))
     return Market(workload=workload, prices=prices, quotes=tuple(quotes))
 
@@ -161,12 +143,7 @@ def draw(market: Market, path: str | os.PathLike[str]) -> None:
     """Draw a market; networks to the left are faster, lower ones cheaper.
 
     Args:
-        market: What to draw.
         path: Picture to write; its suffix (.png, .svg or .pdf) decides the kind.
-
-    Raises:
-        InputError: If the suffix is another one, or the file cannot be written.
-        MissingExtraError: If matplotlib is not installed.
     """
     target = Path(path)
     check_picture(target)
@@ -247,7 +224,6 @@ def together(points: Sequence[tuple[float, float]], room: tuple[float, float]) -
     """Points that lie so near to each other that their labels would overprint, by number.
 
     Args:
-        points: Where they are.
         room: Width and height of a label.
 
     Examples:

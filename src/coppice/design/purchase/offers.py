@@ -37,43 +37,26 @@ from coppice.topology.composition.fabric import (
 from coppice.topology.composition.parts import Hosts, Wiring
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
-__all__ = ["Offer", "offers"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Offer:
-    """A network, its parts and its graph.
+    """A network, its parts and its graph."""
 
-    Attributes:
-        name: What it is.
-        topology: All ranks and links.
-        parts: What it consists of.
-        relays: Ranks pass on what is not theirs.
-        graph: Between hosts, for direct ones.
-    """
-
-    name: str
-    topology: Topology
-    parts: Parts
-    relays: bool
-    graph: Graph | None = None
+    name: str  # What it is
+    topology: Topology  # All ranks and links
+    parts: Parts  # What it consists of
+    relays: bool  # Ranks pass on what is not theirs
+    graph: Graph | None = None  # Between hosts, for direct ones
 
 
 def offers(
     workload: TrainingWorkload,
     prices: Prices,
     *,
-    oversubscriptions: Sequence[Fraction] = (Fraction(1),),
-    on_progress: Progressing | None = None,
+    oversubscriptions: Sequence[Fraction] = (Fraction(1),),  # Of leaves, 1 or more
+    on_progress: Progressing | None = None,  # Told how far the topology finder is
 ) -> Iterator[Offer]:
-    """All networks that can be built with the parts of a price list.
-
-    Args:
-        workload: Ranks and their ports.
-        prices: Switches that there are.
-        oversubscriptions: Of leaves, 1 or more.
-        on_progress: Told how far the topology finder is.
-    """
+    """All networks that can be built with the parts of a price list."""
     sizers: list[tuple[str, Sizer]] = []
     for ratio in oversubscriptions:
         shown = f" {float(ratio):g}:1" if ratio != 1 else ""
@@ -102,13 +85,9 @@ def offers(
 class _Dragonfly(
     DragonflyFabric, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="spread-dragonfly"
 ):
-    """A dragonfly whose bundles between groups are dealt out over all routers, cable by cable.
+    """A dragonfly whose bundles between groups are dealt out over all routers, cable by cable."""
 
-    Attributes:
-        cables_between: Cables between two groups, each of the rate ``global_gb_per_s``.
-    """
-
-    cables_between: int = 1
+    cables_between: int = 1  # Cables between two groups, each of the rate `global_gb_per_s`
 
     def wire(self, hosts: Hosts) -> Wiring:
         """Routers and cables for the ports of ``hosts``."""

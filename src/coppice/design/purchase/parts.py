@@ -7,28 +7,20 @@ from dataclasses import dataclass, field
 
 from coppice.design.purchase.request import Prices
 
-__all__ = ["MIDDLE", "Parts"]
-
 MIDDLE = -1
 """Stands for the rack in the middle of the row, where switches above the leaves are."""
 
 
 @dataclass(kw_only=True)
 class Parts:
-    """What a network consists of.
+    """What a network consists of."""
 
-    Attributes:
-        nic_ports: Ports of ranks.
-        racks: Racks in the row.
-        switches: Number of switches by radix.
-        cables: Number of full-duplex cables by the racks of their ends.
-        fibres: Number of one-way fibres by the racks of their ends.
-    """
-
-    nic_ports: int
-    racks: int
-    switches: Counter[int] = field(default_factory=Counter)
+    nic_ports: int  # Ports of ranks
+    racks: int  # Racks in the row
+    switches: Counter[int] = field(default_factory=Counter)  # Number of switches by radix
+    # Number of full-duplex cables by the racks of their ends
     cables: Counter[tuple[int, int]] = field(default_factory=Counter)
+    # Number of one-way fibres by the racks of their ends
     fibres: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     @property
@@ -43,9 +35,6 @@ class Parts:
 
     def cost(self, prices: Prices) -> float:
         """What all of it costs.
-
-        Raises:
-            InputError: If no cable is long enough.
 
         Examples:
             >>> from coppice.design.purchase.request import CableClass, SwitchPrice

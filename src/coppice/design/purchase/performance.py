@@ -35,9 +35,6 @@ from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_nodes, set_link_rate, subset
 
-__all__ = ["MOST_SIMULATED", "NetworkTiming", "Slowdown", "bound_us", "slowdown", "timing"]
-
-
 MOST_SIMULATED = 128
 """Ranks up to which collectives are simulated."""
 
@@ -54,24 +51,14 @@ _ALGORITHMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTiming:
-    """What a collective takes in all groups at once.
+    """What a collective takes in all groups at once."""
 
-    Attributes:
-        time_us: Until the last group is done.
-        how: The algorithm, or ``bound``.
-    """
-
-    time_us: float
-    how: str
+    time_us: float  # Until the last group is done
+    how: str  # The algorithm, or `bound`
 
 
 def timing(offer: Offer, workload: TrainingWorkload, use: Use) -> NetworkTiming:
-    """The least time of a collective on a network, of what is tried.
-
-    Raises:
-        UnreachableError: If ranks of a group cannot reach each other.
-        InputError: If nothing that is tried applies.
-    """
+    """The least time of a collective on a network, of what is tried."""
     groups = use.groups(workload.ranks)
     if workload.ranks > MOST_SIMULATED:
         times = [
@@ -84,8 +71,7 @@ def timing(offer: Offer, workload: TrainingWorkload, use: Use) -> NetworkTiming:
         timeline = fastest(body, use.size_bytes, model=IDEAL, most=64, keep_hops=False)
         found.append((timeline.time_us, name, timeline.pieces))
     if not found:
-        msg = f"no algorithm for {use.collective} applies on {offer.name}: leave it out."
-        raise InputError(msg)
+        raise InputError(f"no algorithm for {use.collective} applies on {offer.name}: leave it out.")
     if len(groups) == 1:
         best = min(found)
         return NetworkTiming(time_us=best[0], how=best[1])
@@ -101,9 +87,6 @@ def bound_us(topology: Topology, use: Use, group: list[int], *, relays: bool) ->
 
     Ranks pass on what is not theirs where ``relays`` says so, or where nothing else joins the group, such as after a
     failure.
-
-    Raises:
-        UnreachableError: If its ranks cannot reach each other even so.
     """
     try:
         return _bound_us(_problem(topology, use, group, relays=relays), use, relays=relays)
@@ -189,17 +172,11 @@ def _body(offer: Offer, problem: Problem, name: str) -> Schedule | Forest:
 
 @dataclass(frozen=True, kw_only=True)
 class Slowdown:
-    """What a sample of failures does.
+    """What a sample of failures does."""
 
-    Attributes:
-        mean: Mean of the bound after over the bound before, of the samples that leave all ranks together.
-        worst: The largest.
-        cut_off: Share of the samples in which some rank cannot be reached any more.
-    """
-
-    mean: float
-    worst: float
-    cut_off: float
+    mean: float  # Mean of the bound after over the bound before, of the samples that leave all ranks together
+    worst: float  # The largest
+    cut_off: float  # Share of the samples in which some rank cannot be reached any more
 
 
 def slowdown(offer: Offer, workload: TrainingWorkload) -> Slowdown | None:

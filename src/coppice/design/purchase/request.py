@@ -19,17 +19,6 @@ from coppice.errors import InputError
 from coppice.files import read_bytes
 from coppice.topology.composition.fabric import converted
 
-__all__ = [
-    "CableClass",
-    "Failures",
-    "Prices",
-    "SwitchPrice",
-    "TrainingWorkload",
-    "Use",
-    "read_prices",
-    "read_workload",
-]
-
 MOST_RANKS = 1024
 COLLECTIVES = (
     Collective.ALL_REDUCE,
@@ -40,21 +29,13 @@ COLLECTIVES = (
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A collective of every iteration, in all groups at the same time.
+    """A collective of every iteration, in all groups at the same time."""
 
-    Attributes:
-        collective: Its name.
-        size_bytes: M of each group.
-        count: How often in an iteration.
-        group_size: Ranks of a group; None takes all.
-        stride: Distance of neighbours in a group: 1 for ranks in a row, 8 for every eighth.
-    """
-
-    collective: Collective
-    size_bytes: int
-    count: int = 1
-    group_size: int | None = None
-    stride: int = 1
+    collective: Collective  # Its name
+    size_bytes: int  # M of each group
+    count: int = 1  # How often in an iteration
+    group_size: int | None = None  # Ranks of a group; None takes all
+    stride: int = 1  # Distance of neighbours in a group: 1 for ranks in a row, 8 for every eighth
 
     def groups(self, ranks: int) -> list[list[int]]:
         """Ranks of every group.
@@ -70,41 +51,24 @@ class Use(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What fails at once; the mean of a sample counts.
+    """What fails at once; the mean of a sample counts."""
 
-    Attributes:
-        links: Cables that fail.
-        hosts: Hosts that fail; their ranks leave all groups.
-        samples: Sets of failures that are looked at.
-    """
-
-    links: int = 0
-    hosts: int = 0
-    samples: int = 8
+    links: int = 0  # Cables that fail
+    hosts: int = 0  # Hosts that fail; their ranks leave all groups
+    samples: int = 8  # Sets of failures that are looked at
 
 
 class TrainingWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cluster to be bought, and its iteration.
+    """A cluster to be bought, and its iteration."""
 
-    Attributes:
-        ranks: Number of ranks.
-        collectives: What an iteration consists of, one after the other.
-        ports: Network ports of a rank.
-        gb_per_s: Rate of a port.
-        latency_us: Latency of a cable.
-        ranks_per_host: Ranks that a switch inside of a host joins; 1 for none.
-        host_gb_per_s: Rate of a rank to that switch.
-        failures: What fails.
-    """
-
-    ranks: int
-    collectives: list[Use]
-    ports: int = 1
-    gb_per_s: Fraction = Fraction(50)
-    latency_us: float = 0.5
-    ranks_per_host: int = 1
-    host_gb_per_s: Fraction = Fraction(450)
-    failures: Failures = Failures()
+    ranks: int  # Number of ranks
+    collectives: list[Use]  # What an iteration consists of, one after the other
+    ports: int = 1  # Network ports of a rank
+    gb_per_s: Fraction = Fraction(50)  # Rate of a port
+    latency_us: float = 0.5  # Latency of a cable
+    ranks_per_host: int = 1  # Ranks that a switch inside of a host joins; 1 for none
+    host_gb_per_s: Fraction = Fraction(450)  # Rate of a rank to that switch
+    failures: Failures = Failures()  # What fails
 
     @property
     def hosts(self) -> int:
@@ -133,49 +97,32 @@ class CableClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A price list.
+    """A price list."""
 
-    Attributes:
-        nic_port: A port of a rank.
-        switches: Switches, by radix.
-        cables: Cables, by length.
-        currency: Printed with the figures.
-        hosts_per_rack: Hosts of a rack.
-        rack_pitch_m: Distance of neighbouring racks, which stand in a row; switches above the leaves are in the middle.
-        slack_m: Length of a cable within a rack, and what every other one has on top of the distance.
-    """
-
-    nic_port: float
-    switches: list[SwitchPrice]
-    cables: list[CableClass]
-    currency: str = "USD"
-    hosts_per_rack: int = 4
+    nic_port: float  # A port of a rank
+    switches: list[SwitchPrice]  # Switches, by radix
+    cables: list[CableClass]  # Cables, by length
+    currency: str = "USD"  # Printed with the figures
+    hosts_per_rack: int = 4  # Hosts of a rack
+    # Distance of neighbouring racks, which stand in a row; switches above the leaves are in the middle
     rack_pitch_m: float = 0.6
+    # Length of a cable within a rack, and what every other one has on top of the distance
     slack_m: float = 2.0
 
     def cable_price(self, length_m: float) -> float:
-        """Price of the shortest class that is long enough.
-
-        Raises:
-            InputError: If none is.
-        """
+        """Price of the shortest class that is long enough."""
         fitting = [cable for cable in self.cables if cable.max_m >= length_m]
         if not fitting:
             longest = max((cable.max_m for cable in self.cables), default=0.0)
-            msg = (
+            raise InputError(
                 f"expected a cable of {length_m:.1f} m or more, found up to {longest:g} m: "
                 "add a class to the price list."
             )
-            raise InputError(msg)
         return min(fitting, key=lambda cable: cable.max_m).price
 
 
 def read_workload(path: str | os.PathLike[str]) -> TrainingWorkload:
-    """A workload from a TOML or JSON file.
-
-    Raises:
-        InputError: If the file cannot be read, or something in it has no meaning.
-    """
+    """A workload from a TOML or JSON file."""
     made = converted(_document(path), TrainingWorkload, str(path), strict=False)
     checks = [
         (2 <= made.ranks <= MOST_RANKS, f"$.ranks of 2 .. {MOST_RANKS}", made.ranks),
@@ -217,11 +164,7 @@ def read_workload(path: str | os.PathLike[str]) -> TrainingWorkload:
 
 
 def read_prices(path: str | os.PathLike[str]) -> Prices:
-    """A price list from a TOML or JSON file.
-
-    Raises:
-        InputError: If the file cannot be read, or something in it has no meaning.
-    """
+    """A price list from a TOML or JSON file."""
     made = converted(_document(path), Prices, str(path), strict=False)
     checks: list[tuple[bool, str, object]] = [
         (made.nic_port >= 0, "$.nic_port of 0 or more", made.nic_port),
@@ -257,13 +200,11 @@ def _document(path: str | os.PathLike[str]) -> object:
         kind = "JSON" if file.suffix == ".json" else "TOML"
         known = kind == "JSON" and not isinstance(error, tomllib.TOMLDecodeError)
         fault = json_fault(error, data) if known else str(error).rstrip(".")
-        msg = f"expected {file} to be {kind}, found: {fault}."
-        raise InputError(msg) from None
+        raise InputError(f"expected {file} to be {kind}, found: {fault}.") from None
     return document
 
 
 def _hold(checks: list[tuple[bool, str, object]], path: str | os.PathLike[str]) -> None:
     for holds, expected, found in checks:
         if not holds:
-            msg = f"{path}: expected {expected}, found {found}: mend it there."
-            raise InputError(msg)
+            raise InputError(f"{path}: expected {expected}, found {found}: mend it there.")

@@ -35,19 +35,6 @@ from coppice.design.families.family import Size, optimum
 from coppice.design.graph import Graph, translated
 from coppice.errors import InputError
 
-__all__ = [
-    "Facts",
-    "cartesian_product",
-    "degree_expansion",
-    "degree_facts",
-    "line_facts",
-    "line_graph",
-    "out_links",
-    "power_facts",
-    "product_facts",
-    "with_transpose",
-]
-
 
 def line_graph(graph: Graph, name: str = "") -> Graph:
     """The line graph: a node for every link, in row order, and a link from (u, v) to every (v, w).
@@ -58,9 +45,6 @@ def line_graph(graph: Graph, name: str = "") -> Graph:
     Args:
         graph: Every node of it must use all its ports.
         name: Name of the result; empty: one made from the graph's.
-
-    Raises:
-        InputError: If some node has fewer links than ports.
 
     Examples:
         >>> from coppice.design.graph import cayley_graph
@@ -83,18 +67,13 @@ def line_graph(graph: Graph, name: str = "") -> Graph:
 
 
 def out_links(graph: Graph) -> NDArray[np.int32]:
-    """``heads[v, i]``: where link i of node v leads; link i of v's image is the image of link i of v.
-
-    Raises:
-        InputError: If some node has fewer links than ports.
-    """
+    """``heads[v, i]``: where link i of node v leads; link i of v's image is the image of link i of v."""
     ports = np.bincount(graph.src, weights=graph.count, minlength=graph.num_nodes)
     if len(graph.count) == 0 or int(ports.min()) != graph.degree:
-        msg = (
+        raise InputError(
             f"expected {graph.degree} links from every node of {graph.name}, found {int(ports.min(initial=0))} "
             "from one: expand a regular graph."
         )
-        raise InputError(msg)
     heads = graph.single_links()[1].reshape(graph.num_nodes, graph.degree)
     if not graph.orders:
         return np.asarray(heads, dtype=np.int32)
@@ -109,17 +88,15 @@ def degree_expansion(graph: Graph, copies: int, name: str = "") -> Graph:
 
     Copy i of node v is node ``v * copies + i``.
 
-    Raises:
-        InputError: If the graph has self-loops, or there is no copy.
-
     Examples:
         >>> from coppice.design.graph import cayley_graph
         >>> degree_expansion(cayley_graph("K2", [2], [[1]]), 3).num_nodes
         6
     """
     if copies < 1 or bool((graph.src == graph.dst).any()):
-        msg = f"expected a graph without self-loops and 1 or more copies, found {graph.name} and {copies}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a graph without self-loops and 1 or more copies, found {graph.name} and {copies}."
+        )
     src, dst = graph.single_links()
     copy = np.arange(copies)
     tails = src[:, None, None].astype(np.int64) * copies + copy[None, :, None]
@@ -139,9 +116,6 @@ def degree_expansion(graph: Graph, copies: int, name: str = "") -> Graph:
 def cartesian_product(graphs: Sequence[Graph], name: str = "") -> Graph:
     """Nodes are tuples, the last place fastest; links lead along one place at a time.
 
-    Raises:
-        InputError: If there is no graph.
-
     Examples:
         >>> from coppice.design.graph import cayley_graph
         >>> ring = cayley_graph("ring", [5], [[1], [4]])
@@ -149,8 +123,7 @@ def cartesian_product(graphs: Sequence[Graph], name: str = "") -> Graph:
         4
     """
     if not graphs:
-        msg = "expected one graph or more to multiply, found none."
-        raise InputError(msg)
+        raise InputError("expected one graph or more to multiply, found none.")
     made = reduce(_pair, graphs)
     return Graph(
         name=name or " * ".join(graph.name for graph in graphs),
@@ -202,26 +175,18 @@ def with_transpose(graph: Graph, name: str = "") -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a recipe promises for an all-gather.
+    """What a recipe promises for an all-gather."""
 
-    Attributes:
-        ranks: Number of nodes, N.
-        degree: Ports per node and direction, d.
-        steps: Latency: number of steps of a schedule that exists.
-        bandwidth_time: Its bandwidth time in units of M over the bandwidth of a node.
-        exact: The figures are those of breadth-first broadcast on the graph itself; otherwise they are those of the
-            schedule that follows from the expansions (:mod:`coppice.design.schedules.expanded`): breadth-first
-            broadcast is often better, and can be worse on powers of graphs without symmetry.
-        bidirectional: Links are full-duplex cables.
-    """
-
-    ranks: int
-    degree: int
-    steps: int
-    bandwidth_time: Fraction
+    ranks: int  # Number of nodes, N
+    degree: int  # Ports per node and direction, d
+    steps: int  # Latency: number of steps of a schedule that exists
+    bandwidth_time: Fraction  # Its bandwidth time in units of M over the bandwidth of a node
     _: KW_ONLY
+    # The figures are those of breadth-first broadcast on the graph itself; otherwise they are those of the
+    # schedule that follows from the expansions (:mod:`coppice.design.schedules.expanded`): breadth-first
+    # broadcast is often better, and can be worse on powers of graphs without symmetry
     exact: bool
-    bidirectional: bool
+    bidirectional: bool  # Links are full-duplex cables
 
     @property
     def bandwidth_optimal(self) -> bool:
@@ -234,8 +199,6 @@ def line_facts(inner: Facts, size: Size, times: int = 1) -> Facts:
 
     Args:
         inner: Figures of the graph that is expanded.
-        size: Size of the result.
-        times: How often.
 
     Examples:
         >>> triangle = Facts(3, 2, 1, Fraction(2, 3), exact=True, bidirectional=True)

@@ -18,8 +18,6 @@ from coppice.design.recipes.recipe import Base, Bidirectional, Degree, LineGraph
 from coppice.errors import InputError
 from coppice.text import nearest
 
-__all__ = ["EXPANSIONS", "parse"]
-
 EXPANSIONS = {
     "line": "line(R), line^n(R)",
     "degree": "degree(R, n)",
@@ -49,18 +47,14 @@ def parse(text: str) -> Recipe:
     Args:
         text: Such as ``line^3(circulant(16, 3, 4))``, ``diamond^2``, ``uniring(4) * uniring(8)``, ``degree(K, 2)``.
 
-    Raises:
-        InputError: If it is no recipe, with the column and what was expected there.
-
     Examples:
         >>> str(parse("line( line(complete(3)))")), parse("torus(4,4)").facts().steps
         ('line^2(complete(3))', 4)
     """
     if len(text) > _MAX_LENGTH:
-        msg = (
+        raise InputError(
             f"expected a recipe of at most {_MAX_LENGTH} characters, found {len(text)}: choose a shorter one."
         )
-        raise InputError(msg)
     return _Parser(_tokens(text)).whole()
 
 
@@ -79,8 +73,9 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _fail(expected: str, found: _Token, hint: str = "") -> NoReturn:
-    msg = f"expected {expected}, found {found.shown} at column {found.column} of the recipe{hint and ': ' + hint}."
-    raise InputError(msg)
+    raise InputError(
+        f"expected {expected}, found {found.shown} at column {found.column} of the recipe{hint and ': ' + hint}."
+    )
 
 
 class _Parser:
@@ -187,5 +182,4 @@ def _placed(token: _Token, make: Callable[[], _Made]) -> _Made:
     try:
         return make()
     except InputError as error:
-        msg = f"column {token.column} of the recipe: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"column {token.column} of the recipe: {error}") from None

@@ -27,22 +27,6 @@ from coppice.design.recipes.expansions import (
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.errors import InputError
 
-__all__ = [
-    "Base",
-    "Bidirectional",
-    "Degree",
-    "Facts",
-    "LineGraph",
-    "Power",
-    "Product",
-    "Recipe",
-    "base",
-    "degree",
-    "line",
-    "power",
-    "product",
-]
-
 _MAX_FORMULA = 2**40
 """Sizes are followed up to here, far beyond what can be built, so that no formula runs away."""
 _MAX_TIMES = 64
@@ -57,11 +41,7 @@ class Recipe(ABC):
     @property
     @abstractmethod
     def size(self) -> Size:
-        """Number of nodes, ports and kind of links, by formula.
-
-        Raises:
-            InputError: If a parameter has no meaning, or the size runs away.
-        """
+        """Number of nodes, ports and kind of links, by formula."""
 
     @property
     @abstractmethod
@@ -73,60 +53,44 @@ class Recipe(ABC):
 
     @abstractmethod
     def facts(self) -> Facts:
-        """Steps and bandwidth time, by formula where there is one.
-
-        Raises:
-            InputError: As :meth:`build`, if there is no formula.
-        """
+        """Steps and bandwidth time, by formula where there is one."""
 
     @abstractmethod
     def _made(self) -> Graph:
         """The graph, once its size has been checked."""
 
     def build(self) -> Graph:
-        """The graph.
-
-        Raises:
-            InputError: If it is larger than 2**16 nodes or 2**22 links, or cannot be made; before anything is built.
-        """
+        """The graph."""
         size = self.size
         if size.ranks > MAX_NODES or size.ranks * size.degree > MAX_LINKS:
-            msg = (
+            raise InputError(
                 f"expected at most {MAX_NODES:,} nodes and {MAX_LINKS:,} links, found {size.ranks:,} and "
                 f"{size.ranks * size.degree:,} in {self}: choose a smaller graph."
             )
-            raise InputError(msg)
         return self._made()
 
     def measured(self) -> Facts:
-        """The figures of breadth-first broadcast on the graph itself; it is built.
-
-        Raises:
-            InputError: As :meth:`build`.
-        """
+        """The figures of breadth-first broadcast on the graph itself; it is built."""
         return _measured(self)
 
 
 @dataclass(frozen=True)
 class Base(Recipe):
-    """A member of a family.
+    """A member of a family."""
 
-    Attributes:
-        family: Name of the family.
-        arguments: Its parameters.
-    """
-
-    family: str
-    arguments: tuple[int, ...] = ()
+    family: str  # Name of the family
+    arguments: tuple[int, ...] = ()  # Its parameters
 
     def __post_init__(self) -> None:
         family = FAMILIES.get(self.family)
         if family is None:
-            msg = f"expected a family of graphs, found {self.family!r}: choose one of {', '.join(sorted(FAMILIES))}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a family of graphs, found {self.family!r}: choose one of {', '.join(sorted(FAMILIES))}."
+            )
         if not family.check_count(len(self.arguments)):
-            msg = f"expected {family.signature}, found {len(self.arguments)} arguments: {family.description}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {family.signature}, found {len(self.arguments)} arguments: {family.description}."
+            )
 
     def __str__(self) -> str:
         return f"{self.family}({', '.join(map(str, self.arguments))})" if self.arguments else self.family
@@ -218,8 +182,7 @@ class Degree(Expansion):
 
     def __post_init__(self) -> None:
         if self.copies < 2:
-            msg = f"expected 2 or more copies in degree(R, n), found {self.copies}."
-            raise InputError(msg)
+            raise InputError(f"expected 2 or more copies in degree(R, n), found {self.copies}.")
 
     def __str__(self) -> str:
         return f"degree({self.inner}, {self.copies})"
@@ -287,8 +250,7 @@ class Product(Recipe):
         for part in self.parts:
             flat.extend(part.parts if isinstance(part, Product) else [part])
         if len(flat) < 2:
-            msg = f"expected two or more factors of a product, found {len(flat)}."
-            raise InputError(msg)
+            raise InputError(f"expected two or more factors of a product, found {len(flat)}.")
         object.__setattr__(self, "parts", tuple(flat))
 
     def __str__(self) -> str:
@@ -346,11 +308,7 @@ class Bidirectional(Recipe):
 
 
 def base(family: str, *arguments: int) -> Recipe:
-    """A member of a family: ``base("circulant", 16, 3, 4)``.
-
-    Raises:
-        InputError: If there is no such family, or it takes another number of arguments.
-    """
+    """A member of a family: ``base("circulant", 16, 3, 4)``."""
     return Base(family, arguments)
 
 
@@ -387,19 +345,16 @@ def _atom(recipe: Recipe) -> str:
 
 def _bounded(size: Size, recipe: Recipe) -> Size:
     if size.ranks * size.degree > _MAX_FORMULA:
-        msg = f"expected at most 2^40 links, found more in {recipe}: choose a smaller graph."
-        raise InputError(msg)
+        raise InputError(f"expected at most 2^40 links, found more in {recipe}: choose a smaller graph.")
     return size
 
 
 def _bounded_power(number: int, exponent: int, recipe: Recipe) -> None:
     """Refuse a power that runs away before it is computed."""
     if (number.bit_length() - 1) * exponent > 40:
-        msg = f"expected at most 2^40 nodes, found more in {recipe}: choose a smaller graph."
-        raise InputError(msg)
+        raise InputError(f"expected at most 2^40 nodes, found more in {recipe}: choose a smaller graph.")
 
 
 def _check_times(shape: str, times: int, least: int = 1) -> None:
     if not least <= times <= _MAX_TIMES:
-        msg = f"expected n between {least} and {_MAX_TIMES} in {shape}, found {times}."
-        raise InputError(msg)
+        raise InputError(f"expected n between {least} and {_MAX_TIMES} in {shape}, found {times}.")

@@ -20,22 +20,16 @@ from coppice._core import balanced_loads
 from coppice.design.graph import Graph
 from coppice.errors import InputError
 
-__all__ = ["ScheduleFacts", "moore_steps", "schedule_facts", "targets_of"]
-
 _MAX_DISTANCES = 2**28
 
 
 class ScheduleFacts(NamedTuple):
-    """What breadth-first broadcast takes for an all-gather.
+    """What breadth-first broadcast takes for an all-gather."""
 
-    Attributes:
-        steps: Number of steps, the diameter.
-        step_loads: Load of the busiest link in each step, in shards per link (of capacity 1).
-        bandwidth_time: T_B, in units of M over the bandwidth of a node: degree / N times the sum of the loads.
-    """
-
-    steps: int
+    steps: int  # Number of steps, the diameter
+    # Load of the busiest link in each step, in shards per link (of capacity 1)
     step_loads: tuple[Fraction, ...]
+    # T_B, in units of M over the bandwidth of a node: degree / N times the sum of the loads
     bandwidth_time: Fraction
 
 
@@ -46,12 +40,8 @@ def schedule_facts(graph: Graph, targets: NDArray[np.int32] | None = None) -> Sc
 
     Args:
         graph: Any strongly connected graph; self-loops take ports and carry nothing.
-        targets: Nodes whose arrivals decide, where more automorphisms are known than the graph carries; None takes one
-            of each orbit of those.
-
-    Raises:
-        UnreachableError: If some node cannot reach another one.
-        InputError: If the graph is too large.
+        targets: Nodes whose arrivals decide, where more automorphisms are known than the graph carries; None takes
+            one of each orbit of those.
 
     Examples:
         >>> from coppice.design.graph import cayley_graph
@@ -68,19 +58,14 @@ def schedule_facts(graph: Graph, targets: NDArray[np.int32] | None = None) -> Sc
 
 
 def targets_of(graph: Graph) -> NDArray[np.int32]:
-    """One node of each orbit of the known automorphisms: what they receive decides the schedule.
-
-    Raises:
-        InputError: If so many nodes would have to be looked at that their distances do not fit into memory.
-    """
+    """One node of each orbit of the known automorphisms: what they receive decides the schedule."""
     targets = np.arange(graph.block, dtype=np.int32)
     needed = min(graph.num_nodes, graph.block * (1 + graph.degree))
     if needed * graph.num_nodes > _MAX_DISTANCES:
-        msg = (
+        raise InputError(
             f"expected at most {_MAX_DISTANCES:,} distances between nodes of {graph.name}, found "
             f"{needed * graph.num_nodes:,}: choose a smaller graph, or one with known automorphisms."
         )
-        raise InputError(msg)
     return targets
 
 

@@ -23,27 +23,18 @@ from coppice.rows import ranges
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["Designed", "breadth_first_schedule", "schedule_of"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Designed:
-    """A schedule by steps, and what it is measured by.
+    """A schedule by steps, and what it is measured by."""
 
-    Attributes:
-        schedule: The schedule.
-        graph: The network that it was made for.
-        step_loads: Load of the busiest link in each step, in shards per link of capacity 1; counted.
-        least_loads: What breadth-first broadcast attains with enough pieces.
-        pieces: Pieces of every shard.
-        expanded: An all-gather in it follows from the expansions of a recipe, since that is faster.
-    """
-
-    schedule: Schedule
-    graph: Graph
+    schedule: Schedule  # The schedule
+    graph: Graph  # The network that it was made for
+    # Load of the busiest link in each step, in shards per link of capacity 1; counted
     step_loads: tuple[Fraction, ...]
-    least_loads: tuple[Fraction, ...]
-    pieces: int
+    least_loads: tuple[Fraction, ...]  # What breadth-first broadcast attains with enough pieces
+    pieces: int  # Pieces of every shard
+    # An all-gather in it follows from the expansions of a recipe, since that is faster
     expanded: bool = False
 
     @property
@@ -70,28 +61,18 @@ class Designed:
 
 def breadth_first_schedule(
     graph: Graph,
-    topology: Topology,
+    topology: Topology,  # What `graph.to_topology()` returned; rank r is node r
     collective: Collective = Collective.ALL_GATHER,
     *,
+    # What the graph was built from: where the schedule that follows from its expansions is faster, that is
+    # taken, for reduce-scatters too if links are full-duplex
     recipe: Recipe | None = None,
+    # Pieces of every shard; None as :func:`~coppice.design.schedules.deliveries.breadth_first_deliveries`
+    # chooses
     pieces: int | None = None,
     max_runs: int = MAX_RUNS,
 ) -> Designed:
     """The breadth-first broadcast of a graph as a schedule on its topology.
-
-    Args:
-        graph: Any strongly connected graph.
-        topology: What ``graph.to_topology()`` returned; rank r is node r.
-        collective: All-gather, reduce-scatter or all-reduce.
-        recipe: What the graph was built from: where the schedule that follows from its expansions is faster, that is
-            taken, for reduce-scatters too if links are full-duplex.
-        pieces: Pieces of every shard; None as :func:`~coppice.design.schedules.deliveries.breadth_first_deliveries`
-            chooses.
-        max_runs: Most transfers of a phase.
-
-    Raises:
-        UnreachableError: If some node cannot reach another one.
-        InputError: For another collective, or too many transfers.
 
     Examples:
         >>> from coppice.design.graph import cayley_graph
@@ -145,19 +126,16 @@ def schedule_of(topology: Topology, collective: Collective, phases: list[Deliver
 
     Args:
         topology: Rank r is node r; it must have all links that the phases use.
-        collective: All-gather, with the deliveries on the graph; reduce-scatter, with those on the transposed graph;
-            all-reduce, with first the latter and then the former.
-        phases: As the collective asks.
-
-    Raises:
-        InputError: If the collective is another one, or the phases are not as it asks.
+        collective: All-gather, with the deliveries on the graph; reduce-scatter, with those on the transposed
+            graph; all-reduce, with first the latter and then the former.
     """
     reducing = collective in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
     if not (reducing or collective is Collective.ALL_GATHER) or len(phases) != 1 + (
         collective is Collective.ALL_REDUCE
     ):
-        msg = f"expected all_gather, reduce_scatter or all_reduce with a phase for each half, found {collective}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected all_gather, reduce_scatter or all_reduce with a phase for each half, found {collective}."
+        )
     pieces = int(np.lcm.reduce([phase.pieces for phase in phases]))
     cuts = _cuts(phases, pieces)
     parts, begun = [], 0
@@ -248,6 +226,7 @@ def _links(
     key = topology.src.astype(np.int64) * nodes + topology.dst  # ascending: links are sorted
     link = np.minimum(np.searchsorted(key, wanted), max(0, len(key) - 1))
     if wanted.size and not bool((key[link] == wanted).all()):
-        msg = f"expected a topology with every link of the graph, found {topology.name} without some."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a topology with every link of the graph, found {topology.name} without some."
+        )
     return link.astype(np.int32), place.ravel()

@@ -20,37 +20,23 @@ from coppice.design.schedules.breadth_first import ScheduleFacts, loopless, sche
 from coppice.display import Brief
 from coppice.errors import InputError
 
-__all__ = ["MAX_RUNS", "Deliveries", "breadth_first_deliveries", "loads_of"]
-
 MAX_RUNS = 2**24
 """Transfers of one piece that an all-gather may have."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Deliveries(Brief):
-    """Runs of pieces, as columns.
+    """Runs of pieces, as columns."""
 
-    Attributes:
-        graph: The network.
-        pieces: Pieces of every shard.
-        step: Step of each run, from 0 (int32).
-        root: Node whose shard it is of (int32).
-        src: Node that sends (int32).
-        dst: Node that receives (int32).
-        first: First piece (int32).
-        count: Number of pieces (int32).
-        symmetric: The runs stand for their images under the known automorphisms of the graph.
-    """
-
-    graph: Graph
-    pieces: int
-    step: NDArray[np.int32]
-    root: NDArray[np.int32]
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
-    first: NDArray[np.int32]
-    count: NDArray[np.int32]
-    symmetric: bool = False
+    graph: Graph  # The network
+    pieces: int  # Pieces of every shard
+    step: NDArray[np.int32]  # Step of each run, from 0 (int32)
+    root: NDArray[np.int32]  # Node whose shard it is of (int32)
+    src: NDArray[np.int32]  # Node that sends (int32)
+    dst: NDArray[np.int32]  # Node that receives (int32)
+    first: NDArray[np.int32]  # First piece (int32)
+    count: NDArray[np.int32]  # Number of pieces (int32)
+    symmetric: bool = False  # The runs stand for their images under the known automorphisms of the graph
 
     @property
     def steps(self) -> int:
@@ -64,17 +50,11 @@ def breadth_first_deliveries(
     """Breadth-first broadcast, piece by piece.
 
     Args:
-        graph: Any strongly connected graph.
-        pieces: Pieces of every shard; None takes the number that attains the least loads exactly, or the largest power
-            of two below it that keeps ``max_runs``.
-        max_runs: Most transfers of one piece.
+        pieces: Pieces of every shard; None takes the number that attains the least loads exactly, or the largest
+            power of two below it that keeps ``max_runs``.
 
     Returns:
         The deliveries, and the figures that enough pieces attain.
-
-    Raises:
-        UnreachableError: If some node cannot reach another one.
-        InputError: If there are more transfers than ``max_runs``.
 
     Examples:
         >>> from coppice.design.graph import cayley_graph
@@ -89,11 +69,10 @@ def breadth_first_deliveries(
         if pieces * shards > max_runs:
             pieces = 1 << max(0, (max_runs // max(1, shards)).bit_length() - 1)
     if pieces < 1 or pieces * shards > max_runs:
-        msg = (
+        raise InputError(
             f"expected 1 or more pieces and at most {max_runs:,} transfers, found {pieces:,} x {shards:,} in "
             f"{graph.name}: take fewer pieces or a smaller graph."
         )
-        raise InputError(msg)
     src, dst, capacity = loopless(graph)
     step, root, link, first, count = balanced_deliveries(
         graph.num_nodes,
@@ -121,18 +100,13 @@ def breadth_first_deliveries(
 
 
 def loads_of(deliveries: Deliveries) -> tuple[Fraction, ...]:
-    """Load of the busiest link in each step, in shards per link of capacity 1; counted.
-
-    Raises:
-        InputError: If a run takes a link that does not exist.
-    """
+    """Load of the busiest link in each step, in shards per link of capacity 1; counted."""
     graph, nodes = deliveries.graph, deliveries.graph.num_nodes
     rows = graph.src.astype(np.int64) * nodes + graph.dst
     wanted = deliveries.src.astype(np.int64) * nodes + deliveries.dst
     place = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
     if len(wanted) and not bool((rows[place] == wanted).all()):
-        msg = f"expected transfers along the links of {graph.name}, found one beside them."
-        raise InputError(msg)
+        raise InputError(f"expected transfers along the links of {graph.name}, found one beside them.")
     load = np.zeros((deliveries.steps, len(rows)), dtype=np.int64)
     np.add.at(load, (deliveries.step, place), deliveries.count)
     largest = []

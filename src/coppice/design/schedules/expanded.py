@@ -22,8 +22,6 @@ from coppice.design.schedules.deliveries import MAX_RUNS, Deliveries, breadth_fi
 from coppice.errors import InputError
 from coppice.rows import positions
 
-__all__ = ["expanded_deliveries"]
-
 
 def expanded_deliveries(recipe: Recipe, *, max_runs: int = MAX_RUNS) -> Deliveries:
     """The schedule whose steps and bandwidth time ``recipe.facts()`` promises.
@@ -31,10 +29,6 @@ def expanded_deliveries(recipe: Recipe, *, max_runs: int = MAX_RUNS) -> Deliveri
     Args:
         recipe: What to build. Families, products and graphs with their transposes get breadth-first broadcast.
         max_runs: Most runs of pieces, which stops expansions that would not fit into memory.
-
-    Raises:
-        UnreachableError: If some node cannot reach another one.
-        InputError: If the graph or the schedule is too large.
 
     Examples:
         >>> from coppice.design.schedules.deliveries import loads_of
@@ -45,8 +39,9 @@ def expanded_deliveries(recipe: Recipe, *, max_runs: int = MAX_RUNS) -> Deliveri
     graph = recipe.build()
     shards = graph.num_nodes * (graph.num_nodes - 1)
     if shards > max_runs:
-        msg = f"expected at most {max_runs:,} transfers, found {shards:,} or more in {recipe}: choose a smaller graph."
-        raise InputError(msg)
+        raise InputError(
+            f"expected at most {max_runs:,} transfers, found {shards:,} or more in {recipe}: choose a smaller graph."
+        )
     if recipe.facts().exact:
         return breadth_first_deliveries(graph, max_runs=max_runs)[0]
     if isinstance(recipe, LineGraph):
@@ -231,5 +226,6 @@ def _columns(graph: Graph, pieces: int, columns: Sequence[NDArray[np.integer]]) 
 
 def _refuse_too_many(runs: int, max_runs: int, graph: Graph) -> None:
     if runs > max_runs:
-        msg = f"expected at most {max_runs:,} transfers, found {runs:,} for {graph.name}: choose a smaller graph."
-        raise InputError(msg)
+        raise InputError(
+            f"expected at most {max_runs:,} transfers, found {runs:,} for {graph.name}: choose a smaller graph."
+        )

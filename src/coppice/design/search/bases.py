@@ -21,55 +21,31 @@ import numpy as np
 
 from coppice.comparison.results import ResultsFile
 from coppice.design.families.family import optimum
+from coppice.design.recipes.expansions import Facts
 from coppice.design.recipes.parser import parse
-from coppice.design.recipes.recipe import Base, Bidirectional, Facts, Recipe
+from coppice.design.recipes.recipe import Base, Bidirectional, Recipe
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.search.table import Cell, GraphEntry
 from coppice.errors import InputError
 from coppice.version import __version__
-
-__all__ = [
-    "BaseEvaluated",
-    "BaseJob",
-    "BasesFile",
-    "Found",
-    "circulant_facts",
-    "circulant_steps",
-    "entry_of",
-    "evaluate",
-    "jobs_of",
-    "known_bases",
-]
-
 
 _MOST_PAIRS = 2**28
 """Pairs of nodes between which distances are looked for in graphs without symmetry."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A base graph and the exact figures of its breadth-first broadcast.
+    """A base graph and the exact figures of its breadth-first broadcast."""
 
-    Attributes:
-        recipe: As text.
-        steps: Steps of an all-gather.
-        t_b: Its bandwidth time, an exact fraction.
-    """
-
-    recipe: str
-    steps: int
-    t_b: str
+    recipe: str  # As text
+    steps: int  # Steps of an all-gather
+    t_b: str  # Its bandwidth time, an exact fraction
 
 
 class BaseEvaluated(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The base graphs that one job found, as a results file keeps them.
+    """The base graphs that one job found, as a results file keeps them."""
 
-    Attributes:
-        key: Key of the job.
-        found: The base graphs.
-    """
-
-    key: str
-    found: list[Found]
+    key: str  # Key of the job
+    found: list[Found]  # The base graphs
 
 
 class _BasesHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -101,21 +77,13 @@ class BasesFile(ResultsFile[_BasesHeader, BaseEvaluated]):
 
 @dataclass(frozen=True)
 class BaseJob:
-    """Base graphs to evaluate.
+    """Base graphs to evaluate."""
 
-    Attributes:
-        kind: ``kautz`` for a generalized Kautz graph, ``circulants`` for a search.
-        ranks: Number of nodes.
-        degree: Ports per node and direction.
-        both_ways: Links are full-duplex cables.
-        tries: Circulants that are looked at.
-    """
-
-    kind: str
-    ranks: int
-    degree: int
-    both_ways: bool
-    tries: int = 0
+    kind: str  # `kautz` for a generalized Kautz graph, `circulants` for a search
+    ranks: int  # Number of nodes
+    degree: int  # Ports per node and direction
+    both_ways: bool  # Links are full-duplex cables
+    tries: int = 0  # Circulants that are looked at
 
     @property
     def key(self) -> str:
@@ -160,21 +128,19 @@ def evaluate(job: BaseJob) -> list[Found]:
 
 
 def entry_of(found: Found, cell: Cell) -> GraphEntry:
-    """An entry of the table from what a job found.
-
-    Raises:
-        InputError: If the text is no recipe of that size, or a figure is no number.
-    """
+    """An entry of the table from what a job found."""
     recipe = parse(found.recipe)
     size = recipe.size
     if (size.ranks, size.degree) != cell:
-        msg = f"expected a graph of {cell[0]} ranks and degree {cell[1]}, found {found.recipe}: remove the line."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a graph of {cell[0]} ranks and degree {cell[1]}, found {found.recipe}: remove the line."
+        )
     try:
         time = Fraction(found.t_b)
     except (ValueError, ZeroDivisionError):
-        msg = f"expected a fraction for t_b of {found.recipe}, found {found.t_b!r}: remove the line."
-        raise InputError(msg) from None
+        raise InputError(
+            f"expected a fraction for t_b of {found.recipe}, found {found.t_b!r}: remove the line."
+        ) from None
     return GraphEntry(recipe, Facts(*cell, found.steps, time, exact=True, bidirectional=size.bidirectional))
 
 
@@ -256,9 +222,7 @@ def circulant_steps(ranks: int, jumps: tuple[int, ...], limit: int) -> int:
     """Steps in which the jumps reach all nodes of a circulant, or ``limit + 1`` if they need more.
 
     Args:
-        ranks: Number of nodes.
         jumps: In all directions that links have.
-        limit: Where to stop.
 
     Examples:
         >>> circulant_steps(13, (2, 3, 10, 11), 10), circulant_steps(8, (2, 4), 10)
@@ -285,7 +249,6 @@ def circulant_facts(ranks: int, degree: int, *, both_ways: bool, tries: int) -> 
 
     Args:
         ranks: Number of nodes, more than the degree.
-        degree: Ports per node and direction.
         both_ways: Links are full-duplex cables; otherwise they lead one way.
         tries: Sets of jumps that are looked at.
 

@@ -31,9 +31,6 @@ from coppice.design.search.table import Cell, GraphEntry, GraphTable, cells_belo
 from coppice.errors import InputError
 from coppice.files import write_atomically
 
-__all__ = ["TRIES", "TRIES_OF_MANY", "Progressing", "design", "find", "measured", "write_front"]
-
-
 TRIES = 2000
 TRIES_OF_MANY = 100
 """Circulants that are looked at for each size and degree: for one goal, and for many."""
@@ -84,34 +81,24 @@ def design(
 def find(
     goals: Iterable[Cell],
     *,
-    both_ways: bool = False,
+    both_ways: bool = False,  # Only graphs whose links are full-duplex cables
+    # Circulants that are looked at for each size and degree; None takes 2,000, or 100 for many goals
     tries: int | None = None,
-    measure: bool = True,
+    measure: bool = True,  # Schedule the graphs found, and take the better of that and the formula
+    # Where to evaluate: any :class:`concurrent.futures.Executor`. None starts processes on this machine.
     executor: Executor | None = None,
-    jobs: int | None = None,
+    jobs: int | None = None,  # How many; None is one per core, 1 does all the work in this process
+    # File that keeps base graphs, so that an interrupted search goes on where it stopped
     results: str | os.PathLike[str] | None = None,
-    on_progress: Progressing | None = None,
+    on_progress: Progressing | None = None,  # Called with units done, units in all, and what was just done
 ) -> dict[Cell, list[GraphEntry]]:
     """The front of steps and bandwidth time for numbers of ranks and degrees.
 
     The outcome depends on nothing but the arguments: not on the executor, the number of processes, or how often the
     work was interrupted.
 
-    Args:
-        goals: Numbers of ranks and degrees.
-        both_ways: Only graphs whose links are full-duplex cables.
-        tries: Circulants that are looked at for each size and degree; None takes 2,000, or 100 for many goals.
-        measure: Schedule the graphs found, and take the better of that and the formula.
-        executor: Where to evaluate: any :class:`concurrent.futures.Executor`. None starts processes on this machine.
-        jobs: How many; None is one per core, 1 does all the work in this process.
-        results: File that keeps base graphs, so that an interrupted search goes on where it stopped.
-        on_progress: Called with units done, units in all, and what was just done.
-
     Returns:
         By goal, entries with rising steps and falling bandwidth time; none where no graph is known.
-
-    Raises:
-        InputError: If a goal is out of range, or ``results`` cannot be used.
 
     Examples:
         >>> [(str(entry.recipe), entry.steps, str(entry.time)) for entry in find([(6, 2)], jobs=1)[6, 2]]
@@ -122,8 +109,7 @@ def find(
     if tries is None:
         tries = TRIES if len(wanted) == 1 else TRIES_OF_MANY
     elif tries < 1:
-        msg = f"expected 1 or more tries, found {tries}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 or more tries, found {tries}.")
     cells = cells_below(wanted)
     file = BasesFile(results)
     needed = {
@@ -173,20 +159,17 @@ def measured(entry: GraphEntry) -> list[GraphEntry]:
 def _check(goals: Sequence[Cell]) -> None:
     """Refuse goals that make no sense or cannot be built."""
     if not goals:
-        msg = "expected a number of ranks and a degree, found none."
-        raise InputError(msg)
+        raise InputError("expected a number of ranks and a degree, found none.")
     for ranks, degree in goals:
         if not 2 <= ranks <= MAX_NODES or degree < 1 or ranks * degree > MAX_LINKS:
-            msg = (
+            raise InputError(
                 f"expected 2 .. {MAX_NODES:,} ranks of degree 1 or more with at most {MAX_LINKS:,} links in all, found "
                 f"{ranks:,} of degree {degree:,}: choose a smaller network."
             )
-            raise InputError(msg)
     if len(goals) > _MOST_CELLS:
-        msg = (
+        raise InputError(
             f"expected at most {_MOST_CELLS:,} pairs of ranks and degree, found {len(goals):,}: choose fewer."
         )
-        raise InputError(msg)
 
 
 def _batch(batch: Sequence[BaseJob]) -> list[BaseEvaluated]:
@@ -207,21 +190,18 @@ def write_front(
 
     Args:
         folder: It is made where it does not exist.
-        front: The graphs.
         limits: Ports and patch panels of the cabling.
         record: What the file of the front says of it; the figures of the cabling lists join it.
 
     Returns:
         What was written, a line for each file.
-
-    Raises:
-        InputError: If a file cannot be written, or a graph needs more than the limits.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        msg = f"cannot make the folder {folder} ({error.strerror or error}): choose another place."
-        raise InputError(msg) from None
+        raise InputError(
+            f"cannot make the folder {folder} ({error.strerror or error}): choose another place."
+        ) from None
     written = []
     lists: dict[str, dict[str, Any]] = {}
     for entry in front:

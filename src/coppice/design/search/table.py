@@ -13,11 +13,9 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.design.families.family import optimum
-from coppice.design.recipes.expansions import degree_facts, line_facts, power_facts, product_facts
-from coppice.design.recipes.recipe import Degree, Facts, LineGraph, Recipe, power, product
+from coppice.design.recipes.expansions import Facts, degree_facts, line_facts, power_facts, product_facts
+from coppice.design.recipes.recipe import Degree, LineGraph, Recipe, power, product
 from coppice.design.schedules.breadth_first import moore_steps
-
-__all__ = ["Cell", "GraphEntry", "GraphTable", "cells_below", "front_of"]
 
 Cell = tuple[int, int]
 """Number of ranks and degree."""
@@ -25,15 +23,11 @@ Cell = tuple[int, int]
 
 @dataclass(frozen=True)
 class GraphEntry:
-    """A graph that may be built.
+    """A graph that may be built."""
 
-    Attributes:
-        recipe: How.
-        facts: What a schedule of it takes; exact where breadth-first broadcast was computed or has a formula, otherwise
-            what the expanded schedule takes.
-    """
-
-    recipe: Recipe
+    recipe: Recipe  # How
+    # What a schedule of it takes; exact where breadth-first broadcast was computed or has a formula,
+    # otherwise what the expanded schedule takes
     facts: Facts
 
     @property
@@ -73,8 +67,8 @@ def front_of(entries: Iterable[GraphEntry], *, expandable: bool = False) -> list
     Among equals the exact one counts, then the shorter recipe.
 
     Args:
-        entries: In any order.
-        expandable: Keep the best simple graphs as well, where graphs with self-loops beat them: more follows from them.
+        expandable: Keep the best simple graphs as well, where graphs with self-loops beat them: more follows from
+            them.
 
     Examples:
         >>> from coppice.design.recipes.parser import parse

@@ -14,12 +14,11 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.design.families.family import optimum
-from coppice.design.recipes.recipe import Base, Facts
+from coppice.design.recipes.expansions import Facts
+from coppice.design.recipes.recipe import Base
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.search.table import GraphEntry
 from coppice.errors import InputError
-
-__all__ = ["COLLECTIVES", "CollectiveWorkload", "NetworkOption", "baselines", "best_torus", "options"]
 
 COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 _TREE_PORTS = 4
@@ -27,31 +26,24 @@ _TREE_PORTS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveWorkload:
-    """What the network is for.
+    """What the network is for."""
 
-    Attributes:
-        collective: All-reduce, all-gather or reduce-scatter.
-        size_bytes: M in bytes.
-        alpha_us: Time of a step beyond that of its bytes.
-        node_gb_per_s: Bandwidth of a node in each direction, over all its ports.
-    """
-
-    collective: Collective = Collective.ALL_REDUCE
-    size_bytes: int
-    alpha_us: float
-    node_gb_per_s: Fraction
+    collective: Collective = Collective.ALL_REDUCE  # All-reduce, all-gather or reduce-scatter
+    size_bytes: int  # M in bytes
+    alpha_us: float  # Time of a step beyond that of its bytes
+    node_gb_per_s: Fraction  # Bandwidth of a node in each direction, over all its ports
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "collective", Collective.named(self.collective))
         if self.collective not in COLLECTIVES:
-            msg = f"expected one of {', '.join(COLLECTIVES)} as the workload, found {self.collective}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected one of {', '.join(COLLECTIVES)} as the workload, found {self.collective}."
+            )
         if self.size_bytes < 0 or self.node_gb_per_s <= 0 or not 0 <= self.alpha_us < float("inf"):
-            msg = (
+            raise InputError(
                 "expected a size of 0 bytes or more, alpha of 0 us or more and a rate above 0 GB/s, found "
                 f"{self.size_bytes}, {self.alpha_us:g} and {self.node_gb_per_s}."
             )
-            raise InputError(msg)
 
     @property
     def bytes_us(self) -> float:
@@ -74,23 +66,14 @@ class CollectiveWorkload:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOption:
-    """A network for the workload.
+    """A network for the workload."""
 
-    Attributes:
-        name: Recipe, or what it is.
-        ports: Ports per node and direction.
-        steps: Steps of the collective.
-        time: Its bandwidth time in units of M over the bandwidth of a node.
-        time_us: What the workload takes.
-        entry: The entry of the front; None for what people build.
-    """
-
-    name: str
-    ports: int
-    steps: int
-    time: Fraction
-    time_us: float
-    entry: GraphEntry | None = None
+    name: str  # Recipe, or what it is
+    ports: int  # Ports per node and direction
+    steps: int  # Steps of the collective
+    time: Fraction  # Its bandwidth time in units of M over the bandwidth of a node
+    time_us: float  # What the workload takes
+    entry: GraphEntry | None = None  # The entry of the front; None for what people build
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""

@@ -28,13 +28,8 @@ def diagnose_msccl(
 
     Args:
         data: The bytes.
-        target: Name of the runtime.
-        file: Name for messages.
         ranks: Ranks of the communicator; None leaves that open.
         sizes: Message sizes M in bytes, as nccl-tests counts them.
-
-    Raises:
-        InputError: If the file is no MSCCL XML at all.
     """
     runtime = target_named(target)
     document = parse_document(data, file=file)

@@ -8,26 +8,16 @@ from coppice.doctor.framework import Rulebook, Subject
 from coppice.export.msccl.document import Document
 from coppice.export.msccl.targets import MscclTarget
 
-__all__ = ["RULES", "MscclFile"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MscclFile(Subject):
-    """What rules about MSCCL XML look at.
+    """What rules about MSCCL XML look at."""
 
-    Attributes:
-        data: Bytes of the file.
-        document: Its rows.
-        target: The runtime.
-        ranks: Ranks of the communicator, or None if not known.
-        sizes: Message sizes M in bytes at which it is to be used.
-    """
-
-    data: bytes
-    document: Document
-    target: MscclTarget
-    ranks: int | None
-    sizes: tuple[int, ...]
+    data: bytes  # Bytes of the file
+    document: Document  # Its rows
+    target: MscclTarget  # The runtime
+    ranks: int | None  # Ranks of the communicator, or None if not known
+    sizes: tuple[int, ...]  # Message sizes M in bytes at which it is to be used
 
     def integer(self, key: str) -> int | None:
         """A number of ``<algo>``, None where it is missing or no number."""

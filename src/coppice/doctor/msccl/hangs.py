@@ -71,7 +71,6 @@ def reason_not_run(file: MscclFile, size: int) -> str | None:
     """Why a call of ``size`` bytes that takes the file would not come to an end; None if it would.
 
     Args:
-        file: The file and the target.
         size: M in bytes.
     """
     program, limit = _program(file), _limit(file)

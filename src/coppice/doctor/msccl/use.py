@@ -10,8 +10,6 @@ from coppice.doctor.msccl.file import RULES, MscclFile
 from coppice.export.msccl.targets import shares
 from coppice.fitting.trees import ELEMENT_BYTES
 
-__all__ = ["reason_not_used"]
-
 _CORRUPTED_BELOW = 512 << 10
 _GPUS_OF_NODE = 8
 _BELOW = ", and only smaller messages use it"

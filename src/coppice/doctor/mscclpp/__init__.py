@@ -40,9 +40,6 @@ def diagnose_mscclpp(
         ranks: Ranks of the communicator; None leaves that open.
         sizes: Message sizes M in bytes, as nccl-tests counts them.
         beside: It is the path of a file, and what the library reads beside it is looked at too.
-
-    Raises:
-        InputError: If it is no JSON.
     """
     path = Path(file)
     slot = PRELOAD_SLOTS.get(path.name)

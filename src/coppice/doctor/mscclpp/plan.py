@@ -11,28 +11,17 @@ from coppice.doctor.framework import Path, Place, Rulebook, Subject
 from coppice.export.mscclpp.document import JsonText, line_of, path_text
 from coppice.export.mscclpp.preload import PreloadSlot
 
-__all__ = ["RULES", "MscclppPlan", "PlanObject", "entries", "listed", "number", "slots"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanObject:
-    """An object of the file and those that it is in.
+    """An object of the file and those that it is in."""
 
-    Attributes:
-        path: Where it is.
-        gpu: Its GPU.
-        block: Its thread block; empty above thread blocks.
-        op: The operation; empty above operations.
-        loop: The pipeline that the operation is in; empty outside.
-        rank: Place of its GPU.
-    """
-
-    path: Path
-    gpu: dict[str, Any]
-    block: dict[str, Any]
-    op: dict[str, Any]
-    loop: dict[str, Any]
-    rank: int
+    path: Path  # Where it is
+    gpu: dict[str, Any]  # Its GPU
+    block: dict[str, Any]  # Its thread block; empty above thread blocks
+    op: dict[str, Any]  # The operation; empty above operations
+    loop: dict[str, Any]  # The pipeline that the operation is in; empty outside
+    rank: int  # Place of its GPU
 
     @property
     def name(self) -> Any:
@@ -42,20 +31,14 @@ class PlanObject:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MscclppPlan(Subject):
-    """What rules about execution plans look at.
+    """What rules about execution plans look at."""
 
-    Attributes:
-        document: The file.
-        ranks: Ranks of the communicator, or None if not known.
-        slot: Communicators that the preloaded NCCL API library takes a file of its name for, None for other names.
-        preloaded: It has such a name, or lies where that library looks.
-        neighbours: Other plans that the library reads beside it, by the name of the file.
-    """
-
-    document: JsonText
-    ranks: int | None
+    document: JsonText  # The file
+    ranks: int | None  # Ranks of the communicator, or None if not known
+    # Communicators that the preloaded NCCL API library takes a file of its name for, None for other names
     slot: PreloadSlot | None = None
-    preloaded: bool = False
+    preloaded: bool = False  # It has such a name, or lies where that library looks
+    # Other plans that the library reads beside it, by the name of the file
     neighbours: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def locate(self, place: Place) -> tuple[int, str]:

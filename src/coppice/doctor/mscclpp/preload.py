@@ -20,8 +20,6 @@ from coppice.export.mscclpp.document import parse_document
 from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS
 from coppice.files import read_bytes
 
-__all__ = ["neighbours_of"]
-
 _ASKED = ("allreduce", "allgather", "reducescatter", "broadcast")
 """Collectives for which the library looks for a plan."""
 
@@ -30,11 +28,7 @@ _NATIVE = "default_all"
 
 
 def neighbours_of(file: FilePath) -> dict[str, dict[str, Any]]:
-    """The other plans that the library reads beside one: their outermost objects by the name of the file.
-
-    Args:
-        file: The plan.
-    """
+    """The other plans that the library reads beside one: their outermost objects by the name of the file."""
     found: dict[str, dict[str, Any]] = {}
     for name in PRELOAD_SLOTS:
         other = file.parent / name

@@ -12,9 +12,6 @@ from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries,
 from coppice.export.mscclpp.limits import LIMITS
 from coppice.export.mscclpp.reader import COLLECTIVES, SCRATCH_BYTES
 
-__all__ = ["reason_not_used", "size_range", "unit_bytes"]
-
-
 _SMALL_GPU = 104
 """Multiprocessors of the smallest GPU that is in use for this: half an MI250."""
 
@@ -155,22 +152,13 @@ def _largest(plan: MscclppPlan, gpu: dict[str, Any]) -> int:
 
 
 def size_range(top: dict[str, Any]) -> tuple[int, int]:
-    """Smallest and largest message that a plan is for, in bytes.
-
-    Args:
-        top: The outermost object.
-    """
+    """Smallest and largest message that a plan is for, in bytes."""
     high = number(top.get("max_message_size"))
     return number(top.get("min_message_size")) or 0, _NO_LIMIT if high is None else high
 
 
 def unit_bytes(plan: MscclppPlan, gpu: dict[str, Any]) -> int:
-    """Bytes of which messages must be multiples, as a GPU tells; 0 where it tells no chunks.
-
-    Args:
-        plan: The plan.
-        gpu: The GPU.
-    """
+    """Bytes of which messages must be multiples, as a GPU tells; 0 where it tells no chunks."""
     return _alignment(plan) * _told(plan, gpu)
 
 
@@ -297,7 +285,6 @@ def reason_not_used(plan: MscclppPlan, size: int) -> str | None:
     """Why a message would not use the plan, or None.
 
     Args:
-        plan: The plan.
         size: M in bytes: of the output in an all-gather, else of the input.
     """
     found = plan.gpus

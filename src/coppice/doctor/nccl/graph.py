@@ -10,8 +10,6 @@ from coppice.doctor.framework import ERROR, WARNING, Complaint, Rulebook
 from coppice.doctor.given import DUMP, SHAPES, TuningFile
 from coppice.export.nccl.graph import TYPES, NcclGraph, read_nccl_graph
 
-__all__ = ["RULES", "NcclGraphFile"]
-
 
 class NcclGraphFile(TuningFile):
     """A graph file (``NCCL_GRAPH_FILE``)."""

@@ -16,8 +16,6 @@ from coppice.topology.readers.gpu_links import bus_id
 from coppice.topology.readers.link_rates import pcie_speed_known
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
-__all__ = ["RULES", "NcclTopoFile"]
-
 _LINKS = ("nvlink", "xgmi")
 _PRINTED = re.compile(r"(2\.5|5|8|16|32|64) GT/s|(2\.5|5\.0|8\.0|16\.0|32\.0|64\.0) GT/s PCIe")
 """What Linux prints of a link's speed: until 5.6, and since."""
@@ -52,8 +50,7 @@ RULES = Rulebook[NcclTopoFile]()
 def _system(data: bytes, file: str) -> Element:
     root = parse_xml(data, file=file)
     if root.tag != "system":
-        msg = f"expected <system> at {root.where}, found <{root.tag[:40]}>: give a topology file."
-        raise InputError(msg)
+        raise InputError(f"expected <system> at {root.where}, found <{root.tag[:40]}>: give a topology file.")
     return root
 
 

@@ -12,8 +12,6 @@ from coppice.export.nccl.tuner_reader import ANY, ParsedTunerTable, TunerLine, d
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS, impossible
 from coppice.text import plural
 
-__all__ = ["NAMES", "RULES", "TunerTable", "covers", "dead", "holds", "shape_words"]
-
 NAMES = {name: collective for collective, name in COLLECTIVES.items()}
 """Collectives by their words in tuner tables."""
 
@@ -23,15 +21,10 @@ class TunerTable(TuningFile):
 
     @cached_property
     def table(self) -> ParsedTunerTable:
-        """Its lines.
-
-        Raises:
-            InputError: If it has none.
-        """
+        """Its lines."""
         table = read_tuner_table(self.text, self._told or Dialect.NVIDIA_EXAMPLE)
         if not table.lines:
-            msg = f"{self.file} holds no line of a tuner table: give the CSV file."
-            raise InputError(msg)
+            raise InputError(f"{self.file} holds no line of a tuner table: give the CSV file.")
         return table
 
     @property
@@ -124,7 +117,6 @@ def holds(line: TunerLine, shape: tuple[int, int], dialect: Dialect) -> bool:
     """A line holds for a communicator.
 
     Args:
-        line: The line.
         shape: Nodes and ranks of the communicator.
         dialect: Who reads the table: some count ranks per node.
     """

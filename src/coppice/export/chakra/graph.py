@@ -20,8 +20,6 @@ from coppice.rows import first_rows
 from coppice.schedule.messages import Messages, Routes
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["MessageRows", "TraceGraph", "TraceNodeKind", "graph_of", "rows_of"]
-
 _MOST_PAIRS = 64
 """So many pairs of a node and one that waits for it are written between two gates; beyond, a joining node stands."""
 
@@ -39,19 +37,12 @@ class TraceNodeKind(enum.IntEnum):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class MessageRows(Brief):
-    """What each message carries.
+    """What each message carries."""
 
-    Attributes:
-        start: Message m carries ``chunk[start[m] : start[m + 1]]`` (int64).
-        chunk: Chunks (int32).
-        adds: The receiver adds this chunk to what it has (bool).
-        step: Step of each message, -1 where there are none (int32).
-    """
-
-    start: Ints
-    chunk: NDArray[np.int32]
-    adds: NDArray[np.bool_]
-    step: NDArray[np.int32]
+    start: Ints  # Message m carries `chunk[start[m] : start[m + 1]]` (int64)
+    chunk: NDArray[np.int32]  # Chunks (int32)
+    adds: NDArray[np.bool_]  # The receiver adds this chunk to what it has (bool)
+    step: NDArray[np.int32]  # Step of each message, -1 where there are none (int32)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -59,31 +50,22 @@ class TraceGraph(Brief):
     """Nodes of all ranks, rank by rank, each in an order in which they can be carried out one by one.
 
     The number of a node is its place among those of its rank, counted from 1.
-
-    Attributes:
-        start: Nodes of rank r are rows ``start[r] .. start[r + 1] - 1`` (int64).
-        kind: :class:`TraceNodeKind` (int8).
-        item: Message of a node, or gate of a joining one (int64).
-        wait_start: Node i waits for the numbers ``pool[wait_start[i] : wait_start[i] + wait_count[i]]`` (int64).
-        wait_count: How many these are (int64).
-        pool: Numbers of nodes (int64).
-        further: Numbers that a send waits for beyond these, by message.
     """
 
-    start: Ints
-    kind: NDArray[np.int8]
-    item: Ints
+    start: Ints  # Nodes of rank r are rows `start[r] .. start[r + 1] - 1` (int64).
+    kind: NDArray[np.int8]  # :class:`TraceNodeKind` (int8)
+    item: Ints  # Message of a node, or gate of a joining one (int64)
+    # Node i waits for the numbers `pool[wait_start[i] : wait_start[i] + wait_count[i]]` (int64)
     wait_start: Ints
-    wait_count: Ints
-    pool: Ints
-    further: dict[int, list[int]]
+    wait_count: Ints  # How many these are (int64)
+    pool: Ints  # Numbers of nodes (int64)
+    further: dict[int, list[int]]  # Numbers that a send waits for beyond these, by message
 
 
 def rows_of(messages: Messages, schedule: Schedule) -> MessageRows:
     """The rows of a schedule that travel in each of its messages.
 
     Args:
-        messages: Messages of the schedule.
         schedule: The schedule with its paths named and cut into pieces, as it was when messages were made of it.
     """
     op = schedule.op == Op.REDUCE
@@ -105,15 +87,7 @@ def rows_of(messages: Messages, schedule: Schedule) -> MessageRows:
 
 
 def graph_of(messages: Messages, rows: MessageRows) -> TraceGraph:
-    """The nodes of all ranks.
-
-    Args:
-        messages: Messages between ranks.
-        rows: What they carry.
-
-    Raises:
-        InputError: If a message waits for one that its sender neither sends nor receives.
-    """
+    """The nodes of all ranks."""
     topology, count = messages.topology, messages.count
     src = topology.rank[messages.src].astype(np.int64)
     dst = topology.rank[messages.dst].astype(np.int64)
@@ -201,10 +175,9 @@ def _further(messages: Messages, src: Ints, dst: Ints, sends: Ints, done: Ints) 
         elif src[other] == here:
             number = sends[other]
         else:
-            msg = (
+            raise InputError(
                 f"expected transfers that wait for what their own sender sends or receives, found message {message} of "
                 f"rank {here} after message {other} from rank {src[other]} to rank {dst[other]}: leave out that order."
             )
-            raise InputError(msg)
         further.setdefault(message, []).append(int(number))
     return further

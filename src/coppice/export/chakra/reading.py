@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from coppice.errors import InputError
 
-__all__ = ["ChakraNode", "ChakraNodeType", "read_chakra"]
-
 _Value = int | float | str | bool | list[int] | list[float] | list[str] | bytes
 
 _SIGNED = {7: 64, 9: 64}
@@ -40,27 +38,16 @@ class ChakraNodeType(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ChakraNode:
-    """A node.
+    """A node."""
 
-    Attributes:
-        id: Its number.
-        name: Its name.
-        type: What it does.
-        control: Numbers of the nodes that it hangs on.
-        data: Numbers of the nodes that it waits for.
-        start_us: When it began; 0: not said.
-        duration_us: How long it took, in microseconds; 0: not said.
-        attributes: Its attributes by name.
-    """
-
-    id: int
-    name: str
-    type: ChakraNodeType
-    control: tuple[int, ...]
-    data: tuple[int, ...]
-    start_us: int
-    duration_us: int
-    attributes: Mapping[str, _Value]
+    id: int  # Its number
+    name: str  # Its name
+    type: ChakraNodeType  # What it does
+    control: tuple[int, ...]  # Numbers of the nodes that it hangs on
+    data: tuple[int, ...]  # Numbers of the nodes that it waits for
+    start_us: int  # When it began; 0: not said
+    duration_us: int  # How long it took, in microseconds; 0: not said
+    attributes: Mapping[str, _Value]  # Its attributes by name
 
     def whole(self, name: str, default: int = 0) -> int:
         """An attribute that is a whole number."""
@@ -70,13 +57,6 @@ class ChakraNode:
 
 def read_chakra(data: bytes, *, file: str = "the trace") -> tuple[dict[str, _Value], list[ChakraNode]]:
     """Attributes of the header, and nodes, of a file.
-
-    Args:
-        data: Its content.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If it is no such file, or is cut off.
 
     Examples:
         >>> from coppice.export.chakra import wire
@@ -92,8 +72,7 @@ def read_chakra(data: bytes, *, file: str = "the trace") -> tuple[dict[str, _Val
             length, at = _varint(data, at)
             if at + length > len(data):
                 missing = at + length - len(data)
-                msg = f"expected a whole Chakra trace in {file}, found it {missing} bytes short."
-                raise InputError(msg)
+                raise InputError(f"expected a whole Chakra trace in {file}, found it {missing} bytes short.")
             messages.append(data[at : at + length])
             at += length
         if not messages:
@@ -101,8 +80,9 @@ def read_chakra(data: bytes, *, file: str = "the trace") -> tuple[dict[str, _Val
         return _header(messages[0]), [_node(each) for each in messages[1:]]
     except (IndexError, UnicodeDecodeError, ValueError, struct.error) as error:
         reason = f" ({error})" if str(error) and not isinstance(error, IndexError) else ""
-        msg = f"expected a Chakra trace in {file} (messages with their lengths before them), found otherwise{reason}."
-        raise InputError(msg) from None
+        raise InputError(
+            f"expected a Chakra trace in {file} (messages with their lengths before them), found otherwise{reason}."
+        ) from None
 
 
 def _header(data: bytes) -> dict[str, _Value]:
@@ -195,12 +175,7 @@ def _unpacked(form: str, data: bytes) -> list[float]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Fields of a message: their number, and a number or bytes.
-
-    Raises:
-        IndexError: If the message is cut off.
-        ValueError: If it is none.
-    """
+    """Fields of a message: their number, and a number or bytes."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -214,8 +189,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
-            msg = f"wire type {kind}"
-            raise ValueError(msg)
+            raise ValueError(f"wire type {kind}")
         if at + length > len(data):
             raise IndexError
         yield number, data[at : at + length]
@@ -232,12 +206,7 @@ def _packed(data: bytes) -> list[int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, and where it ends.
-
-    Raises:
-        IndexError: If it is cut off.
-        ValueError: If it is longer than 64 bits.
-    """
+    """A number in groups of seven bits, and where it ends."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -247,5 +216,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > 63:
-            msg = "a number of more than 64 bits"
-            raise ValueError(msg)
+            raise ValueError("a number of more than 64 bits")

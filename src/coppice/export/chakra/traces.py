@@ -27,8 +27,6 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule, in_pieces, routed
 from coppice.text import plural
 
-__all__ = ["SCHEMA_VERSION", "ChakraTrace", "chakra_trace", "export_chakra"]
-
 SCHEMA_VERSION = "0.0.4"
 """Version of the schema that the header names."""
 
@@ -43,27 +41,16 @@ _ON_GPU = wire.within(_ATTR, wire.bool_value("is_cpu_op", value=False))
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChakraTrace:
-    """The trace of a plan, whose files are made as they are written.
+    """The trace of a plan, whose files are made as they are written."""
 
-    Attributes:
-        schedule: What is carried out, cut into pieces.
-        messages: Its messages.
-        rows: What each of them carries.
-        graph: Nodes of all ranks.
-        size_bytes: M in bytes.
-        pieces: Pieces of every chunk.
-        reduce_gb_per_s: Rate at which a GPU adds, or None.
-        element_bytes: Bytes of an element.
-    """
-
-    schedule: Schedule
-    messages: Messages
-    rows: MessageRows
-    graph: TraceGraph
-    size_bytes: int
-    pieces: int
-    reduce_gb_per_s: float | None
-    element_bytes: int
+    schedule: Schedule  # What is carried out, cut into pieces
+    messages: Messages  # Its messages
+    rows: MessageRows  # What each of them carries
+    graph: TraceGraph  # Nodes of all ranks
+    size_bytes: int  # M in bytes
+    pieces: int  # Pieces of every chunk
+    reduce_gb_per_s: float | None  # Rate at which a GPU adds, or None
+    element_bytes: int  # Bytes of an element
 
     @property
     def num_ranks(self) -> int:
@@ -99,11 +86,7 @@ class ChakraTrace:
         return rank[self.messages.src], rank[self.messages.dst]
 
     def file(self, rank: int) -> Iterator[bytes]:
-        """The file of a rank, in pieces.
-
-        Args:
-            rank: Its number.
-        """
+        """The file of a rank, in pieces."""
         yield wire.delimited(self._header(rank))
         graph = self.graph
         begin, end = int(graph.start[rank]), int(graph.start[rank + 1])
@@ -137,13 +120,11 @@ class ChakraTrace:
 
         Args:
             name: How their names begin; simulators are given the directory with this name.
-
-        Raises:
-            InputError: If the name is not a plain one.
         """
         if not name or Path(name).name != name:
-            msg = f"expected a plain name for the files, found {name!r}: a directory is named apart from it."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a plain name for the files, found {name!r}: a directory is named apart from it."
+            )
         return Exported(
             files={f"{name}.{rank}.et": partial(self.file, rank) for rank in range(self.num_ranks)},
             notes=self.notes,
@@ -154,15 +135,8 @@ class ChakraTrace:
     def write(self, directory: str | os.PathLike[str], *, name: str = "trace") -> list[Path]:
         """Write all files; the directory is made if it is not there.
 
-        Args:
-            directory: Where to.
-            name: How their names begin.
-
         Returns:
             The files, rank by rank.
-
-        Raises:
-            InputError: If one cannot be written, or the name is not a plain one.
         """
         return self.exported(name=name).write(directory)
 
@@ -216,39 +190,24 @@ def export_chakra(plan: Plan, *, size: int | None = None, name: str | None = Non
     """The traces of a plan at one size.
 
     Args:
-        plan: The plan.
         size: M in bytes.
         name: How the names of the files begin; None is ``trace``.
-
-    Raises:
-        InputError: As :func:`chakra_trace`, or if no size is given.
     """
     if size is None:
-        msg = "a Chakra trace is of one message size: give it (`size=64M`)."
-        raise InputError(msg)
+        raise InputError("a Chakra trace is of one message size: give it (`size=64M`).")
     return chakra_trace(plan.body, size_bytes=size).exported(name=name or "trace")
 
 
 def chakra_trace(
-    body: Schedule | Forest,
+    body: Schedule | Forest,  # What is carried out; it should have been verified
     *,
-    size_bytes: int,
-    pieces: int = 1,
+    size_bytes: int,  # M in bytes, 0 or more
+    pieces: int = 1,  # Every chunk is cut into so many pieces that follow each other
+    # Rate at which a GPU adds what it receives, in GB/s; None: adding takes no time
     reduce_gb_per_s: float | None = None,
-    element_bytes: int = 4,
+    element_bytes: int = 4,  # Bytes of an element, 1 or more: what an addition counts as operations
 ) -> ChakraTrace:
     """The trace of a schedule or forest at a size.
-
-    Args:
-        body: What is carried out; it should have been verified.
-        size_bytes: M in bytes, 0 or more.
-        pieces: Every chunk is cut into so many pieces that follow each other.
-        reduce_gb_per_s: Rate at which a GPU adds what it receives, in GB/s; None: adding takes no time.
-        element_bytes: Bytes of an element, 1 or more: what an addition counts as operations.
-
-    Raises:
-        InputError: If a tree begins or branches at a switch, columns are malformed, or a number is out of range.
-        UnreachableError: If a transfer names no path and there is none.
 
     Examples:
         >>> from coppice.collectives import Collective
@@ -263,18 +222,16 @@ def chakra_trace(
         (3, 4)
     """
     if element_bytes < 1 or (reduce_gb_per_s is not None and not 0 < reduce_gb_per_s < float("inf")):
-        msg = (
+        raise InputError(
             f"expected elements of 1 byte or more and a rate above 0 GB/s, found {element_bytes} bytes and "
             f"{reduce_gb_per_s} GB/s."
         )
-        raise InputError(msg)
     if isinstance(body, Forest):
         if body.branches_at_switches:
-            msg = (
+            raise InputError(
                 "a trace holds sends and receipts of ranks, found a forest in which switches copy or add: plan "
                 "without `in_network`."
             )
-            raise InputError(msg)
         body = lower(body)
     messages = messages_of(body, size_bytes, pieces=pieces)
     schedule = in_pieces(routed(body), pieces)

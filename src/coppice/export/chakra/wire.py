@@ -9,21 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache, lru_cache
 
-__all__ = [
-    "bool_value",
-    "delimited",
-    "int32_list",
-    "int32_value",
-    "int64_value",
-    "number",
-    "packed",
-    "string_value",
-    "text",
-    "uint64_value",
-    "varint",
-    "within",
-]
-
 _VARINT, _BYTES = 0, 2
 """Wire types."""
 

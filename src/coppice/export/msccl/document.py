@@ -14,8 +14,6 @@ from xml.parsers import expat
 
 from coppice.errors import InputError
 
-__all__ = ["ABSENT", "BUFFERS", "STEP_TYPES", "Defect", "Document", "is_xml", "parse_document"]
-
 ABSENT = -(2**31)
 """Stands for a number that is missing or cannot be read; a defect tells which."""
 
@@ -37,17 +35,11 @@ _CHILD_OF = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """Something that a loader cannot understand.
+    """Something that a loader cannot understand."""
 
-    Attributes:
-        kind: ``missing``, ``number``, ``word``, ``octal``, ``trailing``, ``element``, ``content`` or ``nesting``.
-        line: Line of the element, from 1.
-        text: What was expected and found.
-    """
-
-    kind: str
-    line: int
-    text: str
+    kind: str  # `missing`, `number`, `word`, `octal`, `trailing`, `element`, `content` or `nesting`
+    line: int  # Line of the element, from 1
+    text: str  # What was expected and found
 
 
 def _column() -> array[int]:
@@ -56,28 +48,19 @@ def _column() -> array[int]:
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """An MSCCL XML file as rows.
+    """An MSCCL XML file as rows."""
 
-    Attributes:
-        file: Name for messages.
-        algo: Attributes of ``<algo>``.
-        algo_line: Its line.
-        gpu: Columns of GPUs: ``id``, ``i_chunks``, ``o_chunks``, ``s_chunks``, ``line``.
-        tb: Columns of thread blocks: ``gpu`` (row), ``id``, ``send``, ``recv``, ``chan``, ``line``.
-        step: Columns of steps: ``tb`` (row), ``s``, ``type``, ``srcbuf``, ``srcoff``, ``dstbuf``, ``dstoff``, ``cnt``,
-            ``depid``, ``deps``, ``hasdep``, ``line``.
-        defects: What could not be understood.
-        comments: Comments before ``<algo>``.
-    """
-
-    file: str
-    algo: dict[str, str]
-    algo_line: int
-    gpu: Mapping[str, array[int]]
+    file: str  # Name for messages
+    algo: dict[str, str]  # Attributes of `<algo>`
+    algo_line: int  # Its line
+    gpu: Mapping[str, array[int]]  # Columns of GPUs: `id`, `i_chunks`, `o_chunks`, `s_chunks`, `line`
+    # Columns of thread blocks: `gpu` (row), `id`, `send`, `recv`, `chan`, `line`
     tb: Mapping[str, array[int]]
+    # Columns of steps: `tb` (row), `s`, `type`, `srcbuf`, `srcoff`, `dstbuf`, `dstoff`, `cnt`, `depid`,
+    # `deps`, `hasdep`, `line`
     step: Mapping[str, array[int]]
-    defects: list[Defect]
-    comments: list[str]
+    defects: list[Defect]  # What could not be understood
+    comments: list[str]  # Comments before `<algo>`
 
     @property
     def num_gpus(self) -> int:
@@ -129,10 +112,9 @@ class _DocumentBuilder:
         return int(self.parser.CurrentLineNumber)
 
     def refuse(self, *_: object) -> NoReturn:
-        msg = (
+        raise InputError(
             f"{self.file}:{self.line} defines a document type or an entity: remove it, MSCCL XML needs none."
         )
-        raise InputError(msg)
 
     def defect(self, kind: str, text: str) -> None:
         if len(self.defects) < _MAX_DEFECTS:
@@ -167,11 +149,10 @@ class _DocumentBuilder:
         self.elements += 1
         stack = self.stack
         if self.elements > _MAX_ELEMENTS or len(stack) >= _MAX_DEPTH:
-            msg = (
+            raise InputError(
                 f"{self.file}:{self.line} passes the limits for MSCCL XML ({_MAX_ELEMENTS:,} elements, "
                 f"{_MAX_DEPTH} levels): is this the right file?"
             )
-            raise InputError(msg)
         parent = stack[-1] if stack else None
         stack.append(tag)
         if tag not in _CHILD_OF:
@@ -199,8 +180,9 @@ class _DocumentBuilder:
         else:
             self.algo, self.algo_line = attributes, self.line
             if any(len(value) > _MAX_VALUE for value in attributes.values()):
-                msg = f"{self.file}:{self.line} has an attribute of more than {_MAX_VALUE} characters: shorten it."
-                raise InputError(msg)
+                raise InputError(
+                    f"{self.file}:{self.line} has an attribute of more than {_MAX_VALUE} characters: shorten it."
+                )
 
     def add_step(self, attributes: dict[str, str]) -> None:
         columns = self.step
@@ -271,31 +253,26 @@ def parse_document(data: bytes, *, file: str) -> Document:
 
     Args:
         data: The text, in UTF-8.
-        file: Name for messages.
 
     Examples:
         >>> document = parse_document(b'<algo name="x"><gpu id="0" i_chunks="1" o_chunks="1"/></algo>', file="x.xml")
         >>> document.num_gpus, document.defects[0].text
         (1, 'expected an attribute s_chunks on <gpu>, found none')
-
-    Raises:
-        InputError: If it is not well-formed, defines entities, passes the limits or is another kind of XML.
     """
     if len(data) > _MAX_BYTES:
-        msg = f"expected at most {_MAX_BYTES >> 30} GiB of MSCCL XML, found {len(data):,} bytes in {file}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected at most {_MAX_BYTES >> 30} GiB of MSCCL XML, found {len(data):,} bytes in {file}."
+        )
     body = data.removeprefix(b"\xef\xbb\xbf")
     stripped = body.lstrip()
     if stripped.startswith(b"{"):
-        msg = f"expected MSCCL XML in {file}, found {_json_in_words(stripped)}."
-        raise InputError(msg)
+        raise InputError(f"expected MSCCL XML in {file}, found {_json_in_words(stripped)}.")
     if stripped and not stripped.startswith((b"<", b"\x00", b"\xff", b"\xfe")) and b"<algo" not in stripped:
-        msg = (
+        raise InputError(
             f"expected MSCCL XML in {file}, found {stripped[:20].decode(errors='replace')!r} where <algo> should be: "
             "`coppice compile FILE --program OUT --target NAME` takes programs in Python, `coppice export PLAN --to "
             "msccl-xml` plans."
         )
-        raise InputError(msg)
     if stripped.startswith(b"<?xml"):
         # Blank lines before a declaration are not XML; keep the line numbers.
         gap = body[: len(body) - len(stripped)]
@@ -315,14 +292,14 @@ def parse_document(data: bytes, *, file: str) -> Document:
         reason = expat.ErrorString(error.code)
         done = builder.algo is not None and not builder.stack
         if not (done and reason in _AFTER_THE_END):
-            msg = f"{file}:{error.lineno} is not well-formed XML ({reason}): mend it or make it again."
-            raise InputError(msg) from None
+            raise InputError(
+                f"{file}:{error.lineno} is not well-formed XML ({reason}): mend it or make it again."
+            ) from None
         builder.defects.append(
             Defect("trailing", error.lineno, "expected nothing after </algo>, found more text")
         )
     if builder.algo is None:
-        msg = f"expected an <algo> element in {file}, found none: is this MSCCL XML?"
-        raise InputError(msg)
+        raise InputError(f"expected an <algo> element in {file}, found none: is this MSCCL XML?")
     return Document(
         file=file,
         algo=builder.algo,

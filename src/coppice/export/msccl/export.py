@@ -43,8 +43,6 @@ from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
 from coppice.text import parse_size, parse_sizes, percent_text, plural, rate_text, short_size
 
-__all__ = ["PROTOCOLS", "WantedSizes", "export_msccl_xml", "read_msccl_source", "wanted_sizes"]
-
 PROTOCOLS = ("Simple", "LL", "LL128")
 """Protocols of NCCL that a file may name."""
 
@@ -54,28 +52,16 @@ USUAL_SIZES = tuple(2**exponent for exponent in range(20, 31))
 
 @dataclass(frozen=True, kw_only=True)
 class WantedSizes:
-    """Messages that are to use a file.
+    """Messages that are to use a file."""
 
-    Attributes:
-        found: Nobody said: the range is to be found by simulation.
-        low: Smallest size that takes the file.
-        high: Largest, or None for no limit.
-        wanted: Sizes that should take it.
-    """
-
-    found: bool = False
-    low: int = 0
-    high: int | None = None
-    wanted: tuple[int, ...] = USUAL_SIZES
+    found: bool = False  # Nobody said: the range is to be found by simulation
+    low: int = 0  # Smallest size that takes the file
+    high: int | None = None  # Largest, or None for no limit
+    wanted: tuple[int, ...] = USUAL_SIZES  # Sizes that should take it
 
 
 def read_msccl_source(path: str) -> Plan | Program:
-    """The plan in a file, or the verified program of an MSCCL XML file.
-
-    Raises:
-        CheckError: If an XML file does not verify.
-        InputError: If it cannot be read.
-    """
+    """The plan in a file, or the verified program of an MSCCL XML file."""
     data, name = read_bytes(path), file_name(path)
     if not is_xml(data):
         return decode_plan(data, name=name)
@@ -87,42 +73,26 @@ def read_msccl_source(path: str) -> Plan | Program:
 def export_msccl_xml(
     source: Plan | Program,
     *,
-    target: str | None = None,
-    channels: int | None = None,
-    instances: int | None = None,
+    target: str | None = None,  # Name of the runtime, as in `TARGETS`
+    channels: int | None = None,  # Most channels; None is 8, or what fits
+    instances: int | None = None,  # Copies side by side, each on its part of the data
+    # One of :data:`PROTOCOLS`; None is Simple, or LL where Simple stands still
+    # (:func:`coppice.export.msccl.program.usual_protocol`)
     protocol: str | None = None,
+    # Plan again with so many trees per root; `plan` takes those that the plan has
     trees: int | str | None = None,
+    # Messages that are to use the file: `all`, `LOW:HIGH` or sizes in bytes; None is found by simulation
     size: str | Sequence[int] | None = None,
+    # Model of time of that simulation, or its name or file; None is the default
     model: ModelChoice | None = None,
     name: str | None = None,
     in_place: bool = False,
     out_of_place: bool = False,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Write a plan, or the program of another target's file, for a runtime that reads MSCCL XML.
-
-    Args:
-        source: The plan, or the program.
-        target: Name of the runtime, as in ``TARGETS``.
-        channels: Most channels; None is 8, or what fits.
-        instances: Copies side by side, each on its part of the data.
-        protocol: One of :data:`PROTOCOLS`; None is Simple, or LL where Simple stands still
-            (:func:`coppice.export.msccl.program.usual_protocol`).
-        trees: Plan again with so many trees per root; ``plan`` takes those that the plan has.
-        size: Messages that are to use the file: ``all``, ``LOW:HIGH`` or sizes in bytes; None is found by simulation.
-        model: Model of time of that simulation, or its name or file; None is the default.
-        name: Label of the algorithm.
-        in_place: For calls in place.
-        out_of_place: For calls out of place.
-        on_stage: Called with what goes on.
-
-    Raises:
-        CheckError: If it does not fit the target; with the limit, by how much, and the next step.
-        InputError: If an option cannot be used.
-    """
+    """Write a plan, or the program of another target's file, for a runtime that reads MSCCL XML."""
     if target is None:
-        msg = f"expected `target` for MSCCL XML: choose one of {', '.join(TARGETS)}."
-        raise InputError(msg)
+        raise InputError(f"expected `target` for MSCCL XML: choose one of {', '.join(TARGETS)}.")
     chosen = target_named(target)
     if isinstance(source, Program):
         given = {
@@ -138,18 +108,19 @@ def export_msccl_xml(
         }
         extra = next((option for option, value in given.items() if value not in (None, False)), None)
         if extra is not None:
-            msg = f"an MSCCL XML file keeps its channels, protocol, sizes and name: leave out `{extra}`."
-            raise InputError(msg)
+            raise InputError(
+                f"an MSCCL XML file keeps its channels, protocol, sizes and name: leave out `{extra}`."
+            )
         program = settled(source, chosen.buffers)
         verify_program(program, buffers=chosen.buffers).require_ok()
         return _exported(program, chosen, [])
     if protocol is not None and protocol not in PROTOCOLS:
-        msg = f"expected `protocol` Simple, LL or LL128, found {protocol!r}."
-        raise InputError(msg)
+        raise InputError(f"expected `protocol` Simple, LL or LL128, found {protocol!r}.")
     sizes = wanted_sizes(size)
     if model is not None and not sizes.found:
-        msg = "`model` is that of the simulation which finds the sizes, found `size` beside it: leave one of them out."
-        raise InputError(msg)
+        raise InputError(
+            "`model` is that of the simulation which finds the sizes, found `size` beside it: leave one of them out."
+        )
     count, keep = _wanted_trees(trees)
     form = MscclOptions(
         channels=channels,
@@ -191,9 +162,6 @@ def wanted_sizes(size: str | Sequence[int] | None) -> WantedSizes:
         WantedSizes(found=False, low=1048576, high=3145728, wanted=(1048576, 2097152))
         >>> wanted_sizes("all").high is None, wanted_sizes(None).found
         (True, True)
-
-    Raises:
-        InputError: If it is none of these.
     """
     if size is None:
         return WantedSizes(found=True)
@@ -206,8 +174,7 @@ def wanted_sizes(size: str | Sequence[int] | None) -> WantedSizes:
         wanted = tuple(sorted(set(size)))
         highest = max(wanted, default=0)
     if not wanted or wanted[0] < 1:
-        msg = f"expected `size` of 1 byte or more, such as 1M:1G, found {size!r}."
-        raise InputError(msg)
+        raise InputError(f"expected `size` of 1 byte or more, such as 1M:1G, found {size!r}.")
     return WantedSizes(low=wanted[0], high=highest, wanted=wanted)
 
 
@@ -217,8 +184,7 @@ def _wanted_trees(trees: int | str | None) -> tuple[int | None, bool]:
         return None, trees == "plan"
     text = str(trees)
     if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text)):
-        msg = f"expected `trees` to be a number of 1 or more, or plan, found {text!r}."
-        raise InputError(msg)
+        raise InputError(f"expected `trees` to be a number of 1 or more, or plan, found {text!r}.")
     return int(text), False
 
 

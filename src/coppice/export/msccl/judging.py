@@ -15,22 +15,14 @@ from coppice.program.two_sided.cutting import PATIENT, SMALLEST, Buffers
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import ProgramReport, verify_program
 
-__all__ = ["JudgedFile", "judge_document", "judge_program"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JudgedFile:
-    """A file, and what was found.
+    """A file, and what was found."""
 
-    Attributes:
-        program: Its program; of a file that says nothing of sizes, for those at which it is right.
-        report: Of the verification.
-        warnings: What a caller should know.
-    """
-
-    program: Program
-    report: ProgramReport
-    warnings: tuple[str, ...]
+    program: Program  # Its program; of a file that says nothing of sizes, for those at which it is right
+    report: ProgramReport  # Of the verification
+    warnings: tuple[str, ...]  # What a caller should know
 
 
 def judge_document(
@@ -39,14 +31,10 @@ def judge_document(
     """Verify the program in a file.
 
     Args:
-        document: The rows of the file.
         root: Root, where the file does not tell.
         target: Runtime that is to run it; by default it has to be right in all of them.
-        runs: It is to be run as it stands; otherwise its thread blocks are left behind, and what only the kernels of
-            some runtime get wrong is a warning.
-
-    Raises:
-        InputError: If there is no program in it, or no such target.
+        runs: It is to be run as it stands; otherwise its thread blocks are left behind, and what only the kernels
+            of some runtime get wrong is a warning.
     """
     buffers = SMALLEST if target is None else target_named(target).buffers
     reading = program_of(document, root=root)
@@ -60,10 +48,6 @@ def judge_program(
     """As :func:`judge_document`, of a program that is read.
 
     Args:
-        program: The program.
-        buffers: The runtime.
-        stated: Its sizes are stated.
-        warnings: Those of its reader.
         runs: As in :func:`judge_document`.
     """
     report = verify_program(program, buffers=buffers)

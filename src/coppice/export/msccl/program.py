@@ -24,15 +24,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
-__all__ = [
-    "CallKind",
-    "MscclOptions",
-    "program_for",
-    "rough_program",
-    "serves_both",
-    "usual_protocol",
-]
-
 _TRIED_CHANNELS = (8, 4, 2, 1, 16, 32)
 
 
@@ -46,41 +37,27 @@ class CallKind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MscclOptions:
-    """How a plan is to be written as MSCCL XML.
+    """How a plan is to be written as MSCCL XML."""
 
-    Attributes:
-        channels: Most channels; None tries 8 for each instance, fewer, then more, and takes the first number that fits.
-        instances: Copies of the plan side by side, each on its part of the data.
-        calls: Which calls it is for. None is both where one program serves both as well as either: where the target
-            takes such files, and where sums need no detour (see :func:`serves_both`); otherwise in place, and out of
-            place for an all-to-all, which cannot run in place.
-        name: Label.
-        protocol: ``Simple``, ``LL`` or ``LL128``; None is what :func:`usual_protocol` says.
-        min_bytes: Smallest M that it is meant for.
-        max_bytes: Largest M; None is no limit.
-    """
-
+    # Most channels; None tries 8 for each instance, fewer, then more, and takes the first number that fits
     channels: int | None = None
-    instances: int = 1
+    instances: int = 1  # Copies of the plan side by side, each on its part of the data
+    # Which calls it is for. None is both where one program serves both as well as either: where the target
+    # takes such files, and where sums need no detour (see :func:`serves_both`); otherwise in place, and out
+    # of place for an all-to-all, which cannot run in place.
     calls: CallKind | None = None
-    name: str = "coppice"
-    protocol: str | None = None
-    min_bytes: int = 0
-    max_bytes: int | None = None
+    name: str = "coppice"  # Label
+    protocol: str | None = None  # `Simple`, `LL` or `LL128`; None is what :func:`usual_protocol` says
+    min_bytes: int = 0  # Smallest M that it is meant for
+    max_bytes: int | None = None  # Largest M; None is no limit
 
 
 def program_for(plan: Schedule | Forest, target: str, form: MscclOptions | None = None) -> Program:
     """The program of a plan for one target, verified.
 
     Args:
-        plan: The plan.
         target: Name of the runtime, as in ``TARGETS``.
         form: How it is to be written down.
-
-    Raises:
-        CheckError: If it does not fit; with the limit, by how much, and the next step.
-        InputError: If the plan cannot be lowered, or the target does not exist, does not run the collective, or
-            takes no file for both kinds of calls.
     """
     program = rough_program(plan, target, form)
     verify_program(program, buffers=target_named(target).buffers).require_ok()
@@ -91,23 +68,16 @@ def rough_program(plan: Schedule | Forest, target: str, form: MscclOptions | Non
     """As :func:`program_for`, but not verified: to see whether it fits.
 
     Args:
-        plan: The plan.
-        target: Name of the runtime.
         form: How it is to be written down.
-
-    Raises:
-        CheckError: As :func:`program_for`.
-        InputError: As :func:`program_for`.
     """
     chosen, form = target_named(target), form or MscclOptions()
     usual = usual_protocol(plan.collective, plan.topology)
     form = replace(form, protocol=form.protocol or usual)
     if usual != "Simple" and misled_proxies(form.protocol or usual, plan.collective):
-        msg = (
+        raise InputError(
             f"a {plan.collective} between hosts stands still in {chosen.title} with `protocol={form.protocol}`, since "
             f"its proxies are told of a quarter of the steps: export it with `protocol={usual}`."
         )
-        raise InputError(msg)
     *better, last = _kinds_tried(plan.collective, chosen, form.calls)
     for calls in better:
         with suppress(CheckError):
@@ -117,10 +87,6 @@ def rough_program(plan: Schedule | Forest, target: str, form: MscclOptions | Non
 
 def usual_protocol(collective: Collective, topology: Topology) -> str:
     """The protocol of a file where none is asked for: Simple, or LL where Simple stands still between hosts.
-
-    Args:
-        collective: What the file is for.
-        topology: Where its ranks are.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -139,10 +105,6 @@ def serves_both(collective: Collective, target: MscclTarget) -> bool:
     What is received out of place goes straight to the output. Where a target has no step that receives and adds, and
     the output is the input, it would overwrite what it is to be added to: sums then take another way in place.
 
-    Args:
-        collective: The collective.
-        target: The runtime.
-
     Examples:
         >>> serves_both(Collective.ALL_REDUCE, target_named("azure-executor"))
         True
@@ -155,11 +117,7 @@ def serves_both(collective: Collective, target: MscclTarget) -> bool:
 
 
 def _kinds_tried(collective: Collective, target: MscclTarget, wish: CallKind | None) -> tuple[CallKind, ...]:
-    """What is tried, in order.
-
-    Raises:
-        InputError: If the wish cannot be had.
-    """
+    """What is tried, in order."""
     if wish is None:
         if collective is Collective.ALL_TO_ALL:
             return (CallKind.OUT,)
@@ -171,17 +129,14 @@ def _kinds_tried(collective: Collective, target: MscclTarget, wish: CallKind | N
             reason = "an all-to-all cannot run in place"
         else:
             reason = f"sums for {target.title} take another way in place than out of place"
-        msg = f"expected a file for calls in place or out of place, found both: {reason}; write one file for each."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a file for calls in place or out of place, found both: {reason}; write one file for each."
+        )
     return (wish,)
 
 
 def _placed(plan: Schedule | Forest, chosen: MscclTarget, form: MscclOptions, calls: CallKind) -> Program:
-    """The program for one kind of calls, by the NICs that the plan names if that fits.
-
-    Raises:
-        CheckError: If it does not fit.
-    """
+    """The program for one kind of calls, by the NICs that the plan names if that fits."""
     prepared = prepare(
         plan,
         in_place=calls is CallKind.IN,
@@ -197,11 +152,7 @@ def _placed(plan: Schedule | Forest, chosen: MscclTarget, form: MscclOptions, ca
 
 
 def _within(prepared: Prepared, chosen: MscclTarget, form: MscclOptions, calls: CallKind) -> Program:
-    """The program with the first number of channels that fits.
-
-    Raises:
-        CheckError: If none does.
-    """
+    """The program with the first number of channels that fits."""
     failed: Excess | None = None
     refused: CheckError | None = None
     wanted = _TRIED_CHANNELS if form.channels is None else (form.channels,)
@@ -234,8 +185,7 @@ def _within(prepared: Prepared, chosen: MscclTarget, form: MscclOptions, calls: 
     if failed is None and refused is not None:
         raise refused
     words = "" if failed is None else failed.sentence
-    msg = f"the plan does not fit {chosen.title}: it has {words}"
-    raise CheckError(msg)
+    raise CheckError(f"the plan does not fit {chosen.title}: it has {words}")
 
 
 def _emitted(

@@ -28,8 +28,6 @@ from coppice.program.memory import Buffer
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.rows import offsets
 
-__all__ = ["MscclReading", "program_of", "read_msccl_xml"]
-
 _MAX_RANKS = 65_536
 _MAX_CHUNKS = 2**24
 _PROTOCOLS = ("Simple", "LL", "LL128")
@@ -55,15 +53,10 @@ Columns = Mapping[str, NDArray[np.int32]]
 
 @dataclass(frozen=True, kw_only=True)
 class MscclReading:
-    """A program and what its reader remarks.
+    """A program and what its reader remarks."""
 
-    Attributes:
-        program: What the file says.
-        warnings: Sentences about what was assumed or left out.
-    """
-
-    program: Program
-    warnings: tuple[str, ...]
+    program: Program  # What the file says
+    warnings: tuple[str, ...]  # Sentences about what was assumed or left out
 
 
 def read_msccl_xml(path: str | os.PathLike[str], *, root: int | None = None) -> MscclReading:
@@ -71,11 +64,8 @@ def read_msccl_xml(path: str | os.PathLike[str], *, root: int | None = None) -> 
 
     Args:
         path: The file; ``-`` is standard input.
-        root: Root of a rooted collective, where the file does not say it: MSCCL XML has no word for it. None takes the
-            attribute ``root`` that Coppice writes, or the one rank that only sends (or only receives).
-
-    Raises:
-        InputError: If it cannot be read, or cannot be understood; with the line.
+        root: Root of a rooted collective, where the file does not say it: MSCCL XML has no word for it. None takes
+            the attribute ``root`` that Coppice writes, or the one rank that only sends (or only receives).
     """
     return program_of(parse_document(read_bytes(path), file=file_name(path)), root=root)
 
@@ -84,11 +74,7 @@ def program_of(document: Document, *, root: int | None = None) -> MscclReading:
     """The program in a parsed file.
 
     Args:
-        document: The rows.
         root: As in :func:`read_msccl_xml`.
-
-    Raises:
-        InputError: As :func:`read_msccl_xml`.
     """
     return _ProgramReader(document).read(root)
 
@@ -102,8 +88,7 @@ class _ProgramReader:
         self.warnings: list[str] = []
 
     def refuse(self, line: int, text: str) -> NoReturn:
-        msg = f"{self.file}:{line}: {text}"
-        raise InputError(msg)
+        raise InputError(f"{self.file}:{line}: {text}")
 
     def read(self, root: int | None) -> MscclReading:
         document = self.document

@@ -20,9 +20,6 @@ from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.rows import offsets, positions
 
-__all__ = ["STEPS", "TYPE_OF_OP", "XmlRows", "excesses", "excesses_of_rows", "rows_for", "rows_of"]
-
-
 TYPE_OF_OP = {
     StepOp.NOP: "nop",
     StepOp.SEND: "s",
@@ -41,32 +38,20 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class XmlRows:
-    """Rows of all thread blocks, one after the other.
+    """Rows of all thread blocks, one after the other."""
 
-    Attributes:
-        start: Rows of thread block b are ``start[b] .. start[b + 1] - 1`` (int64).
-        step: Step of the program that a row carries out, -1 for a ``nop`` (int64).
-        depid: Thread block that is waited for, or -1 (int64).
-        deps: Position in it, as the file counts them, or -1 (int64).
-        hasdep: 1 where a row is waited for or ends a run of ``re``, otherwise 0 (int64).
-    """
-
-    start: _Ints
-    step: _Ints
-    depid: _Ints
-    deps: _Ints
-    hasdep: _Ints
+    start: _Ints  # Rows of thread block b are `start[b] .. start[b + 1] - 1` (int64).
+    step: _Ints  # Step of the program that a row carries out, -1 for a `nop` (int64)
+    depid: _Ints  # Thread block that is waited for, or -1 (int64)
+    deps: _Ints  # Position in it, as the file counts them, or -1 (int64)
+    hasdep: _Ints  # 1 where a row is waited for or ends a run of `re`, otherwise 0 (int64)
 
 
 def rows_of(program: Program, target: MscclTarget) -> XmlRows:
     """The rows of a program.
 
     Args:
-        program: Any program.
         target: The runtime, for what it joins.
-
-    Raises:
-        InputError: If a step waits for one that is not there, or that does nothing and is followed by none.
     """
     real = np.flatnonzero(program.op != StepOp.NOP)
     block = program.step_block
@@ -101,11 +86,7 @@ def rows_of(program: Program, target: MscclTarget) -> XmlRows:
 def _awaited(
     program: Program, row_of: _Ints, block: NDArray[np.int32], kept: _Ints
 ) -> tuple[_Ints, NDArray[np.int64]]:
-    """Row, and thread block, that each dependency of ``kept`` names, for steps in thread blocks ``block``.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """Row, and thread block, that each dependency of ``kept`` names, for steps in thread blocks ``block``."""
     rank = program.block_rank[block]
     other, position = program.dep_block[kept], program.dep_step[kept]
     awaited_block = program.rank_start[rank] + other
@@ -117,11 +98,10 @@ def _awaited(
     awaited[there] = row_of[program.step_start[awaited_block[there]] + position[there]]
     if (awaited < 0).any():
         first = int(np.argmax(awaited < 0))
-        msg = (
+        raise InputError(
             f"a step of rank {rank[first]} waits for step {position[first]} of thread block {other[first]}, which "
             "does nothing or is not there: verify the program."
         )
-        raise InputError(msg)
     return awaited, awaited_block
 
 
@@ -151,34 +131,20 @@ STEPS = "steps in a thread block"
 
 
 def excesses(program: Program, *, target: str) -> tuple[Excess, ...]:
-    """The limits of a target that a program passes, the most telling first.
-
-    Args:
-        program: Any program.
-        target: Name of the runtime.
-
-    Raises:
-        InputError: If the target does not exist, does not run the collective, or the program holds what no
-            MSCCL XML can say (a dependency on a step that is not there).
-    """
+    """The limits of a target that a program passes, the most telling first."""
     chosen, rows = rows_for(program, target)
     return tuple(excesses_of_rows(program, rows, chosen))
 
 
 def rows_for(program: Program, target: str) -> tuple[MscclTarget, XmlRows]:
-    """The target of that name, and the rows of a program for it.
-
-    Raises:
-        InputError: As :func:`excesses`.
-    """
+    """The target of that name, and the rows of a program for it."""
     chosen = target_named(target)
     if program.collective not in chosen.collectives:
         known = ", ".join(chosen.collectives)
-        msg = (
+        raise InputError(
             f"expected a collective that {chosen.title} runs ({known}), found {program.collective}: "
             "choose another target."
         )
-        raise InputError(msg)
     return chosen, rows_of(program, chosen)
 
 

@@ -14,8 +14,6 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.program.two_sided.cutting import AMD, NVIDIA, Buffers
 
-__all__ = ["TARGETS", "MscclTarget", "shares", "target_named"]
-
 _COLLECTIVES_OF_NCCL_FORK = {
     Collective.ALL_REDUCE: "allreduce",
     Collective.ALL_GATHER: "allgather",
@@ -38,81 +36,52 @@ _COLLECTIVES_OF_EXECUTORS = {
 
 @dataclass(frozen=True, kw_only=True)
 class MscclTarget:
-    """A loader of MSCCL XML.
+    """A loader of MSCCL XML."""
 
-    Attributes:
-        name: Name by which it is chosen.
-        title: The software.
-        versions: Versions that read the files written for it.
-        status: Where it stands today, in a few words.
-        collectives: Value of ``coll`` for each collective that it runs.
-        other_collectives: Further values of ``coll`` that its loader takes.
-        refused_types: Step types that its loader or its kernel refuses.
-        extra_types: Step types that only this loader knows.
-        required: Attributes of ``<algo>`` that must be there.
-        max_steps: Steps of a thread block; ``s`` stays below.
-        max_blocks: Thread blocks of a GPU.
-        max_channels: Channels of an algorithm.
-        max_peers: Thread blocks of a GPU that send (or receive) on one channel.
-        max_name: Characters of ``name``, or None.
-        unlimited_bytes: What ``maxBytes`` says where nobody sets a limit; finite where memory is allocated by it.
-        default_max_bytes: ``maxBytes`` where the attribute is missing, or None where that is refused.
-        below_max: Only messages smaller than ``maxBytes`` use the file; otherwise those of that size do, too, and 0 is
-            no limit.
-        scratch_at_start: Scratch memory for a message of ``maxBytes`` is allocated when the communicator is made;
-            otherwise for the message of each call.
-        checks_chunks: ``i_chunks`` and ``o_chunks`` must agree with ``nchunksperloop``, in every collective.
-        checks_peers: Peers must be below ``ngpus``.
-        both_places: ``inplace`` and ``outofplace`` are two switches, and both may be on. Otherwise ``inplace`` alone
-            says for which of the two kinds of calls the file is.
-        by_nic: A channel decides by which of its NICs a GPU sends (:mod:`coppice.program.two_sided.nics`); otherwise
-            each GPU has one NIC for all channels.
-        max_files: Algorithms that can be loaded at a time.
-        switches: How the runtime is told to load and use the file.
-        buffers: Buffers of its connections.
-        max_count: Steps move fewer slots than this.
-        max_fused: Consecutive ``re`` steps that run as one.
-        max_depid: Highest thread block that can be waited for; the loaders keep 8 bits with a sign.
-        max_offset: Highest slot; the loaders keep 16 bits with a sign.
-        max_nodes: Elements that a rank keeps: its own thread blocks and steps, all GPUs, and the algorithm.
-        max_children: Children of one element.
-        max_attributes: Attributes of one element.
-        max_text: Characters of a name or value.
-    """
-
-    name: str
-    title: str
-    versions: str
-    status: str
-    collectives: Mapping[Collective, str]
-    other_collectives: tuple[str, ...]
-    refused_types: frozenset[str] = frozenset()
-    extra_types: frozenset[str] = frozenset()
-    required: tuple[str, ...]
-    max_steps: int
-    max_blocks: int
-    max_channels: int
-    max_peers: int = 32
-    max_name: int | None = None
+    name: str  # Name by which it is chosen
+    title: str  # The software
+    versions: str  # Versions that read the files written for it
+    status: str  # Where it stands today, in a few words
+    collectives: Mapping[Collective, str]  # Value of `coll` for each collective that it runs
+    other_collectives: tuple[str, ...]  # Further values of `coll` that its loader takes
+    refused_types: frozenset[str] = frozenset()  # Step types that its loader or its kernel refuses
+    extra_types: frozenset[str] = frozenset()  # Step types that only this loader knows
+    required: tuple[str, ...]  # Attributes of `<algo>` that must be there
+    max_steps: int  # Steps of a thread block; `s` stays below
+    max_blocks: int  # Thread blocks of a GPU
+    max_channels: int  # Channels of an algorithm
+    max_peers: int = 32  # Thread blocks of a GPU that send (or receive) on one channel
+    max_name: int | None = None  # Characters of `name`, or None
+    # What `maxBytes` says where nobody sets a limit; finite where memory is allocated by it
     unlimited_bytes: int
-    default_max_bytes: int | None
+    default_max_bytes: int | None  # `maxBytes` where the attribute is missing, or None where that is refused
+    # Only messages smaller than `maxBytes` use the file; otherwise those of that size do, too, and 0 is no
+    # limit
     below_max: bool = False
+    # Scratch memory for a message of `maxBytes` is allocated when the communicator is made; otherwise for the
+    # message of each call
     scratch_at_start: bool = False
+    # `i_chunks` and `o_chunks` must agree with `nchunksperloop`, in every collective
     checks_chunks: bool = False
-    checks_peers: bool = False
+    checks_peers: bool = False  # Peers must be below `ngpus`
+    # `inplace` and `outofplace` are two switches, and both may be on. Otherwise `inplace` alone says for
+    # which of the two kinds of calls the file is.
     both_places: bool = False
+    # A channel decides by which of its NICs a GPU sends (:mod:`coppice.program.two_sided.nics`); otherwise
+    # each GPU has one NIC for all channels
     by_nic: bool = False
-    max_files: int
-    switches: str
-    buffers: Buffers = NVIDIA
-    max_count: int = 72
-    max_fused: int = 16
-    max_depid: int = 127
-    max_offset: int = 32_767
+    max_files: int  # Algorithms that can be loaded at a time
+    switches: str  # How the runtime is told to load and use the file
+    buffers: Buffers = NVIDIA  # Buffers of its connections
+    max_count: int = 72  # Steps move fewer slots than this
+    max_fused: int = 16  # Consecutive `re` steps that run as one
+    max_depid: int = 127  # Highest thread block that can be waited for; the loaders keep 8 bits with a sign
+    max_offset: int = 32_767  # Highest slot; the loaders keep 16 bits with a sign
+    # Elements that a rank keeps: its own thread blocks and steps, all GPUs, and the algorithm
     max_nodes: int = 4_096
-    max_children: int = 1_024
-    max_attributes: int = 16
-    max_text: int = 255
+    max_children: int = 1_024  # Children of one element
+    max_attributes: int = 16  # Attributes of one element
+    max_text: int = 255  # Characters of a name or value
 
     def max_bytes_of(self, largest: int | None) -> int:
         """What ``maxBytes`` says so that messages of up to ``largest`` bytes use a file; None sets no limit.
@@ -140,7 +109,6 @@ class MscclTarget:
         """Scratch memory of a GPU for a message of ``max_bytes``, counted in 64 bits as the loaders count it.
 
         Args:
-            max_bytes: Bytes of the message.
             slots: ``s_chunks``.
             chunks: ``nchunksperloop``.
 
@@ -227,10 +195,6 @@ TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
 def shares(collective: Collective, ranks: int) -> int:
     """By how much the loaders count chunks and bytes of a call below M: to them a gather has the size of one share.
 
-    Args:
-        collective: The collective.
-        ranks: Number of ranks.
-
     Examples:
         >>> shares(Collective.GATHER, 8), shares(Collective.ALL_GATHER, 8)
         (8, 1)
@@ -247,12 +211,8 @@ def target_named(name: str) -> MscclTarget:
     Examples:
         >>> target_named("rccl").max_blocks
         64
-
-    Raises:
-        InputError: If there is none of that name.
     """
     target = TARGETS.get(name)
     if target is None:
-        msg = f"expected a target of MSCCL XML ({', '.join(TARGETS)}), found {name[:40]!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a target of MSCCL XML ({', '.join(TARGETS)}), found {name[:40]!r}.")
     return target

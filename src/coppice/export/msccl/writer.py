@@ -22,8 +22,6 @@ from coppice.program.memory import Buffer
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.rows import offsets, positions
 
-__all__ = ["encode_msccl_xml", "msccl_xml"]
-
 _LETTERS = {Buffer.NONE: b"i", Buffer.INPUT: b"i", Buffer.OUTPUT: b"o", Buffer.SCRATCH: b"s"}
 _PIECE = 2**13
 """Lines that are put together at a time, if ranks have no more."""
@@ -38,12 +36,7 @@ def msccl_xml(program: Program, *, target: str) -> str:
     """The text of an MSCCL XML file; the same program gives the same bytes.
 
     Args:
-        program: What to write.
         target: Name of the runtime, as in ``TARGETS``.
-
-    Raises:
-        CheckError: If the program passes a limit of the target.
-        InputError: If the target does not exist.
     """
     chosen, rows = rows_for(program, target)
     require_none(tuple(excesses_of_rows(program, rows, chosen)), chosen.title)
@@ -54,12 +47,8 @@ def encode_msccl_xml(program: Program, target: MscclTarget, rows: XmlRows | None
     """Pieces of the text, without any check against the target's limits.
 
     Args:
-        program: What to write.
         target: The runtime, for names and attributes.
         rows: Its rows, if they are known.
-
-    Raises:
-        InputError: If the program holds what no MSCCL XML can say.
     """
     rows = rows_of(program, target) if rows is None else rows
     yield _head(program, target)

@@ -11,32 +11,17 @@ from typing import Any, NoReturn
 from coppice.errors import InputError
 from coppice.files import decode_utf8
 
-__all__ = [
-    "JsonText",
-    "Value",
-    "is_mscclpp",
-    "line_of",
-    "parse_document",
-    "path_text",
-]
-
 _BLANK = re.compile(r"[ \t\n\r]*")
 _PathPart = str | int
 
 
 @dataclass(frozen=True)
 class JsonText:
-    """A JSON file.
+    """A JSON file."""
 
-    Attributes:
-        file: Its name, for messages.
-        text: Its text.
-        tree: Its values.
-    """
-
-    file: str
-    text: str
-    tree: Any
+    file: str  # Its name, for messages
+    text: str  # Its text
+    tree: Any  # Its values
 
     @property
     def top(self) -> Value:
@@ -46,37 +31,22 @@ class JsonText:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of the file, asked for what it should be.
+    """A value of the file, asked for what it should be."""
 
-    Attributes:
-        document: The file.
-        path: Keys and indices that lead to it.
-        data: The value.
-    """
-
-    document: JsonText
-    path: tuple[_PathPart, ...]
-    data: Any
+    document: JsonText  # The file
+    path: tuple[_PathPart, ...]  # Keys and indices that lead to it
+    data: Any  # The value
 
     def refuse(self, expected: str) -> NoReturn:
-        """Refuse the file for this value.
-
-        Args:
-            expected: What was expected.
-
-        Raises:
-            InputError: Always; with line and path.
-        """
+        """Refuse the file for this value."""
         place = f"{self.document.file}:{line_of(self.document.text, self.path)} {path_text(self.path)}"
-        msg = f"{place}: expected {expected}, found {_shown(self.data)}."
-        raise InputError(msg)
+        raise InputError(f"{place}: expected {expected}, found {_shown(self.data)}.")
 
     def __getitem__(self, key: str) -> Value:
         """The value of a key that must be there."""
         if key not in self.mapping():
             place = f"{self.document.file}:{line_of(self.document.text, self.path)} {path_text(self.path)}"
-            msg = f"{place}: expected the key {key!r}, which is missing: add it."
-            raise InputError(msg)
+            raise InputError(f"{place}: expected the key {key!r}, which is missing: add it.")
         return Value(self.document, (*self.path, key), self.data[key])
 
     def has(self, key: str) -> bool:
@@ -130,10 +100,6 @@ def parse_document(data: bytes, *, file: str) -> JsonText:
 
     Args:
         data: The text, in UTF-8.
-        file: Name for messages.
-
-    Raises:
-        InputError: If it is not JSON (with line and column), or has a key twice.
     """
     text = decode_utf8(data, file=file)
 
@@ -142,21 +108,20 @@ def parse_document(data: bytes, *, file: str) -> JsonText:
         if len(made) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            msg = f"{file} has the key {twice!r} twice in one object: keep one."
-            raise InputError(msg)
+            raise InputError(f"{file} has the key {twice!r} twice in one object: keep one.")
         return made
 
     try:
         tree = json.loads(text, object_pairs_hook=mapping)
     except json.JSONDecodeError as error:
-        msg = (
+        raise InputError(
             f"{file}:{error.lineno}:{error.colno} is not JSON ({error.msg}): mend it, or write the file again if it "
             "was cut short."
-        )
-        raise InputError(msg) from None
+        ) from None
     except (RecursionError, ValueError):
-        msg = f"{file} is nested, or has numbers, beyond reason: it is no execution plan."
-        raise InputError(msg) from None
+        raise InputError(
+            f"{file} is nested, or has numbers, beyond reason: it is no execution plan."
+        ) from None
     return JsonText(file, text, tree)
 
 

@@ -10,34 +10,20 @@ from coppice.export.exported import Excess
 from coppice.program.memory import buffer_sizes
 from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation
 
-__all__ = ["LIMITS", "block_excesses", "largest_message", "size_unit", "told_chunks"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Limits:
-    """Numbers of the executor.
+    """Numbers of the executor."""
 
-    Attributes:
-        operations: Of a thread block, those in pipelines counted.
-        channels: Of a thread block, of one type.
-        remote_buffers: That a thread block refers to, of one type of access.
-        together: Channels of one operation.
-        buffers: Sources, or targets, of one operation: 2 of its own rank and 8 of others.
-        barriers: Of a GPU.
-        semaphores: Of a GPU.
-        threads: Of a thread block.
-        offset: First byte that a buffer cannot have.
-    """
-
-    operations: int = 64
-    channels: int = 16
-    remote_buffers: int = 16
-    together: int = 8
-    buffers: int = 10
-    barriers: int = 16
-    semaphores: int = 16
-    threads: int = 1024
-    offset: int = 2**32
+    operations: int = 64  # Of a thread block, those in pipelines counted
+    channels: int = 16  # Of a thread block, of one type
+    remote_buffers: int = 16  # That a thread block refers to, of one type of access
+    together: int = 8  # Channels of one operation
+    buffers: int = 10  # Sources, or targets, of one operation: 2 of its own rank and 8 of others
+    barriers: int = 16  # Of a GPU
+    semaphores: int = 16  # Of a GPU
+    threads: int = 1024  # Of a thread block
+    offset: int = 2**32  # First byte that a buffer cannot have
 
 
 LIMITS = _Limits()
@@ -45,11 +31,7 @@ LIMITS = _Limits()
 
 
 def block_excesses(program: OneSidedProgram) -> tuple[Excess, ...]:
-    """The limits that thread blocks of a program pass, the worst case of each.
-
-    Args:
-        program: Any program.
-    """
+    """The limits that thread blocks of a program pass, the worst case of each."""
     worst: dict[str, Excess] = {}
     for row, block in enumerate(program.blocks):
         where = f"thread block {program.block_ids[row]} of rank {block.rank}"

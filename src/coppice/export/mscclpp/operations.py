@@ -9,8 +9,6 @@ from coppice.export.mscclpp.document import Value
 from coppice.program.memory import Buffer
 from coppice.program.one_sided.program import Act, Operation, Slots
 
-__all__ = ["OPERATIONS", "BlockReferences", "operation_of"]
-
 _LETTERS = {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
 
 _SYNCHRONISE = {
@@ -58,35 +56,21 @@ OPERATIONS = (
 
 @dataclass
 class BlockReferences:
-    """What the operations of one thread block refer to by number.
+    """What the operations of one thread block refer to by number."""
 
-    Attributes:
-        rank: Its rank.
-        memory: Rows of its memory channels.
-        port: Rows of its port channels.
-        switch: (buffer, ranks) of its switch channels.
-        remote_memory: (rank, buffer) of the memory that it reaches by threads.
-        remote_port: (rank, buffer) of the memory that it reaches by proxies.
-    """
-
-    rank: int
-    memory: list[int] = field(default_factory=list)
-    port: list[int] = field(default_factory=list)
+    rank: int  # Its rank
+    memory: list[int] = field(default_factory=list)  # Rows of its memory channels
+    port: list[int] = field(default_factory=list)  # Rows of its port channels
+    # (buffer, ranks) of its switch channels
     switch: list[tuple[Buffer, tuple[int, ...]]] = field(default_factory=list)
+    # (rank, buffer) of the memory that it reaches by threads
     remote_memory: list[tuple[int, Buffer]] = field(default_factory=list)
+    # (rank, buffer) of the memory that it reaches by proxies
     remote_port: list[tuple[int, Buffer]] = field(default_factory=list)
 
 
 def operation_of(value: Value, place: BlockReferences) -> Operation:
-    """One operation.
-
-    Args:
-        value: As the file has it.
-        place: What its numbers refer to.
-
-    Raises:
-        InputError: If it cannot be understood; with line and JSON path.
-    """
+    """One operation."""
     name = value["name"].string()
     if name not in OPERATIONS:
         why = "; the executor refuses what its language writes so" if name in ("glre", "start") else ""

@@ -12,23 +12,16 @@ from dataclasses import dataclass
 
 from coppice.program.one_sided.program import OneSidedProgram
 
-__all__ = ["PRELOAD_DIRECTORY", "PRELOAD_SLOTS", "PreloadSlot", "slots_for"]
-
 PRELOAD_DIRECTORY = "default"
 """Name of the directory, below the one that ``MSCCLPP_CACHE_DIR`` names (~/.cache/mscclpp)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreloadSlot:
-    """Communicators that a file is for.
+    """Communicators that a file is for."""
 
-    Attributes:
-        ranks: Their ranks.
-        ranks_per_node: Ranks of a node.
-    """
-
-    ranks: int
-    ranks_per_node: int
+    ranks: int  # Their ranks
+    ranks_per_node: int  # Ranks of a node
 
     def __str__(self) -> str:
         return f"{self.ranks} ranks, {self.ranks_per_node} a node"
@@ -45,9 +38,6 @@ PRELOAD_SLOTS: Mapping[str, PreloadSlot] = {
 
 def slots_for(program: OneSidedProgram) -> tuple[str, ...]:
     """Names under which a program would be read for its ranks, with nodes as its memory channels allow.
-
-    Args:
-        program: Any program.
 
     Examples:
         >>> from coppice.export.mscclpp.program import one_sided_for

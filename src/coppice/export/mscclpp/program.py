@@ -19,8 +19,6 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.text import parse_size, plural, short_size
 
-__all__ = ["MOST_BLOCKS", "MscclppOptions", "export_mscclpp_json", "one_sided_for"]
-
 MOST_BLOCKS = 64
 """Thread blocks of a GPU where none are asked for: all must run at once, each on a multiprocessor of its own."""
 
@@ -30,45 +28,31 @@ _LAST_TRIED = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class MscclppOptions:
-    """What an execution plan is to be like.
+    """What an execution plan is to be like."""
 
-    Attributes:
-        in_place: Input and output share memory; None means yes wherever the collective can.
-        instances: Every chunk is cut into this many, which go side by side.
-        blocks: Most thread blocks of a GPU; None means 64.
-        threads: Threads of a thread block, a multiple of 32 up to 1024.
-        min_bytes: Smallest message that is to use it: bytes of the output in an all-gather, else of the input.
-        max_bytes: Largest; None means the largest that the executor can take.
-        name: Label.
-    """
-
-    in_place: bool | None = None
-    instances: int = 1
-    blocks: int | None = None
-    threads: int = 1024
+    in_place: bool | None = None  # Input and output share memory; None means yes wherever the collective can
+    instances: int = 1  # Every chunk is cut into this many, which go side by side
+    blocks: int | None = None  # Most thread blocks of a GPU; None means 64
+    threads: int = 1024  # Threads of a thread block, a multiple of 32 up to 1024
+    # Smallest message that is to use it: bytes of the output in an all-gather, else of the input
     min_bytes: int = 0
-    max_bytes: int | None = None
-    name: str = "coppice"
+    max_bytes: int | None = None  # Largest; None means the largest that the executor can take
+    name: str = "coppice"  # Label
 
     def __post_init__(self) -> None:
         if self.blocks is not None and self.blocks < 1:
-            msg = f"expected 1 thread block or more, found {self.blocks}."
-            raise InputError(msg)
+            raise InputError(f"expected 1 thread block or more, found {self.blocks}.")
         if not 32 <= self.threads <= LIMITS.threads or self.threads % 32:
-            msg = f"expected a multiple of 32 threads up to {LIMITS.threads}, found {self.threads}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a multiple of 32 threads up to {LIMITS.threads}, found {self.threads}."
+            )
 
 
 def one_sided_for(plan: Schedule | Forest, form: MscclppOptions | None = None) -> OneSidedProgram:
     """The program of a plan for the MSCCL++ executor, verified.
 
     Args:
-        plan: The plan.
         form: What it is to be like.
-
-    Raises:
-        CheckError: If it does not fit; with the limit, by how much, and the nearest number of thread blocks that does.
-        InputError: If the executor does not run the collective, or the plan cannot be cut into equal chunks.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -88,12 +72,11 @@ def one_sided_for(plan: Schedule | Forest, form: MscclppOptions | None = None) -
     unit = size_unit(program)
     largest = largest_message(program) // unit * unit
     if largest < max(form.min_bytes, unit):
-        msg = (
+        raise CheckError(
             f"the plan does not fit the MSCCL++ executor: with {program.num_chunks:,} chunks and "
             f"{max(program.scratch):,} of scratch memory it takes messages up to {largest:,} bytes, found a smallest "
             f"size of {form.min_bytes:,}: plan fewer trees (`trees`)."
         )
-        raise CheckError(msg)
     verify_one_sided(program).require_ok()
     return program
 
@@ -150,33 +133,21 @@ def _refusal(
 def export_mscclpp_json(
     plan: Plan,
     *,
-    instances: int | None = None,
+    instances: int | None = None,  # Every chunk is cut into so many, which go side by side
+    # Messages that are to use it: `all`, `LOW:HIGH`, or the smallest and the largest in bytes
     size: str | Sequence[int] | None = None,
     name: str | None = None,
+    # Input and output share memory; neither is in place wherever the collective can be
     in_place: bool = False,
     out_of_place: bool = False,
-    blocks: int | None = None,
+    blocks: int | None = None,  # Most thread blocks of a GPU; None is 64
     threads: int = LIMITS.threads,
 ) -> Exported:
-    """Write a plan for the executor of MSCCL++.
-
-    Args:
-        plan: The plan.
-        instances: Every chunk is cut into so many, which go side by side.
-        size: Messages that are to use it: ``all``, ``LOW:HIGH``, or the smallest and the largest in bytes.
-        name: Label.
-        in_place: Input and output share memory; neither is in place wherever the collective can be.
-        out_of_place: They do not.
-        blocks: Most thread blocks of a GPU; None is 64.
-        threads: Threads of a thread block.
-
-    Raises:
-        CheckError: If it does not fit the executor.
-        InputError: If an option or the plan cannot be used.
-    """
+    """Write a plan for the executor of MSCCL++."""
     if in_place and out_of_place:
-        msg = "an execution plan is either for calls in place or for the others: leave one of the two options out."
-        raise InputError(msg)
+        raise InputError(
+            "an execution plan is either for calls in place or for the others: leave one of the two options out."
+        )
     low, high = _size_range(size)
     form = MscclppOptions(
         in_place=True if in_place else False if out_of_place else None,
@@ -201,12 +172,10 @@ def _size_range(size: str | Sequence[int] | None) -> tuple[int, int | None]:
     else:
         ends = [*size]
     if len(ends) != 2:
-        msg = f"expected `size=LOW:HIGH` such as 1M:1G, or all, found {size!r}."
-        raise InputError(msg)
+        raise InputError(f"expected `size=LOW:HIGH` such as 1M:1G, or all, found {size!r}.")
     smallest, largest = ends
     if largest < max(smallest, 1):
-        msg = f"expected `size` to rise from LOW to HIGH, found {size!r}."
-        raise InputError(msg)
+        raise InputError(f"expected `size` to rise from LOW to HIGH, found {size!r}.")
     return smallest, largest
 
 

@@ -17,8 +17,6 @@ from coppice.files import file_name, read_bytes
 from coppice.program.memory import Buffer
 from coppice.program.one_sided.program import Block, ChannelEnd, OneSidedProgram, Operation
 
-__all__ = ["BUFFERS", "COLLECTIVES", "SCRATCH_BYTES", "MscclppReading", "program_of", "read_mscclpp"]
-
 COLLECTIVES = {
     "allgather": Collective.ALL_GATHER,
     "allreduce": Collective.ALL_REDUCE,
@@ -39,17 +37,11 @@ _MOST_CHUNKS = 2**24
 
 @dataclass(frozen=True, eq=False)
 class MscclppReading:
-    """A file that was read.
+    """A file that was read."""
 
-    Attributes:
-        program: What it says.
-        document: Its values, with their places.
-        warnings: What was assumed, a sentence each.
-    """
-
-    program: OneSidedProgram
-    document: JsonText
-    warnings: tuple[str, ...]
+    program: OneSidedProgram  # What it says
+    document: JsonText  # Its values, with their places
+    warnings: tuple[str, ...]  # What was assumed, a sentence each
 
 
 def read_mscclpp(path: str | os.PathLike[str]) -> MscclppReading:
@@ -57,22 +49,12 @@ def read_mscclpp(path: str | os.PathLike[str]) -> MscclppReading:
 
     Args:
         path: The file; ``-`` is standard input.
-
-    Raises:
-        InputError: If it cannot be read; with the line and the JSON path of the fault.
     """
     return program_of(parse_document(read_bytes(path), file=file_name(path)))
 
 
 def program_of(document: JsonText) -> MscclppReading:
-    """The program of a JSON text.
-
-    Args:
-        document: The text and its values.
-
-    Raises:
-        InputError: As :func:`read_mscclpp`.
-    """
+    """The program of a JSON text."""
     return _PlanReader(document).read()
 
 

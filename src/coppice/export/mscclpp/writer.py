@@ -16,35 +16,18 @@ from coppice.export.mscclpp.limits import block_excesses, largest_message
 from coppice.program.memory import Buffer, buffer_sizes
 from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation, Slots
 
-__all__ = ["encode_mscclpp", "mscclpp_json"]
-
 _LETTERS = {Buffer.INPUT: "i", Buffer.OUTPUT: "o", Buffer.SCRATCH: "s"}
 _WRITTEN = ("nop", "put", "pws", "pwsf", "signal", "wait", "rlxsignal", "rlxwait", "copy", "re")
 
 
 def mscclpp_json(program: OneSidedProgram) -> str:
-    """The text of an execution plan; the same program gives the same bytes.
-
-    Args:
-        program: What to write.
-
-    Raises:
-        CheckError: If the program passes a limit of the executor.
-        InputError: If it has operations that are not written.
-    """
+    """The text of an execution plan; the same program gives the same bytes."""
     require_none(block_excesses(program), "the MSCCL++ executor", advice=": use more thread blocks.")
     return "".join(encode_mscclpp(program))
 
 
 def encode_mscclpp(program: OneSidedProgram) -> Iterator[str]:
-    """Pieces of the text, without any check of limits.
-
-    Args:
-        program: What to write.
-
-    Raises:
-        InputError: If it has operations that are not written.
-    """
+    """Pieces of the text, without any check of limits."""
     from coppice.version import __version__
 
     largest = largest_message(program)
@@ -149,8 +132,9 @@ class _GpuWriter:
     ) -> dict[str, Any]:
         if op.name not in _WRITTEN or op.share != (0, 1):
             known = ", ".join(_WRITTEN)
-            msg = f"expected operations that are written ({known}), found {op.name}: keep the file as it is."
-            raise InputError(msg)
+            raise InputError(
+                f"expected operations that are written ({known}), found {op.name}: keep the file as it is."
+            )
         made: dict[str, Any] = {"name": op.name}
         if op.act.on_data:
             made["src_buff"] = [self._slots(slots, op, buffers) for slots in op.sources]

@@ -17,8 +17,6 @@ from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan
 from coppice.text import plural
 
-__all__ = ["FOREST_VARIABLE", "MOST_TREES", "collnet_trees", "export_nccl_collnet"]
-
 FOREST_VARIABLE = "COPPICE_COLLNET_FOREST"
 """Variable that names the file."""
 
@@ -35,10 +33,6 @@ def export_nccl_collnet(plan: Plan) -> Exported:
 
     Args:
         plan: A forest on a topology with one rank a node: of all nodes, for a rail.
-
-    Raises:
-        InputError: If the plan has no such forest.
-        CheckError: If it has more trees than the plugin takes.
     """
     trees, turned = collnet_trees(plan)
     nodes = plan.topology.num_ranks
@@ -63,10 +57,6 @@ def collnet_trees(plan: Plan) -> tuple[dict[Parents, int], bool]:
     Args:
         plan: A forest with one rank a node.
 
-    Raises:
-        InputError: If the plan has no such forest.
-        CheckError: If it has more trees than the plugin takes.
-
     Examples:
         >>> from coppice.bounds.problem import Problem
         >>> from coppice.collectives import Collective
@@ -84,45 +74,45 @@ def collnet_trees(plan: Plan) -> tuple[dict[Parents, int], bool]:
     found = by_phase[Phase.BROADCAST] or by_phase[Phase.REDUCE]
     turned = bool(by_phase[Phase.REDUCE]) and by_phase[Phase.REDUCE] != found
     if len(found) > MOST_TREES:
-        msg = f"expected at most {MOST_TREES} distinct trees, found {len(found)}: plan with fewer per root (`trees=1`)."
-        raise CheckError(msg)
+        raise CheckError(
+            f"expected at most {MOST_TREES} distinct trees, found {len(found)}: plan with fewer per root (`trees=1`)."
+        )
     unit = gcd(*found.values())
     shares = {parents: weight // unit for parents, weight in found.items()}
     if max(shares.values()) > _MOST_SHARE:
-        msg = f"expected shares up to {_MOST_SHARE}, found {max(shares.values())}: plan with fewer trees (`trees=1`)."
-        raise CheckError(msg)
+        raise CheckError(
+            f"expected shares up to {_MOST_SHARE}, found {max(shares.values())}: plan with fewer trees (`trees=1`)."
+        )
     return shares, turned
 
 
 def _checked(plan: Plan) -> Forest:
     if plan.forest is None:
-        msg = f"nccl-collnet is made of trees, found {plan.problem.collective} without: plan with a forest."
-        raise InputError(msg)
+        raise InputError(
+            f"nccl-collnet is made of trees, found {plan.problem.collective} without: plan with a forest."
+        )
     topology = plan.topology
     hosts = Counter(host for host in topology.host[topology.rank_nodes].tolist() if host >= 0)
     crowded = next((host for host, ranks in hosts.items() if ranks > 1), None)
     if crowded is not None:
-        msg = (
+        raise InputError(
             f"nccl-collnet joins the nodes of a rail, one rank each, found {hosts[crowded]} ranks on "
             f"{topology.hosts[crowded]!r}: plan with one rank a host (`ranks`)."
         )
-        raise InputError(msg)
     if plan.forest.branches_at_switches:
-        msg = (
+        raise InputError(
             "trees of nccl-collnet branch at nodes, found a plan that branches at switches: plan without "
             "`in_network`."
         )
-        raise InputError(msg)
     forest = expanded(plan.forest)
     spanning = topology.num_ranks - 1
     for tree in range(forest.num_trees):
         edges = int(forest.tree_start[tree + 1] - forest.tree_start[tree])
         if edges != spanning:
-            msg = (
+            raise InputError(
                 f"trees of nccl-collnet reach all {topology.num_ranks} nodes, found one with {plural(edges, 'edge')}: "
                 "plan all_reduce, all_gather or reduce_scatter."
             )
-            raise InputError(msg)
     return forest
 
 

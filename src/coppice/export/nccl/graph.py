@@ -14,8 +14,6 @@ from fractions import Fraction
 from coppice.errors import InputError
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
-__all__ = ["KINDS", "PATTERNS", "TYPES", "Gpu", "GraphChannel", "NcclGraph", "graphs_of", "read_nccl_graph"]
-
 KINDS = ("ring", "tree", "collnet_chain", "nvls", "collnet_direct")
 """What a graph is for, by its id."""
 
@@ -31,67 +29,39 @@ _MOST = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """A GPU of a channel.
+    """A GPU of a channel."""
 
-    Attributes:
-        dev: Its index on the host.
-        rank: Its rank, where the file gives one.
-        line: Line of the file.
-    """
-
-    dev: int
-    rank: int | None
-    line: int
+    dev: int  # Its index on the host
+    rank: int | None  # Its rank, where the file gives one
+    line: int  # Line of the file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphChannel:
-    """A channel.
+    """A channel."""
 
-    Attributes:
-        gpus: Its GPUs, in order.
-        entry: NIC by which data come in, None where there is none.
-        exit: NIC by which they leave, None likewise.
-        line: Line of the file.
-    """
-
-    gpus: tuple[Gpu, ...]
-    entry: int | None
-    exit: int | None
-    line: int
+    gpus: tuple[Gpu, ...]  # Its GPUs, in order
+    entry: int | None  # NIC by which data come in, None where there is none
+    exit: int | None  # NIC by which they leave, None likewise
+    line: int  # Line of the file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NcclGraph:
-    """A graph.
+    """A graph."""
 
-    Attributes:
-        id: Its number; :data:`KINDS` by number.
-        pattern: Shape of its channels.
-        crossnic: 0 if data leave by the rail by which they came in.
-        nchannels: Number of channels that it claims to have.
-        channels: The channels that it has.
-        speed_intra: Rate of a channel within the node, GB/s.
-        speed_inter: Rate of a channel between nodes, GB/s.
-        latency_inter: Latency between nodes, microseconds.
-        type_intra: Worst path within the node, as written.
-        type_inter: Worst path to a NIC, as written.
-        same_channels: Whether the second half of the channels equals the first.
-        line: Line of the file.
-    """
-
-    id: int
-    pattern: int
-    crossnic: int
-    nchannels: int
-    channels: tuple[GraphChannel, ...]
-    speed_intra: Fraction
-    speed_inter: Fraction
-    latency_inter: Fraction
-    type_intra: str
-    type_inter: str
-    same_channels: bool
-    line: int
+    id: int  # Its number; :data:`KINDS` by number
+    pattern: int  # Shape of its channels
+    crossnic: int  # 0 if data leave by the rail by which they came in
+    nchannels: int  # Number of channels that it claims to have
+    channels: tuple[GraphChannel, ...]  # The channels that it has
+    speed_intra: Fraction  # Rate of a channel within the node, GB/s
+    speed_inter: Fraction  # Rate of a channel between nodes, GB/s
+    latency_inter: Fraction  # Latency between nodes, microseconds
+    type_intra: str  # Worst path within the node, as written
+    type_inter: str  # Worst path to a NIC, as written
+    same_channels: bool  # Whether the second half of the channels equals the first
+    line: int  # Line of the file
 
     @property
     def kind(self) -> str:
@@ -103,11 +73,7 @@ def read_nccl_graph(data: bytes, *, file: str) -> tuple[NcclGraph, ...]:
     """The graphs in a graph file.
 
     Args:
-        data: The text.
         file: Name of the file, for messages.
-
-    Raises:
-        InputError: If it cannot be read, with the line.
 
     Examples:
         >>> text = b'''<graphs version="1">
@@ -124,20 +90,16 @@ def read_nccl_graph(data: bytes, *, file: str) -> tuple[NcclGraph, ...]:
 
 
 def graphs_of(root: Element) -> tuple[NcclGraph, ...]:
-    """The graphs of a parsed graph file.
-
-    Raises:
-        InputError: As :func:`read_nccl_graph`.
-    """
+    """The graphs of a parsed graph file."""
     if root.tag != "graphs":
-        msg = f"expected <graphs> at {root.where}, found <{root.tag[:40]}>: give the file of NCCL_GRAPH_DUMP_FILE."
-        raise InputError(msg)
+        raise InputError(
+            f"expected <graphs> at {root.where}, found <{root.tag[:40]}>: give the file of NCCL_GRAPH_DUMP_FILE."
+        )
     found: list[NcclGraph] = []
     for element in root.named("graph"):
         graph = _graph(element)
         if any(graph.id == other.id for other in found):
-            msg = f"two graphs have the id {graph.id} (second at {element.where}): keep one."
-            raise InputError(msg)
+            raise InputError(f"two graphs have the id {graph.id} (second at {element.where}): keep one.")
         found.append(graph)
     return tuple(found)
 
@@ -178,6 +140,7 @@ def _channel(element: Element) -> GraphChannel:
 def _dev(element: Element) -> int:
     text = element.text("dev")
     if not _DEV.fullmatch(text):
-        msg = f"expected dev as a hexadecimal number on <{element.tag}> at {element.where}, found {text[:40]!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected dev as a hexadecimal number on <{element.tag}> at {element.where}, found {text[:40]!r}."
+        )
     return int(text, 16)

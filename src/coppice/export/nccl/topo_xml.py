@@ -31,8 +31,6 @@ from coppice.topology.naming import PRESET_NIC
 from coppice.topology.readers.link_rates import pcie_speed_known
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
-__all__ = ["MOST_NODES", "NetworkPort", "export_nccl_topo_xml", "ports_of", "xml_text"]
-
 _OF_ONE_RUN = {"cpu": ("host_hash",), "gpu": ("rank",)}
 _SPEED = re.compile(r"(\d+)(?:\.\d+)? GT/s.*")
 _GPU_LINKS = ("nvlink", "xgmi")
@@ -40,44 +38,28 @@ _MBIT_OF_GB = 8000
 
 
 class NetworkPort(NamedTuple):
-    """What a topology says about a network port: its rate and its rail.
+    """What a topology says about a network port: its rate and its rail."""
 
-    Attributes:
-        gb_per_s: Rate to the network.
-        rail: Number of the first switch that it leads to, among those of its host.
-    """
-
-    gb_per_s: Fraction
-    rail: int
+    gb_per_s: Fraction  # Rate to the network
+    rail: int  # Number of the first switch that it leads to, among those of its host
 
 
 def export_nccl_topo_xml(
-    topology: Topology,
+    topology: Topology,  # The cluster; its NICs have the names of the dump's ports
     *,
     base: Path | None = None,
-    host: str | None = None,
+    host: str | None = None,  # Name of that machine in the topology; None takes the first
+    # `topology` reads them off the topology, `none` gives none; otherwise `port:rail` texts
     rails: Sequence[str] = ("topology",),
-    planes: Sequence[str] = (),
-    speeds: bool = False,
-    nvlinks: bool = True,
+    planes: Sequence[str] = (),  # `port:plane` texts
+    speeds: bool = False,  # Ports get the speeds of the topology
+    nvlinks: bool = True,  # Keep the NVLinks of the dump; without any, NCCL detects them
 ) -> Exported:
-    """A correction of a dump by what a topology says.
-
-    Args:
-        topology: The cluster; its NICs have the names of the dump's ports.
-        base: The dump of one machine.
-        host: Name of that machine in the topology; None takes the first.
-        rails: ``topology`` reads them off the topology, ``none`` gives none; otherwise ``port:rail`` texts.
-        planes: ``port:plane`` texts.
-        speeds: Ports get the speeds of the topology.
-        nvlinks: Keep the NVLinks of the dump; without any, NCCL detects them.
-
-    Raises:
-        InputError: If the dump is none of one machine, a port is not found, or NCCL could not read the result.
-    """
+    """A correction of a dump by what a topology says."""
     if base is None:
-        msg = "a correction begins with a dump of the machine: give the file of NCCL_TOPO_DUMP_FILE as the option base."
-        raise InputError(msg)
+        raise InputError(
+            "a correction begins with a dump of the machine: give the file of NCCL_TOPO_DUMP_FILE as the option base."
+        )
     root = parse_xml(read_bytes(base), file=str(base))
     _check_one_machine(root)
     ports = _ports(root)
@@ -113,11 +95,7 @@ def ports_of(topology: Topology, host: str | None = None) -> dict[str, NetworkPo
     """The network ports of a host by the names of its NICs, without the host's own name before them.
 
     Args:
-        topology: The cluster.
         host: Name of the host; None takes the first.
-
-    Raises:
-        InputError: If there is no such host, or its NICs are no nodes that lead to a network.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -128,8 +106,9 @@ def ports_of(topology: Topology, host: str | None = None) -> dict[str, NetworkPo
     if host is None and topology.hosts:
         host = topology.hosts[0]
     if host not in topology.hosts:
-        msg = f"{topology.name} has no host {host!r}: {suggestion(str(host), topology.hosts or ('no host at all',))}"
-        raise InputError(msg)
+        raise InputError(
+            f"{topology.name} has no host {host!r}: {suggestion(str(host), topology.hosts or ('no host at all',))}"
+        )
     own = topology.hosts.index(host)
     found: dict[str, tuple[Fraction, int]] = {}
     for node in np.flatnonzero((topology.host == own) & (topology.kind == NodeKind.NIC)).tolist():
@@ -139,25 +118,24 @@ def ports_of(topology: Topology, host: str | None = None) -> dict[str, NetworkPo
             first = min(int(topology.dst[link]) for link in leaving)
             found[topology.node_ids[node].removeprefix(f"{host}/")] = (rate, first)
     if not found:
-        msg = (
+        raise InputError(
             f"the NICs of {host} in {topology.name} are no nodes that lead to a network: describe them (presets: "
             "`nics=node`, several boxes), or give rails as port:rail."
         )
-        raise InputError(msg)
     switches = sorted({first for _, first in found.values()})
     return {name: NetworkPort(rate, switches.index(first)) for name, (rate, first) in found.items()}
 
 
 def _check_one_machine(root: Element) -> None:
     if root.tag != "system":
-        msg = f"expected <system> at {root.where}, found <{root.tag[:40]}>: give the file of NCCL_TOPO_DUMP_FILE."
-        raise InputError(msg)
+        raise InputError(
+            f"expected <system> at {root.where}, found <{root.tag[:40]}>: give the file of NCCL_TOPO_DUMP_FILE."
+        )
     hosts = {cpu.attributes.get("host_hash", "") for cpu in root.named("cpu")}
     if len(hosts) != 1:
-        msg = (
+        raise InputError(
             f"expected a dump of one machine, found {len(hosts)} hosts at {root.where}: keep the CPUs of one."
         )
-        raise InputError(msg)
 
 
 def _ports(element: Element) -> dict[str, Element]:
@@ -167,8 +145,9 @@ def _ports(element: Element) -> dict[str, Element]:
         if each.tag == "net":
             name = each.text("name")
             if name in found:
-                msg = f"two ports have the name {name[:40]!r} (second at {each.where}): leave one out."
-                raise InputError(msg)
+                raise InputError(
+                    f"two ports have the name {name[:40]!r} (second at {each.where}): leave one out."
+                )
             found[name] = each
     return found
 
@@ -182,8 +161,7 @@ def _known(ports: Mapping[str, NetworkPort], name: str, topology: Topology) -> N
     if name not in ports and device is not None:  # NICs of a preset bear only their numbers
         name = f"{PRESET_NIC}{device[1]}"
     if name not in ports:
-        msg = f"{topology.name} has no NIC {name!r}: {suggestion(name, ports)}"
-        raise InputError(msg)
+        raise InputError(f"{topology.name} has no NIC {name!r}: {suggestion(name, ports)}")
     return ports[name]
 
 
@@ -191,11 +169,11 @@ def _assign(ports: Mapping[str, Element], texts: Sequence[str], what: str) -> No
     for text in texts:
         name, colon, number = text.rpartition(":")
         if not colon or not (number.isascii() and number.isdigit() and len(number) < 6):
-            msg = f"expected {what}s as port:{what} such as mlx5_0:0, found {text!r}."
-            raise InputError(msg)
+            raise InputError(f"expected {what}s as port:{what} such as mlx5_0:0, found {text!r}.")
         if name not in ports:
-            msg = f"the dump has no port {name!r}: {suggestion(name, ports) if ports else 'it has none at all.'}"
-            raise InputError(msg)
+            raise InputError(
+                f"the dump has no port {name!r}: {suggestion(name, ports) if ports else 'it has none at all.'}"
+            )
         ports[name].attributes[what] = str(int(number))
 
 
@@ -246,9 +224,6 @@ def xml_text(root: Element) -> str:
     Args:
         root: The element; where it came from does not matter.
 
-    Raises:
-        InputError: If the parser could not read it back.
-
     Examples:
         >>> from coppice.topology.readers.xml_tree import parse_xml
         >>> xml_text(parse_xml(b"<?xml version='1.0'?>\n<system version = '1'><cpu numaid='0' /></system>", file="a"))
@@ -256,13 +231,15 @@ def xml_text(root: Element) -> str:
     """
     version = root.attributes.get("version")
     if version not in MOST_NODES:
-        msg = f'expected version="1" (NCCL) or "2" (RCCL) on <{root.tag}> at {root.where}, found {version!r}.'
-        raise InputError(msg)
+        raise InputError(
+            f'expected version="1" (NCCL) or "2" (RCCL) on <{root.tag}> at {root.where}, found {version!r}.'
+        )
     lines = list(_lines(root, 0))
     nodes = _count(root)
     if nodes > MOST_NODES[version]:
-        msg = f"expected at most {MOST_NODES[version]} elements for one host, found {nodes}: leave out unused devices."
-        raise InputError(msg)
+        raise InputError(
+            f"expected at most {MOST_NODES[version]} elements for one host, found {nodes}: leave out unused devices."
+        )
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -280,13 +257,15 @@ def _lines(element: Element, depth: int) -> Iterator[str]:
 def _attributes(element: Element, attributes: Mapping[str, str]) -> str:
     if len(attributes) > _MOST_ATTRIBUTES:
         where = f"<{element.tag}> at {element.where}"
-        msg = f"NCCL keeps {_MOST_ATTRIBUTES} attributes, found {len(attributes)} on {where}: leave some out."
-        raise InputError(msg)
+        raise InputError(
+            f"NCCL keeps {_MOST_ATTRIBUTES} attributes, found {len(attributes)} on {where}: leave some out."
+        )
     for name, value in ((element.tag, ""), *attributes.items()):
         plain = _NAME.fullmatch(name) and _VALUE.fullmatch(value)
         if not plain or max(len(name), len(value)) > _MOST_CHARACTERS:
-            msg = f"NCCL's parser cannot read {name[:40]}={value[:40]!r} at {element.where}: use plain characters."
-            raise InputError(msg)
+            raise InputError(
+                f"NCCL's parser cannot read {name[:40]}={value[:40]!r} at {element.where}: use plain characters."
+            )
     return "".join(f' {name}="{value}"' for name, value in attributes.items())
 
 

@@ -24,8 +24,6 @@ from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, model_ti
 from coppice.topology.model import Topology
 from coppice.version import __version__
 
-__all__ = ["Dialect", "export_nccl_tuner", "tuner_table"]
-
 DEFAULT_SIZES = tuple(1 << power for power in range(10, 33))
 
 _MOST_LINE = 255
@@ -65,47 +63,35 @@ _USE = {
 def export_nccl_tuner(
     topology: Topology,
     *,
-    dialect: str = Dialect.COPPICE,
-    sizes: Sequence[int] = DEFAULT_SIZES,
+    dialect: str = Dialect.COPPICE,  # One of :class:`Dialect`
+    sizes: Sequence[int] = DEFAULT_SIZES,  # Sizes at which the cost model is asked
+    # Table of measured times (see :mod:`coppice.fitting.nccl_tuner.timings`) instead of the model
     times: Path | None = None,
-    model: str | None = None,
+    model: str | None = None,  # Inputs of the model, such as `channels=16,bw_inter=24`
+    # Further communicators as `NODESxRANKS`, or `any` (ncclx): they get the rules of all-gather and
+    # reduce-scatter for as many bytes per rank, which nobody measured
     shapes: Sequence[str] = (),
+    # Version of the library that was measured, for the head of the table; PAT is left out before 2.23
     library: str | None = None,
 ) -> Exported:
-    """A tuner table for communicators of all ranks, from measured times or NCCL's cost model.
-
-    Args:
-        topology: Where it runs.
-        dialect: One of :class:`Dialect`.
-        sizes: Sizes at which the cost model is asked.
-        times: Table of measured times (see :mod:`coppice.fitting.nccl_tuner.timings`) instead of the model.
-        model: Inputs of the model, such as ``channels=16,bw_inter=24``.
-        shapes: Further communicators as ``NODESxRANKS``, or ``any`` (ncclx): they get the rules of all-gather and
-            reduce-scatter for as many bytes per rank, which nobody measured.
-        library: Version of the library that was measured, for the head of the table; PAT is left out before 2.23.
-
-    Raises:
-        InputError: If the dialect is unknown, times cannot be read, or the model does not apply.
-    """
+    """A tuner table for communicators of all ranks, from measured times or NCCL's cost model."""
     if dialect not in list(Dialect):
-        msg = f"expected a dialect that is one of {', '.join(Dialect)}, found {dialect!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a dialect that is one of {', '.join(Dialect)}, found {dialect!r}.")
     chosen = Dialect(dialect)
     assumptions: tuple[str, ...] = ()
     if times is not None:
         if model is not None:
-            msg = "measured times leave nothing to the cost model: give either times or inputs of the model."
-            raise InputError(msg)
+            raise InputError(
+                "measured times leave nothing to the cost model: give either times or inputs of the model."
+            )
         rows, origin = read_timings(times), f"measured times of {times.name}"
     elif chosen is Dialect.RCCL_BUILTIN:
-        msg = "the cost model is that of NCCL, not of RCCL: give measured times (`times=FILE`)."
-        raise InputError(msg)
+        raise InputError("the cost model is that of NCCL, not of RCCL: give measured times (`times=FILE`).")
     else:
         rows, assumptions = model_timings(topology, sizes, settings=_settings(model))
         origin = "predicted by the cost model of NCCL 2.30"
     if library is not None and not _VERSION.fullmatch(library):
-        msg = f"expected a version of the library such as 2.27.7, found {library!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a version of the library such as 2.27.7, found {library!r}.")
     old = library is not None and tuple(map(int, library.split("."))) < FIRST_WITH_PAT
     rules = rules_of(
         rows,
@@ -113,8 +99,9 @@ def export_nccl_tuner(
         keep_default=chosen is not Dialect.NVIDIA_EXAMPLE,
     )
     if not rules:
-        msg = "nothing is gained on the library's own choice at any size: there is no table to write."
-        raise InputError(msg)
+        raise InputError(
+            "nothing is gained on the library's own choice at any size: there is no table to write."
+        )
     derived = further_rules(rules, shapes, any_allowed=chosen is Dialect.NCCLX)
     text = tuner_table(
         (*rules, *derived),
@@ -151,11 +138,6 @@ def tuner_table(rules: Sequence[TunerRule], dialect: Dialect, *, comments: Seque
 
     Args:
         rules: The rules, in the order in which they are tried.
-        dialect: Who reads it.
-        comments: Lines for its head.
-
-    Raises:
-        InputError: If a rule cannot be said in this dialect.
 
     Examples:
         >>> from coppice.collectives import Collective
@@ -168,8 +150,9 @@ def tuner_table(rules: Sequence[TunerRule], dialect: Dialect, *, comments: Seque
     """
     wrong = next((rule for rule in rules if rule.algorithm not in dialect.algorithms), None)
     if wrong is not None:
-        msg = f"{dialect} has no algorithm {wrong.algorithm}, only {', '.join(dialect.algorithms)}."
-        raise InputError(msg)
+        raise InputError(
+            f"{dialect} has no algorithm {wrong.algorithm}, only {', '.join(dialect.algorithms)}."
+        )
     write: Callable[[TunerRule], list[str]] = (
         _ncclx_lines if dialect is Dialect.NCCLX else _byte_lines(dialect)
     )
@@ -231,13 +214,13 @@ def _everything_else() -> list[str]:
 def _ncclx_lines(rule: TunerRule) -> list[str]:
     """The rule for bytes per rank, which are whole numbers: sizes of one range never share one with the next."""
     if rule.ranks is None or (rule.nodes is None and not rule.any_shape):
-        msg = (
+        raise InputError(
             "a rule for ncclx needs numbers of nodes and ranks to count bytes per rank, found a rule for any."
         )
-        raise InputError(msg)
     if rule.nodes is not None and rule.ranks % rule.nodes:
-        msg = f"ncclx counts ranks per node, found {rule.ranks} ranks on {rule.nodes} nodes: use equal nodes."
-        raise InputError(msg)
+        raise InputError(
+            f"ncclx counts ranks per node, found {rule.ranks} ranks on {rule.nodes} nodes: use equal nodes."
+        )
     first = -(-rule.first_bytes // rule.ranks)
     last = "" if rule.last_bytes == NO_END else str((rule.last_bytes + 1 + rule.ranks - 1) // rule.ranks)
     if last and int(last) <= first:
@@ -266,7 +249,8 @@ def _settings(text: str | None) -> dict[str, str]:
     for part in [] if text is None else text.split(","):
         key, equals, value = part.partition("=")
         if not equals or key.strip() in found:
-            msg = f"expected inputs of the model such as channels=16,bw_inter=24, each once, found {part!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected inputs of the model such as channels=16,bw_inter=24, each once, found {part!r}."
+            )
         found[key.strip()] = value.strip()
     return found

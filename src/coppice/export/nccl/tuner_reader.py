@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from coppice.export.nccl.tuner import Dialect
 from coppice.fitting.nccl_tuner.rules import NO_END
 
-__all__ = ["ANY", "ParsedTunerTable", "TunerLine", "dialect_of", "read_tuner_table"]
-
 Span = tuple[int, int]
 ANY: Span = (0, NO_END)
 """Any number."""
@@ -29,54 +27,32 @@ _MOST_DIGITS = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TunerLine:
-    """A line that is no comment.
+    """A line that is no comment."""
 
-    Attributes:
-        number: Number of the line.
-        text: The line.
-        problem: Why it cannot be read, None where it can; what follows means nothing where it cannot.
-        empty: A field is empty, or missing.
-        collective: Word of the collective.
-        sizes: Sizes for which it holds.
-        algorithm: Word of the algorithm.
-        protocol: Word of the protocol.
-        channels: Number of channels.
-        nodes: Numbers of nodes for which it holds.
-        ranks: Numbers of ranks for which it holds.
-        pipe: Numbers of operations in a pipe, likewise.
-        buffers: Registered buffers, likewise.
-    """
-
-    number: int
-    text: str
+    number: int  # Number of the line
+    text: str  # The line
+    # Why it cannot be read, None where it can; what follows means nothing where it cannot
     problem: str | None = None
-    empty: bool = False
-    collective: str = ""
-    sizes: Span = ANY
-    algorithm: str = ""
-    protocol: str = ""
-    channels: int = 0
-    nodes: Span = ANY
-    ranks: Span = ANY
-    pipe: Span = ANY
-    buffers: Span = ANY
+    empty: bool = False  # A field is empty, or missing
+    collective: str = ""  # Word of the collective
+    sizes: Span = ANY  # Sizes for which it holds
+    algorithm: str = ""  # Word of the algorithm
+    protocol: str = ""  # Word of the protocol
+    channels: int = 0  # Number of channels
+    nodes: Span = ANY  # Numbers of nodes for which it holds
+    ranks: Span = ANY  # Numbers of ranks for which it holds
+    pipe: Span = ANY  # Numbers of operations in a pipe, likewise
+    buffers: Span = ANY  # Registered buffers, likewise
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedTunerTable:
-    """A file.
+    """A file."""
 
-    Attributes:
-        dialect: Who is to read it.
-        lines: Lines that are rules or should be.
-        comments: Comments with their numbers.
-        texts: All lines, without their ends.
-    """
-
-    dialect: Dialect
-    lines: tuple[TunerLine, ...]
-    comments: tuple[tuple[int, str], ...]
-    texts: tuple[str, ...]
+    dialect: Dialect  # Who is to read it
+    lines: tuple[TunerLine, ...]  # Lines that are rules or should be
+    comments: tuple[tuple[int, str], ...]  # Comments with their numbers
+    texts: tuple[str, ...]  # All lines, without their ends
 
 
 def dialect_of(text: str) -> Dialect | None:
@@ -97,10 +73,6 @@ def dialect_of(text: str) -> Dialect | None:
 
 def read_tuner_table(text: str, dialect: Dialect) -> ParsedTunerTable:
     r"""Every line of a tuner table.
-
-    Args:
-        text: The file.
-        dialect: Who is to read it.
 
     Examples:
         >>> table = read_tuner_table("# head\nallreduce,0,65536,ring,ll,-1,2,16\n", Dialect.RCCL_BUILTIN)

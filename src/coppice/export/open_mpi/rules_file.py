@@ -16,53 +16,32 @@ from typing import Any
 from coppice.errors import InputError
 from coppice.selection.open_mpi_names import ALGORITHMS, COLLECTIVES
 
-__all__ = ["FOR_EVER", "RankList", "RuleLine", "RulesFile", "Section", "read_ompi_json", "read_ompi_rules"]
-
-
 FOR_EVER = 2**63 - 1
 """End of the last size or number of ranks of a list."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number of a file.
+    """A number of a file."""
 
-    Attributes:
-        value: As Open MPI reads it.
-        line: Its line.
-        text: As it is written.
-        odd: How it is written as if it meant another number; empty where it is plain.
-    """
-
-    value: int
-    line: int
-    text: str
-    odd: str = ""
+    value: int  # As Open MPI reads it
+    line: int  # Its line
+    text: str  # As it is written
+    odd: str = ""  # How it is written as if it meant another number; empty where it is plain
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleLine:
-    """A rule.
+    """A rule."""
 
-    Attributes:
-        line: Its line, 0 in the form of JSON.
-        place: Where it is, in words.
-        first_bytes: Least size.
-        last_bytes: Largest size that it names itself, :data:`FOR_EVER` in the classic form.
-        algorithm: Number or (JSON) name of the algorithm, 0 leaves the choice to Open MPI.
-        fanout: Number of chains.
-        segment_bytes: Size of a segment, 0 for whole messages.
-        numbers: Numbers that it consists of, in the classic form.
-    """
-
-    line: int
-    place: str
-    first_bytes: int
-    last_bytes: int
-    algorithm: int | str
-    fanout: int
-    segment_bytes: int
-    numbers: tuple[Number, ...] = ()
+    line: int  # Its line, 0 in the form of JSON
+    place: str  # Where it is, in words
+    first_bytes: int  # Least size
+    last_bytes: int  # Largest size that it names itself, :data:`FOR_EVER` in the classic form
+    algorithm: int | str  # Number or (JSON) name of the algorithm, 0 leaves the choice to Open MPI
+    fanout: int  # Number of chains
+    segment_bytes: int  # Size of a segment, 0 for whole messages
+    numbers: tuple[Number, ...] = ()  # Numbers that it consists of, in the classic form
 
     @property
     def own(self) -> bool:
@@ -72,22 +51,14 @@ class RuleLine:
 
 @dataclass(frozen=True, kw_only=True)
 class RankList:
-    """Rules for numbers of ranks.
+    """Rules for numbers of ranks."""
 
-    Attributes:
-        line: Line of the number of ranks, 0 in the form of JSON.
-        place: Where it is, in words.
-        ranks: Least number of ranks, as the file has it.
-        last_ranks: Largest one that it names itself, :data:`FOR_EVER` in the classic form.
-        rules: Its rules.
-        narrowed: It names a distribution of ranks (JSON), so that one after it may hold for the same numbers of ranks.
-    """
-
-    line: int
-    place: str
-    ranks: int
-    last_ranks: int
-    rules: tuple[RuleLine, ...]
+    line: int  # Line of the number of ranks, 0 in the form of JSON
+    place: str  # Where it is, in words
+    ranks: int  # Least number of ranks, as the file has it
+    last_ranks: int  # Largest one that it names itself, :data:`FOR_EVER` in the classic form
+    rules: tuple[RuleLine, ...]  # Its rules
+    # It names a distribution of ranks (JSON), so that one after it may hold for the same numbers of ranks
     narrowed: bool = False
 
     @property
@@ -98,55 +69,34 @@ class RankList:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Rules for a collective.
+    """Rules for a collective."""
 
-    Attributes:
-        line: Line of its number, 0 in the form of JSON.
-        name: Open MPI's name of it.
-        lists: Its lists.
-    """
-
-    line: int
-    name: str
-    lists: tuple[RankList, ...]
+    line: int  # Line of its number, 0 in the form of JSON
+    name: str  # Open MPI's name of it
+    lists: tuple[RankList, ...]  # Its lists
 
 
 @dataclass(frozen=True)
 class Broken:
-    """Why Open MPI ignores a file.
+    """Why Open MPI ignores a file."""
 
-    Attributes:
-        line: Where, 0 if that cannot be said.
-        text: What is wrong.
-        fix: What to do.
-        first_size: It is the first size of a list, which must be 0.
-    """
-
-    line: int
-    text: str
-    fix: str
-    first_size: bool = False
+    line: int  # Where, 0 if that cannot be said
+    text: str  # What is wrong
+    fix: str  # What to do
+    first_size: bool = False  # It is the first size of a list, which must be 0
 
 
 @dataclass(kw_only=True)
 class RulesFile:
-    """What was read.
+    """What was read."""
 
-    Attributes:
-        form: ``classic`` or ``json``.
-        version: Of the classic form: 2 has five numbers in a rule that needs them.
-        sections: What was read up to the place where Open MPI gives up, if it does.
-        broken: Why it gives up.
-        left: Line of the first number that is not read any more.
-        numbers: All numbers of the classic form.
-    """
-
-    form: str
-    version: int = 1
+    form: str  # `classic` or `json`
+    version: int = 1  # Of the classic form: 2 has five numbers in a rule that needs them
+    # What was read up to the place where Open MPI gives up, if it does
     sections: list[Section] = field(default_factory=list)
-    broken: Broken | None = None
-    left: int | None = None
-    numbers: list[Number] = field(default_factory=list)
+    broken: Broken | None = None  # Why it gives up
+    left: int | None = None  # Line of the first number that is not read any more
+    numbers: list[Number] = field(default_factory=list)  # All numbers of the classic form
 
 
 class GivesUpError(Exception):
@@ -173,12 +123,7 @@ def read_ompi_rules(text: str, *, file: str, version: Sequence[int] | None = Non
     r"""Read a rules file.
 
     Args:
-        text: Its content.
-        file: Its name, for messages.
         version: Version of Open MPI, None is 5.0.7 or later.
-
-    Raises:
-        InputError: If there is not a single number in it, or its JSON cannot be read.
 
     Examples:
         >>> found = read_ompi_rules("1\n2\n1\n8\n1\n0 4 0 0\n", file="rules.conf")
@@ -188,11 +133,10 @@ def read_ompi_rules(text: str, *, file: str, version: Sequence[int] | None = Non
     if text.lstrip().startswith("{"):
         return read_ompi_json(text, file=file)
     if _is_han(text):
-        msg = (
+        raise InputError(
             f"{file} is a file of the component han (words for levels and components), which tuned does not read: give "
             "it to Open MPI as coll_han_dynamic_rules_filename, with coll_han_use_dynamic_file_rules=1."
         )
-        raise InputError(msg)
     head = _HEAD.match(text) if version is None or tuple(version) >= (5, 0, 7) else None
     found = RulesFile(form="classic", version=int(head[1]) if head else 1)
     stream = _NumberStream(text, head.end() if head else 0, found.numbers)
@@ -201,8 +145,7 @@ def read_ompi_rules(text: str, *, file: str, version: Sequence[int] | None = Non
     except GivesUpError as stop:
         found.broken = stop.broken
     if not found.numbers:
-        msg = f"{file} holds no number: give a rules file of Open MPI, or name another `target`."
-        raise InputError(msg)
+        raise InputError(f"{file} holds no number: give a rules file of Open MPI, or name another `target`.")
     if found.broken is None:
         after = stream.next()
         found.left = None if after is None else after.line
@@ -357,22 +300,13 @@ def _list(stream: _NumberStream, name: str, lists: list[RankList], version: int)
 
 
 def read_ompi_json(text: str, *, file: str) -> RulesFile:
-    """Read a rules file that is JSON.
-
-    Args:
-        text: Its content.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If it cannot be read as JSON.
-    """
+    """Read a rules file that is JSON."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        msg = (
+        raise InputError(
             f"{file} begins as JSON and cannot be read as such ({error}): mend it, or write the classic form."
-        )
-        raise InputError(msg) from None
+        ) from None
     found = RulesFile(form="json")
     try:
         collectives = document.get("collectives")

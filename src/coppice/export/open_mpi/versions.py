@@ -7,8 +7,6 @@ import subprocess
 
 from coppice.errors import InputError
 
-__all__ = ["FORMS", "form_of", "installed_version", "version_of"]
-
 FORMS = ("classic", "json")
 
 _FIRST_JSON = (6, 0)
@@ -37,39 +35,30 @@ def version_of(text: str | None, form: str | None = None, *, launcher: str = "mp
     Args:
         text: What the user says, None to ask the launcher.
         form: One of :data:`FORMS`, None for that of the version.
-        launcher: The command that is asked.
-
-    Raises:
-        InputError: If the text is no version, or that version does not read the form.
 
     Examples:
         >>> version_of("5.0.11"), version_of(None, "json", launcher="no-such-launcher")
         ((5, 0, 11), (6, 0))
     """
     if form is not None and form not in FORMS:
-        msg = f"expected a form that is one of {', '.join(FORMS)}, found {form!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a form that is one of {', '.join(FORMS)}, found {form!r}.")
     if text is None:
         found = installed_version(launcher)
         fits = found is not None and form in (None, form_of(found))
         return found if found is not None and fits else _USUAL[form or "classic"]
     told = _VERSION.fullmatch(text)
     if told is None:
-        msg = f"expected a version of Open MPI such as 5.0.11, found {text[:40]!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a version of Open MPI such as 5.0.11, found {text[:40]!r}.")
     version = tuple(map(int, told[1].split(".")))
     if form not in (None, form_of(version)):
-        msg = f"Open MPI {text} reads rules as {form_of(version)}, found `form={form}`: leave one of the options out."
-        raise InputError(msg)
+        raise InputError(
+            f"Open MPI {text} reads rules as {form_of(version)}, found `form={form}`: leave one of the options out."
+        )
     return version
 
 
 def installed_version(launcher: str = "mpirun") -> tuple[int, ...] | None:
-    """The version of Open MPI whose launcher is on PATH, None where there is none, or that of another library.
-
-    Args:
-        launcher: The command that is asked.
-    """
+    """The version of Open MPI whose launcher is on PATH, None where there is none, or that of another library."""
     try:
         words = subprocess.run(
             [launcher, "--version"],

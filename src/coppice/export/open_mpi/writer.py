@@ -20,31 +20,22 @@ from math import isqrt
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.export.open_mpi.versions import FORMS, form_of, version_of
+from coppice.export.open_mpi.versions import form_of, version_of
 from coppice.fitting.open_mpi import COMPARED, OmpiChoice, choices_of, compared
 from coppice.fitting.size_range import ModelChoice
 from coppice.selection.open_mpi_names import COLLECTIVES, FUNCTIONS
 from coppice.topology.model import Topology
 from coppice.version import __version__
 
-__all__ = ["FORMS", "SUFFIXES", "OmpiRule", "export_ompi_rules", "merged", "rules_file", "rules_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OmpiRule:
-    """From one size to the next rule's: which algorithm.
+    """From one size to the next rule's: which algorithm."""
 
-    Attributes:
-        first_bytes: Least M.
-        id: Number of the algorithm, 0 leaves the choice to Open MPI.
-        fanout: Number of chains, 0 where it has none.
-        segment_bytes: Size of a segment, 0 for whole messages.
-    """
-
-    first_bytes: int
-    id: int
-    fanout: int = 0
-    segment_bytes: int = 0
+    first_bytes: int  # Least M
+    id: int  # Number of the algorithm, 0 leaves the choice to Open MPI
+    fanout: int = 0  # Number of chains, 0 where it has none
+    segment_bytes: int = 0  # Size of a segment, 0 for whole messages
 
 
 def merged(rules: Iterable[OmpiRule]) -> tuple[OmpiRule, ...]:
@@ -63,21 +54,13 @@ def merged(rules: Iterable[OmpiRule]) -> tuple[OmpiRule, ...]:
 
 
 def rules_file(
+    # Rules of each collective by the number of ranks, the first one of each from 0 bytes
     rules: Mapping[Collective, Mapping[int, Sequence[OmpiRule]]],
     *,
-    version: tuple[int, ...] = (5, 0),
-    comments: Sequence[str] = (),
+    version: tuple[int, ...] = (5, 0),  # Version of Open MPI that is to read it: JSON from 6.0 on
+    comments: Sequence[str] = (),  # Lines for the head of the classic form; JSON has no comments
 ) -> str:
     r"""The text of a rules file; communicators of other numbers of ranks are left to Open MPI.
-
-    Args:
-        rules: Rules of each collective by the number of ranks, the first one of each from 0 bytes.
-        version: Version of Open MPI that is to read it: JSON from 6.0 on.
-        comments: Lines for the head of the classic form; JSON has no comments.
-
-    Raises:
-        InputError: If Open MPI has no rules for a collective, a collective has no number of ranks or one below 1, or
-            rules do not begin at 0 bytes and ascend.
 
     Examples:
         >>> rules = {4: [OmpiRule(first_bytes=0, id=6)], 5: [OmpiRule(first_bytes=0, id=3)]}
@@ -87,19 +70,20 @@ def rules_file(
     """
     for collective, lists in rules.items():
         if collective not in FUNCTIONS:
-            msg = f"expected rules of collectives out of {', '.join(FUNCTIONS)}, found {collective}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected rules of collectives out of {', '.join(FUNCTIONS)}, found {collective}."
+            )
         if not lists or min(lists) < 1:
-            msg = f"expected rules of {collective} for 1 rank or more, found numbers of ranks {sorted(lists)[:8]}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected rules of {collective} for 1 rank or more, found numbers of ranks {sorted(lists)[:8]}."
+            )
         for ranks, listed in lists.items():
             starts = [rule.first_bytes for rule in listed]
             if not starts or starts[0] != 0 or starts != sorted(set(starts)):
-                msg = (
+                raise InputError(
                     f"expected rules of {collective} on {ranks} ranks from 0 bytes upwards, "
                     f"found sizes {starts[:8]}."
                 )
-                raise InputError(msg)
     return _json(rules) if form_of(version) == "json" else _classic(rules, comments)
 
 
@@ -163,44 +147,32 @@ DEFAULT_SIZES = tuple(1 << power for power in range(6, 28, 3))
 
 
 def export_ompi_rules(
-    topology: Topology,
+    topology: Topology,  # Where it runs, one process on each GPU, ranks as numbered
     *,
     collectives: Sequence[str] = tuple(map(str, COMPARED)),
-    sizes: Sequence[int] = DEFAULT_SIZES,
+    sizes: Sequence[int] = DEFAULT_SIZES,  # Sizes M at which they are compared
+    # One of :data:`~coppice.export.open_mpi.versions.FORMS`; None takes that of the version
     form: str | None = None,
+    # Version of Open MPI that is to read it, such as `5.0.11`; None asks the `mpirun` on PATH, and takes 5.0
+    # where there is none (6.0 for JSON)
     version: str | None = None,
+    # What messages cost, a model of time or its name or file; None is `ideal`
     model: ModelChoice | None = None,
     jobs: int | None = None,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """A rules file for communicators of all ranks, from simulated times of Open MPI's algorithms.
-
-    Args:
-        topology: Where it runs, one process on each GPU, ranks as numbered.
-        collectives: Names of collectives.
-        sizes: Sizes M at which they are compared.
-        form: One of :data:`~coppice.export.open_mpi.writer.FORMS`; None takes that of the version.
-        version: Version of Open MPI that is to read it, such as ``5.0.11``; None asks the ``mpirun`` on PATH, and takes
-            5.0 where there is none (6.0 for JSON).
-        model: What messages cost, a model of time or its name or file; None is ``ideal``.
-        jobs: Number of processes that compare.
-        on_stage: Called with what goes on.
-
-    Raises:
-        InputError: If a name or model is unknown, Open MPI has no rules for a collective, or the version does not read
-            the form.
-    """
+    """A rules file for communicators of all ranks, from simulated times of Open MPI's algorithms."""
     reader = version_of(version, form)
     words = ".".join(map(str, reader))
     chosen = []
     for collective in dict.fromkeys(map(Collective.named, collectives)):
         if collective not in FUNCTIONS:
-            msg = f"expected collectives out of {', '.join(FUNCTIONS)}, found {collective}."
-            raise InputError(msg)
+            raise InputError(f"expected collectives out of {', '.join(FUNCTIONS)}, found {collective}.")
         chosen.append(collective)
     if topology.num_ranks < 2 or not chosen or not sizes:
-        msg = "expected 2 ranks, a collective and a size at least: there is nothing to choose otherwise."
-        raise InputError(msg)
+        raise InputError(
+            "expected 2 ranks, a collective and a size at least: there is nothing to choose otherwise."
+        )
     compared_by = {
         each: compared(topology, each, sizes, model=model, jobs=jobs, on_progress=_told(each, on_stage))
         for each in chosen

@@ -18,15 +18,6 @@ from coppice.errors import InputError
 from coppice.program.memory import Buffer
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 
-__all__ = [
-    "FORMAT",
-    "PutSignalFile",
-    "PutSignalSetup",
-    "is_put_signal",
-    "parse_put_signal",
-    "put_signal_json",
-]
-
 FORMAT = "coppice-put-signal"
 _FORMAT_MEMBER = re.compile(rb'"format"\s*:\s*"' + FORMAT.encode() + b'"')
 _VERSION = 1
@@ -42,41 +33,27 @@ _COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class PutSignalSetup:
-    """What engines must see to; libraries differ by version in what they forgive.
+    """What engines must see to; libraries differ by version in what they forgive."""
 
-    Attributes:
-        warm_up: Every rank signals itself and waits before the first run, on every communicator, since the first call
-            of a communicator is collective up to NCCL 2.30.
-        whole_allocations: Windows begin where their allocations begin.
-        equal_windows: Windows are as large as the largest rank's.
-        capture: Runs are captured as CUDA graphs, all communicators and all ranks or none.
-        nonblocking: Communicators are non-blocking.
-        per_thread_stream: Streams are ``cudaStreamPerThread``.
-        watchdog: The engine has a trace and a time limit of its own, since the libraries' do not see these calls.
-    """
-
+    # Every rank signals itself and waits before the first run, on every communicator, since the first call of
+    # a communicator is collective up to NCCL 2.30
     warm_up: bool = True
-    whole_allocations: bool = True
-    equal_windows: bool = True
-    capture: bool = False
-    nonblocking: bool = False
-    per_thread_stream: bool = False
+    whole_allocations: bool = True  # Windows begin where their allocations begin
+    equal_windows: bool = True  # Windows are as large as the largest rank's
+    capture: bool = False  # Runs are captured as CUDA graphs, all communicators and all ranks or none
+    nonblocking: bool = False  # Communicators are non-blocking
+    per_thread_stream: bool = False  # Streams are `cudaStreamPerThread`
+    # The engine has a trace and a time limit of its own, since the libraries' do not see these calls
     watchdog: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class PutSignalFile:
-    """What a file holds.
+    """What a file holds."""
 
-    Attributes:
-        program: The program, as it stands there: nothing of it is believed.
-        setup: What engines must see to.
-        provenance: Who made it of what.
-    """
-
-    program: PutSignalProgram
-    setup: PutSignalSetup
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    program: PutSignalProgram  # The program, as it stands there: nothing of it is believed
+    setup: PutSignalSetup  # What engines must see to
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # Who made it of what
 
 
 def is_put_signal(data: bytes) -> bool:
@@ -94,13 +71,7 @@ def put_signal_json(
     *,
     provenance: Mapping[str, Any] | None = None,
 ) -> str:
-    """The text of a program; the same program gives the same text.
-
-    Args:
-        program: What to write.
-        setup: What engines must see to.
-        provenance: Who made it of what.
-    """
+    """The text of a program; the same program gives the same text."""
     head = {
         "format": FORMAT,
         "version": _VERSION,
@@ -179,16 +150,11 @@ def parse_put_signal(data: bytes, *, file: str) -> PutSignalFile:
 
     Args:
         data: Its bytes.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: If it is none; with the JSON path of the place.
     """
     try:
         tree = msgspec.json.decode(data)
     except JSON_FAULTS as error:
-        msg = f"{file} is {json_fault(error, data)}: export the plan again."
-        raise InputError(msg) from None
+        raise InputError(f"{file} is {json_fault(error, data)}: export the plan again.") from None
     return _Reader(tree, file).read()
 
 
@@ -197,8 +163,7 @@ class _Reader:
         self.tree, self.file = tree, file
 
     def refuse(self, path: str, expected: str, found: Any) -> NoReturn:
-        msg = f"{self.file} {path}: expected {expected}, found {shown(found)}."
-        raise InputError(msg)
+        raise InputError(f"{self.file} {path}: expected {expected}, found {shown(found)}.")
 
     def member(self, key: str, kind: type | tuple[type, ...], words: str) -> Any:
         """A member of the top that must be there."""
@@ -216,11 +181,10 @@ class _Reader:
     def read(self) -> PutSignalFile:
         found = self.tree.get("format") if isinstance(self.tree, dict) else self.tree
         if found != FORMAT:
-            msg = (
+            raise InputError(
                 f"{self.file} $.format: expected {FORMAT!r}, found {shown(found)}: make one of a plan with "
                 "`coppice export PLAN --to put-signal`."
             )
-            raise InputError(msg)
         if self.tree.get("version") != _VERSION:
             self.refuse(
                 "$.version", f"{_VERSION}, as this version of Coppice reads", self.tree.get("version")

@@ -20,8 +20,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.text import percent_text, plural
 
-__all__ = ["export_put_signal_kernel"]
-
 _SWITCHES = """
 //
 // Sums and copies are made by the switches of the box: each chunk has a rank that loads the sum of all ranks' inputs
@@ -35,35 +33,25 @@ _MOST_ROWS = 2**17
 def export_put_signal_kernel(
     plan: Plan,
     *,
+    # Pieces of every chunk, which follow each other in a block. Blocks follow each other as it is, each on
+    # its part of every chunk, so that one piece is usual; more need less staging memory.
     pieces: int = 1,
+    # Staging memory in per cent of the message up to which no credit is spent on it
     staging: int | None = None,
     name: str | None = None,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Write a plan as a CUDA kernel for NCCL's device API: loads and stores within a box, GIN puts between boxes.
-
-    Args:
-        plan: The plan.
-        pieces: Pieces of every chunk, which follow each other in a block. Blocks follow each other as it is, each on
-            its part of every chunk, so that one piece is usual; more need less staging memory.
-        staging: Staging memory in per cent of the message up to which no credit is spent on it.
-        name: Label.
-        on_stage: Called with what goes on.
-
-    Raises:
-        InputError: If an option or the plan cannot be used, or the table of operations would be too long.
-    """
+    """Write a plan as a CUDA kernel for NCCL's device API: loads and stores within a box, GIN puts between boxes."""
     if isinstance(plan.body, Forest) and plan.body.branches_at_switches:
         return _switched(plan, plan.body, pieces=pieces, staging=staging, name=name)
     program = verified_put_signal(
         plan, pieces=pieces, graphs=False, staging=staging, name=name, on_stage=on_stage
     )
     if program.num_operations > _MOST_ROWS:
-        msg = (
+        raise InputError(
             f"expected at most {_MOST_ROWS:,} operations of all ranks in a kernel, found {program.num_operations:,}: "
             "use fewer `pieces`, or a plan with fewer trees."
         )
-        raise InputError(msg)
     on_stage("writing the kernel")
     rows = [list(_rows(program, rank)) for rank in range(program.num_ranks)]
     block = program.num_chunks // program.num_ranks
@@ -91,8 +79,9 @@ def export_put_signal_kernel(
 def _switched(plan: Plan, forest: Forest, *, pieces: int, staging: int | None, name: str | None) -> Exported:
     """The kernel of a plan in which switches add and copy."""
     if pieces != 1 or staging is not None:
-        msg = "`pieces` and `staging` are for transfers between ranks, and switches need neither: leave them out."
-        raise InputError(msg)
+        raise InputError(
+            "`pieces` and `staging` are for transfers between ranks, and switches need neither: leave them out."
+        )
     check_stars(forest)
     ranks = forest.topology.num_ranks
     text = _text(

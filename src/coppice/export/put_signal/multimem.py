@@ -15,15 +15,9 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest, Phase, expanded
 
-__all__ = ["check_stars", "multimem_rows"]
-
 
 def multimem_rows(ranks: int, rank: int) -> Iterator[str]:
     """The operations of a rank, as calls of the kernel's own: as many chunks as ranks.
-
-    Args:
-        ranks: Number of ranks.
-        rank: The rank.
 
     Examples:
         >>> list(multimem_rows(2, 1))
@@ -39,13 +33,11 @@ def check_stars(forest: Forest) -> None:
 
     Args:
         forest: A verified forest that branches at switches.
-
-    Raises:
-        InputError: If it is no all-reduce, or a tree is no star of all ranks at one switch.
     """
     if forest.collective is not Collective.ALL_REDUCE:
-        msg = f"expected an all_reduce where switches add, found {forest.collective}: plan without `in_network`."
-        raise InputError(msg)
+        raise InputError(
+            f"expected an all_reduce where switches add, found {forest.collective}: plan without `in_network`."
+        )
     whole = expanded(forest)
     topology = whole.topology
     nodes = set(topology.rank_nodes.tolist())
@@ -59,8 +51,7 @@ def check_stars(forest: Forest) -> None:
             edges = [(target, source) for source, target in edges]
         centre = switches.pop() if len(switches) == 1 else -1
         if sorted(edges) != sorted([(root, centre), *((centre, node) for node in nodes - {root})]):
-            msg = (
+            raise InputError(
                 "expected trees in which all ranks meet at one switch, found another: a kernel has no way to add or "
                 "copy in several switches or between boxes; plan one box, or without `in_network`."
             )
-            raise InputError(msg)

@@ -14,8 +14,6 @@ from pathlib import Path
 from coppice.errors import InputError
 from coppice.files import write_atomically
 
-__all__ = ["mended_header", "write_nvrtc_headers"]
-
 _STANDARD = "namespace std {\nusing namespace ::cuda::std;\n}\n"
 _INTEGERS = "".join(
     f"using cuda::std::{name};\n"
@@ -74,14 +72,12 @@ def write_nvrtc_headers(nccl: str | os.PathLike[str], folder: str | os.PathLike[
     Args:
         nccl: Folder that holds ``nccl.h`` and ``nccl_device``, of NCCL 2.28 or later.
         folder: Where to write them; made if it is not there.
-
-    Raises:
-        InputError: If there are no such headers, or the folder cannot be written.
     """
     here, there = Path(nccl), Path(folder)
     if not (here / "nccl.h").is_file() or not (here / "nccl_device").is_dir():
-        msg = f"expected nccl.h and nccl_device of NCCL 2.28 or later in {str(nccl)[:200]}, found no such headers."
-        raise InputError(msg)
+        raise InputError(
+            f"expected nccl.h and nccl_device of NCCL 2.28 or later in {str(nccl)[:200]}, found no such headers."
+        )
     written = {name: f"#pragma once\n{text}" for name, text in _STAND_INS.items()}
     for path in (*here.glob("nccl*.h"), *(here / "nccl_device").rglob("*.*h")):
         text = mended_header(path.read_text(encoding="utf-8", errors="replace"))
@@ -92,16 +88,12 @@ def write_nvrtc_headers(nccl: str | os.PathLike[str], folder: str | os.PathLike[
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            msg = f"cannot make the folder {place.parent}: {error.strerror}."
-            raise InputError(msg) from error
+            raise InputError(f"cannot make the folder {place.parent}: {error.strerror}.") from error
         write_atomically(place, text.encode())
 
 
 def mended_header(text: str) -> str:
     r"""Attributes behind the body of a structure move before it; no function is the host's, no array has 0 elements.
-
-    Args:
-        text: Text of a header.
 
     Examples:
         >>> mended_header("struct a {\n  char b;\n} __attribute__((packed)) c;\n")

@@ -18,8 +18,6 @@ from coppice.schedule.plan import Plan
 from coppice.text import percent_text, plural
 from coppice.version import __version__
 
-__all__ = ["export_put_signal", "provenance_of", "verified_put_signal"]
-
 
 class _Options(TypedDict):
     signals: int
@@ -31,34 +29,21 @@ class _Options(TypedDict):
 def export_put_signal(
     plan: Plan,
     *,
+    # Pieces of every chunk, which follow each other; None is what suits the size, or what
+    # :func:`coppice.program.put_signal.lower.lower_put_signal` takes
     pieces: int | None = None,
-    lanes: int | None = None,
-    groups: int | None = None,
+    lanes: int | None = None,  # Communicators and streams; None is 1, or what suits the size
+    groups: int | None = None,  # Groups of them that have trees of their own; None likewise
+    # M in bytes for which the numbers that are not given are chosen, by simulated time
     size: int | None = None,
-    signals: int = 1,
-    graphs: bool = True,
+    signals: int = 1,  # Signal indices of a peer; more than 1 needs NCCL 2.31
+    graphs: bool = True,  # It may be captured as a CUDA graph
+    # Staging memory in per cent of the message up to which no credit is spent on it
     staging: int | None = None,
     name: str | None = None,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Write a plan as a put/signal program for engines over stock NCCL and RCCL.
-
-    Args:
-        plan: The plan.
-        pieces: Pieces of every chunk, which follow each other; None is what suits the size, or what
-            :func:`coppice.program.put_signal.lower.lower_put_signal` takes.
-        lanes: Communicators and streams; None is 1, or what suits the size.
-        groups: Groups of them that have trees of their own; None likewise.
-        size: M in bytes for which the numbers that are not given are chosen, by simulated time.
-        signals: Signal indices of a peer; more than 1 needs NCCL 2.31.
-        graphs: It may be captured as a CUDA graph.
-        staging: Staging memory in per cent of the message up to which no credit is spent on it.
-        name: Label.
-        on_stage: Called with what goes on.
-
-    Raises:
-        InputError: If an option or the plan cannot be used.
-    """
+    """Write a plan as a put/signal program for engines over stock NCCL and RCCL."""
     program = verified_put_signal(
         plan,
         pieces=pieces,
@@ -91,11 +76,9 @@ def verified_put_signal(
 ) -> PutSignalProgram:
     """The verified program of a plan, with the arguments and errors of :func:`export_put_signal`."""
     if staging is not None and not 0 <= staging <= 1000:
-        msg = f"expected `staging` in per cent of the message, 0 to 1000, found {staging}."
-        raise InputError(msg)
+        raise InputError(f"expected `staging` in per cent of the message, 0 to 1000, found {staging}.")
     if size is not None and size < 1:
-        msg = f"expected `size` of 1 byte or more, found {size}: leave it out to choose for none."
-        raise InputError(msg)
+        raise InputError(f"expected `size` of 1 byte or more, found {size}: leave it out to choose for none.")
     options = _Options(
         signals=signals,
         graphs=graphs,

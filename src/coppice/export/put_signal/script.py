@@ -15,8 +15,6 @@ from coppice.export.put_signal.program import provenance_of, verified_put_signal
 from coppice.schedule.plan import Plan
 from coppice.text import plural
 
-__all__ = ["export_put_signal_script"]
-
 _EMPTY = 'PROGRAM = ""\n'
 _FUTURE = "from __future__ import annotations\n"
 _WIDTH = 110

@@ -23,8 +23,6 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.fitting.nccl_tuner.timings import COLLECTIVES, TunerTiming
 
-__all__ = ["NO_END", "TunerRule", "further_rules", "rules_of"]
-
 NO_END = 2**64 - 1
 """Last size of a range without an end."""
 
@@ -37,53 +35,33 @@ Shape = tuple[Collective, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class TunerRule:
-    """A line of a tuner table.
+    """A line of a tuner table."""
 
-    Attributes:
-        collective: What it is about.
-        first_bytes: Least M, included.
-        last_bytes: Largest M, included.
-        nodes: Number of nodes, None is any.
-        ranks: Number of ranks, None is any.
-        algorithm: In the spelling of tuner tables.
-        protocol: Likewise.
-        channels: Number of channels, None leaves it to the library.
-        gain: Baseline time / time at the size in the middle of the range, None without a baseline.
-        fallback: It stands for machines that lack what the rule before it asks for.
-        any_shape: It holds for all nodes and ranks, with as many bytes per rank as its sizes have on its own.
-    """
-
-    collective: Collective
-    first_bytes: int
-    last_bytes: int
-    nodes: int | None
-    ranks: int | None
-    algorithm: str
-    protocol: str
-    channels: int | None = None
+    collective: Collective  # What it is about
+    first_bytes: int  # Least M, included
+    last_bytes: int  # Largest M, included
+    nodes: int | None  # Number of nodes, None is any
+    ranks: int | None  # Number of ranks, None is any
+    algorithm: str  # In the spelling of tuner tables
+    protocol: str  # Likewise
+    channels: int | None = None  # Number of channels, None leaves it to the library
+    # Baseline time / time at the size in the middle of the range, None without a baseline
     gain: float | None = None
-    fallback: bool = False
+    fallback: bool = False  # It stands for machines that lack what the rule before it asks for
+    # It holds for all nodes and ranks, with as many bytes per rank as its sizes have on its own
     any_shape: bool = False
 
 
 def rules_of(
-    timings: Sequence[TunerTiming],
+    timings: Sequence[TunerTiming],  # The times; several of one kind at one size count by their median
     *,
-    algorithms: Sequence[str],
+    algorithms: Sequence[str],  # Algorithms that the table may name
+    # Sizes at which nothing is gained on the baseline get no rule; otherwise the fastest all the same
     keep_default: bool = True,
+    # The last size of the range of a smaller size, from two neighbouring sizes
     boundary: Callable[[int, int], int] | None = None,
 ) -> tuple[TunerRule, ...]:
-    """Rules for every shape that times are given of, sizes ascending.
-
-    Args:
-        timings: The times; several of one kind at one size count by their median.
-        algorithms: Algorithms that the table may name.
-        keep_default: Sizes at which nothing is gained on the baseline get no rule; otherwise the fastest all the same.
-        boundary: The last size of the range of a smaller size, from two neighbouring sizes.
-
-    Raises:
-        InputError: If no time of an algorithm in ``algorithms`` is given for some size.
-    """
+    """Rules for every shape that times are given of, sizes ascending."""
     shapes: dict[Shape, list[TunerTiming]] = {}
     for timing in timings:
         shapes.setdefault((timing.collective, timing.nodes, timing.ranks), []).append(timing)
@@ -124,11 +102,10 @@ def _shape_rules(
     choices: list[Choice | None] = []
     for size in sizes:
         if not times[size]:
-            msg = (
+            raise InputError(
                 f"expected a time of {' or '.join(algorithms)} for {collective} of {size} bytes on {nodes} nodes and "
                 f"{ranks} ranks, found none: measure one."
             )
-            raise InputError(msg)
         best = min(times[size], key=lambda choice: times[size][choice][0])
         choices.append(best if not keep_default or _worth(times[size][best], baselines[size]) else None)
     _settle(choices, sizes, times, baselines)
@@ -231,9 +208,6 @@ def further_rules(
         shapes: ``NODESxRANKS`` such as ``4x32`` (32 ranks in all), or ``any``.
         any_allowed: The dialect counts bytes per rank, and has a word for any shape.
 
-    Raises:
-        InputError: If a shape cannot be read, or there are no rules to begin with.
-
     Examples:
         >>> rule = TunerRule(collective=Collective.ALL_GATHER, first_bytes=0, last_bytes=1599, nodes=2, ranks=16,
         ...             algorithm="ring", protocol="ll")
@@ -247,20 +221,23 @@ def further_rules(
     largest = max(known, key=lambda shape: (shape[1] or 0, shape[0] or 0))
     base = [rule for rule in rules if (rule.nodes, rule.ranks) == largest and rule.collective in _PER_RANK]
     if not base:
-        msg = "no rule of all_gather or reduce_scatter is there to derive others from: leave out shapes."
-        raise InputError(msg)
+        raise InputError(
+            "no rule of all_gather or reduce_scatter is there to derive others from: leave out shapes."
+        )
     found: list[TunerRule] = []
     for shape in dict.fromkeys(shapes):
         if shape == _ANY:
             if not any_allowed:
-                msg = "a table for any shape needs sizes per rank, as only ncclx has them: list shapes such as 4x32."
-                raise InputError(msg)
+                raise InputError(
+                    "a table for any shape needs sizes per rank, as only ncclx has them: list shapes such as 4x32."
+                )
             found += [replace(rule, nodes=None, any_shape=True, gain=None) for rule in base]
             continue
         match = _SHAPE.fullmatch(shape)
         if match is None or not 1 <= int(match[1]) <= int(match[2]) or int(match[2]) < 2:
-            msg = f"expected shapes as NODESxRANKS such as 4x32 (32 ranks in all) or any, found {shape!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected shapes as NODESxRANKS such as 4x32 (32 ranks in all) or any, found {shape!r}."
+            )
         nodes, ranks = int(match[1]), int(match[2])
         if (nodes, ranks) not in known:
             found += [_scaled(rule, nodes, ranks) for rule in base]

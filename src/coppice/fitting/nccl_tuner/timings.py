@@ -21,17 +21,6 @@ from coppice.selection.nccl_model import cells
 from coppice.selection.selection import SelectionRequest, box_sizes
 from coppice.topology.model import Topology
 
-__all__ = [
-    "ALGORITHMS",
-    "COLLECTIVES",
-    "MOST_CHANNELS",
-    "PROTOCOLS",
-    "TunerTiming",
-    "impossible",
-    "model_timings",
-    "read_timings",
-]
-
 COLLECTIVES = {
     Collective.BROADCAST: "broadcast",
     Collective.REDUCE: "reduce",
@@ -62,29 +51,17 @@ _ONLY_SIMPLE = ("collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 
 @dataclass(frozen=True, kw_only=True)
 class TunerTiming:
-    """A time.
+    """A time."""
 
-    Attributes:
-        collective: What was run.
-        nodes: Domains of NVLink (hosts, where there are none larger) that the communicator spans.
-        ranks: Its ranks.
-        size_bytes: M (see :mod:`coppice.collectives`).
-        algorithm: In the spelling of tuner tables; None is what the library does by itself.
-        protocol: Likewise.
-        channels: Number of channels, None is the library's default.
-        time_us: Time of the call.
-        spread: Relative spread of repeated measurements.
-    """
-
-    collective: Collective
-    nodes: int
-    ranks: int
-    size_bytes: int
-    algorithm: str | None
-    protocol: str | None
-    channels: int | None = None
-    time_us: float
-    spread: float = 0.0
+    collective: Collective  # What was run
+    nodes: int  # Domains of NVLink (hosts, where there are none larger) that the communicator spans
+    ranks: int  # Its ranks
+    size_bytes: int  # M (see :mod:`coppice.collectives`)
+    algorithm: str | None  # In the spelling of tuner tables; None is what the library does by itself
+    protocol: str | None  # Likewise
+    channels: int | None = None  # Number of channels, None is the library's default
+    time_us: float  # Time of the call
+    spread: float = 0.0  # Relative spread of repeated measurements
 
 
 def impossible(collective: Collective, algorithm: str, protocol: str) -> str | None:
@@ -109,21 +86,13 @@ def impossible(collective: Collective, algorithm: str, protocol: str) -> str | N
 
 def model_timings(
     topology: Topology,
-    sizes: Sequence[int],
+    sizes: Sequence[int],  # Sizes M in bytes
     *,
     collectives: Sequence[Collective] = tuple(COLLECTIVES),
+    # Inputs of the model (see :data:`coppice.selection.nccl.SETTINGS`)
     settings: Mapping[str, str] | None = None,
 ) -> tuple[tuple[TunerTiming, ...], tuple[str, ...]]:
     """Times that NCCL's cost model predicts for a communicator of all ranks, and what had to be assumed.
-
-    Args:
-        topology: Where it runs.
-        sizes: Sizes M in bytes.
-        collectives: Which collectives.
-        settings: Inputs of the model (see :data:`coppice.selection.nccl.SETTINGS`).
-
-    Raises:
-        InputError: If there are fewer than two ranks, or the model does not apply.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -132,8 +101,9 @@ def model_timings(
         [('ring', 'll'), ('ring', 'll128'), ('ring', 'simple')]
     """
     if topology.num_ranks < 2:
-        msg = f"expected 2 ranks or more, found {topology.num_ranks}: nothing is to be tuned for one."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 2 ranks or more, found {topology.num_ranks}: nothing is to be tuned for one."
+        )
     boxes = box_sizes(topology)
     found: list[TunerTiming] = []
     assumptions: dict[str, None] = {}
@@ -166,14 +136,7 @@ def model_timings(
 
 
 def read_timings(path: str | os.PathLike[str]) -> tuple[TunerTiming, ...]:
-    """Times from a table of measurements.
-
-    Args:
-        path: The file.
-
-    Raises:
-        InputError: If it cannot be read or a line has no meaning, with its number.
-    """
+    """Times from a table of measurements."""
     file = file_name(path)
     text = read_text(path, what="the times", hint="give a CSV file")
     rows = [
@@ -182,24 +145,20 @@ def read_timings(path: str | os.PathLike[str]) -> tuple[TunerTiming, ...]:
         if row and not row[0].startswith("#")
     ]
     if not rows:
-        msg = (
+        raise InputError(
             f"{file} holds no times: expected a header line {','.join(_COLUMNS)}, then one time in each line."
         )
-        raise InputError(msg)
     first, names = rows[0][0], [name.strip() for name in rows[0][1]]
     if len(set(names)) != len(names) or set(_COLUMNS) - set(names) or set(names) - {*_COLUMNS, *_OPTIONAL}:
         wanted = f"{','.join(_COLUMNS)}[,channels][,spread]"
-        msg = f"expected the columns {wanted} at {file}:{first}, found {','.join(names)}."
-        raise InputError(msg)
+        raise InputError(f"expected the columns {wanted} at {file}:{first}, found {','.join(names)}.")
     found = []
     for number, row in rows[1:]:
         if len(row) != len(names):
-            msg = f"expected {len(names)} fields at {file}:{number}, found {len(row)}."
-            raise InputError(msg)
+            raise InputError(f"expected {len(names)} fields at {file}:{number}, found {len(row)}.")
         found.append(_timing(dict(zip(names, (f.strip() for f in row), strict=True)), f"{file}:{number}"))
     if not found:
-        msg = f"{file} has a header and no times: add one in each line."
-        raise InputError(msg)
+        raise InputError(f"{file} has a header and no times: add one in each line.")
     return tuple(found)
 
 
@@ -214,25 +173,25 @@ def _timing(row: Mapping[str, str], where: str) -> TunerTiming:
     )
     if collective is None:
         known = ", ".join(COLLECTIVES.values())
-        msg = f"expected a collective that is one of {known} at {where}, found {row['collective']!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a collective that is one of {known} at {where}, found {row['collective']!r}."
+        )
     algorithm, protocol = row["algorithm"].lower(), row["protocol"].lower()
     own = algorithm == _DEFAULT
     if not own and (algorithm not in ALGORITHMS.values() or protocol not in PROTOCOLS):
-        msg = (
+        raise InputError(
             f"expected an algorithm ({', '.join(ALGORITHMS.values())} or {_DEFAULT}) and a protocol "
             f"({', '.join(PROTOCOLS)}) at {where}, found {row['algorithm']!r} and {row['protocol']!r}."
         )
-        raise InputError(msg)
     reason = None if own else impossible(collective, algorithm, protocol)
     if reason is not None:
-        msg = f"{where} has a combination that no library runs: {reason}; remove the line."
-        raise InputError(msg)
+        raise InputError(f"{where} has a combination that no library runs: {reason}; remove the line.")
     nodes = _integer(row["nodes"], "nodes", where, low=1)
     ranks = _integer(row["ranks"], "ranks", where, low=2)
     if ranks < nodes:
-        msg = f"expected as many ranks as nodes or more at {where}, found {ranks} ranks on {nodes} nodes."
-        raise InputError(msg)
+        raise InputError(
+            f"expected as many ranks as nodes or more at {where}, found {ranks} ranks on {nodes} nodes."
+        )
     channels = _integer(row.get("channels") or "0", "channels", where, low=0, high=MOST_CHANNELS)
     return TunerTiming(
         collective=collective,
@@ -250,8 +209,7 @@ def _timing(row: Mapping[str, str], where: str) -> TunerTiming:
 def _integer(text: str, name: str, where: str, *, low: int, high: int = 2**62) -> int:
     if text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high:
         return int(text)
-    msg = f"expected {name} as an integer {low} .. {high} at {where}, found {text[:40]!r}."
-    raise InputError(msg)
+    raise InputError(f"expected {name} as an integer {low} .. {high} at {where}, found {text[:40]!r}.")
 
 
 def _number(text: str, name: str, where: str, *, least: float = 0.0) -> float:
@@ -260,6 +218,7 @@ def _number(text: str, name: str, where: str, *, least: float = 0.0) -> float:
     except ValueError:
         value = math.nan
     if not least <= value < math.inf:
-        msg = f"expected {name} as a number{' above 0' if least else ' of 0 or more'} at {where}, found {text[:40]!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {name} as a number{' above 0' if least else ' of 0 or more'} at {where}, found {text[:40]!r}."
+        )
     return value

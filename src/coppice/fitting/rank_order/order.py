@@ -30,8 +30,6 @@ from coppice.planners.algorithms.parts.boxes import RELAY, crossings
 from coppice.planners.algorithms.parts.orders import box_order, order_by
 from coppice.topology.model import Topology
 
-__all__ = ["Crossed", "Group", "RankOrder", "all_ranks", "rank_order", "read_groups"]
-
 MOST_RANKS = 4096
 """More ranks are not ordered: the distances between all of them are compared."""
 
@@ -40,19 +38,12 @@ _UNREACHABLE = 2**60
 
 @dataclass(frozen=True, kw_only=True)
 class Crossed:
-    """What the rings of all groups cross.
+    """What the rings of all groups cross."""
 
-    Attributes:
-        weighted: Links, each as often as its group weighs.
-        links: Links.
-        relays: GPUs that would have to forward on the way.
-        steps: Number of steps from host to host by the links that they cross.
-    """
-
-    weighted: int
-    links: int
-    relays: int
-    steps: dict[int, int]
+    weighted: int  # Links, each as often as its group weighs
+    links: int  # Links
+    relays: int  # GPUs that would have to forward on the way
+    steps: dict[int, int]  # Number of steps from host to host by the links that they cross
 
     @property
     def words(self) -> str:
@@ -73,27 +64,16 @@ class Crossed:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RankOrder:
-    """Where each rank of a job runs.
+    """Where each rank of a job runs."""
 
-    Attributes:
-        topology: Where the job runs.
-        groups: What the order is made for.
-        gpus: ``gpus[r]``: rank in the topology of the GPU that rank r of the job uses.
-        hosts: Name of the host of each rank of the job.
-        local: Place of each rank among those of its host: the index of its GPU there.
-        before: What rings cross with the ranks as the topology numbers them.
-        after: What they cross in this order.
-        bound: No order crosses fewer links than this; None where no bound is known.
-    """
-
-    topology: Topology
-    groups: tuple[Group, ...]
-    gpus: tuple[int, ...]
-    hosts: tuple[str, ...]
-    local: tuple[int, ...]
-    before: Crossed
-    after: Crossed
-    bound: int | None
+    topology: Topology  # Where the job runs
+    groups: tuple[Group, ...]  # What the order is made for
+    gpus: tuple[int, ...]  # `gpus[r]`: rank in the topology of the GPU that rank r of the job uses
+    hosts: tuple[str, ...]  # Name of the host of each rank of the job
+    local: tuple[int, ...]  # Place of each rank among those of its host: the index of its GPU there
+    before: Crossed  # What rings cross with the ranks as the topology numbers them
+    after: Crossed  # What they cross in this order
+    bound: int | None  # No order crosses fewer links than this; None where no bound is known
 
     @property
     def whole_hosts(self) -> bool:
@@ -108,26 +88,17 @@ class RankOrder:
 
 
 def rank_order(
-    topology: Topology,
+    topology: Topology,  # Where the job runs, one rank for each GPU that takes part
     *,
-    groups: Sequence[Group] | None = None,
-    whole_hosts: bool = True,
+    groups: Sequence[Group] | None = None,  # Which ranks communicate; None is one group of all
+    whole_hosts: bool = True,  # Ranks of a host are consecutive
+    # Names of the hosts, in the order of the topology, where the topology's own are not meant
     names: Sequence[str] | None = None,
 ) -> RankOrder:
     """An order of the ranks of a job that suits a topology and its groups.
 
-    Args:
-        topology: Where the job runs, one rank for each GPU that takes part.
-        groups: Which ranks communicate; None is one group of all.
-        whole_hosts: Ranks of a host are consecutive.
-        names: Names of the hosts, in the order of the topology, where the topology's own are not meant.
-
     Returns:
         An order that crosses no more links than the topology's own numbers do.
-
-    Raises:
-        InputError: If there are too many ranks, a group names one that does not exist, or ``names`` do not fit.
-        UnreachableError: If two GPUs have no path to each other.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -140,19 +111,22 @@ def rank_order(
     """
     ranks = topology.num_ranks
     if ranks > MOST_RANKS:
-        msg = f"expected at most {MOST_RANKS:,} ranks to order, found {ranks:,}: order the hosts of one part."
-        raise InputError(msg)
+        raise InputError(
+            f"expected at most {MOST_RANKS:,} ranks to order, found {ranks:,}: order the hosts of one part."
+        )
     chosen = tuple(groups or all_ranks(ranks))
     wrong = next((group for group in chosen if group.ranks and group.ranks[-1] >= ranks), None)
     if wrong is not None:
-        msg = f"expected groups of ranks 0 .. {ranks - 1}, found {wrong.ranks[-1]} in {wrong.name}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected groups of ranks 0 .. {ranks - 1}, found {wrong.ranks[-1]} in {wrong.name}."
+        )
     host, hosts = _hosts(topology, names)
     apart = crossings(topology)
     if apart.size and int(apart.max()) >= _UNREACHABLE:
         a, b = (int(v) for v in np.argwhere(apart >= _UNREACHABLE)[0])
-        msg = f"expected paths between all GPUs, found none from rank {a} to rank {b}: add a link."
-        raise UnreachableError(msg)
+        raise UnreachableError(
+            f"expected paths between all GPUs, found none from rank {a} to rank {b}: add a link."
+        )
     rings = GroupRings(apart, host, [(group.ranks, group.weight) for group in chosen])
     natural = np.arange(ranks)
     starts = [by_hosts(order, host) for order in _orders(topology)]
@@ -190,10 +164,9 @@ def _hosts(topology: Topology, names: Sequence[str] | None) -> tuple[NDArray[np.
     used.sort()
     if names is not None:
         if len(names) != len(used) or len(set(names)) != len(names):
-            msg = (
+            raise InputError(
                 f"expected {len(used)} different names of hosts, found {len(names)}: give one for each host."
             )
-            raise InputError(msg)
         for h, name in zip(used, names, strict=True):
             hosts[h] = name
     return given, tuple(hosts)
@@ -266,17 +239,11 @@ _SPAN = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Ranks that communicate with each other, ascending.
+    """Ranks that communicate with each other, ascending."""
 
-    Attributes:
-        name: Axis that it belongs to.
-        ranks: The ranks.
-        weight: How much a link that it crosses counts.
-    """
-
-    name: str
-    ranks: tuple[int, ...]
-    weight: int = 1
+    name: str  # Axis that it belongs to
+    ranks: tuple[int, ...]  # The ranks
+    weight: int = 1  # How much a link that it crosses counts
 
 
 def all_ranks(ranks: int) -> tuple[Group, ...]:
@@ -290,9 +257,6 @@ def read_groups(text: str, ranks: int) -> tuple[Group, ...]:
     Args:
         text: Axes whose sizes multiply to ``ranks``, or lists of ranks.
         ranks: Number of ranks of the job.
-
-    Raises:
-        InputError: If it is neither, the sizes do not multiply to the ranks, or a rank does not exist.
 
     Examples:
         >>> [group.ranks for group in read_groups("tp=2,dp=2", 4)]
@@ -310,17 +274,17 @@ def _axes(text: str, ranks: int) -> tuple[Group, ...]:
     for part in text.split(","):
         match = _AXIS.fullmatch(part.strip())
         if match is None or int(match[2]) < 1 or (match[3] is not None and int(match[3]) < 1):
-            msg = (
+            raise InputError(
                 f"expected axes such as tp=8,dp=4 or tp=8:16,dp=4 (a weight after the size), found {part!r}."
             )
-            raise InputError(msg)
         axes.append((match[1], int(match[2]), int(match[3] or 1)))
     product = 1
     for _, size, _ in axes:
         product *= size
     if product != ranks:
-        msg = f"expected axes whose sizes multiply to {ranks} ranks, found {text} = {product}: mend a size."
-        raise InputError(msg)
+        raise InputError(
+            f"expected axes whose sizes multiply to {ranks} ranks, found {text} = {product}: mend a size."
+        )
     found: list[Group] = []
     stride = 1
     for name, size, weight in axes:
@@ -344,10 +308,10 @@ def _listed(text: str, number: int, ranks: int) -> Group:
         match = _SPAN.fullmatch(part.strip())
         last = 0 if match is None else int(match[2] or match[1])
         if match is None or int(match[1]) > last or last >= ranks:
-            msg = f"expected groups such as 0-3;4-7 of ranks 0 .. {ranks - 1}, found {part.strip()!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected groups such as 0-3;4-7 of ranks 0 .. {ranks - 1}, found {part.strip()!r}."
+            )
         found += range(int(match[1]), last + 1)
     if len(set(found)) != len(found):
-        msg = f"expected each rank once in a group, found one twice in {text!r}: leave it out."
-        raise InputError(msg)
+        raise InputError(f"expected each rank once in a group, found one twice in {text!r}: leave it out.")
     return Group(name=f"group {number}", ranks=tuple(sorted(found)))

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from coppice.planners.algorithms.parts.boxes import RELAY
 
-__all__ = ["GroupRings", "improved", "tour_bound"]
-
 _MOST_TRIALS = 6_000
 _MOST_BOUNDED = 256
 _ROUNDS = 60
@@ -86,7 +84,6 @@ def improved(
     """The best order near the best of some.
 
     Args:
-        rings: What to judge by.
         starts: Orders to begin with, GPUs of each host in their own order; the first of equals is taken.
         whole: Hosts stay together: parts of the list of hosts are turned round or swapped. Otherwise any two ranks
             change places.

@@ -26,8 +26,6 @@ from coppice.simulation.model import Model
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 
-__all__ = ["ClusterSystem", "cluster_system"]
-
 _PIPELINED = ("sharp", "sharp-v1", "sharp-v3", "nvls-tree")
 """Systems whose phases inside boxes run at the same time as what is between them; of others they follow each other."""
 
@@ -37,31 +35,18 @@ _MOST_SLOTS = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSystem:
-    """A system placed on a cluster.
+    """A system placed on a cluster."""
 
-    Attributes:
-        system: Its name.
-        topology: The cluster.
-        load: Bytes of values on each link for each byte of the tensor.
-        phases: Time of the phases inside boxes for each byte, where they stand alone, in 1 / (GB/s).
-        busy: Time of the busiest link for each byte while all trees are at work, in 1 / (GB/s).
-        heads: Parts that the tensor is cut into.
-        members: Heads that a tree joins.
-        trees: The trees, of each head one; none inside a box and on a torus.
-        box_messages: Messages inside boxes, one after the other.
-        network_messages: Messages (round trips to a switch) between boxes, one after the other.
-    """
-
-    system: str
-    topology: Topology
-    load: tuple[Fraction, ...]
-    phases: Fraction
-    busy: Fraction
-    heads: int
-    members: int
-    trees: tuple[SwitchTree, ...] = ()
-    box_messages: int = 0
-    network_messages: int = 0
+    system: str  # Its name
+    topology: Topology  # The cluster
+    load: tuple[Fraction, ...]  # Bytes of values on each link for each byte of the tensor
+    phases: Fraction  # Time of the phases inside boxes for each byte, where they stand alone, in 1 / (GB/s)
+    busy: Fraction  # Time of the busiest link for each byte while all trees are at work, in 1 / (GB/s)
+    heads: int  # Parts that the tensor is cut into
+    members: int  # Heads that a tree joins
+    trees: tuple[SwitchTree, ...] = ()  # The trees, of each head one; none inside a box and on a torus
+    box_messages: int = 0  # Messages inside boxes, one after the other
+    network_messages: int = 0  # Messages (round trips to a switch) between boxes, one after the other
 
     @property
     def inv_rate(self) -> Fraction:
@@ -147,10 +132,6 @@ def cluster_system(system: str, topology: Topology) -> ClusterSystem:
 
     Args:
         system: Name of a system of :data:`coppice.innetwork.models.SYSTEMS`.
-        topology: The cluster.
-
-    Raises:
-        InputError: If there is no such system, or the cluster cannot hold it: the reason in a sentence.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -165,30 +146,31 @@ def cluster_system(system: str, topology: Topology) -> ClusterSystem:
     name = named_system(system)
     places = places_of(topology)
     if topology.num_ranks < 2:
-        msg = f"{name} needs 2 ranks or more; {topology.name} has {topology.num_ranks}."
-        raise InputError(msg)
+        raise InputError(f"{name} needs 2 ranks or more; {topology.name} has {topology.num_ranks}.")
     if name == "switchagg":
-        msg = "switchagg hands its sums to one host and does not spread them: it is no all-reduce by itself."
-        raise InputError(msg)
+        raise InputError(
+            "switchagg hands its sums to one host and does not spread them: it is no all-reduce by itself."
+        )
     if name == "netagg":
-        msg = "netagg needs boxes beside the switches, and nodes of a topology are GPUs, switches and NICs."
-        raise InputError(msg)
+        raise InputError(
+            "netagg needs boxes beside the switches, and nodes of a topology are GPUs, switches and NICs."
+        )
     made = {"nvls": _nvls, "nvls-tree": _nvls_tree, "camdoop": _camdoop}.get(name)
     try:
         return _switched(name, places) if made is None else made(places)
     except UnreachableError as error:
-        raise InputError(f"{name} finds no way: {error}") from None  # noqa: EM102
+        raise InputError(f"{name} finds no way: {error}") from None
 
 
 def _switched(system: str, places: ClusterPlaces) -> ClusterSystem:
     """A system of trees of switches between boxes."""
     topology = places.topology
     if not places.network:
-        msg = f"{system} needs a switch outside boxes that adds and copies; {topology.name} has none."
-        raise InputError(msg)
+        raise InputError(
+            f"{system} needs a switch outside boxes that adds and copies; {topology.name} has none."
+        )
     if len(places.boxes) < 2:
-        msg = f"{system} adds between boxes, and all ranks of {topology.name} share one."
-        raise InputError(msg)
+        raise InputError(f"{system} adds between boxes, and all ranks of {topology.name} share one.")
     share = Fraction(1, places.heads)
     phase = places.phase_load()
     pipelined = system in _PIPELINED
@@ -198,8 +180,9 @@ def _switched(system: str, places: ClusterPlaces) -> ClusterSystem:
     for head in range(places.heads):
         tree = switches.best([box[head] for box in places.boxes], load=load, share=share)
         if tree is None:
-            msg = f"{system} needs a switch that adds and that all boxes reach; {topology.name} has none."
-            raise InputError(msg)
+            raise InputError(
+                f"{system} needs a switch that adds and that all boxes reach; {topology.name} has none."
+            )
         for link, count in tree.streams.items():
             load[link] += share * count
         if system == "atp":  # its server is at the first member
@@ -248,8 +231,9 @@ def _nvls_tree(places: ClusterPlaces) -> ClusterSystem:
     sizes = sorted({len(box) for box in boxes})
     if len(boxes) < 2 or sizes != [places.heads] or places.heads < 2:
         found = "one box" if len(boxes) < 2 else f"boxes of {' and '.join(map(str, sizes))} GPUs"
-        msg = f"nvls-tree needs several boxes of as many GPUs each, 2 or more; {topology.name} has {found}."
-        raise InputError(msg)
+        raise InputError(
+            f"nvls-tree needs several boxes of as many GPUs each, 2 or more; {topology.name} has {found}."
+        )
     load = [Fraction(0)] * topology.num_links
     for box in boxes:
         _add_nvls(places, box, load, "nvls-tree", Fraction(1))
@@ -286,8 +270,9 @@ def _camdoop(places: ClusterPlaces) -> ClusterSystem:
         if side >= 3 and side**3 == len(ranks)
     }
     if not wanted or wanted != set(topology.link_index):
-        msg = f"camdoop needs a 3D torus of as many GPUs each way, 3 or more; {topology.name} is none."
-        raise InputError(msg)
+        raise InputError(
+            f"camdoop needs a 3D torus of as many GPUs each way, 3 or more; {topology.name} is none."
+        )
     load = (Fraction(1, 3),) * topology.num_links
     return ClusterSystem(
         system="camdoop",
@@ -312,11 +297,10 @@ def _add_nvls(
     }
     if not widths:
         within = "of a box " if system == "nvls-tree" else ""
-        msg = (
+        raise InputError(
             f"{system} needs a switch that adds and copies and that all GPUs {within}hang on directly; "
             f"{topology.name} has none."
         )
-        raise InputError(msg)
     each = share * (1 + Fraction(1, len(group))) / sum(widths.values())
     for v, width in widths.items():
         for g in group:

@@ -14,41 +14,26 @@ from coppice.errors import InputError
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.routing import Router
 
-__all__ = ["ClusterPlaces", "places_of", "with_adding"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterPlaces:
-    """Boxes and switches of a cluster.
+    """Boxes and switches of a cluster."""
 
-    Attributes:
-        topology: The cluster.
-        boxes: Nodes of the ranks of each box, in order of ranks; ranks without a host are boxes of their own.
-        heads: Ranks of a box that exchange its part of the tensor with other boxes: as many as the smallest box has.
-        network: Switches outside boxes that add and copy.
-        inside: Switches that add and copy and that all ranks of one box, or of all, hang on directly.
-    """
-
-    topology: Topology
+    topology: Topology  # The cluster
+    # Nodes of the ranks of each box, in order of ranks; ranks without a host are boxes of their own
     boxes: tuple[tuple[int, ...], ...]
+    # Ranks of a box that exchange its part of the tensor with other boxes: as many as the smallest box has
     heads: int
-    network: tuple[int, ...]
+    network: tuple[int, ...]  # Switches outside boxes that add and copy
+    # Switches that add and copy and that all ranks of one box, or of all, hang on directly
     inside: tuple[int, ...]
 
     def joining(self, group: Sequence[int]) -> tuple[int, ...]:
-        """Switches among :attr:`inside` that all of some ranks hang on.
-
-        Args:
-            group: Nodes of the ranks.
-        """
+        """Switches among :attr:`inside` that all of some ranks hang on."""
         return tuple(v for v in self.inside if _joins(self.topology, v, group))
 
     def phase_load(self) -> list[Fraction]:
-        """Bytes on each link for each byte of the tensor when every box reduces to its heads; spreading is the same.
-
-        Raises:
-            UnreachableError: If two ranks of a box have no path of switches and NICs.
-        """
+        """Bytes on each link for each byte of the tensor when every box reduces to its heads; spreading is the same."""
         load = [Fraction(0)] * self.topology.num_links
         router, index = Router(self.topology), self.topology.link_index
         for box in self.boxes:
@@ -65,11 +50,7 @@ def with_adding(topology: Topology, pattern: str) -> Topology:
     """The topology with switches that add and copy where a pattern names them, and nowhere else outside boxes.
 
     Args:
-        topology: The cluster.
         pattern: Names of switches, such as ``spine*``; several with ``+`` between them.
-
-    Raises:
-        InputError: If it names no switch.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -85,8 +66,9 @@ def with_adding(topology: Topology, pattern: str) -> Topology:
     if not named.any():
         names = [topology.node_ids[v] for v in np.flatnonzero(outside).tolist()]
         known = f"has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "has none"
-        msg = f"expected names of switches outside boxes, found {pattern!r}: {topology.name} {known}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected names of switches outside boxes, found {pattern!r}: {topology.name} {known}."
+        )
     return replace(
         topology,
         aggregate=np.where(outside, named, topology.aggregate),

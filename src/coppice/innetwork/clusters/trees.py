@@ -19,32 +19,20 @@ import numpy as np
 from coppice.errors import UnreachableError
 from coppice.topology.model import Topology
 
-__all__ = ["SwitchTree", "SwitchTrees"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchTree:
-    """A tree for one group of members.
+    """A tree for one group of members."""
 
-    Attributes:
-        root: Node of the switch that holds the sum.
-        members: Nodes that contribute and get the sum.
-        streams: Streams of the tensor on each link that has any, up and down together.
-        latency_us: Latency of the links from the farthest member to the root and back.
-        tiers: Adding switches on the longest way up.
-        above: For each node that streams pass on the way up, but the root, the next adding switch on its way.
-        first_up: Links from the first member to the root.
-        first_down: Links from the root to the first member.
-    """
-
-    root: int
-    members: tuple[int, ...]
-    streams: Mapping[int, int]
-    latency_us: float
-    tiers: int
+    root: int  # Node of the switch that holds the sum
+    members: tuple[int, ...]  # Nodes that contribute and get the sum
+    streams: Mapping[int, int]  # Streams of the tensor on each link that has any, up and down together
+    latency_us: float  # Latency of the links from the farthest member to the root and back
+    tiers: int  # Adding switches on the longest way up
+    # For each node that streams pass on the way up, but the root, the next adding switch on its way
     above: Mapping[int, int]
-    first_up: tuple[int, ...]
-    first_down: tuple[int, ...]
+    first_up: tuple[int, ...]  # Links from the first member to the root
+    first_down: tuple[int, ...]  # Links from the root to the first member
 
 
 class SwitchTrees:
@@ -80,11 +68,7 @@ class SwitchTrees:
         """The tree of some members around a root.
 
         Args:
-            root: Node that adds and copies.
             members: Nodes that contribute, the first one a server's where there is one.
-
-        Raises:
-            UnreachableError: If a member has no path of switches and NICs to the root, or back.
         """
         if root not in self._found:
             self._found[root] = self._links_from(root, self._into), self._links_from(root, self._out)
@@ -118,7 +102,6 @@ class SwitchTrees:
         Of equal ones the tree with fewer streams, less latency, the first root.
 
         Args:
-            members: Nodes that contribute.
             load: Bytes on each link for each byte of the tensor.
             share: Part of the tensor that the tree carries.
         """
@@ -163,8 +146,9 @@ class SwitchTrees:
             number = link[here]
             if number < 0:
                 names = self.topology.node_ids
-                msg = f"no path of switches and NICs joins {names[member]} and {names[root]}."
-                raise UnreachableError(msg)
+                raise UnreachableError(
+                    f"no path of switches and NICs joins {names[member]} and {names[root]}."
+                )
             way.append(number)
             here = int(ends[number])
         return way

@@ -13,8 +13,6 @@ from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
 from coppice.innetwork.models.frames import ATP_BYTES, ValueFrame
 from coppice.innetwork.models.switchml import slot_run
 
-__all__ = ["aggregated_share", "atp"]
-
 _SLOTS = 40_000
 """Aggregators of its switch."""
 
@@ -29,7 +27,6 @@ def aggregated_share(packets: int, slots: int) -> float:
 
     Args:
         packets: Tags in flight, of all jobs.
-        slots: Slots of the switch.
 
     Examples:
         >>> aggregated_share(1, 10), round(aggregated_share(1000, 1000), 3), round(aggregated_share(10_000, 100), 3)

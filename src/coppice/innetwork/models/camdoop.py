@@ -14,8 +14,6 @@ from coppice.innetwork.models.errors import float32_sum
 from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
 from coppice.innetwork.models.unanswered import refuse_loss
 
-__all__ = ["camdoop", "reduce_share", "torus_side"]
-
 _TREES = 6
 
 
@@ -24,14 +22,12 @@ def torus_side(workers: int) -> int:
 
     >>> torus_side(27)
     3
-
-    Raises:
-        InputError: If there is no such torus.
     """
     side = round(cbrt(workers))
     if side < 3 or side**3 != workers:
-        msg = f"expected the workers of a 3D torus, 27, 64, 125, ..., found {workers}: Camdoop needs one."
-        raise InputError(msg)
+        raise InputError(
+            f"expected the workers of a 3D torus, 27, 64, 125, ..., found {workers}: Camdoop needs one."
+        )
     return side
 
 

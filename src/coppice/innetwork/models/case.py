@@ -8,8 +8,6 @@ from math import isfinite
 
 from coppice.errors import InputError
 
-__all__ = ["AggregationCase"]
-
 _SLOTS = 128
 _COUNTS = (
     "workers",
@@ -43,35 +41,6 @@ class AggregationCase:
 
     A model reads what it knows and leaves the rest alone.
 
-    Attributes:
-        workers: GPUs that take part.
-        gb_per_s: Rate of a worker's link to the switch (of a NIC where boxes have several GPUs), each direction, GB/s.
-        rtt_us: From the last bit of a packet leaving a worker to its answer being all there, with idle queues and no
-            contribution of another worker missing, through one tier.
-        slots: Slots (aggregators) of the switch, shared evenly by the jobs that own them; None: 128, ATP's 40,000.
-        values: Values of 4 bytes in a packet; None: what the system has (256, or 62 for ATP).
-        loss: Probability that a packet is lost, in each direction and for each worker by itself.
-        timeout_us: Time after which a worker sends a packet again.
-        jobs: Jobs that share the switch.
-        tiers: Tiers of switches that aggregate, one above the other.
-        gpus: GPUs of a box, which reduce among themselves first (NetReduce, NVLSTree).
-        nics: NICs of a box.
-        box_gb_per_s: Rate of a GPU inside its box; None where boxes have one GPU.
-        server_gb_per_s: Rate of a parameter server's link; None: as a worker's.
-        adding_gb_per_s: Contributions of all workers together that the switch or the box beside it adds; None: line
-            rate on all ports.
-        recirculation_gb_per_s: Rate of the loopback ports through which a packet passes a pipeline again; None: enough.
-        pass_us: Time of each further pass.
-        window: Messages that a worker may have outstanding (NetReduce).
-        message_bytes: Bytes of such a message.
-        table_pairs: Pairs of key and value that a switch holds (SwitchAgg); None: all keys.
-        skew_us: Time by which workers are apart (streaming adders).
-        radix: Children of a switch in a tree (SHARP).
-        racks: Racks of as many workers each, joined by a core (NetAgg).
-        racks_with_boxes: Racks with a box of their own; None: all.
-        uplink_gb_per_s: Rate of a rack's link to the core; None: that of all its workers.
-        trees: Jobs that a switch can reduce for at a time (SHARP from version 3 on).
-
     Raises:
         InputError: If a value is out of range.
 
@@ -84,69 +53,73 @@ class AggregationCase:
         coppice.errors.InputError: expected 2 workers or more, found 1: one alone has nothing to add.
     """
 
-    workers: int
+    workers: int  # GPUs that take part
+    # Rate of a worker's link to the switch (of a NIC where boxes have several GPUs), each direction, GB/s
     gb_per_s: Fraction
+    # From the last bit of a packet leaving a worker to its answer being all there, with idle queues and no
+    # contribution of another worker missing, through one tier
     rtt_us: float = 6.0
+    # Slots (aggregators) of the switch, shared evenly by the jobs that own them; None: 128, ATP's 40,000
     slots: int | None = None
-    values: int | None = None
-    loss: float = 0.0
-    timeout_us: float = 10_000.0
-    jobs: int = 1
-    tiers: int = 1
-    gpus: int = 1
-    nics: int = 1
-    box_gb_per_s: Fraction | None = None
-    server_gb_per_s: Fraction | None = None
+    values: int | None = None  # Values of 4 bytes in a packet; None: what the system has (256, or 62 for ATP)
+    loss: float = 0.0  # Probability that a packet is lost, in each direction and for each worker by itself
+    timeout_us: float = 10_000.0  # Time after which a worker sends a packet again
+    jobs: int = 1  # Jobs that share the switch
+    tiers: int = 1  # Tiers of switches that aggregate, one above the other
+    gpus: int = 1  # GPUs of a box, which reduce among themselves first (NetReduce, NVLSTree)
+    nics: int = 1  # NICs of a box
+    box_gb_per_s: Fraction | None = None  # Rate of a GPU inside its box; None where boxes have one GPU
+    server_gb_per_s: Fraction | None = None  # Rate of a parameter server's link; None: as a worker's
+    # Contributions of all workers together that the switch or the box beside it adds; None: line rate on all
+    # ports
     adding_gb_per_s: Fraction | None = None
+    # Rate of the loopback ports through which a packet passes a pipeline again; None: enough
     recirculation_gb_per_s: Fraction | None = None
-    pass_us: float = 0.0
-    window: int = 8
-    message_bytes: int = 65536
-    table_pairs: int | None = None
-    skew_us: float = 1.0
-    radix: int = 32
-    racks: int = 1
-    racks_with_boxes: int | None = None
+    pass_us: float = 0.0  # Time of each further pass
+    window: int = 8  # Messages that a worker may have outstanding (NetReduce)
+    message_bytes: int = 65536  # Bytes of such a message
+    table_pairs: int | None = None  # Pairs of key and value that a switch holds (SwitchAgg); None: all keys
+    skew_us: float = 1.0  # Time by which workers are apart (streaming adders)
+    radix: int = 32  # Children of a switch in a tree (SHARP)
+    racks: int = 1  # Racks of as many workers each, joined by a core (NetAgg)
+    racks_with_boxes: int | None = None  # Racks with a box of their own; None: all
+    # Rate of a rack's link to the core; None: that of all its workers
     uplink_gb_per_s: Fraction | None = None
-    trees: int = 1
+    trees: int = 1  # Jobs that a switch can reduce for at a time (SHARP from version 3 on)
 
     def __post_init__(self) -> None:
         if self.workers < 2:
-            msg = f"expected 2 workers or more, found {self.workers}: one alone has nothing to add."
-            raise InputError(msg)
+            raise InputError(
+                f"expected 2 workers or more, found {self.workers}: one alone has nothing to add."
+            )
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and not 1 <= value < 2**40:
-                msg = f"expected `{name}` of 1 or more, found {value}."
-                raise InputError(msg)
+                raise InputError(f"expected `{name}` of 1 or more, found {value}.")
         for name in _TIMES:
             value = getattr(self, name)
             if not (isfinite(value) and value >= 0):
-                msg = f"expected `{name}` of 0 or more microseconds, found {value}."
-                raise InputError(msg)
+                raise InputError(f"expected `{name}` of 0 or more microseconds, found {value}.")
         for name in _RATES:
             value = getattr(self, name)
             if value is not None and value <= 0:
-                msg = f"expected `{name}` above 0 GB/s, found {value}."
-                raise InputError(msg)
+                raise InputError(f"expected `{name}` above 0 GB/s, found {value}.")
         if not 0 <= self.loss <= 0.5:
-            msg = f"expected `loss` as a probability of 0 to 0.5, found {self.loss}."
-            raise InputError(msg)
+            raise InputError(f"expected `loss` as a probability of 0 to 0.5, found {self.loss}.")
         if self.radix < 2:
-            msg = f"expected `radix` of 2 or more, found {self.radix}: a switch with one child adds nothing."
-            raise InputError(msg)
+            raise InputError(
+                f"expected `radix` of 2 or more, found {self.radix}: a switch with one child adds nothing."
+            )
         if self.workers % self.racks or not 0 <= (self.racks_with_boxes or 0) <= self.racks:
-            msg = (
+            raise InputError(
                 f"expected racks of as many workers each, and no more with boxes, found {self.workers} workers, "
                 f"{self.racks} racks, {self.racks_with_boxes} with boxes: change `racks`."
             )
-            raise InputError(msg)
         if self.workers % self.gpus:
-            msg = (
+            raise InputError(
                 f"expected boxes of {self.gpus} GPUs to make up all {self.workers} workers, found a rest of "
                 f"{self.workers % self.gpus}: change `gpus`."
             )
-            raise InputError(msg)
 
     @property
     def boxes(self) -> int:
@@ -165,12 +138,9 @@ class AggregationCase:
 
     @property
     def own_slots(self) -> int:
-        """Slots of one job where jobs share them evenly.
-
-        Raises:
-            InputError: If there is none for each.
-        """
+        """Slots of one job where jobs share them evenly."""
         if self.all_slots < self.jobs:
-            msg = f"expected a slot for each of {self.jobs} jobs, found {self.all_slots}: give more `slots`."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a slot for each of {self.jobs} jobs, found {self.all_slots}: give more `slots`."
+            )
         return self.all_slots // self.jobs

@@ -5,14 +5,11 @@ Bounds, not estimates: tests draw values and compare. Half a unit in the last pl
 
 from __future__ import annotations
 
-__all__ = ["block_float", "fixed_point", "float32_sum", "fpisa_sum"]
-
 
 def block_float(workers: int, exponent: int = 0) -> float:
     """Of integers at a common exponent: n / (2 scale), scale = (2^31 - 1) / (n 2^e) (SwitchML, NSDI 2021, derived).
 
     Args:
-        workers: n.
         exponent: e, with all values up to 2^e.
 
     Examples:
@@ -38,7 +35,6 @@ def float32_sum(workers: int, *, depth: int | None = None) -> float:
     """Of float32 values added one after the other, or in a tree of some depth: depth x n x 2^-24, to the first order.
 
     Args:
-        workers: n.
         depth: Additions that a value goes through; None: one after the other, n - 1.
 
     Examples:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-__all__ = ["AggregationEstimate", "microseconds"]
-
 
 def microseconds(size_bytes: float, gb_per_s: float) -> float:
     """Time of bytes at a rate.
@@ -21,30 +19,21 @@ def microseconds(size_bytes: float, gb_per_s: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationEstimate:
-    """What one system reaches in one case.
+    """What one system reaches in one case."""
 
-    Attributes:
-        system: Its name here.
-        time_us: Time of the all-reduce in microseconds.
-        gb_per_s: Bytes of the tensor over time for a tensor that never ends, in GB/s: what windows, frames and loss
-            leave of the link.
-        memory_bytes: Memory in the switch (of all jobs); None: the system has no switch that stores anything.
-        error: Bound of a sum's error where no value is larger than 1; None: there is none.
-        model: The formula.
-        link_bytes: Bytes on a worker's link each way for each byte of the tensor, with the heads of frames.
-        source: Where it comes from.
-        details: Further figures by name.
-    """
-
-    system: str
-    time_us: float
+    system: str  # Its name here
+    time_us: float  # Time of the all-reduce in microseconds
+    # Bytes of the tensor over time for a tensor that never ends, in GB/s: what windows, frames and loss leave
+    # of the link
     gb_per_s: float
+    # Memory in the switch (of all jobs); None: the system has no switch that stores anything
     memory_bytes: int | None
-    error: float | None
-    model: str
-    source: str
+    error: float | None  # Bound of a sum's error where no value is larger than 1; None: there is none
+    model: str  # The formula
+    source: str  # Where it comes from
+    # Bytes on a worker's link each way for each byte of the tensor, with the heads of frames
     link_bytes: Fraction = Fraction(1)
-    details: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, float] = field(default_factory=dict)  # Further figures by name
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""

@@ -11,8 +11,6 @@ from coppice.innetwork.models.estimate import AggregationEstimate
 from coppice.innetwork.models.frames import ValueFrame
 from coppice.innetwork.models.switchml import VALUES_PER_PASS, slot_bytes, slot_run
 
-__all__ = ["fpisa"]
-
 
 def fpisa(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
     """SwitchML's slots with an exponent beside each mantissa: one window less, a quarter more memory.

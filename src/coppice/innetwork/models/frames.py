@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__ = ["ATP_BYTES", "ROCE_BYTES", "UDP_BYTES", "ValueFrame"]
-
 _WIRE = 14 + 4 + 20  # Ethernet head, check sequence, preamble and gap
 
 ROCE_BYTES = _WIRE + 20 + 8 + 12 + 4
@@ -23,10 +21,6 @@ ATP_BYTES = _WIRE + 20 + 26
 class ValueFrame:
     """A packet on the wire.
 
-    Attributes:
-        values: Values of 4 bytes.
-        overhead_bytes: All other bytes that it takes on the link.
-
     Examples:
         >>> [f"{float(ValueFrame(values=k).efficiency):.1%}" for k in (256, 64)]
         ['92.6%', '75.7%']
@@ -34,8 +28,8 @@ class ValueFrame:
         (82, 76, 84)
     """
 
-    values: int
-    overhead_bytes: int = ROCE_BYTES
+    values: int  # Values of 4 bytes
+    overhead_bytes: int = ROCE_BYTES  # All other bytes that it takes on the link
 
     @property
     def payload_bytes(self) -> int:

@@ -14,15 +14,6 @@ from coppice.innetwork.models.case import AggregationCase
 from coppice.innetwork.models.errors import float32_sum
 from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
 
-__all__ = [
-    "host_tree",
-    "parameter_server",
-    "parameter_server_share",
-    "ring",
-    "ring_share",
-    "sharded_parameter_server",
-]
-
 _SOURCE = "Zhu et al., IEEE Network 2024"
 
 

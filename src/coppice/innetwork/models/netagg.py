@@ -12,8 +12,6 @@ from coppice.innetwork.models.errors import float32_sum
 from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
 from coppice.innetwork.models.unanswered import refuse_loss
 
-__all__ = ["box_knee_gb_per_s", "netagg", "racks_share"]
-
 
 def box_knee_gb_per_s(children: int, gb_per_s: Fraction) -> Fraction:
     """Rate from which on a box beside a switch is no bottleneck: R = m B.
@@ -30,20 +28,12 @@ def racks_share(
     with_boxes: int,
     *,
     gb_per_s: Fraction,
-    uplink_gb_per_s: Fraction,
-    box_gb_per_s: Fraction | None = None,
+    uplink_gb_per_s: Fraction,  # Rate of a rack's link to the core
+    box_gb_per_s: Fraction | None = None,  # What a box takes in; None: any rate
 ) -> Fraction:
     """Time for each byte of the tensor over racks of which only some have a box, one at the core: 1 / (GB/s).
 
     A rack with a box sends one stream up, one without as many as it has workers; the box at the core takes what comes.
-
-    Args:
-        racks: Racks.
-        workers: Workers of each rack.
-        with_boxes: Racks with a box.
-        gb_per_s: Rate of a worker's link.
-        uplink_gb_per_s: Rate of a rack's link to the core.
-        box_gb_per_s: What a box takes in; None: any rate.
 
     Examples:
         >>> rates = {"gb_per_s": Fraction(1), "uplink_gb_per_s": Fraction(2)}

@@ -16,8 +16,6 @@ from coppice.innetwork.models.frames import ValueFrame
 from coppice.innetwork.models.hosts import ring_share
 from coppice.innetwork.models.windows import tensor_us, turn_us
 
-__all__ = ["go_back_n_slowdown", "hierarchical_threshold", "netreduce"]
-
 
 def go_back_n_slowdown(*, loss: float, workers: int, packets: int) -> float:
     """Time over the time without loss where one lost packet makes all flows send a round trip's packets again, derived.
@@ -27,7 +25,6 @@ def go_back_n_slowdown(*, loss: float, workers: int, packets: int) -> float:
 
     Args:
         loss: Probability that a packet is lost, each way.
-        workers: Flows that are added.
         packets: Packets of a round trip, w.
 
     Examples:
@@ -44,10 +41,6 @@ def hierarchical_threshold(boxes: int, gpus: int) -> Fraction:
     """Rate inside boxes over that of their one NIC from which on the hierarchy beats a flat ring of all GPUs.
 
     2 (k - 1) / k / (1 - 2 / (n k)): T_h = 2 (k - 1) / k x / B_i + x / B against 2 (n k - 1) / (n k) x / B.
-
-    Args:
-        boxes: n.
-        gpus: k.
 
     Examples:
         >>> round(float(hierarchical_threshold(8, 8)), 2)
@@ -74,8 +67,9 @@ def netreduce(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
     inside = 0.0
     if case.gpus > 1:
         if case.box_gb_per_s is None:
-            msg = f"expected the rate inside boxes of {case.gpus} GPUs, found none: give `box_gb_per_s`."
-            raise InputError(msg)
+            raise InputError(
+                f"expected the rate inside boxes of {case.gpus} GPUs, found none: give `box_gb_per_s`."
+            )
         inside = float(ring_share(case.gpus) / case.box_gb_per_s)  # us for 1000 bytes
     packets = ceil(case.message_bytes / frame.payload_bytes)
     wire = packets * frame.wire_us(rate)

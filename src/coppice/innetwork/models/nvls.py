@@ -15,8 +15,6 @@ from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
 from coppice.innetwork.models.hosts import ring_share
 from coppice.innetwork.models.unanswered import refuse_loss
 
-__all__ = ["double_tree_share", "nvls", "nvls_gain", "nvls_share", "nvls_tree"]
-
 
 def nvls_share(gpus: int) -> Fraction:
     """What crosses a GPU's link each way for each byte: 1 + 1 / n, its own shard once more.
@@ -45,8 +43,9 @@ def nvls(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
     """
     refuse_loss(case, "NVLS", "NVLink's links")
     if case.boxes > 1 < case.gpus:
-        msg = f"expected all GPUs on one NVLink switch, found {case.boxes} boxes: see `nvls-tree`."
-        raise InputError(msg)
+        raise InputError(
+            f"expected all GPUs on one NVLink switch, found {case.boxes} boxes: see `nvls-tree`."
+        )
     rate = case.gb_per_s / nvls_share(case.workers)
     return AggregationEstimate(
         system="nvls",
@@ -83,10 +82,9 @@ def nvls_tree(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
     """
     refuse_loss(case, "NVLS", "NVLink's links")
     if case.gpus == 1 or case.box_gb_per_s is None:
-        msg = (
+        raise InputError(
             "expected boxes of GPUs on NVLink switches, found none: give `gpus` of a box and `box_gb_per_s`."
         )
-        raise InputError(msg)
     inside = case.box_gb_per_s / nvls_share(case.gpus)
     across = case.gb_per_s * min(case.nics, case.gpus) / double_tree_share(case.boxes)
     rate = min(inside, across) if case.boxes > 1 else inside

@@ -33,24 +33,16 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.innetwork.models.windows import tensor_us
 
-__all__ = ["TurnWaits", "expected_waits", "lossy_tensor_us", "mean_waits", "turn_waits"]
-
 _TAIL = 1e-17
 _MOST_CELLS = 2**24
 
 
 class TurnWaits(NamedTuple):
-    """Distributions of the time-outs that pass, ``[k]`` the probability of k.
+    """Distributions of the time-outs that pass, ``[k]`` the probability of k."""
 
-    Attributes:
-        first: Until the first sum of a slot is there.
-        between: From one sum to the next.
-        last: Until all have the last sum.
-    """
-
-    first: NDArray[np.float64]
-    between: NDArray[np.float64]
-    last: NDArray[np.float64]
+    first: NDArray[np.float64]  # Until the first sum of a slot is there
+    between: NDArray[np.float64]  # From one sum to the next
+    last: NDArray[np.float64]  # Until all have the last sum
 
 
 def turn_waits(loss: float, workers: int) -> TurnWaits:
@@ -58,7 +50,6 @@ def turn_waits(loss: float, workers: int) -> TurnWaits:
 
     Args:
         loss: Probability that a packet is lost, each way; below 1.
-        workers: Workers of the job.
 
     Examples:
         >>> waits = turn_waits(0.5, 1)
@@ -92,13 +83,7 @@ def expected_waits(packets: int, window: int, *, loss: float, workers: int) -> f
     """Time-outs that a tensor waits in its slowest slot, on average.
 
     Args:
-        packets: Packets of the tensor.
-        window: Slots.
         loss: Probability that a packet is lost, each way.
-        workers: Workers of the job.
-
-    Raises:
-        InputError: If so much is lost over so many turns that the distribution does not fit in memory.
 
     Examples:
         >>> expected_waits(1024, 64, loss=0.0, workers=8)
@@ -123,22 +108,13 @@ def lossy_tensor_us(
     packets: int,
     window: int,
     *,
-    wire_us: float,
-    rtt_us: float,
-    timeout_us: float,
-    loss: float,
+    wire_us: float,  # Time of a packet on the link
+    rtt_us: float,  # From its last bit to its answer
+    timeout_us: float,  # Until a worker sends a packet again
+    loss: float,  # Probability that a packet is lost, each way
     workers: int,
 ) -> float:
     """Expected time of a tensor, from the first bit sent to the last answer.
-
-    Args:
-        packets: Packets of the tensor.
-        window: Slots.
-        wire_us: Time of a packet on the link.
-        rtt_us: From its last bit to its answer.
-        timeout_us: Until a worker sends a packet again.
-        loss: Probability that a packet is lost, each way.
-        workers: Workers of the job.
 
     Examples:
         >>> case = {"wire_us": 0.1, "rtt_us": 6.0, "timeout_us": 1000.0, "workers": 8}
@@ -169,8 +145,9 @@ def _sum(waits: TurnWaits, turns: int) -> NDArray[np.float64]:
     spread = sqrt(max(0.0, float(k**2 @ waits.between) - mean**2) * turns)
     size = ceil(mean * turns + 20 * spread) + 4 * len(k) + len(ends)
     if size > _MOST_CELLS:
-        msg = f"expected less loss or fewer packets, found {turns:,} turns of a slot: its waits have no short list."
-        raise InputError(msg)
+        raise InputError(
+            f"expected less loss or fewer packets, found {turns:,} turns of a slot: its waits have no short list."
+        )
     cells = 1 << (size - 1).bit_length()
     many = np.fft.rfft(waits.between, cells) ** (turns - 1) * np.fft.rfft(ends, cells)
     return np.maximum(np.fft.irfft(many, cells), 0)

@@ -14,8 +14,6 @@ from coppice.innetwork.models.hosts import ring
 from coppice.innetwork.models.unanswered import refuse_loss
 from coppice.innetwork.models.windows import tensor_us
 
-__all__ = ["SMALL_BYTES", "sharp_v1", "sharp_v2", "sharp_v3", "tree_depth"]
-
 SMALL_BYTES = 1024
 """Payload of an operation of the first version: an assumption, "up to a few KB" are stated."""
 

@@ -19,8 +19,6 @@ from coppice.innetwork.models.hosts import ring_share
 from coppice.innetwork.models.systems import estimate
 from coppice.text import suggestion
 
-__all__ = ["HOSTS", "BestSplit", "best_split", "split"]
-
 HOSTS = ("ring", "ps")
 """Ways in which hosts reduce what is not added in the network."""
 
@@ -30,21 +28,13 @@ _LARGE = 2**40
 
 @dataclass(frozen=True, kw_only=True)
 class BestSplit:
-    """The best share in the network.
+    """The best share in the network."""
 
-    Attributes:
-        share: Part of the tensor that is added in the network.
-        inv_rate: Time for each byte with it, in 1 / (GB/s).
-        network: The same with all of it in the network.
-        hosts: The same with all of it by hosts.
-        limits: Resources that are busy all the time.
-    """
-
-    share: Fraction
-    inv_rate: Fraction
-    network: Fraction
-    hosts: Fraction
-    limits: tuple[str, ...]
+    share: Fraction  # Part of the tensor that is added in the network
+    inv_rate: Fraction  # Time for each byte with it, in 1 / (GB/s)
+    network: Fraction  # The same with all of it in the network
+    hosts: Fraction  # The same with all of it by hosts
+    limits: tuple[str, ...]  # Resources that are busy all the time
 
     @property
     def gain(self) -> Fraction:
@@ -86,9 +76,6 @@ def best_split(network: Mapping[str, Fraction], hosts: Mapping[str, Fraction]) -
         network: Time for each byte for which a resource is busy with all of it in the network, by its name.
         hosts: The same with all of it by hosts.
 
-    Raises:
-        InputError: If one of the two occupies nothing.
-
     Examples:
         A switch that adds half of what the links carry, beside a ring of four:
 
@@ -105,8 +92,7 @@ def best_split(network: Mapping[str, Fraction], hosts: Mapping[str, Fraction]) -
     names = [*dict.fromkeys([*network, *hosts])]
     lines = {name: (network.get(name, nothing), hosts.get(name, nothing)) for name in names}
     if not any(network.values()) or not any(hosts.values()):
-        msg = "expected both ways to occupy something, found one that takes no time."
-        raise InputError(msg)
+        raise InputError("expected both ways to occupy something, found one that takes no time.")
     distinct = sorted(set(lines.values()))
     share = nothing
     while share < 1:
@@ -136,12 +122,7 @@ def split(system: str, case: AggregationCase, *, beside: str = "ring") -> BestSp
     parameter server takes them once, as the switch does, and its own link n times each way (Zhu et al., 2024).
 
     Args:
-        system: Name of a system.
-        case: Workers, links, the switch.
         beside: ``ring`` or ``ps``.
-
-    Raises:
-        InputError: If there is no such system or way, the system does not suit the case, or boxes have several GPUs.
 
     Examples:
         >>> from fractions import Fraction
@@ -150,13 +131,11 @@ def split(system: str, case: AggregationCase, *, beside: str = "ring") -> BestSp
         (1.288, "all in the network: workers' links limit it, and a split brings nothing")
     """
     if beside not in HOSTS:
-        msg = f"expected `beside` as ring or ps, found {beside!r}: {suggestion(beside, HOSTS)}"
-        raise InputError(msg)
+        raise InputError(f"expected `beside` as ring or ps, found {beside!r}: {suggestion(beside, HOSTS)}")
     if case.gpus > 1:
-        msg = (
+        raise InputError(
             f"expected boxes of one GPU for a split, found {case.gpus}: leave out `gpus`, or take a topology."
         )
-        raise InputError(msg)
     found = estimate(system, case, _LARGE)
     links, switch, server = "workers' links", "the switch with its window", "the server's link"
     network = {links: found.link_bytes / case.gb_per_s}

@@ -15,8 +15,6 @@ from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
 from coppice.innetwork.models.frames import ValueFrame
 from coppice.innetwork.models.unanswered import refuse_loss
 
-__all__ = ["fifo_bytes", "streaming"]
-
 
 def fifo_bytes(workers: int, *, gb_per_s: Fraction, skew_us: float) -> int:
     """Queues of all ports: what arrives while the last worker is late, n x skew x B.

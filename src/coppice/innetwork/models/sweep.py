@@ -13,8 +13,6 @@ from coppice.innetwork.models.estimate import AggregationEstimate
 from coppice.innetwork.models.systems import MODELLED, estimates, named_system
 from coppice.text import suggestion
 
-__all__ = ["SWEEPS", "AggregationSweep", "sweep"]
-
 SWEEPS: Mapping[str, tuple[float, ...]] = {
     "workers": (2, 4, 8, 16, 32, 64, 128),
     "slots": (16, 32, 64, 128, 256, 512, 1024),
@@ -25,21 +23,14 @@ SWEEPS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationSweep:
-    """Estimates over a range.
+    """Estimates over a range."""
 
-    Attributes:
-        over: What changes: workers, slots or loss.
-        values: Its values.
-        size_bytes: Bytes of the tensor.
-        found: By system, the estimate at each value, None where it does not suit.
-        refused: Why a system suits at no value.
-    """
-
-    over: str
-    values: tuple[float, ...]
-    size_bytes: int
+    over: str  # What changes: workers, slots or loss
+    values: tuple[float, ...]  # Its values
+    size_bytes: int  # Bytes of the tensor
+    # By system, the estimate at each value, None where it does not suit
     found: Mapping[str, tuple[AggregationEstimate | None, ...]]
-    refused: Mapping[str, str]
+    refused: Mapping[str, str]  # Why a system suits at no value
 
     def goodput(self, system: str) -> list[float | None]:
         """Bytes of the tensor over its time at each value, in GB/s.
@@ -71,20 +62,10 @@ def sweep(
     case: AggregationCase,
     size_bytes: int,
     *,
-    over: str,
-    values: Sequence[float] | None = None,
+    over: str,  # `workers`, `slots` or `loss`
+    values: Sequence[float] | None = None,  # Values to take; None: those of :data:`SWEEPS`
 ) -> AggregationSweep:
     """Estimates of several systems over a range.
-
-    Args:
-        systems: Names, of yardsticks as well.
-        case: All that does not change.
-        size_bytes: Bytes of the tensor.
-        over: ``workers``, ``slots`` or ``loss``.
-        values: Values to take; None: those of :data:`SWEEPS`.
-
-    Raises:
-        InputError: If there is no such range or system.
 
     Examples:
         >>> from fractions import Fraction
@@ -94,8 +75,9 @@ def sweep(
         [43, 86, 93]
     """
     if over not in SWEEPS:
-        msg = f"expected a sweep over workers, slots or loss, found {over!r}: {suggestion(over, SWEEPS)}"
-        raise InputError(msg)
+        raise InputError(
+            f"expected a sweep over workers, slots or loss, found {over!r}: {suggestion(over, SWEEPS)}"
+        )
     points = tuple(SWEEPS[over] if values is None else values)
     names = [named_system(each, MODELLED) for each in systems]
     rows: dict[str, list[AggregationEstimate | None]] = {}

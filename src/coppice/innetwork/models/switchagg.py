@@ -12,18 +12,11 @@ from coppice.innetwork.models.errors import float32_sum
 from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
 from coppice.innetwork.models.unanswered import refuse_loss
 
-__all__ = ["pairs_out", "reduction", "switchagg"]
-
 _PAIR_BYTES = 8
 
 
 def pairs_out(pairs: float, keys: int, capacity: int) -> float:
     """Pairs that leave a table: every key once where all fit, else N (1 - C / U) + C with keys drawn uniformly.
-
-    Args:
-        pairs: N, that come in.
-        keys: U, that differ.
-        capacity: C, that the table holds.
 
     Examples:
         >>> pairs_out(8000, 1000, 1000), pairs_out(8000, 1000, 250)

@@ -15,27 +15,18 @@ from coppice.innetwork.models.frames import ValueFrame
 from coppice.innetwork.models.retransmission import lossy_tensor_us, mean_waits
 from coppice.innetwork.models.windows import slots_for_line_rate, tensor_us, turn_us
 
-__all__ = ["VALUES_PER_PASS", "SlotRun", "slot_run", "switchml"]
-
 VALUES_PER_PASS = 64
 """Values that a packet leaves in a pipeline on one pass; 256 of them take four."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotRun:
-    """What a window of slots does for one tensor.
+    """What a window of slots does for one tensor."""
 
-    Attributes:
-        time_us: Time of the tensor.
-        gb_per_s: Bytes of an endless tensor over time.
-        line_rate_slots: Slots with which the link never waits, without loss.
-        slowdown: Expected time over the time without loss.
-    """
-
-    time_us: float
-    gb_per_s: float
-    line_rate_slots: int
-    slowdown: float
+    time_us: float  # Time of the tensor
+    gb_per_s: float  # Bytes of an endless tensor over time
+    line_rate_slots: int  # Slots with which the link never waits, without loss
+    slowdown: float  # Expected time over the time without loss
 
 
 def slot_run(
@@ -44,9 +35,6 @@ def slot_run(
     """A tensor through slots with time-outs.
 
     Args:
-        case: Workers, links and slots.
-        size_bytes: Bytes of the tensor.
-        frame: A packet.
         passes: How often a packet goes through the pipeline.
         ahead: One window of empty packets goes first, to agree on exponents.
 

@@ -21,8 +21,6 @@ from coppice.innetwork.models.switchagg import switchagg
 from coppice.innetwork.models.switchml import switchml
 from coppice.text import suggestion
 
-__all__ = ["MODELLED", "SYSTEMS", "estimate", "estimates", "named_system"]
-
 SYSTEMS: dict[str, Callable[[AggregationCase, int], AggregationEstimate]] = {
     "switchml": switchml,
     "fpisa": fpisa,
@@ -47,13 +45,6 @@ MODELLED = {**SYSTEMS, **YARDSTICKS}
 def named_system(name: str, known: Iterable[str] = SYSTEMS) -> str:
     """A name as it is known.
 
-    Args:
-        name: As people write it.
-        known: The names.
-
-    Raises:
-        InputError: If it is none of them.
-
     Examples:
         >>> named_system("NVLS-Tree")
         'nvls-tree'
@@ -64,8 +55,7 @@ def named_system(name: str, known: Iterable[str] = SYSTEMS) -> str:
     hint = suggestion(plain, known)
     if plain in YARDSTICKS:  # on a cluster these are schedules like others
         hint = f"hosts carry out {plain} by themselves: `coppice compare` simulates it on a topology."
-    msg = f"expected a system that aggregates, found {name!r}: {hint}"
-    raise InputError(msg)
+    raise InputError(f"expected a system that aggregates, found {name!r}: {hint}")
 
 
 @checked
@@ -73,12 +63,7 @@ def estimate(system: str, case: AggregationCase, size_bytes: int) -> Aggregation
     """What one system, or hosts by themselves (ring, sharded-ps, tree, ps), reach in a case.
 
     Args:
-        system: Its name.
-        case: Workers, links, the switch.
         size_bytes: Bytes of the tensor, 1 or more.
-
-    Raises:
-        InputError: If there is no such system or size, or the system does not suit the case.
 
     Examples:
         >>> from fractions import Fraction
@@ -87,8 +72,7 @@ def estimate(system: str, case: AggregationCase, size_bytes: int) -> Aggregation
         (47.94, 'x/B + ceil(log_r n) RTT')
     """
     if size_bytes < 1:
-        msg = f"expected a size of 1 byte or more, found {size_bytes}."
-        raise InputError(msg)
+        raise InputError(f"expected a size of 1 byte or more, found {size_bytes}.")
     return MODELLED[named_system(system, MODELLED)](case, size_bytes)
 
 
@@ -98,16 +82,8 @@ def estimates(
 ) -> tuple[list[AggregationEstimate], dict[str, str]]:
     """What several systems reach, and why others do not suit.
 
-    Args:
-        systems: Names.
-        case: Workers, links, the switch.
-        size_bytes: Bytes of the tensor.
-
     Returns:
         The estimates in the order of the names, and a sentence for each system without one.
-
-    Raises:
-        InputError: If there is no such system or size.
 
     Examples:
         >>> from fractions import Fraction

@@ -11,14 +11,11 @@ from math import ceil
 
 from coppice.innetwork.models.frames import ValueFrame
 
-__all__ = ["slots_for_line_rate", "tensor_us", "turn_us", "window_gb_per_s"]
-
 
 def turn_us(window: int, *, wire_us: float, rtt_us: float) -> float:
     """Time from one packet of a slot to its next: a round trip, or the wire's time of a window.
 
     Args:
-        window: Packets outstanding.
         wire_us: Time of a packet on the link.
         rtt_us: From its last bit to its answer.
     """
@@ -29,9 +26,6 @@ def window_gb_per_s(frame: ValueFrame, window: int, *, gb_per_s: float, rtt_us: 
     """Bytes of values over time: min(B x efficiency, window x payload / (RTT + packet's time)).
 
     Args:
-        frame: A packet.
-        window: Packets outstanding.
-        gb_per_s: Rate of the link.
         rtt_us: From the last bit of a packet to its answer.
 
     Examples:
@@ -58,7 +52,6 @@ def tensor_us(packets: int, window: int, *, wire_us: float, rtt_us: float) -> fl
 
     Args:
         packets: Packets of the tensor, 1 or more.
-        window: Packets outstanding.
         wire_us: Time of a packet on the link.
         rtt_us: From its last bit to its answer.
 

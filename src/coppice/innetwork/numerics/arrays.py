@@ -9,35 +9,25 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 
-__all__ = ["column", "float_format", "require_within", "rows"]
-
 _NAMES = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
 
 
 def rows(values: object, *kinds: str) -> NDArray[Any]:
-    """Contributions of workers: a contiguous array of two dimensions, one row each, of one of the types.
-
-    Raises:
-        InputError: If it is none.
-    """
+    """Contributions of workers: a contiguous array of two dimensions, one row each, of one of the types."""
     if not isinstance(values, np.ndarray) or values.ndim != 2 or len(values) == 0:
-        msg = (
+        raise InputError(
             f"expected `values` to be an array of shape (workers, count), found {_shape(values)}: one row for each "
             f"worker."
         )
-        raise InputError(msg)
     return _of_type(values, "values", kinds)
 
 
 def column(values: object, name: str, kind: str) -> NDArray[Any]:
-    """A contiguous array of one dimension and one type.
-
-    Raises:
-        InputError: If it is none.
-    """
+    """A contiguous array of one dimension and one type."""
     if not isinstance(values, np.ndarray) or values.ndim != 1:
-        msg = f"expected `{name}` to be an array of one dimension, found {_shape(values)}: use `.ravel()`."
-        raise InputError(msg)
+        raise InputError(
+            f"expected `{name}` to be an array of one dimension, found {_shape(values)}: use `.ravel()`."
+        )
     return _of_type(values, name, (kind,))
 
 
@@ -47,23 +37,17 @@ def float_format(values: NDArray[Any]) -> str:
 
 
 def require_within(name: str, value: int, least: int, most: int, why: str) -> None:
-    """Do nothing if a number is in its range.
-
-    Raises:
-        InputError: With the range, and why it is that.
-    """
+    """Do nothing if a number is in its range."""
     if not least <= value <= most:
-        msg = f"expected `{name}` from {least} to {most}, found {value}: {why}."
-        raise InputError(msg)
+        raise InputError(f"expected `{name}` from {least} to {most}, found {value}: {why}.")
 
 
 def _of_type(values: NDArray[Any], name: str, kinds: tuple[str, ...]) -> NDArray[Any]:
     if values.dtype.name not in kinds:
-        msg = (
+        raise InputError(
             f"expected `{name}` of type {' or '.join(kinds)}, found {values.dtype.name}: convert it with "
             f"`.astype(numpy.{kinds[0]})`."
         )
-        raise InputError(msg)
     return np.ascontiguousarray(values)
 
 

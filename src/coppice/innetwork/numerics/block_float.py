@@ -15,25 +15,18 @@ from coppice.errors import InputError
 from coppice.innetwork.numerics.arrays import column, require_within, rows
 from coppice.native import _switch
 
-__all__ = ["BlockSum", "block_dequantise", "block_exponent", "block_quantise", "block_scale", "block_sum"]
-
 LEAST_EXPONENT, GREATEST_EXPONENT = -126, 127
 _NOT_FINITE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSum:
-    """A sum over workers in block floating point.
+    """A sum over workers in block floating point."""
 
-    Attributes:
-        sums: Shape (count,), float32.
-        exponents: What the workers agreed on, one for each block, int8.
-        bound: How far a sum can be from the exact one before it is rounded to float32, which adds 2^-24 of itself:
-            workers / (2 scale) of its block. Shape (count,), float64.
-    """
-
-    sums: NDArray[np.float32]
-    exponents: NDArray[np.int8]
+    sums: NDArray[np.float32]  # Shape (count,), float32
+    exponents: NDArray[np.int8]  # What the workers agreed on, one for each block, int8
+    # How far a sum can be from the exact one before it is rounded to float32, which adds 2^-24 of itself:
+    # workers / (2 scale) of its block. Shape (count,), float64.
     bound: NDArray[np.float64]
 
 
@@ -45,9 +38,6 @@ def block_exponent(values: NDArray[np.float32]) -> int:
     Args:
         values: Shape (count,), float32.
 
-    Raises:
-        InputError: If a value is infinite or NaN: no exponent is above it.
-
     Examples:
         >>> block_exponent(np.array([0.3, -5.0], dtype=np.float32))
         3
@@ -57,11 +47,10 @@ def block_exponent(values: NDArray[np.float32]) -> int:
     found = _switch.block_exponent(column(values, "values", "float32"))
     if found == _NOT_FINITE:
         at = int(np.flatnonzero(~np.isfinite(values))[0])
-        msg = (
+        raise InputError(
             f"expected finite values, found {values[at]} at position {at}: block floating point has no exponent "
             f"for it; add it in a format of its own, or find out where it comes from."
         )
-        raise InputError(msg)
     return found
 
 
@@ -71,10 +60,6 @@ def block_scale(exponent: int, *, workers: int) -> float:
 
     Args:
         exponent: What the workers agreed on, -126 to 127 (which stands for 128).
-        workers: How many add.
-
-    Raises:
-        InputError: If an argument is beyond its range.
 
     Examples:
         >>> block_scale(0, workers=8)
@@ -89,11 +74,6 @@ def block_quantise(values: NDArray[np.float32], *, exponent: int, workers: int) 
 
     Args:
         values: Shape (count,), float32.
-        exponent: What the workers agreed on.
-        workers: How many add.
-
-    Raises:
-        InputError: If an argument is not as described.
 
     Examples:
         >>> block_quantise(np.array([1.0, -0.5], dtype=np.float32), exponent=1, workers=8).tolist()
@@ -108,11 +88,6 @@ def block_dequantise(sums: NDArray[np.int32], *, exponent: int, workers: int) ->
 
     Args:
         sums: Shape (count,), int32.
-        exponent: What the workers agreed on.
-        workers: How many added.
-
-    Raises:
-        InputError: If an argument is not as described.
 
     Examples:
         >>> block_dequantise(np.array([2**28 - 1], dtype=np.int32), exponent=1, workers=8).tolist()
@@ -129,9 +104,6 @@ def block_sum(values: NDArray[np.float32], *, block: int = 256) -> BlockSum:
     Args:
         values: Shape (workers, count), float32.
         block: Values that share an exponent: those of one packet.
-
-    Raises:
-        InputError: If the array is not as described, or a value is infinite or NaN.
 
     Examples:
         >>> found = block_sum(np.array([[1.0, 2.0], [0.5, -2.0]], dtype=np.float32))

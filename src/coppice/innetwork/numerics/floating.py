@@ -11,8 +11,6 @@ from coppice.arguments import checked
 from coppice.innetwork.numerics.arrays import rows
 from coppice.native import _switch
 
-__all__ = ["float_sum"]
-
 
 @checked
 def float_sum(values: NDArray[Any]) -> NDArray[Any]:
@@ -20,9 +18,6 @@ def float_sum(values: NDArray[Any]) -> NDArray[Any]:
 
     Args:
         values: Shape (workers, count), float32, float16, or bfloat16 as its bits in uint16.
-
-    Raises:
-        InputError: If the array is not as described.
 
     Examples:
         >>> float_sum(np.array([[2048.0], [1.0], [1.0]], dtype=np.float16)).tolist()

@@ -15,56 +15,41 @@ from coppice.arguments import checked
 from coppice.innetwork.numerics.arrays import float_format, require_within, rows
 from coppice.native import _switch
 
-__all__ = ["FpisaSum", "fpisa_sum"]
-
 _SIGNIFICANT = {"float32": 24, "float16": 11, "bfloat16": 8}
 _LEAST_EXPONENT = {"float32": -126, "float16": -14, "bfloat16": -126}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FpisaSum:
-    """A sum over workers in registers of exponents and mantissas.
+    """A sum over workers in registers of exponents and mantissas."""
 
-    Attributes:
-        sums: Shape (count,), of the type of the values; NaN where a register overflowed.
-        bound: How far each finite sum is from the exact one at most: workers - 1 units in the last place of the largest
-            magnitude (of 2^-guard of them), and the rounding of the reading. Shape (count,), float64. None of
-            approximate sums, whose error is whatever was overwritten.
-        overflowed: How many sums left their register.
-        overwritten: How often a sum was lost to a larger value (approximate only).
-        not_finite: Infinities and NaN among the values.
-    """
-
-    sums: NDArray[Any]
+    sums: NDArray[Any]  # Shape (count,), of the type of the values; NaN where a register overflowed
+    # How far each finite sum is from the exact one at most: workers - 1 units in the last place of the
+    # largest magnitude (of 2^-guard of them), and the rounding of the reading. Shape (count,), float64. None
+    # of approximate sums, whose error is whatever was overwritten.
     bound: NDArray[np.float64] | None
-    overflowed: int
-    overwritten: int
-    not_finite: int
+    overflowed: int  # How many sums left their register
+    overwritten: int  # How often a sum was lost to a larger value (approximate only)
+    not_finite: int  # Infinities and NaN among the values
 
 
 @checked
 def fpisa_sum(
-    values: NDArray[Any],
+    values: NDArray[Any],  # Shape (workers, count), float32, float16, or bfloat16 as its bits in uint16
     *,
+    # `full` needs registers that shift what they hold; `approximate` (FPISA-A) shifts the value of the packet
+    # alone, and overwrites a sum that is smaller by more than its headroom
     mode: Literal["full", "approximate"] = "full",
+    # Bits kept below the last place, 0 to 7 (float16 20, bfloat16 23); each takes a bit of headroom
     guard: int = 0,
+    # Bits of the register above a value that approximate sums may shift into; None: all there are
     headroom: int | None = None,
+    # How sums are read: to the nearest, ties to even, or cut towards zero
     rounding: Literal["nearest", "truncate"] = "nearest",
 ) -> FpisaSum:
     """The sum over workers in the integer pipeline of a switch, in the order of the rows.
 
     The order decides the last bits: a mantissa that is shifted to the right is rounded towards minus infinity.
-
-    Args:
-        values: Shape (workers, count), float32, float16, or bfloat16 as its bits in uint16.
-        mode: ``full`` needs registers that shift what they hold; ``approximate`` (FPISA-A) shifts the value of the
-            packet alone, and overwrites a sum that is smaller by more than its headroom.
-        guard: Bits kept below the last place, 0 to 7 (float16 20, bfloat16 23); each takes a bit of headroom.
-        headroom: Bits of the register above a value that approximate sums may shift into; None: all there are.
-        rounding: How sums are read: to the nearest, ties to even, or cut towards zero.
-
-    Raises:
-        InputError: If an argument is not as described.
 
     Examples:
         >>> values = np.array([[1.0, 1.0], [256.0, 1e-3]], dtype=np.float32)

@@ -16,24 +16,18 @@ from coppice.errors import InputError
 from coppice.innetwork.numerics.arrays import rows
 from coppice.native import _switch
 
-__all__ = ["FixedPointSum", "fixed_point_sum", "saturating_sum", "wrapping_sum"]
-
 _ENDS = np.iinfo(np.int32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedPointSum:
-    """A sum over workers in fixed point.
+    """A sum over workers in fixed point."""
 
-    Attributes:
-        sums: Shape (count,), float32; an infinity where it overflowed.
-        overflowed: Where an end of the range was reached: these have to be added in floating point. Shape (count,).
-        bound: How far the other sums can be from the exact ones before they are rounded to float32, which adds 2^-24 of
-            themselves: workers / (2 factor).
-    """
-
-    sums: NDArray[np.float32]
+    sums: NDArray[np.float32]  # Shape (count,), float32; an infinity where it overflowed
+    # Where an end of the range was reached: these have to be added in floating point. Shape (count,).
     overflowed: NDArray[np.bool_]
+    # How far the other sums can be from the exact ones before they are rounded to float32, which adds 2^-24
+    # of themselves: workers / (2 factor)
     bound: float
 
 
@@ -45,9 +39,6 @@ def saturating_sum(values: NDArray[np.int32]) -> NDArray[np.int32]:
 
     Args:
         values: Shape (workers, count), int32.
-
-    Raises:
-        InputError: If the array is not as described.
 
     Examples:
         >>> saturating_sum(np.array([[2**31 - 1, 7], [1, 1], [-5, -5]], dtype=np.int32)).tolist()
@@ -67,9 +58,6 @@ def wrapping_sum(values: NDArray[np.int32]) -> NDArray[np.int32]:
     Args:
         values: Shape (workers, count), int32.
 
-    Raises:
-        InputError: If the array is not as described.
-
     Examples:
         >>> wrapping_sum(np.array([[2**31 - 1, 7], [1, 1]], dtype=np.int32)).tolist()
         [-2147483648, 8]
@@ -84,10 +72,6 @@ def fixed_point_sum(values: NDArray[np.float32], *, factor: float = 1e6) -> Fixe
 
     Args:
         values: Shape (workers, count), float32. Infinities and NaN overflow.
-        factor: Integers per unit.
-
-    Raises:
-        InputError: If the array is not as described, or the factor is no positive number.
 
     Examples:
         >>> found = fixed_point_sum(np.array([[1.5, 2000.0], [0.25, 2000.0]], dtype=np.float32))
@@ -96,8 +80,7 @@ def fixed_point_sum(values: NDArray[np.float32], *, factor: float = 1e6) -> Fixe
     """
     table = rows(values, "float32")
     if not 0 < factor < float("inf"):
-        msg = f"expected `factor` above 0, found {factor}: how many integers make a unit."
-        raise InputError(msg)
+        raise InputError(f"expected `factor` above 0, found {factor}: how many integers make a unit.")
     total = np.zeros(table.shape[1], dtype=np.int32)
     for row in table:
         _switch.add_saturating(total, _switch.to_fixed(row, factor))

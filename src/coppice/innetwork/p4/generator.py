@@ -20,8 +20,6 @@ from coppice.innetwork.p4.text_of_headers import HEAD
 from coppice.innetwork.p4.text_of_pipeline import GUARDED, PIPELINE, PUBLISHED
 from coppice.text import plural
 
-__all__ = ["COUNTS", "KINDS", "MOST_SLOTS", "VARIANTS", "P4Export", "export_p4"]
-
 KINDS = {64: 0x11, 256: 0x13}
 """First byte of a packet with so many values: type 1, and their size."""
 
@@ -48,29 +46,20 @@ _WORKERS_GROUP, _FLOOD_GROUP = 1, 2
 
 @dataclass(frozen=True)
 class P4Export:
-    """A program with its entries.
+    """A program with its entries."""
 
-    Attributes:
-        program: Text of ``switchml.p4``.
-        entries: Text of ``entries.txt``: commands of ``simple_switch_CLI``.
-        rack: Who is attached.
-    """
-
-    program: str
-    entries: str
-    rack: Rack
+    program: str  # Text of `switchml.p4`
+    entries: str  # Text of `entries.txt`: commands of `simple_switch_CLI`
+    rack: Rack  # Who is attached
 
     def write(self, folder: Path) -> None:
-        """Write both files into a folder, which is made if it is not there.
-
-        Raises:
-            InputError: If that cannot be done.
-        """
+        """Write both files into a folder, which is made if it is not there."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            msg = f"cannot make the folder {folder} ({error.strerror or error}): choose another place."
-            raise InputError(msg) from None
+            raise InputError(
+                f"cannot make the folder {folder} ({error.strerror or error}): choose another place."
+            ) from None
         write_atomically(folder / "switchml.p4", self.program.encode())
         write_atomically(folder / "entries.txt", self.entries.encode())
 
@@ -78,29 +67,19 @@ class P4Export:
 @checked
 def export_p4(
     *,
-    workers: int | None = None,
-    slots: int = 256,
+    workers: int | None = None,  # Workers, 1 to 32; as many as `rack` has by default, or 2
+    slots: int = 256,  # Slots, 1 to 8192, each with two sets
+    # Values of a packet: 64 or 256. All are added in one pass, which v1model allows; on hardware 256 values
+    # take four passes of 64.
     values: int = 64,
+    # `guarded` keeps the packet id of each set and accepts only that which is due; `published` tells a
+    # retransmission by the bitmaps alone
     variant: Literal["guarded", "published"] = "guarded",
-    rack: Rack | None = None,
-    job: int = 0,
-    first_packet: int = 0,
+    rack: Rack | None = None,  # Addresses and ports; worker w at port w by default
+    job: int = 0,  # Low eight bits of the job's id, which the guarded variant demands
+    first_packet: int = 0,  # Packet id of the first packet of slot 0, which the guarded variant demands
 ) -> P4Export:
     """SwitchML's integer sums as a P4_16 program for v1model, with its table entries.
-
-    Args:
-        workers: Workers, 1 to 32; as many as `rack` has by default, or 2.
-        slots: Slots, 1 to 8192, each with two sets.
-        values: Values of a packet: 64 or 256. All are added in one pass, which v1model allows; on hardware 256 values
-            take four passes of 64.
-        variant: ``guarded`` keeps the packet id of each set and accepts only that which is due; ``published`` tells a
-            retransmission by the bitmaps alone.
-        rack: Addresses and ports; worker w at port w by default.
-        job: Low eight bits of the job's id, which the guarded variant demands.
-        first_packet: Packet id of the first packet of slot 0, which the guarded variant demands.
-
-    Raises:
-        InputError: If a number is beyond its range.
 
     Examples:
         >>> made = export_p4(workers=2, slots=16)
@@ -117,15 +96,18 @@ def export_p4(
         ("first_packet", first_packet, 0, 2**32 - 1),
     ):
         if not least <= found <= most:
-            msg = f"expected `{name}` of {least} .. {most:,}, found {found:,}: choose a number in between."
-            raise InputError(msg)
+            raise InputError(
+                f"expected `{name}` of {least} .. {most:,}, found {found:,}: choose a number in between."
+            )
     if values not in KINDS:
-        msg = f"expected `values` of 64 or 256, found {values}: the packets of SwitchML have one of these sizes."
-        raise InputError(msg)
+        raise InputError(
+            f"expected `values` of 64 or 256, found {values}: the packets of SwitchML have one of these sizes."
+        )
     check_rack(rack, file="the rack")
     if len(rack.workers) != number:
-        msg = f"expected {plural(number, 'worker')} in the rack, found {len(rack.workers)}: leave out `workers`."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {plural(number, 'worker')} in the rack, found {len(rack.workers)}: leave out `workers`."
+        )
     program = _program(number, slots, values, guarded=variant == "guarded")
     entries = _entries(rack, (job, first_packet) if variant == "guarded" else ())
     return P4Export(program, entries, rack)

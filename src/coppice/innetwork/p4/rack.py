@@ -12,18 +12,6 @@ from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 
-__all__ = [
-    "MOST_WORKERS",
-    "AttachedHost",
-    "AttachedWorker",
-    "Rack",
-    "SwitchAddress",
-    "check_rack",
-    "default_rack",
-    "number_of_mac",
-    "read_rack",
-]
-
 MOST_WORKERS = 32
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 
@@ -31,69 +19,45 @@ _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 def number_of_mac(text: str) -> int:
     """A MAC address as a number.
 
-    Raises:
-        InputError: If it is none.
-
     Examples:
         >>> number_of_mac("02:00:00:00:01:00") == 0x020000000100
         True
     """
     if not _MAC.fullmatch(text):
-        msg = f"expected a MAC address such as 02:00:00:00:01:00, found {text!r}: write six bytes in hexadecimal."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a MAC address such as 02:00:00:00:01:00, found {text!r}: write six bytes in hexadecimal."
+        )
     return int(text.replace(":", ""), 16)
 
 
 class SwitchAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What workers send to.
+    """What workers send to."""
 
-    Attributes:
-        mac: Such as ``02:00:00:00:00:01``.
-        ipv4: Such as ``10.0.0.254``.
-    """
-
-    mac: str
-    ipv4: str
+    mac: str  # Such as `02:00:00:00:00:01`
+    ipv4: str  # Such as `10.0.0.254`
 
 
 class AttachedWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A worker: whose packets are added up, and where sums go.
+    """A worker: whose packets are added up, and where sums go."""
 
-    Attributes:
-        mac: Its address.
-        ipv4: Its address.
-        port: Of the switch.
-    """
-
-    mac: str
-    ipv4: str
-    port: int
+    mac: str  # Its address
+    ipv4: str  # Its address
+    port: int  # Of the switch
 
 
 class AttachedHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another host, whose frames are forwarded.
+    """Another host, whose frames are forwarded."""
 
-    Attributes:
-        mac: Its address.
-        port: Of the switch.
-    """
-
-    mac: str
-    port: int
+    mac: str  # Its address
+    port: int  # Of the switch
 
 
 class Rack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A switch with its hosts.
+    """A switch with its hosts."""
 
-    Attributes:
-        switch: Its addresses.
-        workers: In the order of their numbers.
-        others: Hosts that are no workers.
-    """
-
-    switch: SwitchAddress
-    workers: tuple[AttachedWorker, ...]
-    others: tuple[AttachedHost, ...] = ()
+    switch: SwitchAddress  # Its addresses
+    workers: tuple[AttachedWorker, ...]  # In the order of their numbers
+    others: tuple[AttachedHost, ...] = ()  # Hosts that are no workers
 
     @property
     def attached(self) -> tuple[AttachedWorker | AttachedHost, ...]:
@@ -103,9 +67,6 @@ class Rack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def default_rack(workers: int) -> Rack:
     """Workers at ports 0, 1, ..., with addresses that nobody else has.
-
-    Args:
-        workers: How many.
 
     Examples:
         >>> default_rack(2).workers[1]
@@ -118,40 +79,25 @@ def default_rack(workers: int) -> Rack:
 
 
 def read_rack(path: str | PathLike[str]) -> Rack:
-    """Who is attached, from a JSON file with the fields of :class:`Rack`.
-
-    Args:
-        path: The file.
-
-    Raises:
-        InputError: If it cannot be read, has other fields, an address is none, or stands twice.
-    """
+    """Who is attached, from a JSON file with the fields of :class:`Rack`."""
     name = file_name(path)
     data = read_bytes(path, what="the hosts", hint="name a JSON file with switch, workers and others")
     try:
         rack = msgspec.json.decode(data, type=decodable(Rack))
     except msgspec.MsgspecError as error:
-        msg = (
+        raise InputError(
             f"{name}: {error}: write an object with switch, workers and others, as docs/in-network.md shows."
-        )
-        raise InputError(msg) from None
+        ) from None
     check_rack(rack, file=name)
     return rack
 
 
 def check_rack(rack: Rack, *, file: str) -> None:
-    """Raise unless all addresses are addresses, of one party each.
-
-    Args:
-        rack: Who is attached.
-        file: Its name, for messages.
-
-    Raises:
-        InputError: Otherwise.
-    """
+    """Raise unless all addresses are addresses, of one party each."""
     if not 1 <= len(rack.workers) <= MOST_WORKERS:
-        msg = f"{file}: expected 1 to {MOST_WORKERS} workers, found {len(rack.workers)}: a bitmap has a bit for each."
-        raise InputError(msg)
+        raise InputError(
+            f"{file}: expected 1 to {MOST_WORKERS} workers, found {len(rack.workers)}: a bitmap has a bit for each."
+        )
     macs: set[int] = set()
     addresses: set[str] = set()
     parties: list[tuple[str, SwitchAddress | AttachedWorker | AttachedHost]] = [("$.switch", rack.switch)]
@@ -162,15 +108,14 @@ def check_rack(rack: Rack, *, file: str) -> None:
             mac = number_of_mac(each.mac)
             ipv4 = None if isinstance(each, AttachedHost) else str(IPv4Address(each.ipv4))
         except (InputError, AddressValueError) as error:
-            msg = f"{file}: {place}: {str(error).rstrip('.')}: write a MAC address and an IPv4 address."
-            raise InputError(msg) from None
+            raise InputError(
+                f"{file}: {place}: {str(error).rstrip('.')}: write a MAC address and an IPv4 address."
+            ) from None
         if mac in macs or ipv4 in addresses:
-            msg = f"{file}: {place} has the address of another: give each its own."
-            raise InputError(msg)
+            raise InputError(f"{file}: {place} has the address of another: give each its own.")
         if not isinstance(each, SwitchAddress) and not 0 <= each.port < 511:
-            msg = (
+            raise InputError(
                 f"{file}: {place}: expected a port of 0 .. 510, found {each.port}: name a port of the switch."
             )
-            raise InputError(msg)
         macs.add(mac)
         addresses |= {ipv4} if ipv4 else set()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["HEAD"]
-
 HEAD = """\
 // SwitchML: sums of int32 in the switch, by slots with two sets each, for $workers$ workers, $slots$ slots and
 // $values$ values in a packet; variant $variant$.

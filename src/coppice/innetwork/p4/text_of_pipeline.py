@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["GUARDED", "PIPELINE", "PUBLISHED"]
-
 PIPELINE = """
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     register<bit<32>>(2 * SLOTS) seen;     // bit of each worker that takes part and has not gone on to the other set

@@ -12,31 +12,22 @@ from dataclasses import dataclass
 
 from coppice.innetwork.placement.trees import AggregationTree
 
-__all__ = ["SwitchChoices", "fewest_switches"]
-
 _NEVER = 1 << 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwitchChoices:
-    """Which switches are decided.
+    """Which switches are decided."""
 
-    Attributes:
-        featured: Nodes that add: given by the topology, or chosen.
-        open: Switches that can be chosen.
-        budget: How many of these.
-    """
-
-    featured: Collection[int]
-    open: Collection[int]
-    budget: int
+    featured: Collection[int]  # Nodes that add: given by the topology, or chosen
+    open: Collection[int]  # Switches that can be chosen
+    budget: int  # How many of these
 
 
 def fewest_switches(tree: AggregationTree, limits: Sequence[int], choices: SwitchChoices) -> list[int] | None:
     """Open switches to choose, as few as possible, so that the root adds and no link carries more than it may.
 
     Args:
-        tree: The tree.
         limits: Streams that each link may carry, by its number.
         choices: What is decided, and the budget.
 

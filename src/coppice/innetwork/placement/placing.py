@@ -29,37 +29,26 @@ from coppice.innetwork.placement.trees import (
 from coppice.text import shortened, size_of
 from coppice.topology.model import Topology
 
-__all__ = ["place_aggregation"]
-
 _MOST_WORK = 4_000_000
 _MOST_RANKS_TRIED = 16
 
 
 @checked
 def place_aggregation(
+    # The network. Switches that it says add and copy have the feature already, and cost nothing.
     topology: Topology,
     *,
-    budget: int,
+    budget: int,  # How many others can get it, 1 or more
+    # Ranks of each job, which all-reduce at once; None: one of all ranks
     jobs: Sequence[Sequence[int]] | None = None,
-    trees: int = 1,
+    trees: int = 1,  # Equal parts that every job is cut into, each with a root of its own
     size: int | str = "64M",
-    most_work: int = _MOST_WORK,
+    most_work: int = _MOST_WORK,  # How long to search for several trees, in nodes of trees that are looked at
 ) -> AggregationPlacement:
     """The switches that should get aggregation: those with which the busiest link takes the least time.
 
     One job on one tree is solved exactly on networks of any size. Several trees at once are solved exactly where branch
     and bound comes to its end; where it has to stop, the result says how much faster the busiest link could be at most.
-
-    Args:
-        topology: The network. Switches that it says add and copy have the feature already, and cost nothing.
-        budget: How many others can get it, 1 or more.
-        jobs: Ranks of each job, which all-reduce at once; None: one of all ranks.
-        trees: Equal parts that every job is cut into, each with a root of its own.
-        size: Bytes that every rank adds.
-        most_work: How long to search for several trees, in nodes of trees that are looked at.
-
-    Raises:
-        InputError: If an argument is not as described, the network has no switches, or a job can reach none of them.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -74,25 +63,23 @@ def place_aggregation(
     size_bytes = size_of(size)
     for name, value in (("budget", budget), ("trees", trees), ("most_work", most_work)):
         if value < 1:
-            msg = f"expected `{name}` of 1 or more, found {value}."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` of 1 or more, found {value}.")
     if not network.switches and not network.given:
-        msg = f"expected a network with switches, found {topology.name} without: GPUs add themselves there."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a network with switches, found {topology.name} without: GPUs add themselves there."
+        )
     groups = [each for group in _groups(network, jobs, size_bytes) for each in [group] * trees]
     if not all(group.trees for group in groups):
-        msg = (
+        raise InputError(
             f"expected a switch that all ranks of a job reach through switches and NICs, found none on "
             f"{topology.name}: place what shares a switch as jobs (`jobs`), such as the ranks of each rail."
         )
-        raise InputError(msg)
     found = search(network, groups, budget, most_work=most_work)
     if found is None:
-        msg = (
+        raise InputError(
             f"expected a `budget` with which every job has a switch to add in, found {budget}: raise it, "
             f"{_enough_roots(groups)} suffice, or place the jobs alone."
         )
-        raise InputError(msg)
     without = search(network, groups, 0, most_work=most_work)
     ids = topology.node_ids
     to_us = network.nanoseconds / 1000 / trees
@@ -127,11 +114,10 @@ def _groups(
     for at, ranks in enumerate([range(count)] if jobs is None else jobs):
         members = sorted({int(rank) for rank in ranks})
         if len(members) != len(ranks) or len(members) < 2 or not 0 <= members[0] <= members[-1] < count:
-            msg = (
+            raise InputError(
                 f"expected two or more different ranks from 0 to {count - 1} in `jobs`, found "
                 f"{shortened(list(ranks), 8)} in job {at}."
             )
-            raise InputError(msg)
         nodes = [network.ranks[rank] for rank in members]
         trees = [build_tree(network, nodes, root) for root in sorted({*network.switches, *network.given})]
         groups.append(
@@ -140,8 +126,7 @@ def _groups(
             )
         )
     if not groups:
-        msg = "expected one job or more in `jobs`, found none: leave it out for one of all ranks."
-        raise InputError(msg)
+        raise InputError("expected one job or more in `jobs`, found none: leave it out for one of all ranks.")
     return groups
 
 
@@ -200,8 +185,9 @@ def _at_ranks(network: AddingNetwork, groups: Sequence[AddingRanks]) -> list[Agg
         roots = members[:: -(-len(members) // _MOST_RANKS_TRIED)]
         trees = [tree for root in roots if (tree := build_tree(network, members, root)) is not None]
         if not trees:
-            msg = f"expected routes between the ranks of a job, found none on {network.topology.name}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected routes between the ranks of a job, found none on {network.topology.name}."
+            )
         tried = [stream_counts(tree, network.given) for tree in trees]
         costs = [busiest(network.cost, [*loads, each], sizes[: at + 1])[0] for each in tried]
         best = costs.index(min(costs))

@@ -9,22 +9,14 @@ from typing import Any
 from coppice.display import Shown
 from coppice.topology.model import Topology
 
-__all__ = ["AggregationPlacement", "BusiestLink"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BusiestLink:
-    """The link that takes longest to carry what it is given.
+    """The link that takes longest to carry what it is given."""
 
-    Attributes:
-        ends: Names of its ends.
-        load_bytes: What it carries in each direction.
-        time_us: That over its rate.
-    """
-
-    ends: tuple[str, str]
-    load_bytes: Fraction
-    time_us: Fraction
+    ends: tuple[str, str]  # Names of its ends
+    load_bytes: Fraction  # What it carries in each direction
+    time_us: Fraction  # That over its rate
 
     def record(self) -> dict[str, Any]:
         """The link as JSON values."""
@@ -37,37 +29,23 @@ class BusiestLink:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class AggregationPlacement(Shown):
-    """Switches that should add, and what that gives.
+    """Switches that should add, and what that gives."""
 
-    Attributes:
-        topology: The network.
-        budget: Switches that could be chosen.
-        candidates: Switches that there are without the feature.
-        given: Names of switches that have it.
-        chosen: Names of those that should get it; fewer than the budget where more bring nothing.
-        jobs: Ranks of each job.
-        size_bytes: What each rank adds.
-        roots: Names of the roots of each job's trees.
-        busiest: The busiest link with these switches.
-        least_time_us: With no choice within the budget the busiest link takes less.
-        everywhere_us: What it takes at least if all switches have the feature.
-        without: The busiest link without the chosen ones. Where no switch is left that adds, ranks of the jobs do.
-        ring: The busiest link of rings of hosts, each job in the order of its ranks.
-    """
-
-    topology: Topology
-    budget: int
-    candidates: int
-    given: tuple[str, ...]
+    topology: Topology  # The network
+    budget: int  # Switches that could be chosen
+    candidates: int  # Switches that there are without the feature
+    given: tuple[str, ...]  # Names of switches that have it
+    # Names of those that should get it; fewer than the budget where more bring nothing
     chosen: tuple[str, ...]
-    jobs: tuple[tuple[int, ...], ...]
-    size_bytes: int
-    roots: tuple[tuple[str, ...], ...]
-    busiest: BusiestLink
-    least_time_us: Fraction
-    everywhere_us: Fraction
+    jobs: tuple[tuple[int, ...], ...]  # Ranks of each job
+    size_bytes: int  # What each rank adds
+    roots: tuple[tuple[str, ...], ...]  # Names of the roots of each job's trees
+    busiest: BusiestLink  # The busiest link with these switches
+    least_time_us: Fraction  # With no choice within the budget the busiest link takes less
+    everywhere_us: Fraction  # What it takes at least if all switches have the feature
+    # The busiest link without the chosen ones. Where no switch is left that adds, ranks of the jobs do.
     without: BusiestLink
-    ring: BusiestLink
+    ring: BusiestLink  # The busiest link of rings of hosts, each job in the order of its ranks
 
     @property
     def proved(self) -> bool:

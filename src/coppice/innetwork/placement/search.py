@@ -15,8 +15,6 @@ from coppice.errors import InputError
 from coppice.innetwork.placement.budgeted import SwitchChoices, fewest_switches
 from coppice.innetwork.placement.trees import AddingNetwork, AggregationTree, stream_counts
 
-__all__ = ["AddingRanks", "PlacedTrees", "search"]
-
 _FAR = 1 << 200
 _MOST_DEEP = 800
 """Switches and groups that are searched by recursion."""
@@ -24,34 +22,21 @@ _MOST_DEEP = 800
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddingRanks:
-    """Ranks that add together.
+    """Ranks that add together."""
 
-    Attributes:
-        ranks: Their numbers.
-        size_bytes: What each of them adds.
-        trees: One for every root that they can take.
-    """
-
-    ranks: tuple[int, ...]
-    size_bytes: int
-    trees: tuple[AggregationTree, ...]
+    ranks: tuple[int, ...]  # Their numbers
+    size_bytes: int  # What each of them adds
+    trees: tuple[AggregationTree, ...]  # One for every root that they can take
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedTrees:
-    """Switches that add, with the roots of the groups.
+    """Switches that add, with the roots of the groups."""
 
-    Attributes:
-        chosen: Switches, in id order.
-        trees: The tree of each group.
-        cost: Of the busiest link, in units of the network.
-        least: No choice costs less.
-    """
-
-    chosen: tuple[int, ...]
-    trees: tuple[AggregationTree, ...]
-    cost: int
-    least: int
+    chosen: tuple[int, ...]  # Switches, in id order
+    trees: tuple[AggregationTree, ...]  # The tree of each group
+    cost: int  # Of the busiest link, in units of the network
+    least: int  # No choice costs less
 
 
 class _OutOfWork(Exception):  # noqa: N818 (it ends a search, and is no error)
@@ -64,13 +49,8 @@ def search(
     """The choice of switches that loads the busiest link least, or None where a group can have no root.
 
     Args:
-        network: The network.
-        groups: One or more.
         budget: Switches that can be chosen at most.
         most_work: Nodes of trees to look at before what is proved so far has to do.
-
-    Raises:
-        InputError: If that is not enough to find any choice.
     """
     choices = SwitchChoices(featured=network.given, open=frozenset(network.switches), budget=budget)
     alone = [_alone(network, group, choices) for group in {id(group): group for group in groups}.values()]
@@ -134,8 +114,9 @@ class _SwitchSearch:
         except _OutOfWork:
             proved = False
         if not self.best.trees and not proved:
-            msg = f"expected `most_work` to find a root for every job, found {self.most_work}: raise it."
-            raise InputError(msg)
+            raise InputError(
+                f"expected `most_work` to find a root for every job, found {self.most_work}: raise it."
+            )
         if not self.best.trees:
             return None
         best = self._fewer()

@@ -18,31 +18,18 @@ from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.routing import Router
 
-__all__ = ["AddingNetwork", "AggregationTree", "build_tree", "busiest", "stream_counts"]
-
 
 class AddingNetwork:
-    """What the planner needs to know of a topology.
-
-    Attributes:
-        topology: The topology.
-        router: Its default routing.
-        switches: Nodes that can be given the feature, in id order.
-        given: Nodes that have it: the topology says that they add and copy.
-        edges: Links as pairs of nodes, the smaller id first, each with the rate of its slower direction.
-        whole: A multiple of all rates.
-        cost: ``whole`` over the rate, of each of them: the time of a byte in ``nanoseconds``.
-        nanoseconds: The unit of costs.
-        ranks: Node of each rank.
-        only_neighbour: The switch or NIC that a node has its only link to, or None.
-    """
+    """What the planner needs to know of a topology."""
 
     def __init__(self, topology: Topology) -> None:
-        self.topology = topology
-        self.router = Router(topology)
+        self.topology = topology  # The topology
+        self.router = Router(topology)  # Its default routing
         kinds = topology.kind.tolist()
         featured = (topology.aggregate & topology.multicast).tolist()
+        # Nodes that have it: the topology says that they add and copy
         self.given = frozenset(v for v, kind in enumerate(kinds) if kind != NodeKind.GPU and featured[v])
+        # Nodes that can be given the feature, in id order
         self.switches = [v for v, kind in enumerate(kinds) if kind == NodeKind.SWITCH and v not in self.given]
         capacities = topology.capacity.tolist()
         rates: dict[tuple[int, int], int] = {}
@@ -52,63 +39,51 @@ class AddingNetwork:
         self._one_way = {
             (min(a, b), max(a, b)) for a, b in topology.link_index if (b, a) not in topology.link_index
         }
+        # Links as pairs of nodes, the smaller id first, each with the rate of its slower direction
         self.edges = sorted(rates)
         self.edge_index = {edge: at for at, edge in enumerate(self.edges)}
-        self.whole = lcm(*rates.values())
+        self.whole = lcm(*rates.values())  # A multiple of all rates
+        # `whole` over the rate, of each of them: the time of a byte in `nanoseconds`
         self.cost = [self.whole // rates[edge] for edge in self.edges]
-        self.nanoseconds = Fraction(topology.denominator, self.whole)
-        self.ranks: list[int] = topology.rank_nodes.tolist()
+        self.nanoseconds = Fraction(topology.denominator, self.whole)  # The unit of costs
+        self.ranks: list[int] = topology.rank_nodes.tolist()  # Node of each rank
         to: list[list[int]] = [[] for _ in kinds]
         for a, b in topology.link_index:
             to[a].append(b)
         # What has one way out needs no routing; a rank passes nothing on.
+        # The switch or NIC that a node has its only link to, or None
         self.only_neighbour = [
             each[0] if len(each) == 1 and topology.rank[each[0]] < 0 else None for each in to
         ]
 
     def edge(self, a: int, b: int) -> int:
-        """The number of the link between two nodes.
-
-        Raises:
-            InputError: If it leads one way only.
-        """
+        """The number of the link between two nodes."""
         key = (min(a, b), max(a, b))
         if key in self._one_way:
             ids = self.topology.node_ids
-            msg = (
+            raise InputError(
                 f"expected links in both directions, found {ids[a]} and {ids[b]} linked one way: a sum comes back over "
                 f"the links that it was made on."
             )
-            raise InputError(msg)
         return self.edge_index[key]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AggregationTree:
-    """The default routes of some ranks towards one root.
+    """The default routes of some ranks towards one root."""
 
-    Attributes:
-        root: Its node.
-        nodes: Switches and NICs in it, children before parents, the root last.
-        parent: Position of the parent of each of ``nodes``; -1 of the root.
-        edge: Link to the parent; -1 of the root.
-        direct: How many ranks send to each of them.
-        rank_edges: Links of the ranks, one stream each.
-    """
-
-    root: int
-    nodes: tuple[int, ...]
-    parent: tuple[int, ...]
-    edge: tuple[int, ...]
-    direct: tuple[int, ...]
-    rank_edges: tuple[int, ...]
+    root: int  # Its node
+    nodes: tuple[int, ...]  # Switches and NICs in it, children before parents, the root last
+    parent: tuple[int, ...]  # Position of the parent of each of `nodes`; -1 of the root
+    edge: tuple[int, ...]  # Link to the parent; -1 of the root
+    direct: tuple[int, ...]  # How many ranks send to each of them
+    rank_edges: tuple[int, ...]  # Links of the ranks, one stream each
 
 
 def build_tree(network: AddingNetwork, members: Sequence[int], root: int) -> AggregationTree | None:
     """The tree of a group of ranks towards a node, or None where one of them has no route there.
 
     Args:
-        network: The network.
         members: Nodes of the ranks; the root may be one of them, and adds what the others send.
         root: A switch, a NIC or a rank's node.
     """
@@ -156,12 +131,7 @@ def _depths(parents: Mapping[int, int]) -> dict[int, int]:
 
 
 def stream_counts(tree: AggregationTree, featured: Collection[int]) -> dict[int, int]:
-    """Streams in each direction on every link of a tree, by the number of the link.
-
-    Args:
-        tree: The tree.
-        featured: Nodes that add and copy.
-    """
+    """Streams in each direction on every link of a tree, by the number of the link."""
     coming = list(tree.direct)
     found = dict.fromkeys(tree.rank_edges, 1)
     for at, node in enumerate(tree.nodes[:-1]):
@@ -179,7 +149,6 @@ def busiest(
     Args:
         costs: Of a byte on each link.
         loads: Streams on links, of each group.
-        sizes: Bytes of each group's streams.
     """
     total: dict[int, int] = {}
     for streams, size in zip(loads, sizes, strict=True):

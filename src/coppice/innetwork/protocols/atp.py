@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 
-__all__ = ["ATP"]
-
 ATP = SwitchProtocol(
     name="atp",
     title="slots that all jobs share as far as they go; a server merges what found none",

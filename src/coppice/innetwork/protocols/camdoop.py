@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 
-__all__ = ["CAMDOOP"]
-
 CAMDOOP = SwitchProtocol(
     name="camdoop",
     title="servers that add what they pass on, hop by hop along several trees",

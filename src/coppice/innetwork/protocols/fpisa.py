@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 
-__all__ = ["FPISA"]
-
 FPISA = SwitchProtocol(
     name="fpisa",
     title="the slots of SwitchML with an adder of floats in the switch",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 
-__all__ = ["NETAGG"]
-
 NETAGG = SwitchProtocol(
     name="netagg",
     title="boxes beside switches that merge the requests of applications on their way to a master",

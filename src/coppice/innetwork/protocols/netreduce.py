@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 
-__all__ = ["NETREDUCE"]
-
 NETREDUCE = SwitchProtocol(
     name="netreduce",
     title="reliable connections in a ring of hosts; a switch puts sums into their packets",

@@ -15,8 +15,6 @@ from coppice.innetwork.protocols.switchagg import SWITCHAGG
 from coppice.innetwork.protocols.switchml import SWITCHML
 from coppice.text import suggestion
 
-__all__ = ["PROTOCOLS", "find_protocol"]
-
 # One line each, in alphabetical order.
 PROTOCOLS: dict[str, SwitchProtocol] = {
     each.name: each
@@ -37,14 +35,12 @@ PROTOCOLS: dict[str, SwitchProtocol] = {
 def find_protocol(name: str) -> SwitchProtocol:
     """The protocol of that name.
 
-    Raises:
-        InputError: If there is none.
-
     >>> find_protocol("switchml").most_workers
     32
     """
     found = PROTOCOLS.get(name)
     if found is None:
-        msg = f"expected a protocol of aggregation in the network, found {name!r}: {suggestion(name, PROTOCOLS)}"
-        raise InputError(msg)
+        raise InputError(
+            f"expected a protocol of aggregation in the network, found {name!r}: {suggestion(name, PROTOCOLS)}"
+        )
     return found

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 
-__all__ = ["SHARP"]
-
 SHARP = SwitchProtocol(
     name="sharp",
     title="trees of switches that add for groups with reserved slots, streaming large messages one at a time",

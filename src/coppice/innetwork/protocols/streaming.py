@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 
-__all__ = ["STREAMING"]
-
 STREAMING = SwitchProtocol(
     name="streaming",
     title="queues of frames at the ports of a switch, whose heads are added in stream",

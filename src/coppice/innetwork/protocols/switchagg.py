@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 
-__all__ = ["SWITCHAGG"]
-
 SWITCHAGG = SwitchProtocol(
     name="switchagg",
     title="pairs of keys and values, combined by key in a small memory of the switch in front of a large one",

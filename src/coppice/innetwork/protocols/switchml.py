@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coppice.innetwork.protocols.protocol import SwitchProtocol
 
-__all__ = ["SWITCHML"]
-
 SWITCHML = SwitchProtocol(
     name="switchml",
     title="slots in a switch that workers fill in turns of two sets",

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from coppice.errors import InputError
 
-__all__ = ["SECRET_VARIABLE", "SWITCH_VARIABLE", "parse_address", "read_secret"]
-
 SWITCH_VARIABLE = "COPPICE_SWITCH"
 """Where the switch is, as HOST:PORT."""
 
@@ -29,14 +27,10 @@ def parse_address(text: str, *, option: str = "the switch") -> tuple[str, int]:
         >>> parse_address("9000")
         Traceback (most recent call last):
         coppice.errors.InputError: expected HOST:PORT for the switch, such as 127.0.0.1:9000, found '9000'.
-
-    Raises:
-        InputError: If it is none.
     """
     host, colon, port = text.strip().rpartition(":")
     if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        msg = f"expected HOST:PORT for {option}, such as 127.0.0.1:9000, found {text!r}."
-        raise InputError(msg)
+        raise InputError(f"expected HOST:PORT for {option}, such as 127.0.0.1:9000, found {text!r}.")
     return host, int(port)
 
 
@@ -45,14 +39,12 @@ def read_secret(path: str | os.PathLike[str] | None) -> bytes:
 
     Without a secret, packets are sealed with a key that everybody knows: that keeps out what comes by accident, not
     those who mean harm.
-
-    Raises:
-        InputError: If the file is empty, or longer than 64 KiB.
     """
     if path is None:
         return b""
     secret = Path(path).read_bytes().strip()
     if not 0 < len(secret) <= 1 << 16:
-        msg = f"expected a secret of 1 to 65536 bytes in {os.fspath(path)}, found {len(secret)}: write 16 random bytes."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a secret of 1 to 65536 bytes in {os.fspath(path)}, found {len(secret)}: write 16 random bytes."
+        )
     return secret

@@ -16,8 +16,6 @@ from coppice.innetwork.protocols.registry import PROTOCOLS
 from coppice.innetwork.serving.address import parse_address
 from coppice.native import _switch
 
-__all__ = ["SwitchClient", "SwitchError"]
-
 ELEMENTS = ("float32", "int32")
 _SLOTS = 64
 _FEWER_SLOTS = re.compile(r"a job may have (\d+) slots, found")
@@ -92,8 +90,7 @@ class SwitchClient:
     ) -> None:
         host, port = parse_address(address)
         if element not in ELEMENTS:
-            msg = f"expected elements of {' or '.join(ELEMENTS)} at the switch, found {element}."
-            raise InputError(msg)
+            raise InputError(f"expected elements of {' or '.join(ELEMENTS)} at the switch, found {element}.")
         if values is None:
             values = PROTOCOLS[protocol].values if protocol in PROTOCOLS else 256
         wanted = _SLOTS if slots is None else slots
@@ -110,12 +107,10 @@ class SwitchClient:
         for name, value in positive.items():
             if value <= 0:
                 each = " of each thread" if name in ("slots", "window") else ""
-                msg = f"expected `{name}`{each} above 0, found {value}."
-                raise InputError(msg)
+                raise InputError(f"expected `{name}`{each} above 0, found {value}.")
         for name, value in (("job", job), ("epoch", epoch)):
             if not 0 <= value < 1 << 32:
-                msg = f"expected `{name}` of 0 to {(1 << 32) - 1}, found {value}."
-                raise InputError(msg)
+                raise InputError(f"expected `{name}` of 0 to {(1 << 32) - 1}, found {value}.")
         own_seat, seats = (worker, workers) if seat is None else (seat[0], seat[1])
         self.worker, self.workers, self.element = worker, workers, element
         self._join_timeout_s = float(join_timeout_s)
@@ -153,8 +148,7 @@ class SwitchClient:
         try:
             self._client = core(wanted // threads, self._window)
         except (RuntimeError, ValueError, OverflowError) as error:
-            msg = f"{error}."
-            raise InputError(msg) from None
+            raise InputError(f"{error}.") from None
 
     def __enter__(self) -> SwitchClient:
         self.join()
@@ -166,11 +160,7 @@ class SwitchClient:
         self.close("" if error is None else f"it failed with {type(error).__name__}")
 
     def join(self) -> None:
-        """Return when all workers of the job are there.
-
-        Raises:
-            SwitchError: If the switch is not there or refuses the job, or workers are missing after the time.
-        """
+        """Return when all workers of the job are there."""
         try:
             try:
                 self._client.join(timeout_s=self._join_timeout_s)
@@ -183,44 +173,34 @@ class SwitchClient:
                 self._client = self._core_client(slots, min(self._window, slots))
                 self._client.join(timeout_s=self._join_timeout_s)
         except (RuntimeError, ValueError) as error:
-            msg = f"{error}."
-            raise SwitchError(msg) from None
+            raise SwitchError(f"{error}.") from None
 
     def all_reduce(
         self,
+        # What this worker contributes, contiguous; takes the result if there is no output
         buffer: NDArray[Any],
-        output: NDArray[Any] | None = None,
+        output: NDArray[Any] | None = None,  # Takes the result; of the same type and size
         *,
-        op: str = "sum",
-        timeout_s: float = 300.0,
+        op: str = "sum",  # `sum` or `avg`
+        timeout_s: float = 300.0,  # Longest wait for the other workers, in seconds
     ) -> NDArray[Any]:
         """Sum the buffers of all workers, and give the result to all.
 
-        Args:
-            buffer: What this worker contributes, contiguous; takes the result if there is no output.
-            output: Takes the result; of the same type and size.
-            op: ``sum`` or ``avg``.
-            timeout_s: Longest wait for the other workers, in seconds.
-
         Returns:
             The array with the result.
-
-        Raises:
-            InputError: If the arrays are of a type that the job does not serve.
-            SwitchError: If the sum did not complete.
         """
         result = buffer if output is None else output
         if op not in ("sum", "avg"):
-            msg = f"expected sum or avg in the network, found {op}: use an algorithm of the hosts."
-            raise InputError(msg)
+            raise InputError(
+                f"expected sum or avg in the network, found {op}: use an algorithm of the hosts."
+            )
         served = ("float32", "float16") if self.element == "float32" else ("int32",)
         for array in (buffer, result):
             if array.dtype.name not in served or not array.flags.c_contiguous or array.size != buffer.size:
-                msg = (
+                raise InputError(
                     f"expected contiguous arrays of one size and of {' or '.join(served)}, found {array.dtype} of "
                     f"{array.size} elements."
                 )
-                raise InputError(msg)
         given = np.ascontiguousarray(buffer, dtype=self.element).reshape(-1)
         wanted = result.reshape(-1) if result.dtype == given.dtype else np.empty_like(given)
         self.all_reduce_at(given.ctypes.data, wanted.ctypes.data, given.size, timeout_s=timeout_s)
@@ -233,19 +213,13 @@ class SwitchClient:
         return result
 
     def all_reduce_at(self, given: int, wanted: int, count: int, *, timeout_s: float) -> None:
-        """Sum ``count`` elements at the address ``given`` of all workers into ``wanted``, which may be the same.
-
-        Raises:
-            SwitchError: If the sum did not complete.
-        """
+        """Sum ``count`` elements at the address ``given`` of all workers into ``wanted``, which may be the same."""
         try:
             self._client.all_reduce(input=given, output=wanted, count=count, timeout_s=timeout_s)
         except RuntimeError as error:
-            msg = f"{error}."
-            raise SwitchError(msg) from None
+            raise SwitchError(f"{error}.") from None
         except ValueError as error:
-            msg = f"{error}."
-            raise InputError(msg) from None
+            raise InputError(f"{error}.") from None
 
     def close(self, why: str = "") -> None:
         """Leave the job.

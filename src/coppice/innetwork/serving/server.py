@@ -11,40 +11,24 @@ from coppice.errors import InputError
 from coppice.innetwork.serving.address import parse_address
 from coppice.native import _switch
 
-__all__ = ["PacketFaults", "SwitchServer"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PacketFaults:
-    """What the switch does to packets on purpose, on their way in and on their way out, by seed.
+    """What the switch does to packets on purpose, on their way in and on their way out, by seed."""
 
-    Attributes:
-        drop: Share of packets that are lost.
-        duplicate: Share that comes twice.
-        reorder: Share that 1 to 8 later packets overtake.
-        seed: Of the choice.
-        after: Packets of each direction that pass unharmed first.
-    """
-
-    drop: float = 0.0
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    seed: int = 1
-    after: int = 0
+    drop: float = 0.0  # Share of packets that are lost
+    duplicate: float = 0.0  # Share that comes twice
+    reorder: float = 0.0  # Share that 1 to 8 later packets overtake
+    seed: int = 1  # Of the choice
+    after: int = 0  # Packets of each direction that pass unharmed first
 
     def __post_init__(self) -> None:
-        """Check the shares.
-
-        Raises:
-            InputError: If one is none.
-        """
+        """Check the shares."""
         for name in ("drop", "duplicate", "reorder"):
             if not 0 <= getattr(self, name) <= 1:
-                msg = f"expected `{name}` of 0 to 1, found {getattr(self, name)}."
-                raise InputError(msg)
+                raise InputError(f"expected `{name}` of 0 to 1, found {getattr(self, name)}.")
         if self.seed < 0 or self.after < 0:
-            msg = f"expected `seed` and `after` of 0 or more, found {self.seed} and {self.after}."
-            raise InputError(msg)
+            raise InputError(f"expected `seed` and `after` of 0 or more, found {self.seed} and {self.after}.")
 
 
 class SwitchServer:
@@ -100,14 +84,14 @@ class SwitchServer:
         most_per_second: float = 0.0,
     ) -> None:
         if workers < 0 or slots < 1 or threads < 1 or most_jobs < 1 or most_slots < 0 or silence_s <= 0:
-            msg = (
+            raise InputError(
                 "expected 1 slot, thread, and job or more, no negative numbers and `silence_s` above 0, found "
                 f"{slots}, {threads} and {most_jobs}, {workers} workers, {most_slots} slots of a job and {silence_s} s."
             )
-            raise InputError(msg)
         if not 0 <= index < siblings:
-            msg = f"expected `index` of 0 to {siblings - 1} for {siblings} switches below one, found {index}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected `index` of 0 to {siblings - 1} for {siblings} switches below one, found {index}."
+            )
         troubles = faults or PacketFaults()
         above = (
             None if parent is None else (*parse_address(parent, option="the switch above"), index, siblings)
@@ -129,8 +113,7 @@ class SwitchServer:
                 most_per_second=float(most_per_second),
             )
         except (RuntimeError, ValueError) as error:
-            msg = f"{error}."
-            raise InputError(msg) from None
+            raise InputError(f"{error}.") from None
         self.host, self.port = host, self._server.port()
 
     @property

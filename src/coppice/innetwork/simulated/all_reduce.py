@@ -12,70 +12,41 @@ from coppice.innetwork.protocols import find_protocol
 from coppice.innetwork.simulated.job import groups_of, job_of
 from coppice.native import _switch
 
-__all__ = ["LinkTraffic", "SwitchedAllReduce", "simulate_all_reduce"]
-
 UDP_BYTES = 66
 """On the wire beside a packet: preamble and gap 20, Ethernet 14 and 4, IPv4 20, UDP 8."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkTraffic:
-    """What links of one direction carried, all together.
+    """What links of one direction carried, all together."""
 
-    Attributes:
-        packets: Packets that entered a link.
-        size_bytes: Their bytes on the wire.
-        dropped: Packets lost by chance.
-        overflowed: Packets that found a queue full, and did not enter.
-        duplicated: Packets that arrived twice.
-        reordered: Packets that others may have overtaken.
-    """
-
-    packets: int
-    size_bytes: int
-    dropped: int
-    overflowed: int
-    duplicated: int
-    reordered: int
+    packets: int  # Packets that entered a link
+    size_bytes: int  # Their bytes on the wire
+    dropped: int  # Packets lost by chance
+    overflowed: int  # Packets that found a queue full, and did not enter
+    duplicated: int  # Packets that arrived twice
+    reordered: int  # Packets that others may have overtaken
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchedAllReduce:
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        elements: Of the tensors, one after the other.
-        element: ``"int32"`` or ``"float32"``.
-        finish_us: When each worker had its last sum; None where it never did.
-        failures: Why each worker gave up; empty where it did not.
-        wrong: Elements of int32 that are not the sum.
-        worst_error: Of float32, the greatest difference from the sum, for inputs from -1 to 1.
-        slots_in_use: Of all switches, at the end.
-        waited_for: Workers that switches still waited for at the end.
-        end_us: Time of the last event.
-        delivered: Packets that nodes took in.
-        up: Traffic towards switches and servers.
-        down: Traffic towards workers.
-        worker_counts: What happened to packets at the workers, by name, all together.
-        switch_counts: The same at the switches.
-        server_counts: The same at the server of a protocol that has one.
-    """
-
-    elements: tuple[int, ...]
-    element: str
-    finish_us: tuple[float | None, ...]
-    failures: tuple[str, ...]
-    wrong: int
-    worst_error: float
-    slots_in_use: int
-    waited_for: tuple[int, ...]
-    end_us: float
-    delivered: int
-    up: LinkTraffic
-    down: LinkTraffic
-    worker_counts: Mapping[str, int]
-    switch_counts: Mapping[str, int]
-    server_counts: Mapping[str, int]
+    elements: tuple[int, ...]  # Of the tensors, one after the other
+    element: str  # `"int32"` or `"float32"`
+    finish_us: tuple[float | None, ...]  # When each worker had its last sum; None where it never did
+    failures: tuple[str, ...]  # Why each worker gave up; empty where it did not
+    wrong: int  # Elements of int32 that are not the sum
+    worst_error: float  # Of float32, the greatest difference from the sum, for inputs from -1 to 1
+    slots_in_use: int  # Of all switches, at the end
+    waited_for: tuple[int, ...]  # Workers that switches still waited for at the end
+    end_us: float  # Time of the last event
+    delivered: int  # Packets that nodes took in
+    up: LinkTraffic  # Traffic towards switches and servers
+    down: LinkTraffic  # Traffic towards workers
+    worker_counts: Mapping[str, int]  # What happened to packets at the workers, by name, all together
+    switch_counts: Mapping[str, int]  # The same at the switches
+    server_counts: Mapping[str, int]  # The same at the server of a protocol that has one
 
     @property
     def complete(self) -> bool:
@@ -97,32 +68,36 @@ class SwitchedAllReduce:
 def simulate_all_reduce(
     *,
     workers: int,
-    protocol: str = "switchml",
-    elements: int | Sequence[int] = 1_000_000,
-    element: str = "int32",
-    slots: int = 64,
-    window: int | None = None,
-    values: int | None = None,
+    protocol: str = "switchml",  # What they and the switches speak, see `coppice.innetwork.protocols`
+    elements: int | Sequence[int] = 1_000_000,  # Of the tensor, or of each of several that follow each other
+    element: str = "int32",  # Type of the values, `"int32"` or `"float32"`
+    slots: int = 64,  # Aggregators of the job in each switch
+    window: int | None = None,  # Packets that a worker may have under way; as many as slots unless given
+    values: int | None = None,  # Values of a packet; what is usual with the protocol unless given
+    # Workers below each switch, where a root joins several; one switch unless given
     tree: Sequence[int] | None = None,
-    gb_per_s: float = 12.5,
-    latency_us: float = 1.0,
+    gb_per_s: float = 12.5,  # Rate of each worker's link, in gigabytes per second and direction
+    latency_us: float = 1.0,  # Of a link, one way, without the time on the wire
+    # Rate of the links between switches and to a server; that of the workers' unless given
     uplink_gb_per_s: float | None = None,
-    queue_bytes: int | None = None,
-    overhead_bytes: int = UDP_BYTES,
-    drop: float = 0.0,
-    duplicate: float = 0.0,
-    reorder: float = 0.0,
+    queue_bytes: int | None = None,  # Room before each link; without limit unless given
+    overhead_bytes: int = UDP_BYTES,  # On the wire, of each packet, besides its own bytes
+    drop: float = 0.0,  # Probability that a link loses a packet
+    duplicate: float = 0.0,  # Probability that a link delivers a packet twice
+    reorder: float = 0.0,  # Probability that a packet is late
     reorder_us: float = 10.0,
+    # Packets that a switch takes in per second; without limit unless given
     switch_packets_per_s: float | None = None,
     worker_packets_per_s: float | None = None,
-    timeout_ms: float = 10.0,
-    patience_ms: float = 30_000.0,
-    starts_us: Sequence[float] | None = None,
+    timeout_ms: float = 10.0,  # Of a worker, before it sends a packet again
+    patience_ms: float = 30_000.0,  # Of a worker without any sum, before it gives up
+    starts_us: Sequence[float] | None = None,  # When each worker begins; all at once unless given
     crash_worker: int | None = None,
     crash_us: float = 0.0,
+    # A switch (leaves are numbered first, then the root) that forgets everything
     restart_switch: int | None = None,
     restart_us: float = 0.0,
-    settings: Mapping[str, float] | None = None,
+    settings: Mapping[str, float] | None = None,  # What only the protocol knows, by name
     seed: int = 0,
 ) -> SwitchedAllReduce:
     """Runs all-reduces through switches of a simulated network, with every sum checked.
@@ -130,41 +105,8 @@ def simulate_all_reduce(
     The machines that run are those that sockets drive: here packets are events on links with a rate, a latency and a
     queue, and each is lost, doubled or late with a probability of its own, drawn by seed.
 
-    Args:
-        workers: How many.
-        protocol: What they and the switches speak, see ``coppice.innetwork.protocols``.
-        elements: Of the tensor, or of each of several that follow each other.
-        element: Type of the values, ``"int32"`` or ``"float32"``.
-        slots: Aggregators of the job in each switch.
-        window: Packets that a worker may have under way; as many as slots unless given.
-        values: Values of a packet; what is usual with the protocol unless given.
-        tree: Workers below each switch, where a root joins several; one switch unless given.
-        gb_per_s: Rate of each worker's link, in gigabytes per second and direction.
-        latency_us: Of a link, one way, without the time on the wire.
-        uplink_gb_per_s: Rate of the links between switches and to a server; that of the workers' unless given.
-        queue_bytes: Room before each link; without limit unless given.
-        overhead_bytes: On the wire, of each packet, besides its own bytes.
-        drop: Probability that a link loses a packet.
-        duplicate: Probability that a link delivers a packet twice.
-        reorder: Probability that a packet is late.
-        reorder_us: How late at most.
-        switch_packets_per_s: Packets that a switch takes in per second; without limit unless given.
-        worker_packets_per_s: The same of a worker.
-        timeout_ms: Of a worker, before it sends a packet again.
-        patience_ms: Of a worker without any sum, before it gives up.
-        starts_us: When each worker begins; all at once unless given.
-        crash_worker: A worker that falls silent.
-        crash_us: From when on.
-        restart_switch: A switch (leaves are numbered first, then the root) that forgets everything.
-        restart_us: When it does.
-        settings: What only the protocol knows, by name.
-        seed: Of inputs and faults.
-
     Returns:
         Times, traffic and counts; a wrong sum is counted, not raised.
-
-    Raises:
-        InputError: If the protocol cannot serve the job, or a rate or probability is none.
 
     Examples:
         >>> run = simulate_all_reduce(workers=8, elements=256 * 1000, slots=128, drop=0.001, timeout_ms=1, seed=3)
@@ -173,8 +115,7 @@ def simulate_all_reduce(
     """
     for name, chance in (("drop", drop), ("duplicate", duplicate), ("reorder", reorder)):
         if not 0 <= chance < 1:
-            msg = f"expected `{name}` as a probability from 0 to below 1, found {chance}."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` as a probability from 0 to below 1, found {chance}.")
     positive = {
         "gb_per_s": gb_per_s,
         "uplink_gb_per_s": uplink_gb_per_s,
@@ -184,8 +125,7 @@ def simulate_all_reduce(
     }
     for name, rate in positive.items():
         if rate is not None and not 0 < rate < math.inf:
-            msg = f"expected `{name}` above 0, found {rate}."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` above 0, found {rate}.")
     tensors = [elements] if isinstance(elements, int) else list(elements)
     starts = list(starts_us or ())
     at_least_0 = {
@@ -200,8 +140,7 @@ def simulate_all_reduce(
     }
     for name, number in at_least_0.items():
         if not 0 <= number < 2**63:
-            msg = f"expected `{name}` from 0 on, found {number}."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` from 0 on, found {number}.")
     groups = groups_of(workers, tree)
     switches = len(groups) + (len(groups) > 1)
     for name, failing, most in (
@@ -209,8 +148,7 @@ def simulate_all_reduce(
         ("restart_switch", restart_switch, switches),
     ):
         if failing is not None and not 0 <= failing < most:
-            msg = f"expected `{name}` from 0 to {most - 1}, found {failing}."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` from 0 to {most - 1}, found {failing}.")
 
     def link(rate: float) -> _switch.AggregationLink:
         return _switch.AggregationLink(

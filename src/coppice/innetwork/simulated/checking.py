@@ -12,30 +12,18 @@ from coppice.innetwork.protocols import find_protocol
 from coppice.innetwork.simulated.job import groups_of, job_of
 from coppice.native import _switch
 
-__all__ = ["ProtocolSearch", "search_interleavings"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolSearch:
-    """What was searched, and what was found.
+    """What was searched, and what was found."""
 
-    Attributes:
-        protocol: Its name.
-        fault: What went wrong, in one sentence; empty where nothing does.
-        trace: Events that lead there, the fewest, a line for each.
-        states: Different states that were reached.
-        events: Events tried in them.
-        depth: Events from the first packets to the furthest state.
-        whole: Whether no state within the budgets was left out.
-    """
-
-    protocol: str
-    fault: str
-    trace: tuple[str, ...]
-    states: int
-    events: int
-    depth: int
-    whole: bool
+    protocol: str  # Its name
+    fault: str  # What went wrong, in one sentence; empty where nothing does
+    trace: tuple[str, ...]  # Events that lead there, the fewest, a line for each
+    states: int  # Different states that were reached
+    events: int  # Events tried in them
+    depth: int  # Events from the first packets to the furthest state
+    whole: bool  # Whether no state within the budgets was left out
 
     @property
     def ok(self) -> bool:
@@ -45,11 +33,10 @@ class ProtocolSearch:
     def require_ok(self) -> None:
         """Raises CheckError with the events where something went wrong."""
         if self.fault:
-            msg = (
+            raise CheckError(
                 f"expected every worker of {self.protocol} to have the sum at the end, found that "
                 f"{self.fault}, after these {len(self.trace)} events:\n" + "\n".join(self.numbered())
             )
-            raise CheckError(msg)
 
     def record(self) -> dict[str, Any]:
         """Everything, for JSON."""
@@ -64,19 +51,20 @@ class ProtocolSearch:
 @checked
 def search_interleavings(
     *,
-    protocol: str = "switchml",
+    protocol: str = "switchml",  # Which one, see `coppice.innetwork.protocols`
     workers: int = 2,
-    slots: int = 1,
-    window: int | None = None,
+    slots: int = 1,  # Aggregators of the job in each switch
+    window: int | None = None,  # Packets that a worker may have under way; as many as slots unless given
     values: int = 1,
-    elements: int | Sequence[int] = 3,
+    elements: int | Sequence[int] = 3,  # Of the tensor, or of each of several that follow each other
+    # Workers below each switch, where a root joins several; one switch unless given
     tree: Sequence[int] | None = None,
     losses: int = 1,
-    duplicates: int = 1,
-    early_timeouts: int = 1,
-    reordering: bool = True,
-    settings: Mapping[str, float] | None = None,
-    most_events: int = 1_000_000,
+    duplicates: int = 1,  # Packets that may arrive a second time, at any later moment
+    early_timeouts: int = 1,  # Time-outs while a packet is still under way; others cost nothing
+    reordering: bool = True,  # Whether a packet may overtake another of the same link
+    settings: Mapping[str, float] | None = None,  # What only the protocol knows, by name
+    most_events: int = 1_000_000,  # Depth beyond which the search does not go
     most_states: int = 1_000_000,
 ) -> ProtocolSearch:
     """Drives the machines of a protocol through every interleaving of arrivals, losses, copies and time-outs.
@@ -85,25 +73,6 @@ def search_interleavings(
     In every state that is reached a worker that is done has the exact sum, and if nothing fails from then on everyone
     ends and the switches are empty. The machines are those that sockets drive. States are told apart by hashes of 128
     bits.
-
-    Args:
-        protocol: Which one, see ``coppice.innetwork.protocols``.
-        workers: How many.
-        slots: Aggregators of the job in each switch.
-        window: Packets that a worker may have under way; as many as slots unless given.
-        values: Values of a packet.
-        elements: Of the tensor, or of each of several that follow each other.
-        tree: Workers below each switch, where a root joins several; one switch unless given.
-        losses: Packets that may be lost.
-        duplicates: Packets that may arrive a second time, at any later moment.
-        early_timeouts: Time-outs while a packet is still under way; others cost nothing.
-        reordering: Whether a packet may overtake another of the same link.
-        settings: What only the protocol knows, by name.
-        most_events: Depth beyond which the search does not go.
-        most_states: States at which it stops.
-
-    Raises:
-        InputError: If the protocol cannot serve the job, or a budget is below 0.
 
     Examples:
         >>> found = search_interleavings(elements=2)
@@ -129,11 +98,9 @@ def search_interleavings(
     }
     for name, budget in budgets.items():
         if not 0 <= budget < 2**31:
-            msg = f"expected `{name}` from 0 on, found {budget}."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` from 0 on, found {budget}.")
     if budgets["most_states"] > 2**28:
-        msg = f"expected `most_states` up to 2^28, found {most_states}: they are kept in memory."
-        raise InputError(msg)
+        raise InputError(f"expected `most_states` up to 2^28, found {most_states}: they are kept in memory.")
     record = find_protocol(protocol)
     job = job_of(
         record,
@@ -160,6 +127,5 @@ def search_interleavings(
             most_states=most_states,
         )
     except ValueError as error:
-        msg = f"{error}."
-        raise InputError(msg) from None
+        raise InputError(f"{error}.") from None
     return ProtocolSearch(protocol=protocol, **{**found, "trace": tuple(found["trace"])})

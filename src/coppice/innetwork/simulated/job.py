@@ -8,25 +8,18 @@ from coppice.errors import InputError
 from coppice.innetwork.protocols import SwitchProtocol
 from coppice.native import _switch
 
-__all__ = ["ELEMENTS", "groups_of", "job_of"]
-
 ELEMENTS = ("int32", "float32")
 MOST_NS = 2**62
 
 
 def groups_of(workers: int, tree: Sequence[int] | None) -> list[int]:
-    """Workers below each switch.
-
-    Raises:
-        InputError: If the groups are not all of the workers.
-    """
+    """Workers below each switch."""
     groups = [workers] if tree is None else list(tree)
     if workers < 1 or min(groups, default=0) < 1 or sum(groups) != workers:
-        msg = (
+        raise InputError(
             f"expected 1 worker or more, and `tree` to say how many are below each switch, found {workers} workers "
             f"and groups of {groups}: make the groups add up."
         )
-        raise InputError(msg)
     return groups
 
 
@@ -44,15 +37,14 @@ def job_of(
 ) -> _switch.AggregationJob:
     """The job as the native machines take it; they check it."""
     if element not in ELEMENTS:
-        msg = f"expected `element` to be one of {', '.join(ELEMENTS)}, found {element!r}."
-        raise InputError(msg)
+        raise InputError(f"expected `element` to be one of {', '.join(ELEMENTS)}, found {element!r}.")
     if not 0 < timeout_ns <= MOST_NS or not 0 < patience_ns <= MOST_NS:
-        msg = "expected `timeout_ms` and `patience_ms` above 0, found one that is not: give times in milliseconds."
-        raise InputError(msg)
+        raise InputError(
+            "expected `timeout_ms` and `patience_ms` above 0, found one that is not: give times in milliseconds."
+        )
     for name, number in (("workers", workers), ("slots", slots), ("window", window), ("values", values)):
         if number is not None and not 1 <= number < 2**31:
-            msg = f"expected `{name}` from 1 on, found {number}."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` from 1 on, found {number}.")
     return _switch.AggregationJob(
         id=1,
         workers=workers,

@@ -10,8 +10,6 @@ from functools import cache
 
 from coppice.errors import InputError
 
-__all__ = ["BpfObject", "FrameRun", "link_xdp", "look_up", "processors", "run_on_frame", "update"]
-
 _LIBRARY = "libbpf.so.1"
 _ATTACH_XDP = 37
 _NATIVE = 1 << 2  # XDP_FLAGS_DRV_MODE
@@ -45,17 +43,11 @@ class _LinkOptions(ctypes.Structure):
 
 @dataclass(frozen=True)
 class FrameRun:
-    """What a program did with a frame.
+    """What a program did with a frame."""
 
-    Attributes:
-        action: 1 drop, 2 pass on to the kernel, 3 send back, 4 send elsewhere.
-        frame: As the program left it.
-        nanoseconds: It took, on average of the repetitions.
-    """
-
-    action: int
-    frame: bytes
-    nanoseconds: int
+    action: int  # 1 drop, 2 pass on to the kernel, 3 send back, 4 send elsewhere
+    frame: bytes  # As the program left it
+    nanoseconds: int  # It took, on average of the repetitions
 
 
 @cache
@@ -63,8 +55,9 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(_LIBRARY, use_errno=True)
     except OSError:
-        msg = f"a switch in the kernel needs the library {_LIBRARY}: install it (Debian: libbpf1)."
-        raise InputError(msg) from None
+        raise InputError(
+            f"a switch in the kernel needs the library {_LIBRARY}: install it (Debian: libbpf1)."
+        ) from None
     for name, result, arguments in (
         ("libbpf_set_print", c_void_p, (c_void_p,)),
         ("libbpf_num_possible_cpus", c_int, ()),
@@ -92,8 +85,9 @@ def _library() -> ctypes.CDLL:
 def _require(result: int, what: str) -> int:
     """The result of a call, unless it is an error."""
     if result < 0:
-        msg = f"the kernel refused to {what} ({os.strerror(-result)}): run as root, on a kernel with XDP."
-        raise InputError(msg)
+        raise InputError(
+            f"the kernel refused to {what} ({os.strerror(-result)}): run as root, on a kernel with XDP."
+        )
     return result
 
 
@@ -124,8 +118,9 @@ class BpfObject:
         library = _library()
         self._handle = library.bpf_object__open_mem(code, len(code), None)
         if not self._handle:
-            msg = f"libbpf cannot read the program ({os.strerror(ctypes.get_errno())}): build it with another clang."
-            raise InputError(msg)
+            raise InputError(
+                f"libbpf cannot read the program ({os.strerror(ctypes.get_errno())}): build it with another clang."
+            )
         for name in without:
             program = library.bpf_object__find_program_by_name(self._handle, name.encode())
             _require(library.bpf_program__set_autoload(program, False), f"leave out {name}")  # noqa: FBT003
@@ -145,8 +140,7 @@ class BpfObject:
     def _map(self, name: str) -> int:
         found: int | None = _library().bpf_object__find_map_by_name(self._handle, name.encode())
         if found is None:
-            msg = f"the program has no map {name}."
-            raise AssertionError(msg)
+            raise AssertionError(f"the program has no map {name}.")
         return found
 
     def map(self, name: str) -> int:
@@ -165,20 +159,12 @@ class BpfObject:
 
 
 def update(descriptor: int, key: bytes, value: bytes) -> None:
-    """Set an entry of a map.
-
-    Raises:
-        InputError: If the kernel refuses it.
-    """
+    """Set an entry of a map."""
     _require(_library().bpf_map_update_elem(descriptor, key, value, 0), "fill a map")
 
 
 def look_up(descriptor: int, key: bytes, size: int) -> bytes:
-    """An entry of a map.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """An entry of a map."""
     value = ctypes.create_string_buffer(size)
     _require(_library().bpf_map_lookup_elem(descriptor, key, value), "read a map")
     return value.raw
@@ -191,11 +177,7 @@ def processors() -> int:
 
 
 def link_xdp(program: int, interface: int) -> int:
-    """Attach a program to an interface, in the driver; what comes back detaches it when it is closed.
-
-    Raises:
-        InputError: If the kernel refuses it.
-    """
+    """Attach a program to an interface, in the driver; what comes back detaches it when it is closed."""
     options = _LinkOptions(sz=ctypes.sizeof(_LinkOptions), flags=_NATIVE)
     result = _library().bpf_link_create(program, interface, _ATTACH_XDP, ctypes.byref(options))
     return _require(result, f"attach to the interface {interface} (in its driver)")
@@ -205,13 +187,8 @@ def run_on_frame(program: int, frame: bytes, *, repeat: int = 1, live: bool = Fa
     """Run a program on a frame, without any interface.
 
     Args:
-        program: Its descriptor.
-        frame: The frame.
         repeat: How often; the frame is not made anew.
         live: What the program sends is really sent, and nothing comes back here.
-
-    Raises:
-        InputError: If the kernel refuses it.
     """
     out = ctypes.create_string_buffer(_MOST_FRAME_BYTES)
     options = _RunOptions(

@@ -24,8 +24,6 @@ from coppice.files import file_name, read_bytes
 from coppice.innetwork.p4.rack import number_of_mac
 from coppice.innetwork.xdp.libbpf import BpfObject, link_xdp, look_up, processors, update
 
-__all__ = ["COUNTS", "XdpHosts", "XdpPass", "XdpSwitch", "XdpWorker", "read_xdp_hosts", "serve_xdp"]
-
 COUNTS = (
     "received",
     "aggregated",
@@ -48,17 +46,11 @@ _HARDWARE_ADDRESS = 0x8927  # SIOCGIFHWADDR
 
 
 class XdpWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A worker of a switch in the kernel.
+    """A worker of a switch in the kernel."""
 
-    Attributes:
-        mac: Its address.
-        ipv4: Its address.
-        interface: Of the switch, by which the worker is reached.
-    """
-
-    mac: str
-    ipv4: str
-    interface: str
+    mac: str  # Its address
+    ipv4: str  # Its address
+    interface: str  # Of the switch, by which the worker is reached
 
 
 class XdpHosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,31 +61,20 @@ class XdpHosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_xdp_hosts(path: str | os.PathLike[str]) -> XdpHosts:
-    """Workers of a switch in the kernel, from a JSON file with the fields of :class:`XdpHosts`.
-
-    Args:
-        path: The file.
-
-    Raises:
-        InputError: If it cannot be read, or has other fields.
-    """
+    """Workers of a switch in the kernel, from a JSON file with the fields of :class:`XdpHosts`."""
     data = read_bytes(path, what="the hosts", hint="name a JSON file with ipv4 and workers")
     try:
         return msgspec.json.decode(data, type=decodable(XdpHosts))
     except msgspec.MsgspecError as error:
-        msg = (
+        raise InputError(
             f"{file_name(path)}: {error}: write an object with ipv4 and workers, as docs/in-network.md shows."
-        )
-        raise InputError(msg) from None
+        ) from None
 
 
 class XdpSwitch:
     """A switch in the kernel that serves one job, until it is closed; also a context.
 
     Made by :func:`serve_xdp`.
-
-    Attributes:
-        programs: Descriptors of the program for frames, and of the one for copies to each worker.
     """
 
     def __init__(self, hosts: XdpHosts, settings: bytes, *, slots: int, code: bytes) -> None:
@@ -101,6 +82,7 @@ class XdpSwitch:
         self._main = BpfObject(
             code, settings, programs=("aggregate",), without=_PROGRAMS[1:], sizes={"slot_array": slots}
         )
+        # Descriptors of the program for frames, and of the one for copies to each worker
         self.programs = [self._main.programs["aggregate"]]
         self._copies = []
         senders, copies = self._main.map("senders"), self._main.map("copies")
@@ -116,11 +98,7 @@ class XdpSwitch:
             update(copies, struct.pack("=I", index), struct.pack("=Ii", number, self.programs[-1]))
 
     def attach(self, interfaces: tuple[str, ...]) -> None:
-        """Begin to serve at these interfaces.
-
-        Raises:
-            InputError: If one cannot take a program in its driver.
-        """
+        """Begin to serve at these interfaces."""
         for each in interfaces:
             self._links.append(link_xdp(self.programs[0], _index_of(each)))
 
@@ -151,33 +129,21 @@ class XdpSwitch:
 
 @checked
 def serve_xdp(
-    hosts: XdpHosts,
+    hosts: XdpHosts,  # The address that workers send to, and the workers
     *,
-    slots: int = 256,
-    values: int = 64,
-    job: int = 0,
-    first_packet: int = 0,
-    attach: bool = True,
+    slots: int = 256,  # Slots, 1 to 8192, each with two sets
+    values: int = 64,  # Values of a packet: 64 or 256
+    job: int = 0,  # Low eight bits of the job's id
+    first_packet: int = 0,  # Packet id of the first packet of slot 0
+    attach: bool = True,  # Serve at once; otherwise :meth:`XdpSwitch.attach` does
 ) -> XdpSwitch:
     """Add up int32 of SwitchML's packets in the kernel, in the drivers of the interfaces that workers are reached by.
 
     Decides as the native switch does, packet ids included. Frames that are none of SwitchML to the switch go on to the
     kernel. Of a virtual cable (veth) the other end needs an XDP program too, or frames vanish there.
 
-    Args:
-        hosts: The address that workers send to, and the workers.
-        slots: Slots, 1 to 8192, each with two sets.
-        values: Values of a packet: 64 or 256.
-        job: Low eight bits of the job's id.
-        first_packet: Packet id of the first packet of slot 0.
-        attach: Serve at once; otherwise :meth:`XdpSwitch.attach` does.
-
     Returns:
         The switch, which serves until it is closed.
-
-    Raises:
-        InputError: If a number is beyond its range, an address or interface is none, clang or libbpf is missing, or the
-            kernel refuses the program.
     """
     for name, found, least, most in (
         ("slots", slots, 1, _MOST_SLOTS),
@@ -185,25 +151,26 @@ def serve_xdp(
         ("first_packet", first_packet, 0, 2**32 - 1),
     ):
         if not least <= found <= most:
-            msg = f"expected `{name}` of {least} .. {most:,}, found {found:,}: choose a number in between."
-            raise InputError(msg)
+            raise InputError(
+                f"expected `{name}` of {least} .. {most:,}, found {found:,}: choose a number in between."
+            )
     if values not in (64, 256):
-        msg = f"expected `values` of 64 or 256, found {values}: the packets of SwitchML have one of these sizes."
-        raise InputError(msg)
+        raise InputError(
+            f"expected `values` of 64 or 256, found {values}: the packets of SwitchML have one of these sizes."
+        )
     number = len(hosts.workers)
     if not 1 <= number <= _MOST_WORKERS:
-        msg = f"expected 1 to {_MOST_WORKERS} workers, found {number}: a bitmap has a bit for each."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 1 to {_MOST_WORKERS} workers, found {number}: a bitmap has a bit for each."
+        )
     try:
         addresses = [
             IPv4Address(each).packed for each in (hosts.ipv4, *(each.ipv4 for each in hosts.workers))
         ]
     except AddressValueError as error:
-        msg = f"{error}: write IPv4 addresses such as 10.0.0.1."
-        raise InputError(msg) from None
+        raise InputError(f"{error}: write IPv4 addresses such as 10.0.0.1.") from None
     if len(set(addresses)) != len(addresses):
-        msg = "expected addresses of one party each, found one twice: give each its own."
-        raise InputError(msg)
+        raise InputError("expected addresses of one party each, found one twice: give each its own.")
     settings = _SETTINGS.pack(number, slots, first_packet, job, addresses[0], bytes(16))
     switch = XdpSwitch(hosts, settings, slots=slots, code=_compiled(values))
     if attach:
@@ -260,8 +227,9 @@ def _compiled(values: int) -> bytes:
     """The object file, built once."""
     compiler = shutil.which("clang")
     if compiler is None:
-        msg = "a switch in the kernel needs clang: install it, with the headers of libbpf (Debian: clang libbpf-dev)."
-        raise InputError(msg)
+        raise InputError(
+            "a switch in the kernel needs clang: install it, with the headers of libbpf (Debian: clang libbpf-dev)."
+        )
     own = Path("/usr/include") / f"{os.uname().machine}-linux-gnu"
     command = [compiler, "-O2", "-g", "-target", "bpf", f"-DVALUES={values}", f"-I{own}"]
     with TemporaryDirectory(prefix="coppice-") as folder:
@@ -270,8 +238,9 @@ def _compiled(values: int) -> bytes:
         if done.returncode == 0:
             return path.read_bytes()
     first = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
-    msg = f"clang could not build {_SOURCE.name} ({first.strip()}): install libbpf-dev and the kernel's headers."
-    raise InputError(msg)
+    raise InputError(
+        f"clang could not build {_SOURCE.name} ({first.strip()}): install libbpf-dev and the kernel's headers."
+    )
 
 
 def _mac(text: str) -> bytes:
@@ -282,8 +251,7 @@ def _index_of(interface: str) -> int:
     try:
         return socket.if_nametoindex(interface)
     except OSError:
-        msg = f"there is no interface {interface!r} here: see `ip link`."
-        raise InputError(msg) from None
+        raise InputError(f"there is no interface {interface!r} here: see `ip link`.") from None
 
 
 def _mac_of(interface: str) -> bytes:

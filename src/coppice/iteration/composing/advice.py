@@ -15,8 +15,6 @@ from coppice.iteration.composing.compared import (
 from coppice.iteration.composing.composition import ALL_POLICIES
 from coppice.text import seconds_text
 
-__all__ = ["Advice", "AdvisedPolicies", "advise"]
-
 WORTH = 0.9
 """A simpler choice is enough if it takes so much of what the best one takes."""
 LITTLE = 0.01
@@ -25,20 +23,13 @@ LITTLE = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class AdvisedPolicies:
-    """Policies, and what they take of what is possible.
+    """Policies, and what they take of what is possible."""
 
-    Attributes:
-        name: The policies.
-        seconds: Time of an iteration.
-        share: Share of the way from the baseline to what nothing beats.
-        assumes: What they need.
-        stock: What switches each on in PyTorch, DeepSpeed or Megatron-LM as they are; empty: nothing does for one.
-    """
-
-    name: str
-    seconds: float
-    share: float
-    assumes: tuple[str, ...]
+    name: str  # The policies
+    seconds: float  # Time of an iteration
+    share: float  # Share of the way from the baseline to what nothing beats
+    assumes: tuple[str, ...]  # What they need
+    # What switches each on in PyTorch, DeepSpeed or Megatron-LM as they are; empty: nothing does for one
     stock: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
@@ -54,21 +45,14 @@ class AdvisedPolicies:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What to run a job with.
+    """What to run a job with."""
 
-    Attributes:
-        baseline_seconds: Time of an iteration of the baseline.
-        lower_bound_seconds: What nothing that was compared beats.
-        worth: The simplest that takes nine tenths of what the best takes; None: nothing gains a hundredth.
-        best: The fastest.
-        stock: The fastest that flags switch on; None: none that gains.
-    """
-
-    baseline_seconds: float
-    lower_bound_seconds: float
+    baseline_seconds: float  # Time of an iteration of the baseline
+    lower_bound_seconds: float  # What nothing that was compared beats
+    # The simplest that takes nine tenths of what the best takes; None: nothing gains a hundredth
     worth: AdvisedPolicies | None
-    best: AdvisedPolicies
-    stock: AdvisedPolicies | None
+    best: AdvisedPolicies  # The fastest
+    stock: AdvisedPolicies | None  # The fastest that flags switch on; None: none that gains
 
     @property
     def left_seconds(self) -> float:

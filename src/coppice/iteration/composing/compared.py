@@ -17,18 +17,6 @@ from coppice.iteration.composing.composition import ALL_POLICIES, composition_of
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.policies.whole.policy import WholePolicy
 
-__all__ = [
-    "BASELINE",
-    "OVERLAP_STOCK",
-    "ComparedPolicies",
-    "ComparedPolicy",
-    "RefusedPolicy",
-    "compare_policies",
-    "fastest_first",
-    "gain_of",
-    "plain",
-]
-
 BASELINE = "none"
 """Nothing overlaps, one forward and one backward pass in turn."""
 _TOGETHER = 2
@@ -44,59 +32,36 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPolicy:
-    """An iteration under policies, as a row of a table.
+    """An iteration under policies, as a row of a table."""
 
-    Attributes:
-        name: The policies, joined by ``+``; ``none``: the baseline.
-        family: Rows of the same family have the same baseline.
-        seconds: Time from one iteration to the next.
-        lower_bound_seconds: What no order of the same passes and messages can beat.
-        compute_seconds: Computation of the busiest device alone, with its optimizer.
-        exposed_seconds: Communication that computation waits for; None: not known.
-        messages: Messages about gradients of an iteration; None: not known.
-        memory_bytes: What a GPU keeps; of a workload of layers what the policy keeps beside; None: not known.
-        fits: It fits the memory of a GPU.
-        staleness: Iterations by which gradients are late.
-    """
-
-    name: str
-    family: str = "job"
-    seconds: float
-    lower_bound_seconds: float
-    compute_seconds: float
-    exposed_seconds: float | None
-    messages: int | None
+    name: str  # The policies, joined by `+`; `none`: the baseline
+    family: str = "job"  # Rows of the same family have the same baseline
+    seconds: float  # Time from one iteration to the next
+    lower_bound_seconds: float  # What no order of the same passes and messages can beat
+    compute_seconds: float  # Computation of the busiest device alone, with its optimizer
+    exposed_seconds: float | None  # Communication that computation waits for; None: not known
+    messages: int | None  # Messages about gradients of an iteration; None: not known
+    # What a GPU keeps; of a workload of layers what the policy keeps beside; None: not known
     memory_bytes: float | None
-    fits: bool = True
-    staleness: int = 0
+    fits: bool = True  # It fits the memory of a GPU
+    staleness: int = 0  # Iterations by which gradients are late
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedPolicy:
-    """Policies that do not suit a job.
+    """Policies that do not suit a job."""
 
-    Attributes:
-        name: The policies.
-        reason: Why not, in a sentence.
-    """
-
-    name: str
-    reason: str
+    name: str  # The policies
+    reason: str  # Why not, in a sentence
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPolicies:
-    """Policies beside each other.
+    """Policies beside each other."""
 
-    Attributes:
-        rows: Those that suit, family by family, the fastest first.
-        refused: The others.
-        baselines: The row of the baseline of each family.
-    """
-
-    rows: tuple[ComparedPolicy, ...]
-    refused: tuple[RefusedPolicy, ...]
-    baselines: dict[str, ComparedPolicy]
+    rows: tuple[ComparedPolicy, ...]  # Those that suit, family by family, the fastest first
+    refused: tuple[RefusedPolicy, ...]  # The others
+    baselines: dict[str, ComparedPolicy]  # The row of the baseline of each family
 
     def compute_seconds(self, family: str) -> float:
         """What no row of a family beats: the least computation of a busiest device among them, alone."""
@@ -140,24 +105,15 @@ def gain_of(row: ComparedPolicy, baseline: ComparedPolicy) -> float:
 
 
 def compare_policies(
-    job: TrainingJob,
+    job: TrainingJob,  # The job; how it runs is for the policies to say
+    # Policies, joined by `+` where they are composed; `all`: every policy alone, and the best composition of
+    # an order, a policy of gradients and policies inside layers, of the two best of each that gain
     names: Sequence[str] = ("all",),
     *,
     executor: Executor | None = None,
-    processes: int | None = None,
+    processes: int | None = None,  # How many to start; None: one for each core
 ) -> ComparedPolicies:
-    """Simulate a job under policies, and order them by the time of an iteration.
-
-    Args:
-        job: The job; how it runs is for the policies to say.
-        names: Policies, joined by ``+`` where they are composed; ``all``: every policy alone, and the best composition
-            of an order, a policy of gradients and policies inside layers, of the two best of each that gain.
-        executor: Where iterations are simulated.
-        processes: How many to start; None: one for each core.
-
-    Raises:
-        InputError: If there is no policy of a name.
-    """
+    """Simulate a job under policies, and order them by the time of an iteration."""
     job = plain(job)
     every = "all" in names
     asked = [*ALL_POLICIES, *OVERLAP_STOCK, *names] if every else names

@@ -26,37 +26,24 @@ from coppice.iteration.step.policy_messages import stage_workload
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.transformer import Layout, Transformer
 
-__all__ = ["MOST_MESSAGES", "ComposedStep", "compose", "composed_job"]
-
 MOST_MESSAGES = 20_000
 """Messages of an iteration that a step is simulated with."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComposedStep:
-    """An iteration of a job under policies.
+    """An iteration of a job under policies."""
 
-    Attributes:
-        composition: The policies.
-        seconds: Time from one iteration to the next.
-        lower_bound_seconds: What no order of the same passes and messages can beat.
-        exposed_seconds: Communication on the critical path.
-        messages: Messages about gradients of an iteration, of all devices of a replica.
-        compute_seconds: Computation of the busiest device with its optimizer, alone.
-        layout: The layout, with the chunks that an order of pipelines has.
-        memory: What a GPU keeps, with what is in flight in the order of the pipeline; policies may keep more.
-        step: The simulation; None: by a plan of the whole iteration.
-    """
-
-    composition: Composition
-    seconds: float
-    lower_bound_seconds: float
-    exposed_seconds: float
-    messages: int
-    compute_seconds: float
-    layout: Layout
+    composition: Composition  # The policies
+    seconds: float  # Time from one iteration to the next
+    lower_bound_seconds: float  # What no order of the same passes and messages can beat
+    exposed_seconds: float  # Communication on the critical path
+    messages: int  # Messages about gradients of an iteration, of all devices of a replica
+    compute_seconds: float  # Computation of the busiest device with its optimizer, alone
+    layout: Layout  # The layout, with the chunks that an order of pipelines has
+    # What a GPU keeps, with what is in flight in the order of the pipeline; policies may keep more
     memory: Memory
-    step: SimulatedStep | None
+    step: SimulatedStep | None  # The simulation; None: by a plan of the whole iteration
 
     @property
     def memory_bytes(self) -> float:
@@ -80,11 +67,10 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
     """
     composition = _with_run(job, composition)
     if composition.staleness:
-        msg = (
+        raise InputError(
             f"expected policies whose gradients are of this iteration, found {composition.name}, whose are "
             f"{composition.staleness} late: `coppice train policy` simulates it."
         )
-        raise InputError(msg)
     pipelined = next((each for each in composition.policies if isinstance(each, Pipelined)), None)
     layout = _layout(job, pipelined)
     step = step_of(job.model, layout, job.machines)
@@ -130,30 +116,22 @@ def composed_job(job: TrainingJob, *, contention: float = 0.0) -> ComposedStep:
     Args:
         job: The job; none of its policies: the baseline.
         contention: As for :func:`compose`.
-
-    Raises:
-        InputError: As :func:`compose`, and if there is no such policy or option.
     """
     composition = composition_of(job.run.policy or "none", job.run.settings, ranks=job.layout.tensor)
     return compose(job, composition, contention=contention)
 
 
 def _with_run(job: TrainingJob, composition: Composition) -> Composition:
-    """The policies, with those inside layers that the job has anyhow.
-
-    Raises:
-        InputError: If a policy decides what the job says already.
-    """
+    """The policies, with those inside layers that the job has anyhow."""
     said = {"order": ("order", job.run.order), "gradients": ("overlap", job.run.overlap)}
     for policy in composition.policies:
         for question in sorted(policy.decides & said.keys()):
             key, value = said[question]
             if value is not None:
-                msg = (
+                raise InputError(
                     f"expected `{key}` or a policy that decides {question}, found {value} and {policy.name}: "
                     "leave one out."
                 )
-                raise InputError(msg)
     if not job.run.inside:
         return composition
     inside = tensor_policies(job.run.inside, ranks=job.layout.tensor)
@@ -203,11 +181,10 @@ def _least_messages(step: Step, policy: DataParallelPolicy) -> int:
 def _refuse_many(composition: Composition, messages: int, *, at_least: str = "") -> None:
     """Refuse more messages than a step is simulated with."""
     if messages > MOST_MESSAGES:
-        msg = (
+        raise InputError(
             f"expected at most {MOST_MESSAGES:,} messages of an iteration, found {at_least}{messages:,} of "
             f"{composition.name}: cut into larger parts."
         )
-        raise InputError(msg)
 
 
 def _layout(job: TrainingJob, policy: Pipelined | None) -> Layout:
@@ -216,8 +193,7 @@ def _layout(job: TrainingJob, policy: Pipelined | None) -> Layout:
     if policy is None:
         return layout
     if layout.pipeline == 1:
-        msg = f"expected a pipeline for policy {policy.name}, found one stage: raise pp."
-        raise InputError(msg)
+        raise InputError(f"expected a pipeline for policy {policy.name}, found one stage: raise pp.")
     chunks = getattr(policy.settings, "chunks", 1)
     if isinstance(policy, Modulo) and isinstance(job.model, Transformer):
         chunks = job.model.layers // layout.pipeline
@@ -225,11 +201,10 @@ def _layout(job: TrainingJob, policy: Pipelined | None) -> Layout:
         chunks = layout.chunks
     changed = replace(layout, chunks=chunks)
     if isinstance(job.model, Transformer) and job.model.layers % (layout.pipeline * chunks):
-        msg = (
+        raise InputError(
             f"expected {job.model.layers} layers in {layout.pipeline} x {chunks} stages for policy {policy.name}, "
             "found that they do not divide: change `chunks`."
         )
-        raise InputError(msg)
     return changed
 
 

@@ -13,8 +13,6 @@ from coppice.iteration.policies.tensor.catalogue import TENSOR_POLICIES
 from coppice.iteration.policies.whole.catalogue import WHOLE_POLICIES
 from coppice.text import suggestion
 
-__all__ = ["ALL_POLICIES", "Composition", "composition_of", "named_policies", "owners_of"]
-
 ALL_POLICIES: dict[str, type[ConfiguredPolicy]] = {**POLICIES, **TENSOR_POLICIES, **WHOLE_POLICIES}
 """Every policy by its name."""
 
@@ -23,14 +21,11 @@ ALL_POLICIES: dict[str, type[ConfiguredPolicy]] = {**POLICIES, **TENSOR_POLICIES
 class Composition:
     """Policies that decide different things.
 
-    Attributes:
-        policies: The policies; none: the baseline, in which nothing overlaps.
-
     Raises:
         InputError: If two decide the same.
     """
 
-    policies: tuple[ConfiguredPolicy, ...] = ()
+    policies: tuple[ConfiguredPolicy, ...] = ()  # The policies; none: the baseline, in which nothing overlaps
 
     def __post_init__(self) -> None:
         decided: dict[str, str] = {}
@@ -38,8 +33,9 @@ class Composition:
             for question in sorted(policy.decides):
                 if question in decided:
                     both = f"{decided[question]} and {policy.name}, which both decide {question}"
-                    msg = f"expected policies that decide different things, found {both}: leave one out."
-                    raise InputError(msg)
+                    raise InputError(
+                        f"expected policies that decide different things, found {both}: leave one out."
+                    )
                 decided[question] = policy.name
 
     @property
@@ -54,17 +50,12 @@ class Composition:
 
 
 def named_policies(text: str) -> list[str]:
-    """The names in a text such as ``dear+breadth-first``; ``none`` is the baseline, of no policy.
-
-    Raises:
-        InputError: If there is no policy of a name.
-    """
+    """The names in a text such as ``dear+breadth-first``; ``none`` is the baseline, of no policy."""
     names = [] if text == "none" else [name.strip() for name in text.split("+")]
     for name in names:
         if name not in ALL_POLICIES:
             near = suggestion(name, ALL_POLICIES)
-            msg = f"expected policies such as ddp or dear+breadth-first, found {name!r}: {near}"
-            raise InputError(msg)
+            raise InputError(f"expected policies such as ddp or dear+breadth-first, found {name!r}: {near}")
     return names
 
 
@@ -91,9 +82,6 @@ def composition_of(
         settings: Options by name; ``POLICY.OPTION`` where several policies have an option of that name.
         ranks: Ranks of a tensor-parallel group, for policies that ask for them and are not told.
 
-    Raises:
-        InputError: If there is no such policy or option, or two policies decide the same.
-
     Examples:
         >>> composition_of("dear+breadth-first", {"chunks": 4}).name
         'dear+breadth-first'
@@ -107,8 +95,9 @@ def composition_of(
                 f"{name}.{each}" for name in names for each in ALL_POLICIES[name].options.__struct_fields__
             )
             found = "none of them has" if not owners else f"{' and '.join(owners)} have"
-            msg = f"expected an option of {text}, found {key!r}, which {found}: they take {has or 'none'}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected an option of {text}, found {key!r}, which {found}: they take {has or 'none'}."
+            )
         given[owners[0]][key.rpartition(".")[2]] = value
     for name, own in given.items():
         if ranks is not None and "ranks" in ALL_POLICIES[name].options.__struct_fields__:

@@ -21,29 +21,18 @@ from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.predicted import predict
 
-__all__ = ["compare_on_layers"]
-
 _BASELINES = {"gradients": "serial", "order": "gpipe"}
 """A family, and its baseline: pipelines have several devices and micro-batches, so theirs is another."""
 
 
 def compare_on_layers(
     workload: LayerWorkload,
-    names: Sequence[str] = ("all",),
+    names: Sequence[str] = ("all",),  # Policies; `all`: every one
     *,
     executor: Executor | None = None,
-    processes: int | None = None,
+    processes: int | None = None,  # How many to start; None: one for each core where there is much to do
 ) -> ComparedPolicies:
     """Simulate iterations of a workload of layers under policies, each with its defaults.
-
-    Args:
-        workload: The layers.
-        names: Policies; ``all``: every one.
-        executor: Where iterations are simulated.
-        processes: How many to start; None: one for each core where there is much to do.
-
-    Raises:
-        InputError: If there is no policy of a name, or none suits.
 
     Examples:
         >>> three = LayerWorkload(forward=(1, 1, 1), backward=(2, 2, 2), bytes=(2, 2, 8), bytes_per_second=1.0)
@@ -94,11 +83,10 @@ def _outcome(task: tuple[LayerWorkload, str]) -> ComparedPolicy | RefusedPolicy:
         if isinstance(policy, DataParallelPolicy):
             least = policy.least_messages(workload)
             if least > MOST_MESSAGES:
-                msg = (
+                raise InputError(
                     f"expected at most {MOST_MESSAGES:,} messages of an iteration, found at least {least:,}: "
                     "cut into larger parts."
                 )
-                raise InputError(msg)
         found = predict(workload, name)
     except InputError as error:
         return RefusedPolicy(name=name, reason=str(error))

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_policies"]
-
 _COMPUTES, _WAITS, _BASELINE = "#1f77b4", "#ff7f0e", "#b9c0c8"
 _FAR = 1.5
 """Bars end at so many times the baseline; those that go on are told by their numbers."""
@@ -29,13 +27,7 @@ def plot_policies(found: ComparedPolicies, path: str | os.PathLike[str], *, titl
     beats, a tick what no order of the same passes and messages does.
 
     Args:
-        found: The policies.
         path: Picture to write; its suffix (.png, .svg or .pdf) decides the kind.
-        title: What it is about.
-
-    Raises:
-        InputError: If the suffix is another one, or the file cannot be written.
-        MissingExtraError: If matplotlib is not installed.
     """
     target = Path(path)
     check_picture(target)

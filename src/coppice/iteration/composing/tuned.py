@@ -23,8 +23,6 @@ from coppice.iteration.policies.policy import ConfiguredPolicy, Policy
 from coppice.iteration.predicted import predict
 from coppice.iteration.step.policy_messages import stage_workload
 
-__all__ = ["FlatRange", "TunedPolicy", "tune_on_job", "tune_on_layers"]
-
 MOST_TRIALS = 60
 """Settings that are tried in all, beside those that the policy's own tuner tries."""
 FLAT = 1.01
@@ -48,40 +46,24 @@ _OF_JOB = ("stages", "micro_batches", "transfer_seconds", "ranks")
 
 @dataclass(frozen=True, kw_only=True)
 class FlatRange:
-    """Values of a setting that are nearly as good as the best, the other settings held.
+    """Values of a setting that are nearly as good as the best, the other settings held."""
 
-    Attributes:
-        least: The least value tried that takes no more than 1% longer.
-        most: The largest one.
-        worst_seconds: The longest iteration of those tried.
-    """
-
-    least: float
-    most: float
-    worst_seconds: float
+    least: float  # The least value tried that takes no more than 1% longer
+    most: float  # The largest one
+    worst_seconds: float  # The longest iteration of those tried
 
 
 @dataclass(frozen=True, kw_only=True)
 class TunedPolicy:
-    """The best settings found.
+    """The best settings found."""
 
-    Attributes:
-        policy: Name of the policy.
-        settings: The best.
-        seconds: Time of an iteration with them.
-        default_seconds: With the defaults; infinite: they do not suit, for the reason given.
-        default_reason: Why not; empty: they do.
-        flat: For each setting that was tried, what is nearly as good.
-        trials: Settings that were simulated.
-    """
-
-    policy: str
-    settings: Mapping[str, Any]
-    seconds: float
-    default_seconds: float
-    default_reason: str
-    flat: Mapping[str, FlatRange]
-    trials: int
+    policy: str  # Name of the policy
+    settings: Mapping[str, Any]  # The best
+    seconds: float  # Time of an iteration with them
+    default_seconds: float  # With the defaults; infinite: they do not suit, for the reason given
+    default_reason: str  # Why not; empty: they do
+    flat: Mapping[str, FlatRange]  # For each setting that was tried, what is nearly as good
+    trials: int  # Settings that were simulated
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""
@@ -104,13 +86,6 @@ class TunedPolicy:
 def tune_on_layers(workload: LayerWorkload, name: str) -> TunedPolicy:
     """Tune a policy for a workload of layers.
 
-    Args:
-        workload: The layers.
-        name: The policy.
-
-    Raises:
-        InputError: If there is no such policy, it is none of gradients or pipelines, or no settings suit.
-
     Examples:
         >>> ten = LayerWorkload(
         ...     forward=(1,) * 10, backward=(2,) * 10, bytes=(3,) * 10, bytes_per_second=1, message_seconds=0.05
@@ -121,8 +96,9 @@ def tune_on_layers(workload: LayerWorkload, name: str) -> TunedPolicy:
     """
     policy = _policy(name)
     if not isinstance(policy, Policy):
-        msg = f"expected a policy of gradients or of pipelines on a workload of layers, found {name}: tune it on a job."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a policy of gradients or of pipelines on a workload of layers, found {name}: tune it on a job."
+        )
 
     def seconds(settings: Mapping[str, Any]) -> float:
         return predict(workload, name, settings).iteration_seconds
@@ -135,10 +111,6 @@ def tune_on_job(job: TrainingJob, name: str) -> TunedPolicy:
 
     Args:
         job: The job, and how it runs otherwise.
-        name: The policy.
-
-    Raises:
-        InputError: If there is no such policy, or no settings suit the job.
     """
     policy = _policy(name, ranks=job.layout.tensor)
     starts: list[Callable[[], Mapping[str, Any]]] = []
@@ -158,8 +130,7 @@ def _policy(name: str, *, ranks: int | None = None) -> ConfiguredPolicy:
     """One policy with its defaults."""
     names = named_policies(name)
     if len(names) != 1:
-        msg = f"expected one policy to tune, found {name}: name one, such as bytescheduler."
-        raise InputError(msg)
+        raise InputError(f"expected one policy to tune, found {name}: name one, such as bytescheduler.")
     own = ALL_POLICIES[names[0]]
     takes = ranks is not None and "ranks" in own.options.__struct_fields__
     return own.of(**({"ranks": max(2, ranks or 2)} if takes else {}))

@@ -9,15 +9,10 @@ from coppice.iteration.costs.crossing import crossing
 from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, CollectiveCosts, RankGroup
 from coppice.iteration.estimate import Cluster
 
-__all__ = ["CalibratedCosts", "costs_of"]
-
 
 @dataclass(frozen=True)
 class CalibratedCosts:
     """What the cluster's ``ring_seconds``, ``exchange_seconds`` and ``send_seconds`` say.
-
-    Attributes:
-        cluster: The GPUs, their network, and the constants.
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of
@@ -28,15 +23,14 @@ class CalibratedCosts:
         ('NVLink', 8.1)
     """
 
-    cluster: Cluster
+    cluster: Cluster  # The GPUs, their network, and the constants
 
     def cost(
         self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False
     ) -> CollectiveCost:
         """As :class:`coppice.iteration.costs.group.CollectiveCosts` says."""
         if collective not in COLLECTIVES:
-            msg = f"expected one of {', '.join(COLLECTIVES)}, found {collective!r}."
-            raise InputError(msg)
+            raise InputError(f"expected one of {', '.join(COLLECTIVES)}, found {collective!r}.")
         if group.ranks == 1:
             return CollectiveCost(0.0)
         cluster = self.cluster.calibrated

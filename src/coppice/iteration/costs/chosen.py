@@ -22,38 +22,18 @@ from coppice.simulation.model import Model
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 
-__all__ = [
-    "TUNED_RANKS",
-    "Chooser",
-    "Pick",
-    "body_of",
-    "forest_pick",
-    "known_algorithms",
-    "named_pick",
-    "nccl_pick",
-    "send_body",
-    "suited",
-]
-
 
 @dataclass(frozen=True)
 class Pick:
-    """An algorithm and how a group carries it out.
+    """An algorithm and how a group carries it out."""
 
-    Attributes:
-        name: The algorithm.
-        parameters: Its parameters that are not left at their defaults.
-        order: Order of ranks, one of :data:`coppice.planners.choice.ORDERS`.
-        relay_gpus: GPUs pass on what is not theirs.
-        others: GPUs that do not belong to the group do so as well.
-    """
-
-    name: str
+    name: str  # The algorithm
+    # Its parameters that are not left at their defaults
     parameters: Mapping[str, Value] = field(default_factory=dict)
 
-    order: str = "auto"
-    relay_gpus: bool = False
-    others: bool = False
+    order: str = "auto"  # Order of ranks, one of :data:`coppice.planners.choice.ORDERS`
+    relay_gpus: bool = False  # GPUs pass on what is not theirs
+    others: bool = False  # GPUs that do not belong to the group do so as well
 
     def __hash__(self) -> int:
         words = tuple(sorted((key, str(value)) for key, value in self.parameters.items()))
@@ -120,24 +100,13 @@ def suited(
     members: list[int],
     collective: Collective,
     picked: Pick,
-    size_bytes: int,
+    size_bytes: int,  # M in bytes
     model: Model,
 ) -> Pick:
     """The pick with the order of ranks and the segments that are fastest at a size, as ``coppice compare`` finds them.
 
     GPUs of the group pass on where there is no other way, and where they do not reach, other GPUs forward as with
     NCCL's PXN. Of large groups the first 32 ranks are tried.
-
-    Args:
-        topology: The cluster.
-        members: Ranks of the group.
-        collective: What it performs.
-        picked: By which algorithm.
-        size_bytes: M in bytes.
-        model: What messages cost.
-
-    Raises:
-        InputError: If the algorithm does not apply.
     """
     refusal = ""
     members = members[:TUNED_RANKS]
@@ -157,8 +126,9 @@ def suited(
             best = min(found, key=lambda row: row.time_us)
             return Pick(picked.name, best.parameters, best.order, relay_gpus, others)
         refusal = rows[0].refusal or ""
-    msg = f"expected an algorithm that {len(members)} ranks of {topology.name} can carry out: {refusal}"
-    raise InputError(msg)
+    raise InputError(
+        f"expected an algorithm that {len(members)} ranks of {topology.name} can carry out: {refusal}"
+    )
 
 
 def _joined(problem: Problem) -> bool:
@@ -173,18 +143,7 @@ def _joined(problem: Problem) -> bool:
 def body_of(
     topology: Topology, members: list[int], collective: Collective, picked: Pick
 ) -> Schedule | Forest:
-    """What a group carries out on the part of a cluster that it has.
-
-    Args:
-        topology: The cluster.
-        members: Ranks of the group.
-        collective: What it performs.
-        picked: What suits groups like it.
-
-    Raises:
-        InputError: If the algorithm does not apply.
-        UnreachableError: If members are not joined so.
-    """
+    """What a group carries out on the part of a cluster that it has."""
     problem = Problem(
         subset(topology, members, relays=picked.others), collective, root=0 if collective.rooted else None
     )

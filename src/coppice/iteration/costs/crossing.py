@@ -8,24 +8,15 @@ from math import lcm
 
 import numpy as np
 
-__all__ = ["BoxTraffic", "crossing"]
-
 
 @dataclass(frozen=True)
 class BoxTraffic:
-    """What the busiest box sends out, groups that lie in one box apart.
+    """What the busiest box sends out, groups that lie in one box apart."""
 
-    Attributes:
-        groups: Groups with some of their ranks in the box: the ring of each leaves it once.
-        exchanged: Buffers of a rank that leave it in an all-to-all of every group.
-        sends: Ranks whose next one of the group is elsewhere.
-        outside: Ranks that a rank meets outside of its box at most.
-    """
-
-    groups: int
-    exchanged: float
-    sends: int
-    outside: int
+    groups: int  # Groups with some of their ranks in the box: the ring of each leaves it once
+    exchanged: float  # Buffers of a rank that leave it in an all-to-all of every group
+    sends: int  # Ranks whose next one of the group is elsewhere
+    outside: int  # Ranks that a rank meets outside of its box at most
 
 
 @lru_cache(maxsize=4096)
@@ -33,11 +24,6 @@ def crossing(ranks: int, stride: int, box: int) -> BoxTraffic:
     """What groups of so many ranks at a stride send out of boxes of so many GPUs.
 
     Groups follow each other without gaps, so that after the least common multiple of both everything repeats.
-
-    Args:
-        ranks: Ranks of a group.
-        stride: Distance of its ranks.
-        box: GPUs of a box.
 
     Examples:
         >>> crossing(8, 1, 8)

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from coppice.errors import InputError
 
-__all__ = ["COLLECTIVES", "CollectiveCost", "CollectiveCosts", "RankGroup"]
-
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 """What groups of a job do; in a send every rank but the last sends the whole buffer to the next one of its group."""
 
@@ -17,10 +15,6 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 @dataclass(frozen=True)
 class RankGroup:
     """Groups of ranks at a distance, all of them at once: the groups that one degree of parallelism makes.
-
-    Attributes:
-        ranks: Ranks of a group.
-        stride: Distance of neighbours.
 
     Raises:
         InputError: If a number is below 1.
@@ -30,28 +24,21 @@ class RankGroup:
         [[0, 4], [1, 5], [2, 6], [3, 7]]
     """
 
-    ranks: int
-    stride: int
+    ranks: int  # Ranks of a group
+    stride: int  # Distance of neighbours
 
     def __post_init__(self) -> None:
         for name in ("ranks", "stride"):
             if getattr(self, name) < 1:
-                msg = f"expected `{name}` of a group of 1 or more, found {getattr(self, name)}."
-                raise InputError(msg)
+                raise InputError(f"expected `{name}` of a group of 1 or more, found {getattr(self, name)}.")
 
     def members(self, total: int) -> list[list[int]]:
-        """The ranks of every group, groups in order of their first rank.
-
-        Args:
-            total: Ranks of all groups together.
-
-        Raises:
-            InputError: If the groups do not divide them.
-        """
+        """The ranks of every group, groups in order of their first rank."""
         span = self.ranks * self.stride
         if total % span:
-            msg = f"expected groups of {self.ranks} ranks {self.stride} apart that divide the ranks, found {total}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected groups of {self.ranks} ranks {self.stride} apart that divide the ranks, found {total}."
+            )
         return [
             [block + first + k * self.stride for k in range(self.ranks)]
             for block in range(0, total, span)
@@ -61,17 +48,13 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """What a collective takes, all groups at once.
+    """What a collective takes, all groups at once."""
 
-    Attributes:
-        seconds: From its start until the last group is done.
-        link: The kind of link that limits it: ``NVLink`` (inside a box), ``NIC`` (out of a box) or ``fabric`` (between
-            switches); empty where nothing moves.
-        loads: Share of the time for which the busiest link of each kind is in use at its full rate.
-    """
-
-    seconds: float
+    seconds: float  # From its start until the last group is done
+    # The kind of link that limits it: `NVLink` (inside a box), `NIC` (out of a box) or `fabric` (between
+    # switches); empty where nothing moves
     link: str = ""
+    # Share of the time for which the busiest link of each kind is in use at its full rate
     loads: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -86,11 +69,7 @@ class CollectiveCosts(Protocol):
         Args:
             collective: One of :data:`COLLECTIVES`.
             size_bytes: M in bytes, as :mod:`coppice.collectives` defines it; of a send what each rank sends.
-            group: The groups, all at once.
             gradients: It sums gradients, or gathers the parameters that they update: models that were fitted to
                 measurements know another rate for these.
-
-        Raises:
-            InputError: If there is no such collective.
         """
         ...  # pragma: no cover

@@ -14,8 +14,6 @@ from coppice.simulation.models import DEFAULT_MODEL
 from coppice.text import suggestion
 from coppice.topology.model import Topology
 
-__all__ = ["CALIBRATED", "costs_named", "with_collectives"]
-
 CALIBRATED = "calibrated"
 _CHOSEN = {"nccl": nccl_pick, "forest": forest_pick}
 
@@ -25,11 +23,7 @@ def costs_named(name: str, topology: Topology, *, model: Model = DEFAULT_MODEL) 
 
     Args:
         name: ``calibrated``, ``nccl`` (what NCCL would pick), ``forest`` (our optimum) or an algorithm.
-        topology: Where groups carry them out.
         model: What messages cost where they are simulated.
-
-    Raises:
-        InputError: If there is no such one.
     """
     if name == CALIBRATED:
         return None
@@ -39,8 +33,7 @@ def costs_named(name: str, topology: Topology, *, model: Model = DEFAULT_MODEL) 
     if name not in names:
         hint = suggestion(name, [CALIBRATED, *_CHOSEN, *names])
         known = ", ".join((CALIBRATED, *_CHOSEN))
-        msg = f"expected collectives that are {known} or an algorithm, found {name!r}: {hint}"
-        raise InputError(msg)
+        raise InputError(f"expected collectives that are {known} or an algorithm, found {name!r}: {hint}")
     return SimulatedCosts(topology, named_pick(name), model=model)
 
 
@@ -50,12 +43,6 @@ def with_collectives(
     """The cluster with collectives that cost what a name says.
 
     Args:
-        cluster: The GPUs.
-        topology: The same cluster.
         name: As for :func:`costs_named`.
-        model: Likewise.
-
-    Raises:
-        InputError: If there is no such one.
     """
     return replace(cluster, costs=costs_named(name, topology, model=model))

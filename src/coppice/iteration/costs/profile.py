@@ -13,8 +13,6 @@ from typing import Any
 from coppice.iteration.costs.group import CollectiveCosts, RankGroup
 from coppice.iteration.transformer import Layout
 
-__all__ = ["PROFILED", "collective_seconds", "groups_of", "torch_profile"]
-
 PROFILED = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 """Collectives whose times torch looks up."""
 _TYPES = {"Float": 4, "BFloat16": 2, "Half": 2, "Long": 8}
@@ -46,10 +44,8 @@ def collective_seconds(
     """Seconds of a collective whose output on a rank has so many bytes.
 
     Args:
-        costs: What collectives cost.
         collective: One of :data:`PROFILED`.
         out_bytes: Bytes of the output; of a reduce-scatter they are a rank's share of M.
-        group: The groups, all at once.
         gradients: As :meth:`coppice.iteration.costs.group.CollectiveCosts.cost` takes it.
     """
     whole = out_bytes * (group.ranks if collective == "reduce_scatter" else 1)
@@ -60,7 +56,6 @@ def torch_profile(costs: CollectiveCosts, layout: Layout) -> dict[str, Any]:
     """What the file has, as JSON values.
 
     Args:
-        costs: What collectives cost.
         layout: How a job lies on the GPUs.
 
     Examples:

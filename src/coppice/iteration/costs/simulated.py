@@ -29,8 +29,6 @@ from coppice.simulation.models import DEFAULT_MODEL
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 
-__all__ = ["MOST_RANKS", "SimulatedCosts"]
-
 MOST_RANKS = 128
 """Ranks of a group that is simulated as a whole."""
 
@@ -46,11 +44,6 @@ _LOGARITHMIC = ("forest", "nvls", "pat")
 class SimulatedCosts:
     """Costs of collectives that are carried out in one way on a cluster.
 
-    Attributes:
-        topology: The cluster, whose ranks are those of the job.
-        choose: What carries out a collective.
-        model: What messages cost.
-
     Examples:
         >>> from coppice.iteration.costs.chosen import named_pick
         >>> from coppice.topology.presets import preset
@@ -60,9 +53,9 @@ class SimulatedCosts:
         ('NVLink', 317)
     """
 
-    topology: Topology
-    choose: Chooser
-    model: Model = DEFAULT_MODEL
+    topology: Topology  # The cluster, whose ranks are those of the job
+    choose: Chooser  # What carries out a collective
+    model: Model = DEFAULT_MODEL  # What messages cost
     _costs: dict[tuple[str, int, RankGroup], CollectiveCost] = field(default_factory=dict)
     _parts: dict[tuple[RankGroup, int], Standing] = field(default_factory=dict)
     _wholes: dict[RankGroup, Topology] = field(default_factory=dict)
@@ -75,8 +68,7 @@ class SimulatedCosts:
         """As :class:`coppice.iteration.costs.group.CollectiveCosts` says; gradients are sums as others are."""
         del gradients
         if collective not in COLLECTIVES:
-            msg = f"expected one of {', '.join(COLLECTIVES)}, found {collective!r}."
-            raise InputError(msg)
+            raise InputError(f"expected one of {', '.join(COLLECTIVES)}, found {collective!r}.")
         if group.ranks == 1 or size_bytes <= 0:
             return CollectiveCost(0.0)
         if collective == "send":

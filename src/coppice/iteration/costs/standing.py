@@ -17,26 +17,17 @@ from coppice.iteration.costs.group import RankGroup
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_nodes
 
-__all__ = ["Standing", "box_of_all", "standing"]
-
 _MOST_UNLIKE = 512
 
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """Groups on the part of the cluster that stands for all.
+    """Groups on the part of the cluster that stands for all."""
 
-    Attributes:
-        topology: The part.
-        groups: Ranks of each group on it.
-        boxes: Boxes of the part; 0 where it is the whole cluster, whose boxes differ or share links.
-        box: Ranks of a box; 0 likewise.
-    """
-
-    topology: Topology
-    groups: list[list[int]]
-    boxes: int = 0
-    box: int = 0
+    topology: Topology  # The part
+    groups: list[list[int]]  # Ranks of each group on it
+    boxes: int = 0  # Boxes of the part; 0 where it is the whole cluster, whose boxes differ or share links
+    box: int = 0  # Ranks of a box; 0 likewise
 
 
 def box_of_all(topology: Topology) -> int:
@@ -84,12 +75,7 @@ def standing(topology: Topology, group: RankGroup, *, most_ranks: int | None = N
     """The groups that join the boxes of the first group, on these boxes alone; all groups where boxes are not alike.
 
     Args:
-        topology: The cluster.
-        group: The groups.
         most_ranks: Take shorter groups of up to so many ranks, if boxes are alike.
-
-    Raises:
-        InputError: If groups do not divide the ranks of the cluster, or are too large for one whose boxes differ.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -106,11 +92,10 @@ def standing(topology: Topology, group: RankGroup, *, most_ranks: int | None = N
     )
     if not regular:
         if group.ranks > _MOST_UNLIKE:
-            msg = (
+            raise InputError(
                 f"expected groups of up to {_MOST_UNLIKE} ranks on a cluster whose boxes are not alike, found "
                 f"{group.ranks}: take calibrated collectives."
             )
-            raise InputError(msg)
         return Standing(topology, every)
     ranks = group.ranks if most_ranks is None else min(group.ranks, most_ranks)
     # The first box, and those that its groups reach.

@@ -23,8 +23,6 @@ from coppice.simulation.simulator import fastest, run
 from coppice.simulation.timeline import Timeline
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["MOST_MESSAGES", "link_kinds", "simulated_together"]
-
 MOST_MESSAGES = 2**18
 """Chunks are cut into as many pieces at most as keep a simulation to so many messages."""
 
@@ -38,9 +36,6 @@ def simulated_together(
 
     Args:
         bodies: What each group carries out, on the cluster or parts of it that keep the names of its nodes.
-        topology: The cluster.
-        size_bytes: M of each group.
-        model: What messages cost.
     """
     plain = [messages_of(body, size_bytes, steps_bind=model.steps_bind) for body in bodies]
     found = CollectiveCost(0.0)

@@ -20,8 +20,6 @@ from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.iteration.workload.model import LayeredModel
 
-__all__ = ["axis_groups", "degree_demands", "job_demands"]
-
 _HALF = 2  # bytes of an element of activations, parameters and gradients
 
 
@@ -50,28 +48,22 @@ def degree_demands(
 
     Args:
         degrees: ``tp``, ``cp``, ``dp``, ``pp`` and ``ep``.
-        collective: What groups but stages do.
-        size_bytes: M.
-        ranks: Ranks of the cluster.
-
-    Raises:
-        InputError: If the degrees are not those of the ranks.
     """
     names = {"tp": "tensor", "cp": "context", "dp": "data", "pp": "pipeline", "ep": "expert"}
     unknown = next((name for name in degrees if name not in names), None)
     if unknown is not None:
-        msg = f"expected degrees of {', '.join(names)} without a workload, found {unknown}: leave it out."
-        raise InputError(msg)
+        raise InputError(
+            f"expected degrees of {', '.join(names)} without a workload, found {unknown}: leave it out."
+        )
     product = 1
     for name, degree in degrees.items():
         product *= degree if name != "ep" else 1
     replicas = degrees.get("dp", 1) * degrees.get("cp", 1)
     if product != ranks or replicas % degrees.get("ep", 1):
-        msg = (
+        raise InputError(
             f"expected degrees whose product is the {ranks} GPUs, and ep that divides dp x cp, found "
             f"{','.join(f'{name}={degree}' for name, degree in degrees.items())}: change `groups`."
         )
-        raise InputError(msg)
     every = axis_groups(**{names[name]: degree for name, degree in degrees.items()})
     return [
         _demand(name, "send" if name == "pp" else collective, _members(group, ranks), size_bytes)
@@ -84,7 +76,6 @@ def job_demands(model: Transformer | LayeredModel, layout: Layout) -> list[Group
     """What each kind of group exchanges in an iteration.
 
     Args:
-        model: The model.
         layout: How it lies on the GPUs.
 
     Examples:

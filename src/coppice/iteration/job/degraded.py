@@ -11,8 +11,6 @@ from coppice.iteration.job.job import KindOfBox, Machines
 from coppice.topology.model import Topology
 from coppice.topology.operations import find_node, scale_nodes
 
-__all__ = ["degraded"]
-
 
 def degraded(machines: Machines, change: str) -> tuple[int, Machines | None]:
     """The box of a node, and all machines at the pace of what remains of it.
@@ -21,11 +19,7 @@ def degraded(machines: Machines, change: str) -> tuple[int, Machines | None]:
     one carried goes over those that remain. Where nothing remains of them, there are no such machines (None).
 
     Args:
-        machines: The machines.
         change: Such as ``box0/nic3=50%``: a node of the topology, and the share of its rate that is left.
-
-    Raises:
-        InputError: If there is no such node, or no such share.
 
     Examples:
         >>> from coppice.iteration.job.job import kind_of
@@ -39,8 +33,9 @@ def degraded(machines: Machines, change: str) -> tuple[int, Machines | None]:
     """
     node, equals, share = change.rpartition("=")
     if not equals or not node or not share:
-        msg = f"expected a node and its share, such as box0/nic3=50% (`degrade`), found {change!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a node and its share, such as box0/nic3=50% (`degrade`), found {change!r}."
+        )
     first, refused = 0, None
     for index, each in enumerate(machines.kinds):
         try:
@@ -51,8 +46,9 @@ def degraded(machines: Machines, change: str) -> tuple[int, Machines | None]:
             continue
         place = each.topology.host[find_node(each.topology, node)]
         if place < 0:
-            msg = f"expected a node of a box, found {node!r}, which is in none: name a NIC, a GPU or a switch of one."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a node of a box, found {node!r}, which is in none: name a NIC, a GPU or a switch of one."
+            )
         hosts = np.unique(each.topology.host[each.topology.rank_nodes])
         box, paced = first + int(np.searchsorted(hosts, place)), _paced(each, changed)
         if paced is None:

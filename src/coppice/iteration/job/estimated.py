@@ -9,8 +9,6 @@ from coppice.iteration.workload.model import LayeredModel
 from coppice.iteration.workload.steps import optimizer_seconds
 from coppice.iteration.workload.times import layer_workload
 
-__all__ = ["estimate_of"]
-
 
 def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Cluster) -> Estimate:
     """The time of an iteration.
@@ -19,9 +17,7 @@ def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Clus
     buckets beside its backward pass (PyTorch DDP, VLDB 2020), which is simulated.
 
     Args:
-        model: The model.
         layout: How it lies on the GPUs.
-        cluster: The GPUs and their network.
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of

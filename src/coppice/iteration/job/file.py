@@ -17,8 +17,6 @@ from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.job.record import JobRecord
 from coppice.text import suggestion
 
-__all__ = ["job_keys", "parse_job_record", "read_job", "read_job_record", "with_values"]
-
 _PLACE = re.compile(r"^(?P<words>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
@@ -29,31 +27,17 @@ def read_job(path: Path | str) -> TrainingJob:
 
     Args:
         path: The file; ``-`` is standard input.
-
-    Raises:
-        InputError: If the file is no job, or its parts do not go together; the message names the key.
     """
     return job_of(read_job_record(path), folder=Path(path).parent)
 
 
 def read_job_record(path: Path | str) -> JobRecord:
-    """The tables of a job file, without what they stand for.
-
-    Raises:
-        InputError: If it is no such file; the message names the key.
-    """
+    """The tables of a job file, without what they stand for."""
     return parse_job_record(read_text(path, what="the job"), where=str(path))
 
 
 def parse_job_record(text: str, *, where: str) -> JobRecord:
     r"""The tables of the text of a job file.
-
-    Args:
-        text: TOML.
-        where: Its name, for messages.
-
-    Raises:
-        InputError: If it is no such text; the message names the key.
 
     Examples:
         >>> parse_job_record("[layout]\ncp = 2", where="a.toml").layout.cp
@@ -62,16 +46,12 @@ def parse_job_record(text: str, *, where: str) -> JobRecord:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        msg = f"expected TOML in {where}, found otherwise: {error}."
-        raise InputError(msg) from None
+        raise InputError(f"expected TOML in {where}, found otherwise: {error}.") from None
     return _converted(data, where)
 
 
 def with_values(record: JobRecord, values: Mapping[str, Mapping[str, object]]) -> JobRecord:
     """A record with other values of keys, by table; those that are None stay as they are.
-
-    Raises:
-        InputError: If a value is none of the key; the message names it.
 
     Examples:
         >>> tp = parse_job_record("layout.tp = 8", where="a.toml")
@@ -155,18 +135,19 @@ def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
         if name not in tables:
             homes = [table for table, fields in tables.items() if name in [each.name for each in fields]]
             hint = f"write it under [{homes[0]}]." if homes else suggestion(name, tables)
-            msg = f"`{name}`: expected a table of a job, found it in {where}: {hint}"
-            raise InputError(msg)
+            raise InputError(f"`{name}`: expected a table of a job, found it in {where}: {hint}")
         if not isinstance(content, dict):
-            msg = f"`{name}`: expected a table, found {content!r} in {where}: write [{name}] and its keys below it."
-            raise InputError(msg)
+            raise InputError(
+                f"`{name}`: expected a table, found {content!r} in {where}: write [{name}] and its keys below it."
+            )
         known = [each.name for each in tables[name]]
         for key in content:
             if key not in known:
                 homes = [table for table, fields in tables.items() if key in [each.name for each in fields]]
                 hint = f"write it under [{homes[0]}]." if homes else suggestion(key, known)
-                msg = f"`{name}.{key}`: expected a key of [{name}], found an unknown one in {where}: {hint}"
-                raise InputError(msg)
+                raise InputError(
+                    f"`{name}.{key}`: expected a key of [{name}], found an unknown one in {where}: {hint}"
+                )
 
 
 def _sentence(error: str, data: Mapping[str, Any], where: str) -> str:

@@ -26,17 +26,6 @@ from coppice.text import suggestion
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 
-__all__ = [
-    "KindOfBox",
-    "Machines",
-    "TopologyLoader",
-    "TrainingJob",
-    "job_of",
-    "layout_of",
-    "machines_of",
-    "model_of",
-]
-
 TopologyLoader = Callable[[str, int | None, str | None, Mapping[str, object] | None], Topology]
 """Loads a topology by its name, with boxes, rates and parameters of a preset."""
 
@@ -54,21 +43,13 @@ _DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep
 
 @dataclass(frozen=True, kw_only=True)
 class KindOfBox:
-    """Boxes of one kind.
+    """Boxes of one kind."""
 
-    Attributes:
-        name: Their topology.
-        boxes: How many.
-        cluster: Their GPUs and network.
-        topology: The topology.
-        nics: NICs of a box.
-    """
-
-    name: str
-    boxes: int
-    cluster: Cluster
-    topology: Topology
-    nics: int = 1
+    name: str  # Their topology
+    boxes: int  # How many
+    cluster: Cluster  # Their GPUs and network
+    topology: Topology  # The topology
+    nics: int = 1  # NICs of a box
 
     @property
     def gpus(self) -> int:
@@ -78,15 +59,10 @@ class KindOfBox:
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """What a job runs on: boxes of one kind, or of several in a row.
+    """What a job runs on: boxes of one kind, or of several in a row."""
 
-    Attributes:
-        name: Its name.
-        kinds: The kinds, in the order in which ranks are given to them.
-    """
-
-    name: str
-    kinds: tuple[KindOfBox, ...]
+    name: str  # Its name
+    kinds: tuple[KindOfBox, ...]  # The kinds, in the order in which ranks are given to them
 
     @property
     def gpus(self) -> int:
@@ -117,21 +93,13 @@ class Machines:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """A model, the machines, a layout, and how it runs.
+    """A model, the machines, a layout, and how it runs."""
 
-    Attributes:
-        name: Name of the model.
-        model: The model.
-        machines: What it runs on.
-        layout: How it lies on them.
-        run: Order, policy and so on.
-    """
-
-    name: str
-    model: Transformer | LayeredModel
-    machines: Machines
-    layout: Layout
-    run: RunTable
+    name: str  # Name of the model
+    model: Transformer | LayeredModel  # The model
+    machines: Machines  # What it runs on
+    layout: Layout  # How it lies on them
+    run: RunTable  # Order, policy and so on
 
     @property
     def cluster(self) -> Cluster:
@@ -145,12 +113,8 @@ def job_of(
     """The job that tables stand for.
 
     Args:
-        record: The tables.
         folder: Where files that it names are looked for first.
         loaded: Loads a topology; None: :func:`coppice.topology.load.load`.
-
-    Raises:
-        InputError: If something is missing or does not go together; the message names the key.
 
     Examples:
         >>> from coppice.iteration.job.file import parse_job_record
@@ -201,84 +165,67 @@ def model_of(table: ModelTable) -> Transformer | LayeredModel:
     missing = [f"`model.{each}`" for each in _NEEDED if each not in given]
     known = name is None or name in MODELS or name in LAYERED_MODELS
     if known and name is None and missing:
-        msg = f"{missing[0]}: expected a number, or a model named by `model.name`, found neither."
-        raise InputError(msg)
+        raise InputError(f"{missing[0]}: expected a number, or a model named by `model.name`, found neither.")
     if not known and missing and given:
-        msg = (
+        raise InputError(
             f"`model.name`: expected a known model, or all numbers of one called {name!r}, found neither: "
             f"{suggestion(str(name), [*MODELS, *LAYERED_MODELS]).rstrip('.')}, or give {', '.join(missing)} as well."
         )
-        raise InputError(msg)
     if name is None or not (known or missing):  # a name of one's own, for a model that is told in full
         return _transformer(None, given)
     found = any_model(str(name))
     if isinstance(found, LayeredModel):
         if given:
-            msg = f"`model.{next(iter(given))}`: expected a key that {name} has, found one of transformers."
-            raise InputError(msg)
+            raise InputError(
+                f"`model.{next(iter(given))}`: expected a key that {name} has, found one of transformers."
+            )
         return found
     return _transformer(found, given)
 
 
 def _transformer(base: Transformer | None, given: Mapping[str, Any]) -> Transformer:
-    """A transformer of these numbers.
-
-    Raises:
-        InputError: If they do not go together, or some are about experts that it has none of.
-    """
+    """A transformer of these numbers."""
     try:
         made = Transformer(**given) if base is None else replace(base, **given)
     except InputError as error:
-        msg = f"[model]: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"[model]: {error}") from None
     usual = {field.name: field.default for field in fields(Transformer)}
     idle = [each for each in _OF_EXPERTS if not made.experts and given.get(each, usual[each]) != usual[each]]
     if idle:
-        msg = f"`model.{idle[0]}`: expected a model with experts, found none: give `model.experts`, or leave it out."
-        raise InputError(msg)
+        raise InputError(
+            f"`model.{idle[0]}`: expected a model with experts, found none: give `model.experts`, or leave it out."
+        )
     return made
 
 
 def machines_of(
     table: ClusterTable,
     *,
-    folder: Path | None = None,
-    loaded: TopologyLoader | None = None,
-    precision: float = 1.0,
+    folder: Path | None = None,  # Where files that it names are looked for first
+    loaded: TopologyLoader | None = None,  # Loads a topology; None: :func:`coppice.topology.load.load`
+    precision: float = 1.0,  # How much faster than with 16 bits matrix products are
+    # What collectives cost, as :func:`coppice.iteration.costs.named.costs_named` takes it
     collectives: str = CALIBRATED,
+    # What messages of simulated collectives cost: a model of time by its name, or a file of one
     model: str | None = None,
 ) -> Machines:
-    """The machines of a table.
-
-    Args:
-        table: The table.
-        folder: Where files that it names are looked for first.
-        loaded: Loads a topology; None: :func:`coppice.topology.load.load`.
-        precision: How much faster than with 16 bits matrix products are.
-        collectives: What collectives cost, as :func:`coppice.iteration.costs.named.costs_named` takes it.
-        model: What messages of simulated collectives cost: a model of time by its name, or a file of one.
-
-    Raises:
-        InputError: If it names no topology, or the topology or the device cannot be read, or collectives are simulated
-            on boxes of several kinds.
-    """
+    """The machines of a table."""
     if (table.topology is None) == (not table.mixed):
         found = "neither" if table.topology is None else "both"
-        msg = f"`cluster.topology`: expected a preset or file, or `cluster.mixed`, found {found}."
-        raise InputError(msg)
+        raise InputError(f"`cluster.topology`: expected a preset or file, or `cluster.mixed`, found {found}.")
     if table.topology is not None:
         asked = [(table.topology, table.boxes, table.device)]
     else:
         asked = [(each.topology, each.boxes, each.device) for each in table.mixed or ()]
     if len(asked) > 1 and collectives != CALIBRATED:
-        msg = f"`run.collectives`: expected {CALIBRATED} on boxes of several kinds, found {collectives!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"`run.collectives`: expected {CALIBRATED} on boxes of several kinds, found {collectives!r}."
+        )
     if model is not None and collectives == CALIBRATED:
-        msg = (
+        raise InputError(
             f"`run.model`: expected simulated collectives beside a model of time, found {CALIBRATED} ones: name "
             "`run.collectives`."
         )
-        raise InputError(msg)
     assumed = time_model_of(None if model is None else beside(model, folder))
     kinds, names = [], []
     for spec, boxes, device in asked:
@@ -307,11 +254,7 @@ def kind_of(topology: Topology, device: str | DeviceTable | None, *, precision: 
 
 
 def device_of(name: str | None, folder: Path | None = None) -> str | DeviceTable | None:
-    """The device of a name, or the table in the file of that name.
-
-    Raises:
-        InputError: If the file cannot be read.
-    """
+    """The device of a name, or the table in the file of that name."""
     if name is None or not name.endswith(".json"):
         return name
     return read_device_table(beside(name, folder))
@@ -323,11 +266,7 @@ def beside(name: str, folder: Path | None) -> str:
 
 
 def layout_of(table: LayoutTable, gpus: int) -> Layout:
-    """The layout of a table; replicas that are left out are what the other degrees leave of the GPUs.
-
-    Raises:
-        InputError: If degrees do not divide the GPUs or the batch.
-    """
+    """The layout of a table; replicas that are left out are what the other degrees leave of the GPUs."""
     given: dict[str, Any] = {
         _DEGREES.get(field.name, field.name): value
         for field in msgspec.structs.fields(LayoutTable)
@@ -340,8 +279,7 @@ def layout_of(table: LayoutTable, gpus: int) -> Layout:
     if "data" not in given:
         others = given.get("tensor", 1) * given.get("pipeline", 1) * given.get("context", 1)
         if gpus % others:
-            msg = f"`layout`: expected tp x pp x cp that divides {gpus} GPUs, found {others}."
-            raise InputError(msg)
+            raise InputError(f"`layout`: expected tp x pp x cp that divides {gpus} GPUs, found {others}.")
         given["data"] = gpus // others
     if "global_batch" not in given:
         given["global_batch"] = given.get("micro_batch", 1) * given["data"]

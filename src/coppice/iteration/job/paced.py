@@ -15,8 +15,6 @@ from coppice.iteration.transformer import Layout, Transformer
 from coppice.iteration.workload.model import LayeredModel
 from coppice.iteration.workload.steps import layered_step, usual_overlap
 
-__all__ = ["simulated_job", "step_of"]
-
 
 def step_of(model: Transformer | LayeredModel, layout: Layout, machines: Machines) -> Step:
     """The step of a model on machines.
@@ -25,9 +23,7 @@ def step_of(model: Transformer | LayeredModel, layout: Layout, machines: Machine
     waits for the slower one, and so do replicas that sum gradients across kinds.
 
     Args:
-        model: The model.
         layout: How it lies on the GPUs.
-        machines: The boxes.
     """
     if isinstance(model, LayeredModel):
         return layered_step(model, layout, machines.cluster)
@@ -61,23 +57,16 @@ def _of_stage(machines: Machines, layout: Layout, device: int) -> Cluster:
 def simulated_job(
     job: TrainingJob,
     *,
+    # Another layout than its own, in the order and with the overlap of the job where they suit it
     layout: Layout | None = None,
     machines: Machines | None = None,
+    # What runs beside computation; None: what the job says, otherwise nothing for transformers, and messages
+    # about gradients in buckets for rows of layers
     overlap: str | None = None,
+    # Share of a device's speed for which exchanges beside computation compete with it
     contention: float = 0.0,
 ) -> SimulatedStep:
     """An iteration of a job, simulated.
-
-    Args:
-        job: The job.
-        layout: Another layout than its own, in the order and with the overlap of the job where they suit it.
-        machines: Other machines than its own.
-        overlap: What runs beside computation; None: what the job says, otherwise nothing for transformers, and messages
-            about gradients in buckets for rows of layers.
-        contention: Share of a device's speed for which exchanges beside computation compete with it.
-
-    Raises:
-        InputError: If order or overlap do not suit the layout of the job, or it has no such policies inside layers.
 
     Examples:
         >>> from coppice.iteration.job.file import parse_job_record
@@ -93,8 +82,7 @@ def simulated_job(
     """
     if job.run.policy is not None:
         found = f"found {job.run.policy}: `train estimate` takes them."
-        msg = f"`run.policy`: expected a job without policies here, {found}"
-        raise InputError(msg)
+        raise InputError(f"`run.policy`: expected a job without policies here, {found}")
     lies = layout or job.layout
     step = step_of(job.model, lies, machines or job.machines)
     if job.run.inside:

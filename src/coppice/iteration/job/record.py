@@ -10,8 +10,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-__all__ = ["BoxesTable", "ClusterTable", "JobRecord", "LayoutTable", "ModelTable", "RunTable"]
-
 _MOST = 10**9  # more is a slip of the pen, and takes for ever to count through
 _Count = Annotated[int, Meta(ge=1, le=_MOST)]
 _Size = Annotated[int, Meta(ge=0, le=_MOST)]

@@ -25,8 +25,6 @@ from coppice.iteration.search import search_layouts
 from coppice.iteration.transformer import Layout
 from coppice.text import suggestion
 
-__all__ = ["WhatIf", "WhatIfRow", "compare_kinds", "what_if"]
-
 _CHANGES = ("nic", "nvlink", "memory", "flops", "gpu", "drain", "without", "slow", "degrade")
 _FACTOR = re.compile(r"x(\d+(?:\.\d+)?|\.\d+)")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?:GB)?")
@@ -39,38 +37,23 @@ _PART = re.compile(r"(nic|gpu|node|box):?(\d+)?(?:@(?:node|box)?(\d+))?")
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfRow:
-    """A way on.
+    """A way on."""
 
-    Attributes:
-        way: What is done: ``as it is``, ``keep``, ``keep, laid out anew`` or ``drain``.
-        gpus: GPUs that take part.
-        layout: How the job lies on them.
-        seconds: An iteration.
-        samples_per_second: What is trained in a second.
-        fits: It fits the memory of a GPU.
-    """
-
-    way: str
-    gpus: int
-    layout: Layout
-    seconds: float
-    samples_per_second: float
-    fits: bool = True
+    way: str  # What is done: `as it is`, `keep`, `keep, laid out anew` or `drain`
+    gpus: int  # GPUs that take part
+    layout: Layout  # How the job lies on them
+    seconds: float  # An iteration
+    samples_per_second: float  # What is trained in a second
+    fits: bool = True  # It fits the memory of a GPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """A change, and the ways on.
+    """A change, and the ways on."""
 
-    Attributes:
-        change: The change.
-        rows: The ways on, at least one.
-        why_not: Why a way is missing, in words.
-    """
-
-    change: str
-    rows: tuple[WhatIfRow, ...]
-    why_not: str = ""
+    change: str  # The change
+    rows: tuple[WhatIfRow, ...]  # The ways on, at least one
+    why_not: str = ""  # Why a way is missing, in words
 
     @property
     def best(self) -> WhatIfRow:
@@ -82,14 +65,10 @@ def what_if(job: TrainingJob, change: str) -> WhatIf:
     """What a job would take after a change.
 
     Args:
-        job: The job.
         change: ``nic=x2``, ``nvlink=x0.5``, ``flops=x2``, ``memory=x1.2`` (its rate) or ``memory=141`` (its size in
             GB); ``gpu=H200``; ``drain=3`` (boxes) or ``drain=node17``; ``without=nic:5`` or ``without=gpu:3@node17``;
             ``slow=nic:5:x0.5`` or ``slow=node17:x0.8`` (its GPUs compute at 0.8 of their pace);
             ``degrade=box0/nic3=50%`` (a node of the topology).
-
-    Raises:
-        InputError: If it is no such change, or there is nothing left to run on.
 
     Examples:
         >>> from coppice.iteration.job.file import parse_job_record
@@ -108,8 +87,7 @@ def what_if(job: TrainingJob, change: str) -> WhatIf:
     name, equals, value = change.partition("=")
     if not equals or name not in _CHANGES or not value:
         hint = suggestion(name, _CHANGES, otherwise=f"such as nic=x2, of {', '.join(_CHANGES)}.")
-        msg = f"expected a change such as nic=x2 (`what_if`), found {change!r}: {hint}"
-        raise InputError(msg)
+        raise InputError(f"expected a change such as nic=x2 (`what_if`), found {change!r}: {hint}")
     if name == "drain":
         match = _BOX.fullmatch(value)
         if match is None:
@@ -131,9 +109,6 @@ def compare_kinds(job: TrainingJob) -> WhatIf | None:
     """The whole of machines of several kinds, beside each kind alone in the fastest layout that fits.
 
     None where there is one kind.
-
-    Args:
-        job: The job.
     """
     if len(job.machines.kinds) == 1:
         return None
@@ -223,8 +198,7 @@ def _drained(job: TrainingJob, count: int, box: int | None) -> WhatIfRow:
         kinds[each] = replace(kinds[each], boxes=kinds[each].boxes - 1)
     remaining = tuple(each for each in kinds if each.boxes)
     if not remaining or count > len(numbers):
-        msg = f"expected boxes that remain of {len(numbers)}, found {count} drained: drain fewer."
-        raise InputError(msg)
+        raise InputError(f"expected boxes that remain of {len(numbers)}, found {count} drained: drain fewer.")
     machines = Machines(name=f"{job.machines.name} without {count}", kinds=remaining)
     return _searched(job, "drain", machines)
 
@@ -233,8 +207,9 @@ def _box_of(job: TrainingJob, number: str | None, change: str) -> int:
     """The number of a box, the first where none is named."""
     boxes = sum(each.boxes for each in job.machines.kinds)
     if number is not None and int(number) >= boxes:
-        msg = f"expected a box of {boxes}, node0 to node{boxes - 1}, found node{number} in {change!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a box of {boxes}, node0 to node{boxes - 1}, found node{number} in {change!r}."
+        )
     return int(number or 0)
 
 
@@ -345,7 +320,6 @@ def _with_device(cluster: Cluster, other: str | DeviceTable | None) -> Cluster:
     if isinstance(other, DeviceTable):
         return replace(cluster, table=other)
     if other not in DEVICES:
-        msg = f"expected a device, found {other!r}: {suggestion(str(other), list(DEVICES))}"
-        raise InputError(msg)
+        raise InputError(f"expected a device, found {other!r}: {suggestion(str(other), list(DEVICES))}")
     device = replace(DEVICES[other], box=cluster.device.box)
     return replace(cluster, device=device, calibration=CALIBRATIONS[CONSTANTS.get(other, other)], table=None)

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-__all__ = ["measure_device"]
-
 _CUDA_TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _CUDA_WEIGHTS = (
     (1024, 1024),
@@ -68,9 +66,6 @@ def measure_device(
         kind: ``cuda`` or ``cpu``; None takes CUDA where there is a GPU.
         seconds: About how long it may take; 0 measures every row once.
         say: Gets a line for each part that is done.
-
-    Raises:
-        ImportError: If PyTorch is not installed.
     """
     import torch
 

@@ -13,8 +13,6 @@ from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import read_bytes
 
-__all__ = ["AttentionRow", "CopyRow", "DeviceTable", "MatrixRow", "read_device_table"]
-
 _NEAREST = 4  # rows between which is interpolated
 
 
@@ -75,34 +73,24 @@ class DeviceTable:
     Between sizes the logarithm of the rate is interpolated: the nearest rows count by the inverse square of their
     distance in the logarithms of the sizes (Shepard's interpolation); at a measured size the rate is the measured one,
     and beyond the largest that of the largest.
-
-    Attributes:
-        name: Name of the device, as its driver gives it.
-        matrices: Matrix products.
-        copies: Copies of memory.
-        attention: Attention; may be empty.
-        launch_seconds: What the host needs to launch an operation.
-        memory_bytes: Size of the memory; 0: not said.
-        device: Name of the data sheet that it stands on; empty: by the name.
-        link_bytes_per_second: What it sends to others of its box, where the file says so.
-        box: Devices of a box, where the file says so.
     """
 
-    name: str
-    matrices: tuple[MatrixRow, ...]
-    copies: tuple[CopyRow, ...]
-    attention: tuple[AttentionRow, ...] = ()
-    launch_seconds: float = 0.0
-    memory_bytes: float = 0.0
-    device: str = ""
-    link_bytes_per_second: float = 0.0
-    box: int = 0
+    name: str  # Name of the device, as its driver gives it
+    matrices: tuple[MatrixRow, ...]  # Matrix products
+    copies: tuple[CopyRow, ...]  # Copies of memory
+    attention: tuple[AttentionRow, ...] = ()  # Attention; may be empty
+    launch_seconds: float = 0.0  # What the host needs to launch an operation
+    memory_bytes: float = 0.0  # Size of the memory; 0: not said
+    device: str = ""  # Name of the data sheet that it stands on; empty: by the name
+    link_bytes_per_second: float = 0.0  # What it sends to others of its box, where the file says so
+    box: int = 0  # Devices of a box, where the file says so
 
     def __post_init__(self) -> None:
         for what, rows in (("matrices", self.matrices), ("copies", self.copies)):
             if not rows:
-                msg = f"expected rows of measured {what}, found none: measure the device (`coppice train measure`)."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected rows of measured {what}, found none: measure the device (`coppice train measure`)."
+                )
         numbers = (
             ("matrices", [(each.m, each.n, each.k, each.tflops_per_s) for each in self.matrices]),
             ("copies", [(each.bytes, each.bytes_per_second) for each in self.copies]),
@@ -124,8 +112,7 @@ class DeviceTable:
         for name, all_rows in numbers:
             for row, values in enumerate(all_rows):
                 if not all(math.isfinite(value) and value > 0 for value in values):
-                    msg = f"expected sizes and rates above 0, found otherwise at $.{name}[{row}]."
-                    raise InputError(msg)
+                    raise InputError(f"expected sizes and rates above 0, found otherwise at $.{name}[{row}].")
 
     @property
     def most_flops(self) -> float:
@@ -186,23 +173,19 @@ def _between(rows: Sequence[tuple[tuple[float, ...], float]], at: tuple[float, .
 
 
 def read_device_table(path: Path | str) -> DeviceTable:
-    """The table in a device file (JSON), as `coppice train measure` writes it.
-
-    Raises:
-        InputError: If the file is none; the message has the place.
-    """
+    """The table in a device file (JSON), as `coppice train measure` writes it."""
     data = read_bytes(path, what="the device file")
     try:
         record = msgspec.json.decode(data, type=decodable(_DeviceFile))
     except JSON_FAULTS as error:
         fault = json_fault(error, data)
-        msg = f"expected a device file in {path} (`coppice train measure` writes one), found otherwise: {fault}."
-        raise InputError(msg) from None
+        raise InputError(
+            f"expected a device file in {path} (`coppice train measure` writes one), found otherwise: {fault}."
+        ) from None
     if record.format != "coppice-device" or record.version != 1:
-        msg = (
+        raise InputError(
             f"expected format coppice-device of version 1 in {path}, found {record.format} {record.version}."
         )
-        raise InputError(msg)
     try:
         return DeviceTable(
             name=record.name,
@@ -216,5 +199,4 @@ def read_device_table(path: Path | str) -> DeviceTable:
             box=record.box,
         )
     except InputError as error:
-        msg = f"{path}: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"{path}: {error}") from None

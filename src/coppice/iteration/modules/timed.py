@@ -26,8 +26,6 @@ from coppice.iteration.running import TaskTimes, lower_bound_seconds, run_tasks
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 from coppice.iteration.totals import group_text
 
-__all__ = ["TimedModule", "time_module"]
-
 _ROUNDS = {"all_reduce": 2, "barrier": 2}
 _FOUR_BYTES = {"V100": 1 / 8, "MI250X": 1 / 4}
 """Share of the 16-bit peak of matrix products of 4-byte elements, where it is not the half that TF32 is."""
@@ -36,21 +34,13 @@ _GATHERS, _COPIES_OUT = "fsdp.all_gather_copy_in", "fsdp.split_with_sizes_copy"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TimedModule:
-    """A step of a module on a cluster.
+    """A step of a module on a cluster."""
 
-    Attributes:
-        trace: The step.
-        cluster: The GPUs and their network.
-        seconds_alone: Seconds of each operation by itself.
-        times: When each runs.
-        lower_bound_seconds: What no order of the same operations on these streams can beat.
-    """
-
-    trace: ModuleTrace
-    cluster: Cluster
-    seconds_alone: Sequence[float]
-    times: TaskTimes
-    lower_bound_seconds: float
+    trace: ModuleTrace  # The step
+    cluster: Cluster  # The GPUs and their network
+    seconds_alone: Sequence[float]  # Seconds of each operation by itself
+    times: TaskTimes  # When each runs
+    lower_bound_seconds: float  # What no order of the same operations on these streams can beat
 
     @property
     def seconds(self) -> float:
@@ -76,15 +66,13 @@ class TimedModule:
 
         Times of a layer are those of its operations and of the collectives of groups that are not of replicas; a
         message is an all-reduce of all replicas, affine in its size.
-
-        Raises:
-            InputError: If there are no layers or no replicas.
         """
         trace = self.trace
         replicas = trace.mesh.get("dp", 1)
         if replicas < 2 or not trace.layers:
-            msg = f"expected replicas (dp) whose gradients are summed, found {trace.mesh}: trace with `parallel` dp=16."
-            raise InputError(msg)
+            raise InputError(
+                f"expected replicas (dp) whose gradients are summed, found {trace.mesh}: trace with `parallel` dp=16."
+            )
         stride = _stride(trace)
         summed = {
             number
@@ -107,12 +95,7 @@ class TimedModule:
 
 
 def time_module(trace: ModuleTrace, cluster: Cluster) -> TimedModule:
-    """Time a traced step on a cluster, and simulate it.
-
-    Args:
-        trace: The step.
-        cluster: The GPUs and their network.
-    """
+    """Time a traced step on a cluster, and simulate it."""
     alone = [_seconds(each, cluster) for each in trace.operations]
     graph = _graph(trace, cluster, alone)
     return TimedModule(

@@ -27,8 +27,6 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from coppice.iteration.modules.operations import ModuleLayer, ModuleOperation
 from coppice.iteration.totals import standard_collective
 
-__all__ = ["OperationRecorder"]
-
 _FREE = (
     "aten.detach",
     "aten.lift_fresh",

@@ -41,11 +41,7 @@ def answer(request: TraceRequest) -> TraceResult:
 
 
 def _trace(request: TraceRequest) -> ModuleTrace:
-    """Build, share out, and run a step.
-
-    Raises:
-        InputError: If the function is not there, or something fails on the way; the message has the innermost reason.
-    """
+    """Build, share out, and run a step."""
     import torch
     import torch.distributed as dist
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -67,8 +63,9 @@ def _trace(request: TraceRequest) -> ModuleTrace:
     takes_mesh = "mesh" in inspect.signature(function).parameters
     if len(wants) > 1 or (wants and not takes_mesh):
         found = ", ".join(each.name for each in wants)
-        msg = f"expected `{request.function}` to need nothing or `mesh`, found {found}: give the others defaults."
-        raise InputError(msg)
+        raise InputError(
+            f"expected `{request.function}` to need nothing or `mesh`, found {found}: give the others defaults."
+        )
     try:
         with torch.device("meta"):
             built = function(mesh=mesh) if takes_mesh else function()
@@ -131,11 +128,7 @@ def _made_fake(module: Any) -> None:
 
 
 def _function(request: TraceRequest) -> Callable[..., Any]:
-    """The function of the file.
-
-    Raises:
-        InputError: If there is none of that name, or the file cannot be run.
-    """
+    """The function of the file."""
     sys.path.insert(0, str(Path(request.file).resolve().parent))
     try:
         names = runpy.run_path(request.file)
@@ -149,8 +142,9 @@ def _function(request: TraceRequest) -> Callable[..., Any]:
             if inspect.isfunction(each) and each.__code__.co_filename == request.file
         ]
         there = f"which has {', '.join(own)}" if own else "which has no function"
-        msg = f"expected a function `{request.function}` in {request.file}, {there}: name one, as FILE:FUNCTION."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a function `{request.function}` in {request.file}, {there}: name one, as FILE:FUNCTION."
+        )
     found: Callable[..., Any] = function
     return found
 
@@ -168,44 +162,34 @@ def _failed(error: BaseException, request: TraceRequest, wanted: str) -> InputEr
 
 
 def _parts(built: Any, request: TraceRequest) -> tuple[Any, tuple[Any, ...] | None]:
-    """The module, and its example inputs if there are any.
-
-    Raises:
-        InputError: If it is neither a module nor a module with inputs.
-    """
+    """The module, and its example inputs if there are any."""
     import torch
 
     module, inputs = built, None
     if isinstance(built, tuple) and len(built) == 2:
         module, inputs = built
     if not isinstance(module, torch.nn.Module):
-        msg = (
+        raise InputError(
             f"expected `{request.function}` to return a module or (module, inputs), found "
             f"{type(built).__name__}: return such."
         )
-        raise InputError(msg)
     if inputs is not None and not isinstance(inputs, tuple | list):
         inputs = (inputs,)
     return module, None if inputs is None else tuple(inputs)
 
 
 def _inputs(inputs: tuple[Any, ...] | None, request: TraceRequest) -> list[Any]:
-    """Inputs as fake tensors.
-
-    Raises:
-        InputError: If there are none, or a shape cannot be read.
-    """
+    """Inputs as fake tensors."""
     import torch
     from torch.utils._pytree import tree_map
 
     if request.inputs:
         return [_input(text) for text in request.inputs]
     if inputs is None:
-        msg = (
+        raise InputError(
             f"expected example inputs, found a module alone: let `{request.function}` return (module, inputs), or give "
             "their shapes (`inputs=8x256`)."
         )
-        raise InputError(msg)
 
     def made(each: Any) -> Any:
         if isinstance(each, torch.Tensor):
@@ -216,27 +200,20 @@ def _inputs(inputs: tuple[Any, ...] | None, request: TraceRequest) -> list[Any]:
 
 
 def _input(text: str) -> Any:
-    """A tensor of a shape such as ``8x256`` or ``8x256:int64``.
-
-    Raises:
-        InputError: If it is no shape, or the type is none of PyTorch.
-    """
+    """A tensor of a shape such as ``8x256`` or ``8x256:int64``."""
     import torch
 
     shape, _, kind = text.partition(":")
     dtype = getattr(torch, kind or "float32", None)
     if not (all(part.isdigit() for part in shape.split("x")) and isinstance(dtype, torch.dtype)):
-        msg = f"expected the shape of an input such as 8x256 or 4x128:int64, found {text!r}: give such."
-        raise InputError(msg)
+        raise InputError(
+            f"expected the shape of an input such as 8x256 or 4x128:int64, found {text!r}: give such."
+        )
     return torch.empty([int(part) for part in shape.split("x")], dtype=dtype)
 
 
 def _loss(output: Any) -> Any:
-    """What is differentiated: a loss that the module gives, or the sum of its first floating-point result.
-
-    Raises:
-        InputError: If nothing in it can be differentiated.
-    """
+    """What is differentiated: a loss that the module gives, or the sum of its first floating-point result."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -245,11 +222,10 @@ def _loss(output: Any) -> Any:
     for each in leaves:
         if isinstance(each, torch.Tensor) and each.requires_grad:
             return each if each.dim() == 0 else each.sum()
-    msg = (
+    raise InputError(
         "expected a module whose result can be differentiated, found none with a gradient: return a loss or "
         "activations."
     )
-    raise InputError(msg)
 
 
 def _shared_out(module: Any) -> bool:

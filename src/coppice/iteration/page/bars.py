@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from coppice.report.svg import Markup, drawing, element, escape, fitted
 
-__all__ = ["Bar", "bars_picture", "stacked_picture"]
-
 _WIDTH, _LEFT, _RIGHT, _LINE = 1100.0, 300.0, 230.0, 24.0
 
 Bar = tuple[str, float, str]
@@ -18,9 +16,7 @@ def bars_picture(bars: Sequence[Bar], whole: float, *, name: str, label: str) ->
     """A bar for each part; a full one is the whole.
 
     Args:
-        bars: The parts.
         whole: Length of a full bar, above 0.
-        name: Class of the picture.
         label: What it shows, for those who cannot see it.
 
     Examples:
@@ -55,8 +51,6 @@ def stacked_picture(
     Args:
         rows: Name of each row, and for each part what it is, how long, and the variable of its colour.
         whole: Length of a full row, above 0.
-        name: Class of the picture.
-        label: What it shows.
     """
     room = _WIDTH - 140 - _RIGHT
     drawn = []

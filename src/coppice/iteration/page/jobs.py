@@ -8,8 +8,6 @@ from coppice.iteration.page.page import IterationReport
 from coppice.iteration.step.simulated import SimulatedStep
 from coppice.text import seconds_text
 
-__all__ = ["PART_NAMES", "report_of_step"]
-
 PART_NAMES = {
     "compute": "layers",
     "head": "head and loss",
@@ -31,25 +29,14 @@ def report_of_step(
     title: str,
     found: SimulatedStep,
     *,
-    memory: Mapping[str, float],
+    memory: Mapping[str, float],  # What a GPU keeps, in bytes by part
     memory_bytes: float,
     device: str,
-    facts: Sequence[tuple[str, str]] = (),
-    command: str = "",
-    measured: bool = False,
+    facts: Sequence[tuple[str, str]] = (),  # Further names and values for the head of the page
+    command: str = "",  # The command that prints the same numbers
+    measured: bool = False,  # Times of passes come from measurements of the GPU, not from its data sheet
 ) -> IterationReport:
-    """What the page of a simulated step tells.
-
-    Args:
-        title: The job.
-        found: The step.
-        memory: What a GPU keeps, in bytes by part.
-        memory_bytes: Its memory.
-        device: Its name.
-        facts: Further names and values for the head of the page.
-        command: The command that prints the same numbers.
-        measured: Times of passes come from measurements of the GPU, not from its data sheet.
-    """
+    """What the page of a simulated step tells."""
     bounds = found.bounds
     limits = {"longest chain of passes": bounds.path}
     if bounds.stream:

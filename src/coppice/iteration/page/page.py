@@ -17,8 +17,6 @@ from coppice.report.svg import Markup, element, escape, facts
 from coppice.text import seconds_text
 from coppice.version import __version__
 
-__all__ = ["IterationReport", "iteration_html"]
-
 _MOST_DEVICES = 32
 _BUTTONS = """button.act{font:inherit;font-size:13px;color:var(--ink);background:var(--card);
 border:1px solid var(--line);border-radius:6px;padding:3px 10px;margin-right:6px}
@@ -28,41 +26,25 @@ _PASSES = ("forward", "backward", "input gradient", "weight gradient", "recomput
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IterationReport:
-    """What a page tells.
+    """What a page tells."""
 
-    Attributes:
-        title: The job.
-        facts: Names and values for the head of the page.
-        seconds: The iteration.
-        parts: Where its time goes, in seconds.
-        exposed: What it waits for beside computation, in seconds, by collective, group and link.
-        bounds: What no order can beat, in seconds, by what limits it.
-        memory: What a GPU keeps, in bytes.
-        memory_bytes: Memory of a GPU.
-        times: When tasks run.
-        begin: When the iteration that is shown first begins, in seconds.
-        sources: For each number of the page the model behind it, and the command that prints it.
-    """
-
-    title: str
-    facts: Sequence[tuple[str, str]]
-    seconds: float
-    parts: Mapping[str, float]
+    title: str  # The job
+    facts: Sequence[tuple[str, str]]  # Names and values for the head of the page
+    seconds: float  # The iteration
+    parts: Mapping[str, float]  # Where its time goes, in seconds
+    # What it waits for beside computation, in seconds, by collective, group and link
     exposed: Mapping[str, float]
-    bounds: Mapping[str, float]
-    memory: Mapping[str, float]
-    memory_bytes: float
-    times: TaskTimes
-    begin: float = 0.0
+    bounds: Mapping[str, float]  # What no order can beat, in seconds, by what limits it
+    memory: Mapping[str, float]  # What a GPU keeps, in bytes
+    memory_bytes: float  # Memory of a GPU
+    times: TaskTimes  # When tasks run
+    begin: float = 0.0  # When the iteration that is shown first begins, in seconds
+    # For each number of the page the model behind it, and the command that prints it
     sources: Sequence[tuple[str, str, str]] = ()
 
 
 def iteration_html(report: IterationReport) -> str:
-    """The page as the text of an HTML file, which is well-formed XML as well.
-
-    Args:
-        report: What it tells.
-    """
+    """The page as the text of an HTML file, which is well-formed XML as well."""
     rows = timeline_rows(report.times)
     some = ""
     if rows.devices < rows.of_devices:

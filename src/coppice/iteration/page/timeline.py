@@ -17,8 +17,6 @@ from coppice.iteration.running import TaskTimes
 from coppice.iteration.trace import device_number
 from coppice.report.svg import Markup, element, escape, join
 
-__all__ = ["SCRIPT", "TimelineRows", "colour_of", "timeline_canvas", "timeline_rows"]
-
 MOST_TASKS = 40_000
 """Tasks of a page: about two megabytes."""
 MOST_ROWS = 96
@@ -39,17 +37,11 @@ _OTHERS = ("--s3", "--s1", "--s6", "--load3", "--load4")
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineRows:
-    """Streams that a timeline shows.
+    """Streams that a timeline shows."""
 
-    Attributes:
-        streams: Their numbers, device by device.
-        devices: Devices that are shown.
-        of_devices: All devices.
-    """
-
-    streams: Sequence[int]
-    devices: int
-    of_devices: int
+    streams: Sequence[int]  # Their numbers, device by device
+    devices: int  # Devices that are shown
+    of_devices: int  # All devices
 
 
 def timeline_rows(times: TaskTimes) -> TimelineRows:
@@ -77,7 +69,6 @@ def colour_of(kind: str, others: Sequence[str] = ()) -> str:
     """The variable of the colour of a kind of tasks.
 
     Args:
-        kind: The kind.
         others: Kinds that are no passes, in order.
     """
     if kind in _COLOURS:
@@ -90,8 +81,6 @@ def timeline_canvas(times: TaskTimes, rows: TimelineRows, *, begin: float = 0.0)
     """The canvas with its buttons.
 
     Args:
-        times: When tasks run.
-        rows: Streams to show.
         begin: What is seen first, in seconds, until the end.
     """
     graph = times.graph

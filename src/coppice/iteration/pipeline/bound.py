@@ -5,8 +5,6 @@ from __future__ import annotations
 from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.pipeline.order import PipelineOrder
 
-__all__ = ["steady_bound_seconds"]
-
 
 def steady_bound_seconds(order: PipelineOrder, times: StageTimes, *, staleness: int = 0) -> float:
     """Time of an iteration that no order of whole backward passes on these devices beats.
@@ -17,8 +15,6 @@ def steady_bound_seconds(order: PipelineOrder, times: StageTimes, *, staleness: 
     ``staleness + 1`` iterations take at least the longest of these, whatever else runs meanwhile.
 
     Args:
-        order: The programs of the devices.
-        times: Times of the stages.
         staleness: Iterations by which gradients are late.
     """
     device_of = order.device_of()

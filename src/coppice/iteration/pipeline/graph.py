@@ -10,27 +10,18 @@ from coppice.iteration.pipeline.order import NEEDS, PipelineOrder, StagePass, Wo
 from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.tasks import TaskGraphBuilder
 
-__all__ = ["KINDS", "StageSum", "StageTimes", "pipeline_graph", "source_of", "target_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StageTimes:
-    """Times of the stages of a pipeline for a micro-batch.
+    """Times of the stages of a pipeline for a micro-batch."""
 
-    Attributes:
-        forward: Seconds of the forward pass of each stage.
-        backward: Seconds of its backward pass.
-        weight_share: Share of the backward pass that the gradients of weights take, alike in all stages.
-        weight: Seconds that they take in each stage; empty: by the share.
-        transfer: Seconds until the next stage has what a stage gives, on the link between them.
-        reduction: Seconds in which the gradients of each stage are summed over its replicas.
-    """
-
-    forward: Sequence[float]
-    backward: Sequence[float]
+    forward: Sequence[float]  # Seconds of the forward pass of each stage
+    backward: Sequence[float]  # Seconds of its backward pass
+    # Share of the backward pass that the gradients of weights take, alike in all stages
     weight_share: float = 0.5
-    weight: Sequence[float] = ()
-    transfer: float = 0.0
+    weight: Sequence[float] = ()  # Seconds that they take in each stage; empty: by the share
+    transfer: float = 0.0  # Seconds until the next stage has what a stage gives, on the link between them
+    # Seconds in which the gradients of each stage are summed over its replicas
     reduction: Sequence[float] = ()
 
     def of(self, each: StagePass) -> float:
@@ -44,17 +35,12 @@ class StageTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class StageSum:
-    """A message with gradients of a stage.
+    """A message with gradients of a stage."""
 
-    Attributes:
-        stage: The stage.
-        seconds: Time of the message on the network of the device.
-        after_forward: Stage of the same device with whose forward pass, of the next iteration, the message starts at
-            the earliest; None: it may start when the last backward pass of its own stage is done.
-    """
-
-    stage: int
-    seconds: float
+    stage: int  # The stage
+    seconds: float  # Time of the message on the network of the device
+    # Stage of the same device with whose forward pass, of the next iteration, the message starts at the
+    # earliest; None: it may start when the last backward pass of its own stage is done
     after_forward: int | None = None
 
 
@@ -63,8 +49,12 @@ def pipeline_graph(
     times: StageTimes,
     count: int,
     *,
+    # Devices keep the order of their programs; otherwise they run what is ready, so that only what stages
+    # need of each other binds: the graph whose bounds hold for every order
     in_order: bool = True,
+    # The messages; if not given, one for each stage that takes as long as the times say
     sums: Sequence[StageSum] | None = None,
+    # The optimizer steps everywhere at once; otherwise a stage waits only for its own messages
     barrier: bool = True,
 ) -> IterationGraph:
     """The tasks of so many iterations in a row.
@@ -72,18 +62,6 @@ def pipeline_graph(
     A device runs its program in order. The gradients of a stage are summed when its last backward pass is done, on the
     network of its device, stages in the order in which they are ready. The next iteration begins when all gradients are
     summed, as the optimizer steps everywhere at once.
-
-    Args:
-        order: The programs of the devices.
-        times: Times of the stages.
-        count: Number of iterations.
-        in_order: Devices keep the order of their programs; otherwise they run what is ready, so that only what stages
-            need of each other binds: the graph whose bounds hold for every order.
-        sums: The messages; if not given, one for each stage that takes as long as the times say.
-        barrier: The optimizer steps everywhere at once; otherwise a stage waits only for its own messages.
-
-    Raises:
-        InputError: If the times are not those of as many stages.
     """
     if sums is None:
         reduced = enumerate(times.reduction)
@@ -95,8 +73,7 @@ def pipeline_graph(
         ("reduction", times.reduction),
     ):
         if len(values) != order.stages and (values or name in ("forward", "backward")):
-            msg = f"expected {name} times of {order.stages} stages, found {len(values)}."
-            raise InputError(msg)
+            raise InputError(f"expected {name} times of {order.stages} stages, found {len(values)}.")
     graph = TaskGraphBuilder()
     devices = range(len(order.devices))
     compute = [graph.stream(f"device {device}") for device in devices]

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from coppice.errors import InputError
 
-__all__ = ["NEEDS", "PipelineOrder", "StagePass", "Work"]
-
 
 class Work(StrEnum):
     """What is done; the letters are those of PyTorch's pipeline schedules."""
@@ -41,21 +39,16 @@ class StagePass(NamedTuple):
 class PipelineOrder:
     """The program of every device: what it runs, in order.
 
-    Attributes:
-        devices: Passes of each device.
-        stages: Number of stages.
-        micro_batches: Number of micro-batches of an iteration.
-        at_once: Pairs of passes, one behind the other in a program, that run at once: while one exchanges, the other
-            computes.
-
     Raises:
         InputError: Unless every stage has one device, and on it one forward pass and one backward pass (whole, or in
             two parts) over each micro-batch, in this order.
     """
 
-    devices: tuple[tuple[StagePass, ...], ...]
-    stages: int
-    micro_batches: int
+    devices: tuple[tuple[StagePass, ...], ...]  # Passes of each device
+    stages: int  # Number of stages
+    micro_batches: int  # Number of micro-batches of an iteration
+    # Pairs of passes, one behind the other in a program, that run at once: while one exchanges, the other
+    # computes
     at_once: frozenset[tuple[StagePass, StagePass]] = frozenset()
 
     def __post_init__(self) -> None:
@@ -64,23 +57,21 @@ class PipelineOrder:
             before: set[StagePass] = set()
             for each in passes:
                 if not (0 <= each.stage < self.stages and 0 <= each.micro_batch < self.micro_batches):
-                    msg = (
+                    raise InputError(
                         f"expected stages below {self.stages} and micro-batches below {self.micro_batches}, found "
                         f"{each} on device {device}."
                     )
-                    raise InputError(msg)
                 if owner.setdefault(each.stage, device) != device:
-                    msg = f"expected stage {each.stage} on one device, found it on {owner[each.stage]} and {device}."
-                    raise InputError(msg)
+                    raise InputError(
+                        f"expected stage {each.stage} on one device, found it on {owner[each.stage]} and {device}."
+                    )
                 needed = NEEDS.get(each.work)
                 if needed is not None and each._replace(work=needed) not in before:
-                    msg = (
+                    raise InputError(
                         f"expected {each._replace(work=needed)} before {each} on device {device}, found none."
                     )
-                    raise InputError(msg)
                 if each in before:
-                    msg = f"expected {each} once on device {device}, found it again."
-                    raise InputError(msg)
+                    raise InputError(f"expected {each} once on device {device}, found it again.")
                 before.add(each)
         behind = (
             {pair for passes in self.devices for pair in itertools.pairwise(passes)}
@@ -89,21 +80,19 @@ class PipelineOrder:
         )
         for first, second in self.at_once:
             if (first, second) not in behind:
-                msg = (
+                raise InputError(
                     f"expected {first} and {second} that run at once one behind the other, found them apart."
                 )
-                raise InputError(msg)
         parts: Counter[tuple[int, int]] = Counter()
         for each in self.passes():
             parts[each.stage, each.micro_batch] += _PARTS[each.work]
         for stage in range(self.stages):
             for micro_batch in range(self.micro_batches):
                 if parts[stage, micro_batch] != _PARTS[Work.BACKWARD]:
-                    msg = (
+                    raise InputError(
                         f"expected one backward pass of stage {stage} over micro-batch {micro_batch}, whole (B) or in "
                         f"two parts (I, W), found {parts[stage, micro_batch]} of 2 parts."
                     )
-                    raise InputError(msg)
 
     def passes(self) -> Sequence[StagePass]:
         """All passes, device by device."""

@@ -14,23 +14,11 @@ from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.split import weights_last
 
-__all__ = [
-    "ORDERS",
-    "breadth_first",
-    "dual_pipe_v",
-    "fast_forward",
-    "gpipe",
-    "interleaved",
-    "one_f_one_b",
-    "zero_bubble",
-]
-
 
 def _check(devices: int, micro_batches: int, chunks: int = 1) -> None:
     for what, value in (("devices", devices), ("micro-batches", micro_batches), ("chunks", chunks)):
         if value < 1:
-            msg = f"expected 1 or more {what} of a pipeline, found {value}."
-            raise InputError(msg)
+            raise InputError(f"expected 1 or more {what} of a pipeline, found {value}.")
 
 
 def gpipe(devices: int, micro_batches: int) -> PipelineOrder:
@@ -44,9 +32,6 @@ def breadth_first(
     """All micro-batches of a chunk before the next chunk (Lamy-Poirier, MLSys 2023).
 
     Args:
-        devices: Devices in a row.
-        micro_batches: Micro-batches of an iteration.
-        chunks: Chunks of a device.
         stages: Number of stages where some devices have a chunk less than others.
 
     Examples:
@@ -79,20 +64,16 @@ def interleaved(devices: int, micro_batches: int, chunks: int) -> PipelineOrder:
 
     Source: Megatron-LM (Narayanan et al., SC 2021, section 2.2).
 
-    Raises:
-        InputError: If there is more than one chunk and the micro-batches are no multiple of the devices.
-
     Examples:
         >>> [str(each) for each in interleaved(2, 2, 2).devices[1]]
         ['1F0', '1F1', '3F0', '3F1', '3B0', '3B1', '1B0', '1B1']
     """
     _check(devices, micro_batches, chunks)
     if chunks > 1 and micro_batches % devices:
-        msg = (
+        raise InputError(
             f"expected micro-batches that are a multiple of {devices} devices for interleaved chunks, found "
             f"{micro_batches}: take {micro_batches + devices - micro_batches % devices}, or one chunk."
         )
-        raise InputError(msg)
     total = micro_batches * chunks
     programs = []
     for device in range(devices):
@@ -154,20 +135,16 @@ def dual_pipe_v(devices: int, micro_batches: int) -> PipelineOrder:
     both of which give when both are done, the bubble is (p - 1) (c + i - 2 w): of f + i + w what it is where nothing
     hides.
 
-    Raises:
-        InputError: If there are fewer micro-batches than two for each device.
-
     Examples:
         >>> print(" ".join(map(str, dual_pipe_v(2, 4).devices[1])))
         1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3
     """
     _check(devices, micro_batches)
     if micro_batches < 2 * devices:
-        msg = (
+        raise InputError(
             f"expected 2 micro-batches or more for each of {devices} devices that passes of both directions meet on, "
             f"found {micro_batches}: take {2 * devices}."
         )
-        raise InputError(msg)
     programs, pairs = [], set()
     for device in range(devices):
         program = _DualProgram((device, 2 * devices - 1 - device))

@@ -10,8 +10,6 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.graph import source_of
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 
-__all__ = ["check_ends", "check_runnable", "placement", "turns"]
-
 
 def placement(order: PipelineOrder) -> str | None:
     """Where PyTorch's schedules expect stages: ``loop``, ``v``, or None for another one.
@@ -57,9 +55,6 @@ def check_runnable(order: PipelineOrder) -> None:
     Devices run their programs in order; passes that run at once begin when both can. Losses are stored as forward
     passes of the last stage come and read by micro-batch, so that these have to go by number.
 
-    Raises:
-        InputError: If devices wait for each other in a circle, or the last stage leaves the order of micro-batches.
-
     Examples:
         >>> from coppice.iteration.pipeline.torch_csv import read_order_csv
         >>> check_runnable(read_order_csv("0F0,0B0,2F0,2B0\n1F0,3F0,3B0,1B0"))
@@ -70,20 +65,15 @@ def check_runnable(order: PipelineOrder) -> None:
     came = [each.micro_batch for each in order.passes() if each.stage == last and each.work is Work.FORWARD]
     for number, micro_batch in enumerate(came):
         if micro_batch != number:
-            msg = (
+            raise InputError(
                 f"expected forward passes of the last stage in order of their micro-batches, as PyTorch stores losses "
                 f"as they come, found {last}F{micro_batch} where {last}F{number} would be."
             )
-            raise InputError(msg)
     check_ends(order)
 
 
 def check_ends(order: PipelineOrder) -> None:
-    """Run all programs until they end, or nobody can go on.
-
-    Raises:
-        InputError: If devices wait for each other in a circle.
-    """
+    """Run all programs until they end, or nobody can go on."""
     programs = turns(order)
     done: set[StagePass] = set()
     place = [0] * len(programs)
@@ -103,8 +93,7 @@ def check_ends(order: PipelineOrder) -> None:
         if place[device] < len(program)
     ]
     if waiting:
-        msg = f"expected devices that never all wait, found {' and '.join(waiting)}."
-        raise InputError(msg)
+        raise InputError(f"expected devices that never all wait, found {' and '.join(waiting)}.")
 
 
 def _can_begin(each: StagePass, done: set[StagePass], stages: int) -> bool:

@@ -7,8 +7,6 @@ from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.running import run_tasks
 from coppice.iteration.tasks import TaskGraphBuilder
 
-__all__ = ["weights_last"]
-
 
 def weights_last(order: PipelineOrder, times: StageTimes) -> PipelineOrder:
     """An order with whole backward passes, with those of weights apart.

@@ -17,17 +17,12 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.runnable import check_runnable, turns
 
-__all__ = ["order_csv", "read_order_csv"]
-
 _CELL = re.compile(r"(\d{1,6})([FBIW])(\d{1,6})")
 _BOTH = re.compile(r"\((.*)\)OVERLAP_F_B")
 
 
 def order_csv(order: PipelineOrder) -> str:
     """The order as text.
-
-    Raises:
-        InputError: If the runtime would not end, or would train something else.
 
     Examples:
         >>> from coppice.iteration.pipeline.orders import gpipe
@@ -54,9 +49,6 @@ def order_csv(order: PipelineOrder) -> str:
 def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOrder:
     """The order in a text.
 
-    Raises:
-        InputError: If a cell is no pass (with its line and column), or the passes are no order of a pipeline.
-
     Examples:
         >>> read_order_csv("0F0,0F1,0B0,0B1").micro_batches
         2
@@ -73,19 +65,17 @@ def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOr
                     continue
                 found = _CELL.fullmatch(word)
                 if found is None:
-                    msg = (
+                    raise InputError(
                         f"expected a pass such as 2F0 (stage, one of F, B, I and W, micro-batch), found {word!r} at "
                         f"{file}:{line}, cell {column}."
                     )
-                    raise InputError(msg)
                 program.append(StagePass(int(found[1]), Work(found[2]), int(found[3])))
             if both and len(words) > 1:
                 at_once.update(itertools.pairwise(program[-len(words) :]))
         devices.append(tuple(program))
     every = [each for program in devices for each in program]
     if not every:
-        msg = f"expected a row of passes for each device in {file}, found none."
-        raise InputError(msg)
+        raise InputError(f"expected a row of passes for each device in {file}, found none.")
     try:
         return PipelineOrder(
             devices=tuple(devices),
@@ -94,5 +84,4 @@ def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOr
             at_once=frozenset(at_once),
         )
     except InputError as error:
-        msg = f"{file}: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"{file}: {error}") from None

@@ -27,8 +27,6 @@ from coppice.iteration.policies.pipelined.out_of_order import FastForward, Modul
 from coppice.iteration.policies.pipelined.trirace import TriRace
 from coppice.iteration.policies.policy import Policy
 
-__all__ = ["POLICIES", "policy_named"]
-
 POLICIES: dict[str, type[Policy]] = {
     each.name: each
     for each in (
@@ -60,12 +58,7 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def policy_named(name: str) -> type[Policy]:
-    """The policy of a name.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """The policy of a name."""
     if name not in POLICIES:
-        msg = f"expected a policy ({', '.join(POLICIES)}), found {name!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a policy ({', '.join(POLICIES)}), found {name!r}.")
     return POLICIES[name]

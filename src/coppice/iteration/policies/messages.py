@@ -14,8 +14,6 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.tasks import TaskGraphBuilder
 
-__all__ = ["LayerPass", "Message", "message_graph"]
-
 GRADIENTS = ("backward", "weight_gradient")
 """Kinds of passes after which the gradients of their layer are there."""
 
@@ -25,39 +23,27 @@ class Message:
     """A message about gradients, known by its number: its place among those of the iteration.
 
     Those of a stream that are ready go by priority, the least first, of equal ones the least number.
-
-    Attributes:
-        name: Its name.
-        seconds: Time that it takes alone.
-        size_bytes: Bytes of gradients (or of what stands for them) that it carries.
-        layers: Layers whose gradients are there before it starts.
-        carries: Layers whose gradients it carries, or parts of them; empty: those of ``layers``.
-        offset_bytes: Where in the gradients that it carries, laid in a row, its bytes begin.
-        after: Numbers of messages that end before it starts.
-        after_forward: Layer whose forward pass of the next iteration has started before it starts.
-        stream: What carries it: ``network``, or ``up`` and ``down`` of parameter servers.
-        priority: The least first.
-        needed_by: Layers whose next forward pass waits for it.
-        collective: ``all_reduce``, ``reduce_scatter``, ``all_gather``, ``push``, ``pull`` or ``factors``.
-        credit_bytes: Bytes that its stream takes on before they are acknowledged; one more message is taken on while
-            there is any credit. None: no limit. All messages of a stream have the same.
-        acknowledgement_seconds: Time from its end until its credit is back.
     """
 
-    name: str
-    seconds: float
-    size_bytes: float
-    layers: tuple[int, ...]
+    name: str  # Its name
+    seconds: float  # Time that it takes alone
+    size_bytes: float  # Bytes of gradients (or of what stands for them) that it carries
+    layers: tuple[int, ...]  # Layers whose gradients are there before it starts
+    # Layers whose gradients it carries, or parts of them; empty: those of `layers`
     carries: tuple[int, ...] = ()
-    offset_bytes: float = 0.0
-    after: tuple[int, ...] = ()
+    offset_bytes: float = 0.0  # Where in the gradients that it carries, laid in a row, its bytes begin
+    after: tuple[int, ...] = ()  # Numbers of messages that end before it starts
+    # Layer whose forward pass of the next iteration has started before it starts
     after_forward: int | None = None
-    stream: str = "network"
-    priority: int = 0
-    needed_by: tuple[int, ...] = ()
+    stream: str = "network"  # What carries it: `network`, or `up` and `down` of parameter servers
+    priority: int = 0  # The least first
+    needed_by: tuple[int, ...] = ()  # Layers whose next forward pass waits for it
+    # `all_reduce`, `reduce_scatter`, `all_gather`, `push`, `pull` or `factors`
     collective: str = "all_reduce"
+    # Bytes that its stream takes on before they are acknowledged; one more message is taken on while there is
+    # any credit. None: no limit. All messages of a stream have the same.
     credit_bytes: float | None = None
-    acknowledgement_seconds: float = 0.0
+    acknowledgement_seconds: float = 0.0  # Time from its end until its credit is back
 
     @property
     def gradients(self) -> tuple[int, ...]:
@@ -67,17 +53,11 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerPass:
-    """A pass over a layer on the device.
+    """A pass over a layer on the device."""
 
-    Attributes:
-        kind: ``backward``, or its halves ``input_gradient`` and ``weight_gradient``.
-        layer: The layer.
-        seconds: Time that it takes.
-    """
-
-    kind: str
-    layer: int
-    seconds: float
+    kind: str  # `backward`, or its halves `input_gradient` and `weight_gradient`
+    layer: int  # The layer
+    seconds: float  # Time that it takes
 
 
 def message_graph(
@@ -88,15 +68,6 @@ def message_graph(
     A forward pass waits for the layers that it takes its input from and for the messages that it needs; of those that
     are ready, the device runs the first. Then come the backward passes in the order given; when they are done, the next
     iteration begins.
-
-    Args:
-        workload: The layers.
-        backward: Backward passes in their order.
-        messages: Messages of an iteration.
-        count: Number of iterations.
-
-    Raises:
-        InputError: If a message speaks of a message or a layer that there is not, or messages wait in a circle.
     """
     _check(workload, backward, messages)
     graph = TaskGraphBuilder()
@@ -180,19 +151,21 @@ def _check(workload: LayerWorkload, backward: Sequence[LayerPass], messages: Seq
     """That what messages speak of is there."""
     made = sorted(each.layer for each in backward if each.kind in GRADIENTS)
     if made != list(range(workload.layers)):
-        msg = f"expected backward passes that make gradients of each of {workload.layers} layers once, found {made}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected backward passes that make gradients of each of {workload.layers} layers once, found {made}."
+        )
     for message in messages:
         same = next(each for each in messages if each.stream == message.stream)
         if message.credit_bytes != same.credit_bytes:
-            msg = f"expected one credit for all messages on {message.stream}, found others."
-            raise InputError(msg)
+            raise InputError(f"expected one credit for all messages on {message.stream}, found others.")
         start = () if message.after_forward is None else (message.after_forward,)
         for layer in (*message.layers, *message.carries, *message.needed_by, *start):
             if not 0 <= layer < workload.layers:
-                msg = f"expected layers 0 to {workload.layers - 1} in {message.name}, found {layer}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected layers 0 to {workload.layers - 1} in {message.name}, found {layer}."
+                )
         for number in message.after:
             if not 0 <= number < len(messages):
-                msg = f"expected {message.name} after messages 0 to {len(messages) - 1}, found {number}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected {message.name} after messages 0 to {len(messages) - 1}, found {number}."
+                )

@@ -16,19 +16,6 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.tasks import TaskGraph
 from coppice.text import parse_size
 
-__all__ = [
-    "Bytes",
-    "ConfiguredPolicy",
-    "Count",
-    "IterationGraph",
-    "NoOptions",
-    "Policy",
-    "PolicyCosts",
-    "PositiveBytes",
-    "Seconds",
-]
-
-
 _UNIT = re.compile(r"[KMGTB]\s*$", re.IGNORECASE)
 """The end of a size with a unit; bytes as plain numbers (4e6) are read as they are."""
 
@@ -40,32 +27,20 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IterationGraph:
-    """Tasks of some iterations in a row.
+    """Tasks of some iterations in a row."""
 
-    Attributes:
-        graph: The tasks.
-        first: For each iteration, the task whose start begins it.
-        last: For each iteration, the tasks with whose ends it is over.
-    """
-
-    graph: TaskGraph
-    first: Sequence[int]
-    last: Sequence[Sequence[int]]
+    graph: TaskGraph  # The tasks
+    first: Sequence[int]  # For each iteration, the task whose start begins it
+    last: Sequence[Sequence[int]]  # For each iteration, the tasks with whose ends it is over
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyCosts:
-    """What a policy costs a worker in an iteration.
+    """What a policy costs a worker in an iteration."""
 
-    Attributes:
-        messages: Messages that it sends or takes part in.
-        bytes: Bytes that it sends.
-        extra_memory_bytes: Bytes that it keeps beside parameters, gradients and states of the optimizer.
-    """
-
-    messages: int
-    bytes: float
-    extra_memory_bytes: float
+    messages: int  # Messages that it sends or takes part in
+    bytes: float  # Bytes that it sends
+    extra_memory_bytes: float  # Bytes that it keeps beside parameters, gradients and states of the optimizer
 
 
 class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,39 +48,29 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConfiguredPolicy(ABC):
-    """What users know of any policy: its name, what it decides and needs, and its options.
+    """What users know of any policy: its name, what it decides and needs, and its options."""
 
-    Attributes:
-        name: What users call it.
-        about: What it is, in a line, with its publication.
-        assumes: What it needs, in a line.
-        stock: What switches it on in PyTorch, DeepSpeed or Megatron-LM as they are; None: nothing does.
-        decides: What it decides, of ``gradients``, ``order``, ``tensor``, ``recompute``, ``experts`` and ``weights``;
-            policies that decide different things can be composed.
-        staleness: Iterations by which gradients are late: with 0 the training is that of one device.
-        options: A ``msgspec.Struct`` with its options and their defaults.
-        settings: An instance of it.
-    """
-
-    name: ClassVar[str]
-    about: ClassVar[str]
-    assumes: ClassVar[str] = ""
+    name: ClassVar[str]  # What users call it
+    about: ClassVar[str]  # What it is, in a line, with its publication
+    assumes: ClassVar[str] = ""  # What it needs, in a line
+    # What switches it on in PyTorch, DeepSpeed or Megatron-LM as they are; None: nothing does
     stock: ClassVar[str | None] = None
+    # What it decides, of `gradients`, `order`, `tensor`, `recompute`, `experts` and `weights`; policies that
+    # decide different things can be composed
     decides: ClassVar[frozenset[str]] = frozenset()
+    # Iterations by which gradients are late: with 0 the training is that of one device
     staleness: ClassVar[int] = 0
+    # A `msgspec.Struct` with its options and their defaults
     options: ClassVar[type[msgspec.Struct]] = NoOptions
 
     def __init__(self, settings: Any) -> None:
-        self.settings = settings
+        self.settings = settings  # An instance of it
 
     @classmethod
     def of(cls, **settings: Any) -> Self:
         """The policy with options by name, texts where they come from a command line.
 
         A name may be the beginning of one (``partition`` for ``partition_bytes``); texts of bytes may have units.
-
-        Raises:
-            InputError: If it has no such option, or a value does not fit.
         """
         known = cls.options.__struct_fields__
         values: dict[str, Any] = {}
@@ -113,11 +78,11 @@ class ConfiguredPolicy(ABC):
             name = cls.option_named(given)
             if name is None:
                 has = f"it takes {', '.join(known)}" if known else "it takes none"
-                msg = f"expected options of policy {cls.name}, found {given!r}: {has}."
-                raise InputError(msg)
+                raise InputError(f"expected options of policy {cls.name}, found {given!r}: {has}.")
             if name in values:
-                msg = f"expected option {name} of policy {cls.name} once, found it again as {given!r}: keep one."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected option {name} of policy {cls.name} once, found it again as {given!r}: keep one."
+                )
             sized = isinstance(value, str) and name.endswith("_bytes") and _UNIT.search(value)
             values[name] = (
                 parse_size(value, option=f"option {given} of policy {cls.name}") if sized else value
@@ -125,8 +90,9 @@ class ConfiguredPolicy(ABC):
         try:
             return cls(msgspec.convert(values, decodable(cls.options), strict=False))
         except msgspec.ValidationError as error:
-            msg = f"expected options that policy {cls.name} can use, found otherwise: {error}."
-            raise InputError(msg) from None
+            raise InputError(
+                f"expected options that policy {cls.name} can use, found otherwise: {error}."
+            ) from None
 
     @classmethod
     def option_named(cls, text: str) -> str | None:

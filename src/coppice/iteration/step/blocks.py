@@ -22,8 +22,6 @@ from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExch
 from coppice.iteration.step.mixture import expert_exchanges, expert_weights
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
-__all__ = ["transformer_blocks", "transformer_step"]
-
 _HALF = 2  # bytes of an element of activations, weights and gradients
 _ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
@@ -32,9 +30,7 @@ def transformer_blocks(model: Transformer, layout: Layout, cluster: Cluster) -> 
     """The blocks of a transformer: its embedding, its layers, its head; equal blocks are one object.
 
     Args:
-        model: The transformer.
         layout: How the job lies on the GPUs.
-        cluster: The GPUs and their network.
     """
     views = [model.of_layer(layer) for layer in range(model.layers)]
     kinds = {view: _layer(view, layout, cluster) for view in dict.fromkeys(views)}
@@ -154,12 +150,7 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
     """The step of a transformer: layers in stages evenly, the embedding before the first, the head behind the last.
 
     Args:
-        model: The transformer.
         layout: How the job lies on the GPUs.
-        cluster: The GPUs and their network.
-
-    Raises:
-        InputError: If the stages do not divide the layers.
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of
@@ -173,8 +164,9 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
     """
     stages = layout.pipeline * layout.chunks
     if model.layers % stages:
-        msg = f"expected stages that divide {model.layers} layers, found {layout.pipeline} x {layout.chunks} of them."
-        raise InputError(msg)
+        raise InputError(
+            f"expected stages that divide {model.layers} layers, found {layout.pipeline} x {layout.chunks} of them."
+        )
     held = model.layers // stages
     embedding, *layers, head = transformer_blocks(model, layout, cluster)
     dealt = [tuple(layers[k * held : (k + 1) * held]) for k in range(stages)]

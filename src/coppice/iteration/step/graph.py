@@ -21,32 +21,20 @@ from coppice.iteration.step.palette import Kind, graph_of_forms
 from coppice.iteration.step.programs import CODE, Dependencies, PassNames, Programs
 from coppice.iteration.tasks import TaskGraph
 
-__all__ = ["StepGraph", "step_graph"]
-
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepGraph:
-    """The tasks of a step in so many iterations.
+    """The tasks of a step in so many iterations."""
 
-    Attributes:
-        graph: The tasks, iteration after iteration.
-        count: Number of iterations.
-        device: Pipeline device of each task of an iteration.
-        kind: What it is, as a number into ``kinds``.
-        kinds: What tasks are.
-        program: Whether it is of the program of its device: one after the other.
-        mark: The task of an iteration at whose end the next one begins.
-    """
-
-    graph: TaskGraph
-    count: int
-    device: NDArray[np.int32]
-    kind: NDArray[np.int32]
-    kinds: tuple[Kind, ...]
-    program: NDArray[np.bool_]
-    mark: int
+    graph: TaskGraph  # The tasks, iteration after iteration
+    count: int  # Number of iterations
+    device: NDArray[np.int32]  # Pipeline device of each task of an iteration
+    kind: NDArray[np.int32]  # What it is, as a number into `kinds`
+    kinds: tuple[Kind, ...]  # What tasks are
+    program: NDArray[np.bool_]  # Whether it is of the program of its device: one after the other
+    mark: int  # The task of an iteration at whose end the next one begins
 
     @property
     def size(self) -> int:
@@ -64,29 +52,18 @@ def step_graph(
     overlap: Overlap,
     *,
     count: int = 1,
+    # Devices keep the order of their programs; otherwise they run what is ready, and what holds a device up
+    # is on its own stream: the graph whose bounds hold for every order
     in_order: bool = True,
+    # Share of a device's speed for which exchanges beside computation compete with it
     contention: float = 0.0,
 ) -> StepGraph:
-    """The tasks of a step.
-
-    Args:
-        step: The step.
-        order: The programs of the devices.
-        overlap: What runs beside computation.
-        count: Iterations in a row.
-        in_order: Devices keep the order of their programs; otherwise they run what is ready, and what holds a device up
-            is on its own stream: the graph whose bounds hold for every order.
-        contention: Share of a device's speed for which exchanges beside computation compete with it.
-
-    Raises:
-        InputError: If the order has other stages or micro-batches than the step.
-    """
+    """The tasks of a step."""
     if (order.stages, order.micro_batches) != (len(step.stages), step.micro_batches):
-        msg = (
+        raise InputError(
             f"expected an order of {len(step.stages)} stages and {step.micro_batches} micro-batches, found "
             f"{order.stages} and {order.micro_batches}."
         )
-        raise InputError(msg)
     return _Lowering(step, order, overlap, in_order=in_order, contention=contention).graph(count)
 
 

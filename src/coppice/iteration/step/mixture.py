@@ -10,8 +10,6 @@ from coppice.iteration.estimate import Cluster, routing_seconds
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange
 from coppice.iteration.transformer import Layout, Recompute, Transformer
 
-__all__ = ["expert_exchanges", "expert_weights"]
-
 _HALF = 2  # bytes of a value
 _LARGE = 1e10  # bytes of a message beside which waiting does not count
 
@@ -20,9 +18,7 @@ def expert_exchanges(model: Transformer, layout: Layout, cluster: Cluster) -> li
     """The all-to-alls of a layer with experts; none where every rank has all of them.
 
     Args:
-        model: The model.
         layout: How the job lies on the GPUs.
-        cluster: The GPUs and their network.
     """
     if not model.experts or layout.expert == 1:
         return []
@@ -53,9 +49,7 @@ def expert_weights(model: Transformer, layout: Layout, cluster: Cluster) -> tupl
     ring of all replicas as long as they take a ring of theirs.
 
     Args:
-        model: The model.
         layout: How the job lies on the GPUs.
-        cluster: The GPUs and their network.
     """
     if not model.experts:
         return 0.0, 0.0

@@ -25,8 +25,6 @@ from coppice.iteration.policies.pipelined.steps import fold3d_messages
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.policy_messages import StepMessage, policy_messages
 
-__all__ = ["OVERLAPS", "Overlap", "overlap_by", "overlap_named"]
-
 _BUCKET, _BUCKET_OF_REPLICA = 40_000_000, 1_000_000
 OVERLAPS = (
     "none",
@@ -40,24 +38,17 @@ OVERLAPS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """What runs beside computation.
+    """What runs beside computation."""
 
-    Attributes:
-        name: Its name.
-        sends_block: A device waits until what it sends to another stage has arrived.
-        gathers_ahead: Exchanges between replicas inside passes run beside computation.
-        messages: Messages about gradients and parameters.
-        steps_at_once: The optimizer steps everywhere at once; otherwise a block is updated before its next forward
-            pass, when its messages are there.
-        backward: For stages whose last backward pass is not taken from the last block to the first: whole backward
-            passes and their halves over blocks, in order.
-    """
-
-    name: str
-    sends_block: bool = False
-    gathers_ahead: bool = False
-    messages: tuple[StepMessage, ...] = ()
+    name: str  # Its name
+    sends_block: bool = False  # A device waits until what it sends to another stage has arrived
+    gathers_ahead: bool = False  # Exchanges between replicas inside passes run beside computation
+    messages: tuple[StepMessage, ...] = ()  # Messages about gradients and parameters
+    # The optimizer steps everywhere at once; otherwise a block is updated before its next forward pass, when
+    # its messages are there
     steps_at_once: bool = True
+    # For stages whose last backward pass is not taken from the last block to the first: whole backward passes
+    # and their halves over blocks, in order
     backward: Mapping[int, Sequence[tuple[Work, int]]] = field(default_factory=dict)
 
     @property
@@ -71,15 +62,9 @@ def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
 
     Args:
         name: One of :data:`OVERLAPS`.
-        step: The step.
-        order: Which device has which stage.
-
-    Raises:
-        InputError: If there is none of this name, or the step does not share out what it is about.
     """
     if name not in OVERLAPS:
-        msg = f"expected an overlap ({', '.join(OVERLAPS)}), found {name!r}."
-        raise InputError(msg)
+        raise InputError(f"expected an overlap ({', '.join(OVERLAPS)}), found {name!r}.")
     sharded = any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges)
     if name == "none":
         return Overlap(
@@ -87,8 +72,9 @@ def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
         )
     if name == "fsdp":
         if not sharded and step.replicas > 1:
-            msg = "expected parameters that replicas share out for overlap fsdp, found none: take `shard=zero3`."
-            raise InputError(msg)
+            raise InputError(
+                "expected parameters that replicas share out for overlap fsdp, found none: take `shard=zero3`."
+            )
         return Overlap(name=name, gathers_ahead=True)
     if name == "fold3d":
         _refuse_shared(name, step, optimizer=True)
@@ -96,8 +82,9 @@ def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
     if name == "megatron":
         _refuse_shared(name, step, optimizer=False)
         if not step.shares_optimizer and step.replicas > 1:
-            msg = "expected an optimizer that replicas share out for overlap megatron, found none: take `shard=zero1`."
-            raise InputError(msg)
+            raise InputError(
+                "expected an optimizer that replicas share out for overlap megatron, found none: take `shard=zero1`."
+            )
         return Overlap(name=name, messages=tuple(_megatron(step, order)))
     policy = POLICIES[name].of()
     assert isinstance(policy, DataParallelPolicy)  # by OVERLAPS
@@ -109,31 +96,25 @@ def _refuse_shared(name: str, step: Step, *, optimizer: bool) -> None:
     if step.replicas == 1:
         return
     if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
-        msg = f"expected parameters that replicas keep for overlap {name}, found them shared out: take fsdp."
-        raise InputError(msg)
+        raise InputError(
+            f"expected parameters that replicas keep for overlap {name}, found them shared out: take fsdp."
+        )
     if optimizer and step.shares_optimizer:
-        msg = f"expected an optimizer that replicas do not share out for overlap {name}, found one: take megatron."
-        raise InputError(msg)
+        raise InputError(
+            f"expected an optimizer that replicas do not share out for overlap {name}, found one: take megatron."
+        )
 
 
 def overlap_by(policy: DataParallelPolicy, step: Step, order: PipelineOrder) -> Overlap:
-    """What runs beside computation where a policy decides about gradients.
-
-    Args:
-        policy: The policy.
-        step: The step.
-        order: Which device has which stage.
-
-    Raises:
-        InputError: If replicas share out parameters or the optimizer, or the policy does not suit a stage or the order.
-    """
+    """What runs beside computation where a policy decides about gradients."""
     _refuse_shared(policy.name, step, optimizer=True)
     if step.replicas == 1:
         return Overlap(name=policy.name)
     decided = policy_messages(policy, step, order)
     if decided.backward and order.at_once:
-        msg = f"expected passes in turn for policy {policy.name}, found an order that runs two at once: take 1f1b."
-        raise InputError(msg)
+        raise InputError(
+            f"expected passes in turn for policy {policy.name}, found an order that runs two at once: take 1f1b."
+        )
     return Overlap(
         name=policy.name,
         messages=tuple(decided.messages),

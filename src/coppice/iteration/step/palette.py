@@ -12,48 +12,30 @@ from numpy.typing import NDArray
 from coppice.iteration.tasks import TaskGraph
 from coppice.rows import offsets, ranges
 
-__all__ = ["Kind", "Palette", "TaskForm", "graph_of_forms"]
-
 _Ints = NDArray[np.int64]
 
 
 class Kind(NamedTuple):
-    """What a task is.
+    """What a task is."""
 
-    Attributes:
-        part: ``compute``, ``exchange``, ``send``, ``message``, ``optimizer`` or ``barrier``.
-        name: The pass of a computation, the collective of anything else.
-        group: Ranks that exchange; empty: none.
-        link: The link that limits it; empty: none is known.
-    """
-
-    part: str
-    name: str
-    group: str = ""
-    link: str = ""
+    part: str  # `compute`, `exchange`, `send`, `message`, `optimizer` or `barrier`
+    name: str  # The pass of a computation, the collective of anything else
+    group: str = ""  # Ranks that exchange; empty: none
+    link: str = ""  # The link that limits it; empty: none is known
 
     def __str__(self) -> str:
         return f"{self.group} {self.name}" if self.group else self.name
 
 
 class TaskForm(NamedTuple):
-    """All that tasks of a form share.
+    """All that tasks of a form share."""
 
-    Attributes:
-        stream: Name of the stream; empty: none.
-        kind: What it is.
-        device: The pipeline device.
-        seconds: Time alone.
-        loads: Names of links and the shares that it takes.
-        priority: A free stream takes the least.
-    """
-
-    stream: str
-    kind: Kind
-    device: int
-    seconds: float
-    loads: tuple[tuple[str, float], ...] = ()
-    priority: int = 0
+    stream: str  # Name of the stream; empty: none
+    kind: Kind  # What it is
+    device: int  # The pipeline device
+    seconds: float  # Time alone
+    loads: tuple[tuple[str, float], ...] = ()  # Names of links and the shares that it takes
+    priority: int = 0  # A free stream takes the least
 
 
 @dataclass
@@ -89,11 +71,8 @@ def graph_of_forms(
     """The graph of tasks of given forms.
 
     Args:
-        palette: The forms.
-        form: TaskForm of each task.
         task: Tasks that come after others, in any order.
         after: What each of them comes after.
-        names: Name of each task.
     """
     forms = list(palette.forms)
     streams, stream_number = _numbered([each.stream for each in forms])

@@ -12,8 +12,6 @@ from coppice.iteration.running import TaskTimes
 from coppice.iteration.step.graph import StepGraph
 from coppice.iteration.step.palette import Kind
 
-__all__ = ["PathPart", "device_parts", "path_parts", "total_of"]
-
 _Floats = NDArray[np.float64]
 _RANK = ("compute", "optimizer", "exchange", "send", "message")
 """Where several things run on a device, time counts for the first of them."""
@@ -21,32 +19,19 @@ _RANK = ("compute", "optimizer", "exchange", "send", "message")
 
 @dataclass(frozen=True, kw_only=True)
 class PathPart:
-    """What a kind of task makes up of the critical path.
+    """What a kind of task makes up of the critical path."""
 
-    Attributes:
-        part: ``compute``, ``exchange``, ``send``, ``message`` or ``optimizer``.
-        name: The pass of a computation, the collective of anything else.
-        group: Ranks that exchange; empty: none.
-        link: The link that limits it; empty: none is known.
-        seconds: Its time on the path.
-    """
-
-    part: str
-    name: str
-    group: str
-    link: str
-    seconds: float
+    part: str  # `compute`, `exchange`, `send`, `message` or `optimizer`
+    name: str  # The pass of a computation, the collective of anything else
+    group: str  # Ranks that exchange; empty: none
+    link: str  # The link that limits it; empty: none is known
+    seconds: float  # Its time on the path
 
 
 def path_parts(made: StepGraph, times: TaskTimes, begin: float) -> tuple[PathPart, ...]:
     """What the last iteration waited for, from its end back to its begin, summed by kind, the most first.
 
     Each task of the path starts when the one before it ends, so that the parts add up to the iteration.
-
-    Args:
-        made: The tasks.
-        times: When they run.
-        begin: When the iteration begins.
     """
     cause, size = times.cause, made.size
     path: list[int] = []
@@ -72,13 +57,6 @@ def device_parts(
 
     Time in which several things run counts for one of them, computation first, so that exchanges count as far as they
     are exposed. A wait for what another stage sends counts as a send for as long as that takes.
-
-    Args:
-        made: The tasks.
-        times: When they run.
-        begin: From then on.
-        end: Until then.
-        device: The pipeline device.
     """
     own = np.flatnonzero(np.tile(made.device == device, made.count))
     start, finish = np.clip(times.start[own], begin, end), np.clip(times.finish[own], begin, end)

@@ -10,8 +10,6 @@ from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExch
 from coppice.iteration.step.overlap import Overlap
 from coppice.iteration.step.palette import Kind, Palette
 
-__all__ = ["KIND_OF_WORK", "Row", "Rows", "exchange_kind"]
-
 KIND_OF_WORK = {
     Work.FORWARD: Kind("compute", "forward"),
     Work.BACKWARD: Kind("compute", "backward"),
@@ -33,40 +31,26 @@ def exchange_kind(part: str, each: GroupExchange) -> Kind:
 
 @dataclass
 class Row:
-    """The tasks of a pass, one after the other.
+    """The tasks of a pass, one after the other."""
 
-    Attributes:
-        forms: TaskForm of each.
-        begins: First task of each block, where blocks are apart.
-        ends: Last task of each block.
-        gathers: First task of a block, and the form of the gather that it waits for.
-        scatters: Last task of a block, and the form of the scatter that follows.
-    """
-
-    forms: list[int] = field(default_factory=list)
-    begins: dict[int, int] = field(default_factory=dict)
-    ends: dict[int, int] = field(default_factory=dict)
+    forms: list[int] = field(default_factory=list)  # TaskForm of each
+    begins: dict[int, int] = field(default_factory=dict)  # First task of each block, where blocks are apart
+    ends: dict[int, int] = field(default_factory=dict)  # Last task of each block
+    # First task of a block, and the form of the gather that it waits for
     gathers: list[tuple[int, int]] = field(default_factory=list)
+    # Last task of a block, and the form of the scatter that follows
     scatters: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Makes rows of tasks.
+    """Makes rows of tasks."""
 
-    Attributes:
-        step: The step.
-        overlap: What runs beside computation.
-        palette: Where forms are numbered.
-        one_stream: What blocks a device runs on its own stream, so that a bound counts it.
-        contention: Share of a device that exchanges beside computation take from it.
-    """
-
-    step: Step
-    overlap: Overlap
-    palette: Palette
-    one_stream: bool
-    contention: float
+    step: Step  # The step
+    overlap: Overlap  # What runs beside computation
+    palette: Palette  # Where forms are numbered
+    one_stream: bool  # What blocks a device runs on its own stream, so that a bound counts it
+    contention: float  # Share of a device that exchanges beside computation take from it
 
     def whole(self, stage: int, work: Work, device: int) -> Row:
         """A pass in one piece: its computation, then its exchanges of each kind."""
@@ -80,9 +64,6 @@ class Rows:
         """A pass block by block.
 
         Args:
-            stage: The stage.
-            work: The pass.
-            device: Its device.
             starts: Blocks before which a task stands that takes no time.
             last: It is the last of its kind, whose order the overlap may choose.
         """

@@ -9,8 +9,6 @@ from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.step.block import GroupExchange, LayerBlock, Step
 
-__all__ = ["StepDecisions", "StepMessage", "policy_messages", "stage_workload"]
-
 _LEAST = 1e-30  # seconds: of a network that is never the limit
 _STAGE = 2**20  # more than priorities within a stage
 _RINGS = ("all_reduce", "reduce_scatter", "all_gather")
@@ -18,47 +16,30 @@ _RINGS = ("all_reduce", "reduce_scatter", "all_gather")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepMessage:
-    """A message between replicas, outside of passes.
+    """A message between replicas, outside of passes."""
 
-    Attributes:
-        name: Its name.
-        exchange: What it takes.
-        device: The pipeline device that sends it.
-        stage: The stage that it is about; None: all of the device, when that has run its passes.
-        layers: Blocks of the stage whose gradients are there before it starts.
-        after: Numbers of messages that end before it starts.
-        after_step: It comes after the optimizer.
-        needed_by: Blocks of the stage whose next forward pass waits for it; none: the optimizer waits.
-        after_forward: LayerBlock whose next forward pass has started before it starts.
-        stream: What carries it.
-        priority: The least first.
-        credit_bytes: Bytes that its stream takes on before they are acknowledged; None: no limit.
-        acknowledgement_seconds: Time from its end until its credit is back.
-    """
-
-    name: str
-    exchange: GroupExchange
-    device: int
+    name: str  # Its name
+    exchange: GroupExchange  # What it takes
+    device: int  # The pipeline device that sends it
+    # The stage that it is about; None: all of the device, when that has run its passes
     stage: int | None = None
-    layers: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
-    after_step: bool = False
+    layers: tuple[int, ...] = ()  # Blocks of the stage whose gradients are there before it starts
+    after: tuple[int, ...] = ()  # Numbers of messages that end before it starts
+    after_step: bool = False  # It comes after the optimizer
+    # Blocks of the stage whose next forward pass waits for it; none: the optimizer waits
     needed_by: tuple[int, ...] = ()
-    after_forward: int | None = None
-    stream: str = "network"
-    priority: int = 0
+    after_forward: int | None = None  # LayerBlock whose next forward pass has started before it starts
+    stream: str = "network"  # What carries it
+    priority: int = 0  # The least first
+    # Bytes that its stream takes on before they are acknowledged; None: no limit
     credit_bytes: float | None = None
-    acknowledgement_seconds: float = 0.0
+    acknowledgement_seconds: float = 0.0  # Time from its end until its credit is back
 
 
 def stage_workload(step: Step, stage: int) -> LayerWorkload:
     """A stage as data-parallel policies see it: passes over its blocks for a micro-batch, and gradients of all.
 
     The network is taken to be as fast as between half and all of the gradients.
-
-    Args:
-        step: The step, of several replicas.
-        stage: The stage.
     """
     blocks = step.stages[stage]
     size = step.gradient_bytes * sum(block.parameters for block in blocks) / 2 or 1.0
@@ -83,16 +64,11 @@ def _inside(block: LayerBlock, when: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StepDecisions:
-    """What a data-parallel policy decides about a step.
+    """What a data-parallel policy decides about a step."""
 
-    Attributes:
-        messages: Its messages.
-        steps_at_once: The optimizer steps when all have arrived.
-        backward: Stages whose last backward pass has an order of its own: passes and halves of them over blocks.
-    """
-
-    messages: list[StepMessage]
-    steps_at_once: bool
+    messages: list[StepMessage]  # Its messages
+    steps_at_once: bool  # The optimizer steps when all have arrived
+    # Stages whose last backward pass has an order of its own: passes and halves of them over blocks
     backward: dict[int, list[tuple[Work, int]]]
 
 
@@ -103,11 +79,6 @@ def policy_messages(policy: DataParallelPolicy, step: Step, order: PipelineOrder
     """What a policy decides, stage by stage.
 
     Of several stages of a device the one nearest to the input goes first, where the policy has priorities at all.
-
-    Args:
-        policy: The policy.
-        step: The step, of several replicas.
-        order: Which device has which stage.
     """
     found: list[StepMessage] = []
     backward: dict[int, list[tuple[Work, int]]] = {}

@@ -15,8 +15,6 @@ from coppice.iteration.step.palette import Palette
 from coppice.iteration.step.passes import Row, Rows
 from coppice.rows import offsets, ranges
 
-__all__ = ["CODE", "Dependencies", "PassNames", "Programs"]
-
 _Ints = NDArray[np.int64]
 _WORKS = tuple(Work)
 CODE = {work: code for code, work in enumerate(_WORKS)}

@@ -8,8 +8,6 @@ from coppice.export.chakra.reading import ChakraNode, ChakraNodeType, read_chakr
 from coppice.iteration.totals import standard_collective
 from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork
 
-__all__ = ["chakra_nodes"]
-
 _COLLECTIVES = (
     "all_reduce",
     "reduce",
@@ -32,12 +30,7 @@ def chakra_nodes(data: bytes, *, file: str, rank: int) -> ExecutionTrace:
     called one, and bind nothing. Collectives of the host that have no size only launch those of the device.
 
     Args:
-        data: Content of the file.
-        file: Its name.
         rank: The rank, unless the header or the name of the file (``NAME.RANK.et``) says another.
-
-    Raises:
-        InputError: If it is no such file.
     """
     header, nodes = read_chakra(data, file=file)
     told = re.search(r"\.(\d+)\.et$", file)

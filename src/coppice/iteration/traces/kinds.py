@@ -14,8 +14,6 @@ from coppice.iteration.traces.chakra import chakra_nodes
 from coppice.iteration.traces.nodes import ExecutionTrace
 from coppice.iteration.traces.pytorch import pytorch_nodes
 
-__all__ = ["TraceKind", "bare_list", "kind_of", "read_trace_bytes", "read_traces", "trace_files"]
-
 _MOST_BYTES = 4 * 2**30
 _LOOK = 1 << 16
 _ZIPPED = (b"PK\x03\x04", b"PK\x05\x06")
@@ -33,24 +31,20 @@ class TraceKind(StrEnum):
 
 
 def read_trace_bytes(path: Path | str) -> bytes:
-    """The content of a file, gzipped or not.
-
-    Raises:
-        InputError: If it cannot be read, or is a zip file, which may hold several.
-    """
+    """The content of a file, gzipped or not."""
     data = read_bytes(path, what="the trace", most_bytes=_MOST_BYTES)
     if data[:4] in _ZIPPED:
-        msg = f"expected a trace, gzipped or not, in {path}, found a zip file: unzip it, and name the trace inside."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a trace, gzipped or not, in {path}, found a zip file: unzip it, and name the trace inside."
+        )
     if data[:2] != b"\x1f\x8b":
         return data
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        msg = (
+        raise InputError(
             f"expected a whole gzip file in {path}, found otherwise: {str(error).rstrip('.')}: copy it again."
-        )
-        raise InputError(msg) from None
+        ) from None
 
 
 def bare_list(data: bytes) -> str:
@@ -71,9 +65,6 @@ def bare_list(data: bytes) -> str:
 def kind_of(data: bytes, *, file: str = "the file") -> TraceKind:
     """The kind of trace that some content is.
 
-    Raises:
-        InputError: If it is none of them.
-
     Examples:
         >>> kind_of(b'{"schema": "1.1.0", "nodes": []}').value
         'execution trace of PyTorch'
@@ -85,22 +76,18 @@ def kind_of(data: bytes, *, file: str = "the file") -> TraceKind:
         if b'"nodes"' in start and b'"schema"' in start:
             return TraceKind.PYTORCH
         if start[:1] == b"[":
-            msg = f"expected a trace of PyTorch's profiler (with traceEvents) in {file}, found {bare_list(data)}."
-            raise InputError(msg)
-        msg = (
+            raise InputError(
+                f"expected a trace of PyTorch's profiler (with traceEvents) in {file}, found {bare_list(data)}."
+            )
+        raise InputError(
             f"expected a trace of PyTorch's profiler (traceEvents), an execution trace of PyTorch (schema, nodes) or a "
             f"Chakra trace in {file}, found other JSON: profile with torch.profiler and export_chrome_trace."
         )
-        raise InputError(msg)
     return TraceKind.CHAKRA
 
 
 def trace_files(paths: Sequence[Path]) -> list[Path]:
-    """Files of some names: those of a folder are its traces, in the order of their numbers.
-
-    Raises:
-        InputError: If a folder holds no trace.
-    """
+    """Files of some names: those of a folder are its traces, in the order of their numbers."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -108,8 +95,9 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
             continue
         inside = [each for each in path.iterdir() if each.is_file() and each.name.endswith(_SUFFIXES)]
         if not inside:
-            msg = f"expected traces (*{', *'.join(_SUFFIXES[:3])}) in the folder {path}, found none: name a file."
-            raise InputError(msg)
+            raise InputError(
+                f"expected traces (*{', *'.join(_SUFFIXES[:3])}) in the folder {path}, found none: name a file."
+            )
         found += sorted(
             inside, key=lambda each: [int(part) if part.isdigit() else part for part in _parts(each.name)]
         )
@@ -131,20 +119,14 @@ def _parts(name: str) -> list[str]:
 
 
 def read_traces(contents: Sequence[tuple[str, bytes]]) -> list[ExecutionTrace]:
-    """Execution traces of some files, one a rank; ranks that files do not name are counted.
-
-    Args:
-        contents: Names and contents.
-
-    Raises:
-        InputError: If one is no execution trace.
-    """
+    """Execution traces of some files, one a rank; ranks that files do not name are counted."""
     traces = []
     for number, (name, data) in enumerate(contents):
         kind = kind_of(data, file=name)
         if kind is TraceKind.PROFILER:
-            msg = f"expected execution traces together, found a {kind} in {name}: import one of its ranks alone."
-            raise InputError(msg)
+            raise InputError(
+                f"expected execution traces together, found a {kind} in {name}: import one of its ranks alone."
+            )
         read = chakra_nodes if kind is TraceKind.CHAKRA else pytorch_nodes
         traces.append(read(data, file=name, rank=number))
     return traces

@@ -8,8 +8,6 @@ from enum import StrEnum
 
 from coppice.iteration.totals import CollectiveTotal, collective_totals
 
-__all__ = ["ExecutionTrace", "TraceNode", "TraceWork"]
-
 
 class TraceWork(StrEnum):
     """What a node does."""
@@ -23,52 +21,30 @@ class TraceWork(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TraceNode:
-    """A node.
+    """A node."""
 
-    Attributes:
-        id: Its number in its file.
-        name: Its name.
-        work: What it does.
-        after: Numbers of the nodes that it waits for.
-        seconds: How long it took; 0: the trace does not say.
-        stream: Where it runs, such as ``thread 1``.
-        collective: The collective.
-        size_bytes: Bytes of a collective, or of a message.
-        group: Name of its group.
-        ranks: Ranks of the group; 0: the trace does not say.
-        peer: The other rank of a message; -1: none.
-        tag: Tag of a message.
-    """
-
-    id: int
-    name: str
-    work: TraceWork
-    after: tuple[int, ...] = ()
-    seconds: float = 0.0
-    stream: str = "compute"
-    collective: str = ""
-    size_bytes: int = 0
-    group: str = ""
-    ranks: int = 0
-    peer: int = -1
-    tag: int = 0
+    id: int  # Its number in its file
+    name: str  # Its name
+    work: TraceWork  # What it does
+    after: tuple[int, ...] = ()  # Numbers of the nodes that it waits for
+    seconds: float = 0.0  # How long it took; 0: the trace does not say
+    stream: str = "compute"  # Where it runs, such as `thread 1`
+    collective: str = ""  # The collective
+    size_bytes: int = 0  # Bytes of a collective, or of a message
+    group: str = ""  # Name of its group
+    ranks: int = 0  # Ranks of the group; 0: the trace does not say
+    peer: int = -1  # The other rank of a message; -1: none
+    tag: int = 0  # Tag of a message
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionTrace:
-    """The trace of a rank.
+    """The trace of a rank."""
 
-    Attributes:
-        file: Name of its file.
-        kind: ``Chakra`` or ``PyTorch``.
-        rank: The rank.
-        nodes: Nodes in the order of the file.
-    """
-
-    file: str
-    kind: str
-    rank: int
-    nodes: Sequence[TraceNode]
+    file: str  # Name of its file
+    kind: str  # `Chakra` or `PyTorch`
+    rank: int  # The rank
+    nodes: Sequence[TraceNode]  # Nodes in the order of the file
 
     def collectives(self) -> list[CollectiveTotal]:
         """Collectives and messages by kind and group, those of most bytes first."""

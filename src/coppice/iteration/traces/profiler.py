@@ -23,8 +23,6 @@ from coppice.errors import InputError
 from coppice.iteration.traces.kinds import bare_list, read_trace_bytes
 from coppice.text import plural, shortened
 
-__all__ = ["ProfilerEvent", "ProfilerEvents", "read_profiler_events"]
-
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _RUNTIME = frozenset(
     f"{maker}_{part}"
@@ -73,50 +71,29 @@ class _TraceFile(msgspec.Struct, rename={"events": "traceEvents"}):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilerEvent:
-    """An event that lasts.
+    """An event that lasts."""
 
-    Attributes:
-        name: Its name.
-        begin: When it begins, in microseconds from the first event.
-        end: When it ends.
-        process: Its process, or the device.
-        thread: Its thread, or the stream.
-        told: What it notes (``args``).
-    """
-
-    name: str
-    begin: float
-    end: float
-    process: str
-    thread: str
-    told: dict[str, Any] = field(default_factory=dict)
+    name: str  # Its name
+    begin: float  # When it begins, in microseconds from the first event
+    end: float  # When it ends
+    process: str  # Its process, or the device
+    thread: str  # Its thread, or the stream
+    told: dict[str, Any] = field(default_factory=dict)  # What it notes (`args`)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilerEvents:
-    """Events of one rank.
+    """Events of one rank."""
 
-    Attributes:
-        device: What ran on the device: kernels, copies.
-        runtime: Calls of the runtime that launched it.
-        other: Everything else: operators, annotations.
-        kernels: Those of ``device`` that are no copies.
-        notes: What was left out or changed, in words.
-    """
-
-    device: Sequence[ProfilerEvent]
-    runtime: Sequence[ProfilerEvent]
-    other: Sequence[ProfilerEvent]
-    kernels: Sequence[ProfilerEvent]
-    notes: Sequence[str] = ()
+    device: Sequence[ProfilerEvent]  # What ran on the device: kernels, copies
+    runtime: Sequence[ProfilerEvent]  # Calls of the runtime that launched it
+    other: Sequence[ProfilerEvent]  # Everything else: operators, annotations
+    kernels: Sequence[ProfilerEvent]  # Those of `device` that are no copies
+    notes: Sequence[str] = ()  # What was left out or changed, in words
 
 
 def read_profiler_events(path: Path | str) -> ProfilerEvents:
-    """The events in a file, gzipped or not.
-
-    Raises:
-        InputError: If the file is no such trace, nothing in it ran on a device, or it is of several ranks.
-    """
+    """The events in a file, gzipped or not."""
     data = read_trace_bytes(path)
     notes: list[str] = []
     events = _decoded(data, path, notes)
@@ -204,11 +181,7 @@ def _without_such_numbers(data: bytes, instead: bytes) -> tuple[int, bytes]:
 
 
 def _decoded(data: bytes, path: Path | str, notes: list[str]) -> list[_Event]:
-    """The events of the text, numbers that JSON does not have read as missing.
-
-    Raises:
-        InputError: If it is no trace.
-    """
+    """The events of the text, numbers that JSON does not have read as missing."""
     text = data
     try:
         events = msgspec.json.decode(data, type=decodable(_TraceFile)).events
@@ -230,8 +203,9 @@ def _decoded(data: bytes, path: Path | str, notes: list[str]) -> list[_Event]:
         text = repaired
     lists = len(_EVENT_LISTS.findall(data))
     if lists > 1:
-        msg = f"expected one list of events (traceEvents) in {path}, found {lists}: keep one of them."
-        raise InputError(msg)
+        raise InputError(
+            f"expected one list of events (traceEvents) in {path}, found {lists}: keep one of them."
+        )
     twice = _keys_given_twice(text)
     if twice:
         names = shortened([f"{name} ({count})" for name, count in twice.most_common()], 4)
@@ -286,11 +260,7 @@ def _nothing_ran(
 
 
 def _require_one_rank(path: Path | str, runtime: Sequence[ProfilerEvent]) -> None:
-    """That numbers of launches are those of one process.
-
-    Raises:
-        InputError: If two processes launched under one number.
-    """
+    """That numbers of launches are those of one process."""
     process_of: dict[Any, str] = {}
     for each in runtime:
         number = each.told.get("correlation")
@@ -298,8 +268,7 @@ def _require_one_rank(path: Path | str, runtime: Sequence[ProfilerEvent]) -> Non
             continue
         other = process_of.setdefault(number, each.process)
         if other != each.process:
-            msg = (
+            raise InputError(
                 f"expected the trace of one rank in {path}, found launches of processes {other} and {each.process} "
                 f"under the same number ({number}): import the trace of each rank by itself."
             )
-            raise InputError(msg)

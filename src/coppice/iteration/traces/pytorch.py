@@ -12,8 +12,6 @@ from coppice.errors import InputError
 from coppice.iteration.totals import ELEMENT_BYTES, standard_collective
 from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork
 
-__all__ = ["pytorch_nodes"]
-
 _TENSOR = 6  # tensor, storage, offset, elements, bytes of an element, device
 
 
@@ -57,22 +55,19 @@ def pytorch_nodes(data: bytes, *, file: str, rank: int) -> ExecutionTrace:
     ``record_param_comms`` notes.
 
     Args:
-        data: Content of the file.
-        file: Its name.
         rank: The rank, unless the file says another.
-
-    Raises:
-        InputError: If it is no such file, or is cut off.
     """
     try:
         found = msgspec.json.decode(data, type=decodable(_OperatorFile))
     except JSON_FAULTS as error:
         fault = json_fault(error, data)
         if "cut off" in fault:
-            msg = f"expected a whole execution trace in {file}, found {fault}: unregister the observer first."
-            raise InputError(msg) from None
-        msg = f"expected an execution trace of PyTorch in {file} (schema, nodes), found otherwise: {fault}."
-        raise InputError(msg) from None
+            raise InputError(
+                f"expected a whole execution trace in {file}, found {fault}: unregister the observer first."
+            ) from None
+        raise InputError(
+            f"expected an execution trace of PyTorch in {file} (schema, nodes), found otherwise: {fault}."
+        ) from None
     sizes = _group_sizes(found.nodes)
     callers = {each.ctrl_deps for each in found.nodes}
     inside = {each.id for each in found.nodes if each.name == "record_param_comms"}

@@ -19,8 +19,6 @@ from coppice.iteration.running import TaskTimes, lower_bound_seconds, run_tasks
 from coppice.iteration.tasks import TaskGraphBuilder
 from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork
 
-__all__ = ["ReplayedTraces", "replay_traces"]
-
 _SCALED = {
     TraceWork.COMPUTE: "compute",
     TraceWork.HOST: "host",
@@ -34,21 +32,13 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReplayedTraces:
-    """A replay.
+    """A replay."""
 
-    Attributes:
-        times: When nodes run.
-        lower_bound_seconds: What no order of the same nodes on these streams can beat.
-        timeless: Collectives and sends for which neither traces nor a cluster give a time.
-        met: Messages whose send and receipt are both there.
-        alone: Messages with only one of them.
-    """
-
-    times: TaskTimes
-    lower_bound_seconds: float
-    timeless: int
-    met: int
-    alone: int
+    times: TaskTimes  # When nodes run
+    lower_bound_seconds: float  # What no order of the same nodes on these streams can beat
+    timeless: int  # Collectives and sends for which neither traces nor a cluster give a time
+    met: int  # Messages whose send and receipt are both there
+    alone: int  # Messages with only one of them
 
     @property
     def seconds(self) -> float:
@@ -59,20 +49,11 @@ class ReplayedTraces:
 def replay_traces(
     traces: Sequence[ExecutionTrace],
     *,
+    # What messages and collectives take for which the traces have no time; None: nothing
     cluster: Cluster | None = None,
-    scale: Mapping[str, float] | None = None,
+    scale: Mapping[str, float] | None = None,  # Factors by kind: `compute`, `communication`, `host`
 ) -> ReplayedTraces:
-    """Simulate traces together.
-
-    Args:
-        traces: One for each rank.
-        cluster: What messages and collectives take for which the traces have no time; None: nothing.
-        scale: Factors by kind: ``compute``, ``communication``, ``host``.
-
-    Raises:
-        InputError: If two are of one rank, a receipt has no send in the trace of its sender, collectives of a group
-            differ in number, or nodes wait for themselves.
-    """
+    """Simulate traces together."""
     _require_distinct(traces)
     factors = dict.fromkeys(("compute", "communication", "host"), 1.0) | dict(scale or {})
     several = len(traces) > 1
@@ -126,19 +107,14 @@ def replay_traces(
 
 
 def _require_distinct(traces: Sequence[ExecutionTrace]) -> None:
-    """Raise an error if two traces are of one rank.
-
-    Raises:
-        InputError: If so.
-    """
+    """Raise an error if two traces are of one rank."""
     seen: dict[int, str] = {}
     for each in traces:
         if each.rank in seen:
-            msg = (
+            raise InputError(
                 f"expected traces of different ranks, found rank {each.rank} in {seen[each.rank]} and {each.file}: "
                 "name one of them."
             )
-            raise InputError(msg)
         seen[each.rank] = each.file
 
 
@@ -156,11 +132,10 @@ def _meetings(traces: Sequence[ExecutionTrace]) -> tuple[list[list[_Key]], dict[
         counts = {place: len(found) for place, found in members.items()}
         if len(set(counts.values())) > 1:
             few, many = min(counts, key=lambda one: counts[one]), max(counts, key=lambda one: counts[one])
-            msg = (
+            raise InputError(
                 f"expected as many collectives of group {group or '(unnamed)'} in each trace, found {counts[few]} in "
                 f"{traces[few].file} and {counts[many]} in {traces[many].file}: trace the same steps of all ranks."
             )
-            raise InputError(msg)
         for turn in zip(*members.values(), strict=True):
             keys = [(place, each.id) for place, each in zip(members, turn, strict=True)]
             meetings.append(keys)
@@ -170,11 +145,7 @@ def _meetings(traces: Sequence[ExecutionTrace]) -> tuple[list[list[_Key]], dict[
 
 
 def _messages(traces: Sequence[ExecutionTrace]) -> tuple[dict[_Key, _Key], int, int]:
-    """For each receipt its send; how many messages have both, and how many only one.
-
-    Raises:
-        InputError: If the sender's trace is there, and has no such send.
-    """
+    """For each receipt its send; how many messages have both, and how many only one."""
     sent: dict[tuple[int, int, int, int], _Key] = {}
     there = {trace.rank for trace in traces}
     count: dict[tuple[int, int, int], int] = defaultdict(int)
@@ -197,11 +168,10 @@ def _messages(traces: Sequence[ExecutionTrace]) -> tuple[dict[_Key, _Key], int, 
             if key in sent:
                 found[place, each.id] = sent[key]
             elif each.peer in there and len(traces) > 1:
-                msg = (
+                raise InputError(
                     f"expected a send from rank {each.peer} with tag {each.tag} for node {each.id} of {trace.file}, "
                     "found none: name traces of one job."
                 )
-                raise InputError(msg)
             else:
                 alone += 1
     return found, len(found), alone + len(sent) - len(found)

@@ -12,8 +12,6 @@ from dataclasses import replace
 from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.model import MatrixProduct, ModelLayer
 
-__all__ = ["transformer_row"]
-
 _HALF = 2  # bytes of a value
 
 
@@ -21,7 +19,6 @@ def transformer_row(model: Transformer, *, fused_attention: bool = True) -> tupl
     """The embedding, attention and MLP (or experts) of every layer, and the output layer.
 
     Args:
-        model: The transformer.
         fused_attention: Scores stay on the chip, so that none are kept.
 
     Examples:

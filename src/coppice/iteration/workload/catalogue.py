@@ -12,8 +12,6 @@ from coppice.iteration.workload.model import LayeredModel
 from coppice.iteration.workload.recommendation import dlrm
 from coppice.text import suggestion
 
-__all__ = ["LAYERED_MODELS", "any_model"]
-
 LAYERED_MODELS: Mapping[str, Callable[[], LayeredModel]] = {
     "resnet-50": lambda: resnet(50),
     "resnet-101": lambda: resnet(101),
@@ -28,9 +26,6 @@ LAYERED_MODELS: Mapping[str, Callable[[], LayeredModel]] = {
 def any_model(name: str) -> Transformer | LayeredModel:
     """The model of a name.
 
-    Raises:
-        InputError: If there is none.
-
     Examples:
         >>> [round(any_model(name).parameters) for name in ("vgg-16", "bert-large")]
         [138357544, 335141888]
@@ -39,5 +34,4 @@ def any_model(name: str) -> Transformer | LayeredModel:
         return LAYERED_MODELS[name]()
     if name in MODELS:
         return MODELS[name]
-    msg = f"expected a model, found {name!r}: {suggestion(name, [*MODELS, *LAYERED_MODELS])}"
-    raise InputError(msg)
+    raise InputError(f"expected a model, found {name!r}: {suggestion(name, [*MODELS, *LAYERED_MODELS])}")

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from coppice.iteration.workload.model import LayeredModel, MatrixProduct, ModelLayer
 
-__all__ = ["resnet", "vgg"]
-
 _HALF = 2  # bytes of a value
 _RESNETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _VGGS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -23,7 +21,6 @@ def resnet(depth: int, *, side: int = 224, classes: int = 1000) -> LayeredModel:
     Args:
         depth: 50, 101 or 152.
         side: Height and width of a picture.
-        classes: What it tells apart.
 
     Examples:
         Multiply-adds counted once, as the paper does, are half of the operations.
@@ -55,7 +52,6 @@ def vgg(depth: int, *, side: int = 224, classes: int = 1000) -> LayeredModel:
     Args:
         depth: 16 or 19.
         side: Height and width of a picture.
-        classes: What it tells apart.
 
     Examples:
         >>> found = vgg(19)

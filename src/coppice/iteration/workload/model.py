@@ -5,24 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["LayeredModel", "MatrixProduct", "ModelLayer", "TrainingModel"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixProduct:
-    """A product of the activations of a sample with weights: rows x k and k x n.
+    """A product of the activations of a sample with weights: rows x k and k x n."""
 
-    Attributes:
-        rows: Rows for a sample: tokens, or places of a picture.
-        n: Columns of the weights.
-        k: Rows of the weights.
-        parts: Matrices of this size that share out the rows: experts, groups of a convolution.
-    """
-
-    rows: float
-    n: float
-    k: float
-    parts: float = 1
+    rows: float  # Rows for a sample: tokens, or places of a picture
+    n: float  # Columns of the weights
+    k: float  # Rows of the weights
+    parts: float = 1  # Matrices of this size that share out the rows: experts, groups of a convolution
 
     @property
     def flops(self) -> float:
@@ -32,32 +23,20 @@ class MatrixProduct:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelLayer:
-    """A layer, for a sample.
+    """A layer, for a sample."""
 
-    Attributes:
-        name: Its name.
-        kind: ``attention``, ``mlp``, ``experts``, ``embedding``, ``head``, ``convolution``, ``tables`` or
-            ``interaction``.
-        products: Its matrix products; a convolution is one (its patches times its kernels).
-        attention: Operations of scores and context of attention.
-        attention_shape: Heads and tokens of them.
-        passed_bytes: Bytes that passes over activations beside products read and write, forward.
-        kept_bytes: Bytes that the backward pass needs.
-        parameters: Weights.
-        expert_parameters: Those of them that are of experts or tables, which are not copied to every replica.
-        exchanged_bytes: Bytes that all-to-alls of a rank carry forward, and as many backward.
-    """
-
-    name: str
-    kind: str
+    name: str  # Its name
+    kind: str  # `attention`, `mlp`, `experts`, `embedding`, `head`, `convolution`, `tables` or `interaction`
+    # Its matrix products; a convolution is one (its patches times its kernels)
     products: tuple[MatrixProduct, ...] = ()
-    attention: float = 0.0
-    attention_shape: tuple[float, float] = (1, 1)
-    passed_bytes: float = 0.0
-    kept_bytes: float = 0.0
-    parameters: float = 0.0
+    attention: float = 0.0  # Operations of scores and context of attention
+    attention_shape: tuple[float, float] = (1, 1)  # Heads and tokens of them
+    passed_bytes: float = 0.0  # Bytes that passes over activations beside products read and write, forward
+    kept_bytes: float = 0.0  # Bytes that the backward pass needs
+    parameters: float = 0.0  # Weights
+    # Those of them that are of experts or tables, which are not copied to every replica
     expert_parameters: float = 0.0
-    exchanged_bytes: float = 0.0
+    exchanged_bytes: float = 0.0  # Bytes that all-to-alls of a rank carry forward, and as many backward
 
     @property
     def flops(self) -> float:
@@ -85,25 +64,15 @@ class TrainingModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LayeredModel:
-    """A model that is a row of layers: a convolutional net, or a recommendation model. Replicas split its batch.
+    """A model that is a row of layers: a convolutional net, or a recommendation model. Replicas split its batch."""
 
-    Attributes:
-        name: Its name.
-        row: Its layers, the one nearest to the input first.
-        sample: What a batch counts.
-        weight_bytes: Bytes of a weight.
-        gradient_bytes: Bytes of a gradient.
-        state_bytes: Bytes of states of the optimizer for a weight.
-        table_state_bytes: Bytes of states of the optimizer for a weight of a table.
-    """
-
-    name: str
-    row: tuple[ModelLayer, ...]
-    sample: str = "image"
-    weight_bytes: float = 4.0
-    gradient_bytes: float = 4.0
-    state_bytes: float = 4.0
-    table_state_bytes: float = 4.0
+    name: str  # Its name
+    row: tuple[ModelLayer, ...]  # Its layers, the one nearest to the input first
+    sample: str = "image"  # What a batch counts
+    weight_bytes: float = 4.0  # Bytes of a weight
+    gradient_bytes: float = 4.0  # Bytes of a gradient
+    state_bytes: float = 4.0  # Bytes of states of the optimizer for a weight
+    table_state_bytes: float = 4.0  # Bytes of states of the optimizer for a weight of a table
 
     @property
     def layers(self) -> int:

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from coppice.iteration.workload.model import LayeredModel, MatrixProduct, ModelLayer
 
-__all__ = ["dlrm"]
-
 _FLOAT = 4  # bytes of a value
 _CRITEO = (
     *(39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10),
@@ -23,20 +21,15 @@ _CRITEO = (
 
 def dlrm(
     *,
-    dense: int = 13,
+    dense: int = 13,  # Numbers that a sample has beside its categories
+    # Widths of the MLP over them; the last is the width of embeddings
     bottom: Sequence[int] = (512, 256, 128),
+    # Widths of the MLP over the products of embeddings with each other
     top: Sequence[int] = (1024, 1024, 512, 256, 1),
     rows: Sequence[int] = _CRITEO,
-    lookups: int = 1,
+    lookups: int = 1,  # Rows that a sample looks up in each table
 ) -> LayeredModel:
     """A recommendation model; by default that of MLPerf.
-
-    Args:
-        dense: Numbers that a sample has beside its categories.
-        bottom: Widths of the MLP over them; the last is the width of embeddings.
-        top: Widths of the MLP over the products of embeddings with each other.
-        rows: Rows of each table.
-        lookups: Rows that a sample looks up in each table.
 
     Examples:
         >>> found = dlrm()

@@ -8,18 +8,11 @@ from coppice.iteration.transformer import Layout, Shard
 from coppice.iteration.workload.model import LayeredModel
 from coppice.iteration.workload.times import layer_seconds
 
-__all__ = ["layered_step", "optimizer_seconds", "usual_overlap"]
-
 _ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 
 def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
     """The step of a row of layers whose replicas split the batch.
-
-    Args:
-        model: The model.
-        layout: Replicas, and their micro-batch.
-        cluster: The GPUs and their network.
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of

@@ -16,25 +16,17 @@ from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.attention import transformer_row
 from coppice.iteration.workload.model import LayeredModel, MatrixProduct, ModelLayer
 
-__all__ = ["LayerSeconds", "layer_seconds", "layer_workload"]
-
 _HALF = 2  # bytes of a value
 _MEASURE_BYTES = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSeconds:
-    """Seconds of the passes of a layer.
+    """Seconds of the passes of a layer."""
 
-    Attributes:
-        forward: Forward pass.
-        input_gradient: Gradients of its inputs.
-        weight_gradient: Gradients of its weights.
-    """
-
-    forward: float
-    input_gradient: float
-    weight_gradient: float
+    forward: float  # Forward pass
+    input_gradient: float  # Gradients of its inputs
+    weight_gradient: float  # Gradients of its weights
 
     @property
     def backward(self) -> float:
@@ -48,9 +40,6 @@ def layer_seconds(
     """Seconds of a layer on one GPU.
 
     Args:
-        layer: The layer.
-        samples: Samples of the batch.
-        cluster: The GPUs.
         causal: Attention skips the half of the scores that is masked; rates of attention count it, so that without
             masks it takes twice as long.
     """
@@ -91,19 +80,12 @@ def layer_workload(
     cluster: Cluster,
     *,
     workers: int,
-    samples: float,
+    samples: float,  # Samples of a batch of one of them
+    # What a sum of gradients carries a second; None: a ring of the cluster
     bytes_per_second: float | None = None,
-    message_seconds: float | None = None,
+    message_seconds: float | None = None,  # What a sum takes by itself; None: a ring of the cluster
 ) -> LayerWorkload:
     """The workload of a model whose gradients all workers sum, layer by layer: what policies of gradients take.
-
-    Args:
-        model: The model.
-        cluster: The GPUs and their network.
-        workers: GPUs, each with a replica.
-        samples: Samples of a batch of one of them.
-        bytes_per_second: What a sum of gradients carries a second; None: a ring of the cluster.
-        message_seconds: What a sum takes by itself; None: a ring of the cluster.
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of

@@ -14,19 +14,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
-__all__ = [
-    "ANY",
-    "EVEN",
-    "GROUP",
-    "POWER_OF_TWO",
-    "SEGMENTS",
-    "Algorithm",
-    "AlgorithmCase",
-    "AlgorithmParameter",
-    "Value",
-    "divides",
-]
-
 Value = int | str
 
 
@@ -36,20 +23,14 @@ class AlgorithmCase:
 
     Algorithms number the participants by *position*, 0 .. P - 1. Which rank sits at a position is decided outside
     (``order``), so that any algorithm can run in rank order or in an order that suits the topology.
-
-    Attributes:
-        topology: Where it will run; only algorithms that suit themselves to a topology look at it.
-        collective: What to do.
-        root: Position of the root of a rooted collective, otherwise -1.
-        parameters: Value of every parameter that the algorithm declares.
-        order: ``order[p]`` is the rank at position p; None is rank order.
     """
 
-    topology: Topology
-    collective: Collective
-    root: int = -1
+    topology: Topology  # Where it will run; only algorithms that suit themselves to a topology look at it
+    collective: Collective  # What to do
+    root: int = -1  # Position of the root of a rooted collective, otherwise -1
+    # Value of every parameter that the algorithm declares
     parameters: Mapping[str, Value] = field(default_factory=dict)
-    order: tuple[int, ...] | None = None
+    order: tuple[int, ...] | None = None  # `order[p]` is the rank at position p; None is rank order
 
     @property
     def size(self) -> int:
@@ -84,19 +65,12 @@ POWER_OF_TWO = "power of two"
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmParameter:
-    """A parameter of an algorithm.
+    """A parameter of an algorithm."""
 
-    Attributes:
-        default: Value where none is given; its type is the parameter's.
-        summary: What it does, in one line.
-        least: Smallest value of a number.
-        choices: Values of a text, where only these are allowed.
-    """
-
-    default: Value
-    summary: str
-    least: int = 1
-    choices: tuple[str, ...] = ()
+    default: Value  # Value where none is given; its type is the parameter's
+    summary: str  # What it does, in one line
+    least: int = 1  # Smallest value of a number
+    choices: tuple[str, ...] = ()  # Values of a text, where only these are allowed
 
 
 GROUP = AlgorithmParameter(
@@ -107,31 +81,20 @@ SEGMENTS = AlgorithmParameter(default=8, summary="pieces of the buffer, each a s
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """How one collective is performed; one name may stand for several collectives.
+    """How one collective is performed; one name may stand for several collectives."""
 
-    Attributes:
-        name: Name on the command line.
-        collective: What it performs.
-        build: Makes the schedule of a case whose ``needs`` are met.
-        summary: Its pattern, in one sentence.
-        source: Where it comes from: libraries that have it, paper and section.
-        cost: Exact cost on a uniform full crossbar; None where it depends on the topology.
-        needs: The condition that a case fails, as a sentence with the next step, or None where it fits.
-        ranks: Numbers of ranks that it takes: ``any``, ``even`` or ``power of two``.
-        parameters: Its parameters by name.
-        topological: It looks at the topology and not only at the number of ranks.
-    """
-
-    name: str
-    collective: Collective
-    build: Callable[[AlgorithmCase], Schedule | Forest]
-    summary: str
-    source: str
+    name: str  # Name on the command line
+    collective: Collective  # What it performs
+    build: Callable[[AlgorithmCase], Schedule | Forest]  # Makes the schedule of a case whose `needs` are met
+    summary: str  # Its pattern, in one sentence
+    source: str  # Where it comes from: libraries that have it, paper and section
+    # Exact cost on a uniform full crossbar; None where it depends on the topology
     cost: Callable[[AlgorithmCase], Cost] | None = None
+    # The condition that a case fails, as a sentence with the next step, or None where it fits
     needs: Callable[[AlgorithmCase], str | None] | None = None
-    ranks: str = ANY
-    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)
-    topological: bool = False
+    ranks: str = ANY  # Numbers of ranks that it takes: `any`, `even` or `power of two`
+    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)  # Its parameters by name
+    topological: bool = False  # It looks at the topology and not only at the number of ranks
 
     @property
     def roots(self) -> str:
@@ -152,8 +115,6 @@ def divides(algorithm: str, parameter: str, words: str) -> Callable[[AlgorithmCa
     """The condition that a parameter, unless it is 0, divides P.
 
     Args:
-        algorithm: Name of the algorithm.
-        parameter: Name of the parameter.
         words: What is needed, as in ``a group that divides``.
     """
 

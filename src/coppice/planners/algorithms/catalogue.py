@@ -15,8 +15,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule, routed
 from coppice.text import nearest
 
-__all__ = ["algorithms", "case_of", "find", "make"]
-
 _FAMILIES = (
     "hierarchies.levels.ACCL",
     "exchanges.bruck.ALL_GATHER",
@@ -76,11 +74,7 @@ def algorithms() -> dict[tuple[str, Collective], Algorithm]:
 
 
 def find(name: str, collective: Collective) -> Algorithm:
-    """The algorithm ``name`` for ``collective``.
-
-    Raises:
-        InputError: If there is no such algorithm, or it does not perform this collective.
-    """
+    """The algorithm ``name`` for ``collective``."""
     known = algorithms()
     if (name, collective) in known:
         return known[name, collective]
@@ -103,26 +97,17 @@ def find(name: str, collective: Collective) -> Algorithm:
 
 def case_of(
     entry: Algorithm,
-    problem: Problem,
-    parameters: Mapping[str, Value | str] | None = None,
+    problem: Problem,  # What to plan; weights and demands must be equal ones
+    parameters: Mapping[str, Value | str] | None = None,  # Values of parameters, as numbers or text
     *,
-    order: tuple[int, ...] | None = None,
+    order: tuple[int, ...] | None = None,  # Rank at each position; None is rank order
 ) -> AlgorithmCase:
-    """The case of ``entry`` for a problem, with a value for every parameter.
-
-    Args:
-        entry: The algorithm.
-        problem: What to plan; weights and demands must be equal ones.
-        parameters: Values of parameters, as numbers or text.
-        order: Rank at each position; None is rank order.
-
-    Raises:
-        InputError: If the problem has no meaning, or a parameter is unknown or has a value that it cannot have.
-    """
+    """The case of ``entry`` for a problem, with a value for every parameter."""
     check_problem(problem)
     if problem.weights is not None or problem.demands is not None:
-        msg = f"algorithm {entry.name} moves equal blocks: leave out `weights`, or plan with `algorithm=forest`."
-        raise InputError(msg)
+        raise InputError(
+            f"algorithm {entry.name} moves equal blocks: leave out `weights`, or plan with `algorithm=forest`."
+        )
     given = dict(parameters or {})
     values = {
         name: _value(entry, name, parameter, given.pop(name, parameter.default))
@@ -130,8 +115,7 @@ def case_of(
     }
     if given:
         known = ", ".join(entry.parameters) or "none"
-        msg = f"algorithm {entry.name} has no parameter {next(iter(given))!r}, only: {known}."
-        raise InputError(msg)
+        raise InputError(f"algorithm {entry.name} has no parameter {next(iter(given))!r}, only: {known}.")
     root = -1 if problem.root is None else problem.root
     if order is not None and root >= 0:
         root = order.index(root)
@@ -144,13 +128,7 @@ def make(entry: Algorithm, case: AlgorithmCase, *, relay_gpus: bool = False) -> 
     """The schedule of ``entry`` for ``case``, with a route for every transfer.
 
     Args:
-        entry: The algorithm.
-        case: What it serves.
         relay_gpus: Where no path of switches and NICs exists, other GPUs may forward.
-
-    Raises:
-        InputError: If the case fails a condition of the algorithm.
-        UnreachableError: If two ranks that exchange data have no route.
     """
     failed = entry.refusal(case)
     if failed is not None:
@@ -161,8 +139,7 @@ def make(entry: Algorithm, case: AlgorithmCase, *, relay_gpus: bool = False) -> 
     try:
         found = routed(body, relay_gpus=relay_gpus)
     except UnreachableError as error:
-        msg = f"algorithm {entry.name} does not fit {case.topology.name}: {error}"
-        raise UnreachableError(msg) from None
+        raise UnreachableError(f"algorithm {entry.name} does not fit {case.topology.name}: {error}") from None
     # Default routes stay unnamed, so that a plan says which transfers follow them.
     return found if relay_gpus else body
 
@@ -171,11 +148,11 @@ def _value(entry: Algorithm, name: str, parameter: AlgorithmParameter, given: Va
     if isinstance(parameter.default, str):
         if parameter.choices and str(given) not in parameter.choices:
             found = f"expected {' or '.join(parameter.choices)}, found {given!r}"
-            msg = f"parameter {name} of algorithm {entry.name}: {found}."
-            raise InputError(msg)
+            raise InputError(f"parameter {name} of algorithm {entry.name}: {found}.")
         return str(given)
     text = str(given)
     if not text.isdecimal() or len(text) > 9 or int(text) < parameter.least:
-        msg = f"parameter {name} of algorithm {entry.name}: expected a number >= {parameter.least}, found {given!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"parameter {name} of algorithm {entry.name}: expected a number >= {parameter.least}, found {given!r}."
+        )
     return int(text)

@@ -13,32 +13,19 @@ from coppice.planners.algorithms.algorithm import ANY, AlgorithmParameter
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.choice import FLOW, FOREST, optimal_planner
 
-__all__ = ["Listed", "listed"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Listed(Brief):
-    """One way to perform some collectives; a name whose conditions differ by collective has several entries.
+    """One way to perform some collectives; a name whose conditions differ by collective has several entries."""
 
-    Attributes:
-        name: What ``plan --algorithm`` takes.
-        collectives: What it performs.
-        ranks: Numbers of ranks: ``any``, ``even`` or ``power of two``.
-        roots: ``any``, or ``none`` where the collective has no root.
-        summary: What it does, in one line.
-        source: Where it comes from.
-        topological: It looks at the topology.
-        parameters: Its parameters.
-    """
-
-    name: str
-    collectives: tuple[Collective, ...]
-    ranks: str
-    roots: str
-    summary: str
-    source: str
-    topological: bool
-    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)
+    name: str  # What `plan --algorithm` takes
+    collectives: tuple[Collective, ...]  # What it performs
+    ranks: str  # Numbers of ranks: `any`, `even` or `power of two`
+    roots: str  # `any`, or `none` where the collective has no root
+    summary: str  # What it does, in one line
+    source: str  # Where it comes from
+    topological: bool  # It looks at the topology
+    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)  # Its parameters
 
 
 _OPTIMAL = {
@@ -88,8 +75,7 @@ def listed(collective: Collective | str | None = None, name: str | None = None) 
             groups.setdefault(key, []).append(row)
     if not groups:
         wanted = "an algorithm" if collective is None else f"an algorithm for {collective}"
-        msg = f"expected {wanted}, found {name!r}: `coppice algorithms` lists them."
-        raise InputError(msg)
+        raise InputError(f"expected {wanted}, found {name!r}: `coppice algorithms` lists them.")
     return tuple(
         replace(alike[0], collectives=tuple(row.collectives[0] for row in alike)) for alike in groups.values()
     )

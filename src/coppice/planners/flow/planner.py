@@ -31,9 +31,6 @@ from coppice.errors import InputError
 from coppice.rows import offsets, sorted_rows
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["MAX_TRANSFERS", "plan_all_to_all", "plan_flow", "routed_schedule"]
-
-
 MAX_TRANSFERS = 2**22
 
 
@@ -46,10 +43,6 @@ def plan_all_to_all(
         problem: An all_to_all, uniform or with a matrix of demands.
         bound: Its concurrent flow, if it is known already.
         time_limit: Seconds for the search of the flow, roughly.
-
-    Raises:
-        InputError: For another collective, a problem without meaning, or more than 2**22 transfers.
-        UnreachableError: If some demand has no path.
 
     Examples:
         >>> from fractions import Fraction
@@ -67,11 +60,7 @@ def plan_all_to_all(
 
 
 def routed_schedule(bound: AllToAllBound) -> Schedule:
-    """The schedule of the routes of ``bound``.
-
-    Raises:
-        InputError: If it has more than 2**22 transfers, or ``bound`` has no routes.
-    """
+    """The schedule of the routes of ``bound``."""
     problem, symmetry = bound.problem, bound.symmetry
     topology, ranks = problem.topology, problem.topology.num_ranks
     if not bound.routes and bound.inv_rate:
@@ -127,21 +116,13 @@ def _slot_weights(problem: Problem) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Template:
-    """Chunks and transfers of the listed sources.
+    """Chunks and transfers of the listed sources."""
 
-    Attributes:
-        ends: (source node, target node) of each chunk.
-        share: Share of each chunk.
-        chunk: Chunk of each transfer.
-        hop: How many transfers of the chunk come before it.
-        nodes: Path of each transfer, padded with -1.
-    """
-
-    ends: NDArray[np.int64]
-    share: NDArray[np.int64]
-    chunk: NDArray[np.int64]
-    hop: NDArray[np.int64]
-    nodes: NDArray[np.int64]
+    ends: NDArray[np.int64]  # (source node, target node) of each chunk
+    share: NDArray[np.int64]  # Share of each chunk
+    chunk: NDArray[np.int64]  # Chunk of each transfer
+    hop: NDArray[np.int64]  # How many transfers of the chunk come before it
+    nodes: NDArray[np.int64]  # Path of each transfer, padded with -1
 
 
 def _template(routes: dict[int, list[FlowRoute]], rank: NDArray[np.int32]) -> _Template:
@@ -198,24 +179,16 @@ def _refuse_too_many(transfers: int | None, ranks: int) -> None:
     if transfers is not None and transfers <= MAX_TRANSFERS:
         return
     found = f"{transfers:,}" if transfers is not None else "far more"
-    msg = (
+    raise InputError(
         f"a routed all_to_all may have {MAX_TRANSFERS:,} transfers at most, found {found} for {ranks} ranks: "
         "ask for the bound only, or plan fewer ranks (`ranks`)."
     )
-    raise InputError(msg)
 
 
 def plan_flow(problem: Problem) -> Schedule:
     """Route a gather or a scatter at the rate of its narrowest cut.
 
     Shares of chunks are exact while their common denominator stays below 2**40, else rounded to a millionth.
-
-    Args:
-        problem: A gather or scatter.
-
-    Raises:
-        InputError: For another collective, or a problem without meaning.
-        UnreachableError: If some rank cannot reach the root, or the root some rank.
 
     Examples:
         >>> from coppice.topology.model import Link, Node, Topology
@@ -226,10 +199,9 @@ def plan_flow(problem: Problem) -> Schedule:
         [(1, 0, 0), (2, 1, 1), (1, 0, 1)]
     """
     if problem.collective not in (Collective.GATHER, Collective.SCATTER):
-        msg = (
+        raise InputError(
             f"one flow plans gather and scatter, found {problem.collective}: plan it with `algorithm=forest`."
         )
-        raise InputError(msg)
     routes = _routes(problem)
     topology = problem.topology
     rank = topology.rank

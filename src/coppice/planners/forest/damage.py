@@ -15,8 +15,6 @@ from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase
 from coppice.topology.model import Topology
 
-__all__ = ["Damaged", "damaged_by", "rows_without_path", "without_unused_paths"]
-
 MISSING, BETWEEN = -1, -2
 """In place of a link: a hop over none, and the step from one path to the next."""
 
@@ -26,21 +24,16 @@ DENSE_NODES = 4_096
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Damaged:
-    """A forest on a topology that some of its paths may not fit any more.
+    """A forest on a topology that some of its paths may not fit any more."""
 
-    Attributes:
-        forest: Its columns; rows whose parent is gone have -1 as parent and path, paths have ``num_nodes`` for a node
-            that is gone.
-        links: Link from a node to another; nothing for those that are gone.
-        load: Units of weight on every link, those of broken paths on the links that are left included.
-        broken: Rows whose path uses a link that is not there, or whose parent is gone.
-        hop_link: Link from each of ``path_nodes`` to the next: -1 where there is none, -2 from path to path.
-    """
-
+    # Its columns; rows whose parent is gone have -1 as parent and path, paths have `num_nodes` for a node
+    # that is gone
     forest: Forest
-    links: dict[tuple[int, int], int]
+    links: dict[tuple[int, int], int]  # Link from a node to another; nothing for those that are gone
+    # Units of weight on every link, those of broken paths on the links that are left included
     load: list[int]
-    broken: NDArray[np.int64]
+    broken: NDArray[np.int64]  # Rows whose path uses a link that is not there, or whose parent is gone
+    # Link from each of `path_nodes` to the next: -1 where there is none, -2 from path to path
     hop_link: NDArray[np.int32]
 
     def rows_over(self, links: Sequence[int]) -> dict[int, NDArray[np.int64]]:
@@ -124,18 +117,13 @@ def damaged_by(forest: Forest, now: Topology, where: NDArray[np.int32]) -> tuple
 
 
 def _sums(group: NDArray[np.integer], units: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Sums by group; floats count exactly what stays below 2^53.
-
-    Raises:
-        InputError: If they pass 2^62.
-    """
+    """Sums by group; floats count exactly what stays below 2^53."""
     total = int(units.max(initial=0)) * len(units)
     if total < 2**53:
         return np.bincount(group, weights=units, minlength=size).astype(np.int64)
     exact = grouped_sums(group, units, size)
     if max(exact, default=0) >= 2**62:
-        msg = "expected links that carry less than 2^62 units of weight, found more: plan anew."
-        raise InputError(msg)
+        raise InputError("expected links that carry less than 2^62 units of weight, found more: plan anew.")
     return np.array(exact, dtype=np.int64)
 
 

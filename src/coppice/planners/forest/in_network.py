@@ -27,8 +27,6 @@ from coppice.planners.forest.planner import combined_trees, plan_forest
 from coppice.rows import offsets
 from coppice.schedule.forest import Forest
 
-__all__ = ["plan_in_network"]
-
 TIME_LIMIT = 60.0
 """Seconds for one linear program."""
 
@@ -40,12 +38,7 @@ def plan_in_network(problem: Problem, *, optimum: Bound | None = None) -> Forest
     """The fastest forest found for ``problem`` that may use copying and adding switches.
 
     Args:
-        problem: Any collective but all_to_all.
         optimum: The bound without in-network help, where the caller has it already.
-
-    Raises:
-        InputError: If the problem has no meaning, or is an all_to_all.
-        UnreachableError: If some rank cannot be reached.
 
     Examples:
         >>> from coppice.schedule.loads import forest_loads

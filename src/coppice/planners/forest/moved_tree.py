@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from coppice.topology.model import Topology
 
-__all__ = ["Hanging", "MovedTree", "cost_ahead", "flow_rows", "middles", "neighbours"]
-
 
 @dataclass(eq=False)
 class MovedTree:

@@ -19,8 +19,6 @@ from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.topology.symmetry import Symmetry
 
-__all__ = ["PackedTrees", "forest_of", "joined", "pack", "pack_templates", "same_weight"]
-
 WRITTEN_OUT = 10_000_000
 """Up to this many tree edges templates are written out as plain trees."""
 
@@ -66,21 +64,16 @@ def reversed_rows(start: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def pack(network: Network, units: TreeUnits) -> PackedTrees:
-    """Lay the trees of ``units`` on physical paths.
-
-    Raises:
-        CoppiceError: If the units leave no room for them, which the callers rule out.
-    """
+    """Lay the trees of ``units`` on physical paths."""
     topology = network.topology
     try:
         packed: dict[str, Any] = _core.pack_trees(
             topology.num_nodes, topology.src, topology.dst, units.capacity, units.roots, network.terminal
         )
     except ValueError as error:
-        msg = (
+        raise CoppiceError(
             f"the forest of {topology.name!r} could not be packed: {error}; this is an error in the planner."
-        )
-        raise CoppiceError(msg) from None
+        ) from None
     return packed_trees(network, packed, symmetry=None)
 
 
@@ -103,16 +96,13 @@ def pack_templates(network: Network, units: TreeUnits, symmetry: Symmetry) -> Pa
 
 
 def packed_trees(network: Network, packed: dict[str, Any], *, symmetry: Symmetry | None) -> PackedTrees:
-    """The columns that the native packer returned.
-
-    Raises:
-        CoppiceError: If it found that the units violate a cut.
-    """
+    """The columns that the native packer returned."""
     topology = network.topology
     if len(packed["violated"]):
         names = ", ".join(topology.node_ids[v] for v in packed["violated"][:4].tolist())
-        msg = f"the links into {{{names}, ...}} carry fewer trees than must enter: this is an error in the bound."
-        raise CoppiceError(msg)
+        raise CoppiceError(
+            f"the links into {{{names}, ...}} carry fewer trees than must enter: this is an error in the bound."
+        )
     return PackedTrees(
         root=packed["tree_root"],
         weight=packed["tree_weight"],
@@ -132,8 +122,7 @@ def same_weight(*phases: PackedTrees) -> list[PackedTrees]:
     totals = [int(trees.weight.sum()) * trees.num_images for trees in phases]
     common = lcm(*totals)
     if common >= 2**62:
-        msg = "the two phases need trees in units below 2^62: round the rates (`round_digits=3`)."
-        raise InputError(msg)
+        raise InputError("the two phases need trees in units below 2^62: round the rates (`round_digits=3`).")
     return [
         replace(trees, weight=trees.weight * (common // total))
         for trees, total in zip(phases, totals, strict=True)

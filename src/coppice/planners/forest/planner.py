@@ -42,46 +42,31 @@ from coppice.topology.symmetry import Symmetry, find_symmetry, symmetry_of
 if TYPE_CHECKING:
     from coppice.bounds.result import CombinedAllReduce
 
-__all__ = ["PlannedForest", "combined_trees", "pack_with_symmetry", "plan_forest", "planned_forest"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PlannedForest(Brief):
-    """A forest, and how it compares with the best that has as many trees.
+    """A forest, and how it compares with the best that has as many trees."""
 
-    Attributes:
-        forest: The trees.
-        phases: For each phase what is known about its number of trees; empty where an all-reduce has its own root
-            rates, or the number was free.
-    """
-
-    forest: Forest
+    forest: Forest  # The trees
+    # For each phase what is known about its number of trees; empty where an all-reduce has its own root
+    # rates, or the number was free
     phases: tuple[TreeOptimum, ...] = ()
 
 
 def plan_forest(
     problem: Problem,
     *,
+    # Trees per root (per unit of weight); None takes the number that reaches the optimum exactly. On small
+    # networks nothing is faster with as many; on others see :func:`planned_forest`.
     trees: int | None = None,
+    # Instead of `trees`: the least number whose time is within this fraction of the optimum
     tolerance: Fraction | None = None,
-    optimum: Bound | None = None,
+    optimum: Bound | None = None,  # The bound of the same problem, where the caller has it already
 ) -> Forest:
     """Plan ``problem`` with spanning trees.
 
     An all-reduce is planned in two phases (reduce-scatter, all-gather) or with its own root rates, whichever is
     faster; with a given number of trees always in two phases, and within a tolerance in two phases if they are.
-
-    Args:
-        problem: Any collective but all_to_all.
-        trees: Trees per root (per unit of weight); None takes the number that reaches the optimum exactly. On small
-            networks nothing is faster with as many; on others see :func:`planned_forest`.
-        tolerance: Instead of ``trees``: the least number whose time is within this fraction of the optimum.
-        optimum: The bound of the same problem, where the caller has it already.
-
-    Raises:
-        InputError: If the problem has no meaning, or is an all_to_all.
-        UnreachableError: If some rank cannot be reached.
-        KeyboardInterrupt: Within a fraction of a second after Ctrl-C.
 
     Examples:
         >>> from coppice.topology.model import Link, Node, Topology
@@ -99,21 +84,10 @@ def planned_forest(
     problem: Problem,
     *,
     trees: int | None = None,
-    tolerance: Fraction | None = None,
-    optimum: Bound | None = None,
+    tolerance: Fraction | None = None,  # Instead of `trees`
+    optimum: Bound | None = None,  # The bound of the same problem, where the caller has it already
 ) -> PlannedForest:
     """As :func:`plan_forest`, with what is proved about the number of trees.
-
-    Args:
-        problem: Any collective but all_to_all.
-        trees: Trees per root.
-        tolerance: Instead of ``trees``.
-        optimum: The bound of the same problem, where the caller has it already.
-
-    Raises:
-        InputError: If the problem has no meaning, or is an all_to_all.
-        UnreachableError: If some rank cannot be reached.
-        KeyboardInterrupt: Within a fraction of a second after Ctrl-C.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -124,8 +98,7 @@ def planned_forest(
     """
     collective = problem.collective
     if collective is Collective.ALL_TO_ALL:
-        msg = "all_to_all is not made of spanning trees: plan it with the all_to_all planner."
-        raise InputError(msg)
+        raise InputError("all_to_all is not made of spanning trees: plan it with the all_to_all planner.")
     if collective is Collective.ALL_REDUCE:
         return plan_all_reduce(problem, trees, tolerance, optimum)
     packed, known = phase_trees(problem, trees, tolerance, optimum)
@@ -219,12 +192,7 @@ def combined_trees(
     """Reduce trees and broadcast trees at the roots and within the split of links that ``combined`` chose.
 
     Args:
-        problem: The all-reduce.
-        combined: Root rates and the split.
         spanning: Switches that trees span where they can copy (or add, in reduce trees).
-
-    Raises:
-        InputError: If the rates need integers beyond 62 bits.
     """
     topology = problem.topology
     at_roots = list(combined.root_rates.values())

@@ -23,8 +23,6 @@ from coppice.planners.forest.damage import Damaged, without_unused_paths
 from coppice.planners.forest.moved_tree import Hanging, MovedTree, cost_ahead, flow_rows, middles, neighbours
 from coppice.schedule.forest import Forest, Phase
 
-__all__ = ["Rehanging"]
-
 MOST_ENTRIES = 64
 """Ranks of a subtree that are tried as its new top."""
 
@@ -48,7 +46,6 @@ class Rehanging:
         """Start from the damaged forest.
 
         Args:
-            damaged: The forest.
             scale: Units of weight that one of the forest's becomes: weights can be split that far.
             limit: Most units that each link may carry.
         """

@@ -36,8 +36,6 @@ from coppice.schedule.verification.verify import cut_inv_rate, verify
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 
-__all__ = ["RepairedResult", "repair"]
-
 FINEST = 60
 """Most parts that a unit of weight is cut into, so that trees can be split where that fills links exactly."""
 
@@ -56,29 +54,18 @@ OPTIMUM_RANKS = 256
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RepairedResult(Shown, Bandwidths):
-    """A repaired and verified plan, with what became of its trees.
+    """A repaired and verified plan, with what became of its trees."""
 
-    Attributes:
-        plan: The plan on the network with the fault.
-        report: What the verifier says of it.
-        before: Time per shard that the given plan takes on its own network.
-        unmoved: Time per shard with all trees as they were; None where a lost link or GPU breaks some.
-        kept: Trees that are as they were.
-        rerouted: Trees in which every rank has its old parent, some over other switches.
-        rehung: Trees in which a rank has another parent, and parts of trees that were split off.
-        dropped: Trees of ranks that left.
-        cpu_seconds: Processor time of the repair, without reading, verifying and the optimum.
-    """
-
-    plan: Plan
-    report: Report
-    before: Fraction
+    plan: Plan  # The plan on the network with the fault
+    report: Report  # What the verifier says of it
+    before: Fraction  # Time per shard that the given plan takes on its own network
+    # Time per shard with all trees as they were; None where a lost link or GPU breaks some
     unmoved: Fraction | None
-    kept: int
-    rerouted: int
-    rehung: int
-    dropped: int
-    cpu_seconds: float
+    kept: int  # Trees that are as they were
+    rerouted: int  # Trees in which every rank has its old parent, some over other switches
+    rehung: int  # Trees in which a rank has another parent, and parts of trees that were split off
+    dropped: int  # Trees of ranks that left
+    cpu_seconds: float  # Processor time of the repair, without reading, verifying and the optimum
 
     @property
     def problem(self) -> Problem:
@@ -178,28 +165,24 @@ def repair(plan: Any, topology: Any, *, optimum: bool | None = None) -> Repaired
 
 
 def repaired_plan(given: Plan, now: Topology) -> tuple[Plan, dict[str, Any]]:
-    """The repaired plan, not yet verified, and what became of the trees.
-
-    Raises:
-        InputError: As :func:`repair`.
-        UnreachableError: As :func:`repair`.
-    """
+    """The repaired plan, not yet verified, and what became of the trees."""
     forest = given.forest
     if forest is None:
         found_by = given.planner or "an unknown planner"
-        msg = f"expected a plan of trees to repair, found transfers by {found_by}: plan anew."
-        raise InputError(msg)
+        raise InputError(f"expected a plan of trees to repair, found transfers by {found_by}: plan anew.")
     if forest.branches_at_switches:
-        msg = "expected trees that branch at ranks, found switches that copy or add: plan anew (`in_network=True`)."
-        raise InputError(msg)
+        raise InputError(
+            "expected trees that branch at ranks, found switches that copy or add: plan anew (`in_network=True`)."
+        )
     require_well_formed(forest)
     where = _where(given.topology, now)
     problem = _problem(given.problem, now, where)
     damaged, dropped = damaged_by(expanded(forest), now, where)
     units = damaged.forest.total_weight
     if not units:
-        msg = "expected trees with roots that are left, found that all roots of the plan are gone: plan anew."
-        raise InputError(msg)
+        raise InputError(
+            "expected trees with roots that are left, found that all roots of the plan are gone: plan anew."
+        )
     shard = Fraction(units, given.problem.collective.shards(now.num_ranks, problem.weights))
     broken = len(damaged.broken) > 0
     loads = LinkLoads(topology=now, load=tuple(damaged.load), shard=shard)
@@ -238,14 +221,14 @@ def _where(old: Topology, now: Topology) -> NDArray[np.int32]:
     ranks[where[old.rank_nodes]] = True
     new = [v for v in now.rank_nodes.tolist() if not ranks[v]]
     if new:
-        msg = (
+        raise InputError(
             f"expected the ranks of the plan, or fewer, found {now.node_ids[new[0]]!r}, which is none of them: "
             "a repair adds no ranks, plan anew."
         )
-        raise InputError(msg)
     if now.num_ranks < 2 <= old.num_ranks:
-        msg = f"expected at least two ranks that are left, found {now.num_ranks}: there is nothing to repair."
-        raise InputError(msg)
+        raise InputError(
+            f"expected at least two ranks that are left, found {now.num_ranks}: there is nothing to repair."
+        )
     return where
 
 
@@ -256,8 +239,9 @@ def _problem(old: Problem, now: Topology, where: NDArray[np.int32]) -> Problem:
     root = None if old.root is None else ranks[old.root]
     if root is not None and root < 0:
         name = old.topology.node_ids[old.topology.rank_nodes[old.root or 0]]
-        msg = f"the root of the {old.collective}, {name!r}, is not in the network any more: plan with another root."
-        raise InputError(msg)
+        raise InputError(
+            f"the root of the {old.collective}, {name!r}, is not in the network any more: plan with another root."
+        )
     weights = None
     if old.weights is not None:
         by_rank = {rank: weight for rank, weight in zip(ranks, old.weights, strict=True) if rank >= 0}
@@ -277,8 +261,9 @@ def _least(
             least = cut_inv_rate(phase, cut)
             if least is None:
                 nodes = ", ".join(problem.topology.node_ids[v] for v in cut[:4])
-                msg = f"no link leads out of {{{nodes}}} any more, so no {problem.collective} is possible there."
-                raise UnreachableError(msg)
+                raise UnreachableError(
+                    f"no link leads out of {{{nodes}}} any more, so no {problem.collective} is possible there."
+                )
             total += least / ranks
         if total > best[0]:
             best = (total, cut)
@@ -334,11 +319,7 @@ def _cuts(now: Topology, given: Plan, where: NDArray[np.int32]) -> Iterable[tupl
 
 
 def _search(damaged: Damaged, shard: Fraction, least: Fraction, unmoved: Fraction | None) -> Rehanging | None:
-    """The fastest of what was found; None where nothing beats the trees as they are.
-
-    Raises:
-        UnreachableError: If some rank cannot be reached whatever the time.
-    """
+    """The fastest of what was found; None where nothing beats the trees as they are."""
     best: Rehanging | None = None
     share, failed = Fraction(0), Fraction(-1)
     for each in SHARES:
@@ -365,8 +346,9 @@ def _search(damaged: Damaged, shard: Fraction, least: Fraction, unmoved: Fractio
         return best
     if unmoved is not None:
         return None
-    msg = "some rank cannot be reached from the others any more: leave it out (`coppice topology subset`)."
-    raise UnreachableError(msg)
+    raise UnreachableError(
+        "some rank cannot be reached from the others any more: leave it out (`coppice topology subset`)."
+    )
 
 
 def _attempt(damaged: Damaged, shard: Fraction, inv_rate: Fraction, least: Fraction) -> Rehanging | None:

@@ -42,28 +42,20 @@ from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["RingPlan", "best_ring", "ring_forest", "ring_schedule"]
-
 _STEEPNESS = 6.0  # how strongly the load so far raises a link's price
 _PATIENCE = 24  # rounds without gain before the search ends
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RingPlan(Bandwidths, Brief):
-    """Rings that share a collective.
+    """Rings that share a collective."""
 
-    Attributes:
-        problem: What the rings perform.
-        inv_rate: Exact time per shard (1 / (GB/s)); ``problem.shards / inv_rate`` is the algbw.
-        orders: ``orders[j]``: ranks of ring j in ring order; broadcast and reduce begin at the root.
-        weights: Share of the data that each ring carries; the sum is 1.
-        paths: ``paths[j][i]``: node ids of the route from ``orders[j][i]`` to the next rank, ends included.
-    """
-
-    problem: Problem
-    inv_rate: Fraction
+    problem: Problem  # What the rings perform
+    inv_rate: Fraction  # Exact time per shard (1 / (GB/s)); `problem.shards / inv_rate` is the algbw
+    # `orders[j]`: ranks of ring j in ring order; broadcast and reduce begin at the root
     orders: tuple[tuple[int, ...], ...]
-    weights: tuple[Fraction, ...]
+    weights: tuple[Fraction, ...]  # Share of the data that each ring carries; the sum is 1
+    # `paths[j][i]`: node ids of the route from `orders[j][i]` to the next rank, ends included
     paths: tuple[tuple[tuple[int, ...], ...], ...]
 
 
@@ -247,9 +239,6 @@ def ring_forest(ring: RingPlan) -> Forest:
     Args:
         ring: What :func:`~coppice.planners.ring.best.best_ring` returns.
 
-    Raises:
-        InputError: If the chains have more than 2^27 edges together.
-
     Examples:
         >>> from fractions import Fraction
         >>> from coppice.bounds.problem import Problem
@@ -275,11 +264,10 @@ def ring_forest(ring: RingPlan) -> Forest:
     roots, shares = roots[shares > 0], shares[shares > 0]
     trees = len(ring.orders) * len(roots) * len(phases)
     if trees * (ranks - 1) > _MAX_EDGES:
-        msg = (
+        raise InputError(
             f"expected at most 2^27 edges in all chains, found {trees * (ranks - 1)}: "
             "keep the rings as orders and weights."
         )
-        raise InputError(msg)
     common = lcm(*(weight.denominator for weight in ring.weights))
     nodes: list[np.ndarray] = []
     hops: list[np.ndarray] = []
@@ -314,8 +302,5 @@ def ring_schedule(ring: RingPlan) -> Schedule:
 
     Args:
         ring: What :func:`~coppice.planners.ring.best.best_ring` returns.
-
-    Raises:
-        InputError: If there are more than 2^27 transfers.
     """
     return lower(ring_forest(ring))

@@ -15,8 +15,6 @@ import numpy as np
 from coppice.planners.ring.patch import cycle_cover
 from coppice.topology.model import Topology
 
-__all__ = ["cable_multigraph", "hamiltonian_factors"]
-
 _MAX_FACTORS = 16
 _PATIENCE = 1  # passes over all points without gain before a kick
 _KICKS = 18
@@ -55,7 +53,6 @@ def hamiltonian_factors(
         points: Number of points (3 or more).
         cables: Number of parallel cables by pair (a, b), a < b; all degrees equal and even.
         rng: Source of the order in which exchanges are tried; the same state gives the same cycles.
-        tries: Number of attempts.
     """
     for _ in range(tries):
         factors = _two_factors(points, cables, rng)

@@ -20,44 +20,23 @@ from coppice.display import Brief
 from coppice.errors import CoppiceError
 from coppice.topology.model import Topology
 
-__all__ = [
-    "Mix",
-    "Ring",
-    "RingTraffic",
-    "best_mix",
-    "link_counts",
-    "reversed_ring",
-    "ring_floor",
-    "worst_time",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A closed tour of all ranks.
+    """A closed tour of all ranks."""
 
-    Attributes:
-        nodes: Nodes of the ranks in ring order.
-        hops: ``hops[i]``: link ids of the route from ``nodes[i]`` to the next node; the last closes the ring.
-    """
-
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...]  # Nodes of the ranks in ring order
+    # `hops[i]`: link ids of the route from `nodes[i]` to the next node; the last closes the ring
     hops: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class RingTraffic(Brief):
-    """What a hop from u to v carries where one ring does all the work: ``out[u] * into[v] * scale`` shards.
+    """What a hop from u to v carries where one ring does all the work: ``out[u] * into[v] * scale`` shards."""
 
-    Attributes:
-        out: Factor of the sending node, by node id (int64).
-        into: Factor of the receiving node, by node id (int64).
-        scale: Common factor.
-    """
-
-    out: NDArray[np.int64]
-    into: NDArray[np.int64]
-    scale: Fraction
+    out: NDArray[np.int64]  # Factor of the sending node, by node id (int64)
+    into: NDArray[np.int64]  # Factor of the receiving node, by node id (int64)
+    scale: Fraction  # Common factor
 
     @classmethod
     def of(cls, problem: Problem) -> RingTraffic:
@@ -85,8 +64,7 @@ class RingTraffic(Brief):
             case Collective.REDUCE:
                 out[ranks[problem.root or 0]] = 0
             case _:
-                msg = f"a ring cannot perform {problem.collective}"
-                raise ValueError(msg)
+                raise ValueError(f"a ring cannot perform {problem.collective}")
         return cls(out, into, scale)
 
     def factors(self, senders: NDArray[np.int32], receivers: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -123,7 +101,6 @@ def worst_time(counts: NDArray[np.int64], weights: list[int], topology: Topology
     Args:
         counts: ``counts[j]``: what :func:`link_counts` gives for ring j.
         weights: Weight of each ring; only their ratios matter.
-        topology: The network.
     """
     exact = max(abs(w) for w in weights) * int(counts.max(initial=0)) * len(weights) < 2**62
     column = counts if exact else counts.astype(object)
@@ -137,8 +114,6 @@ def ring_floor(topology: Topology, traffic: RingTraffic, boxes: list[NDArray[np.
     """Time per shard (without ``Traffic.scale``) no rings beat: each enters and leaves every rank and box.
 
     Args:
-        topology: The network.
-        traffic: What a hop carries.
         boxes: Groups of ranks' nodes; a single one says nothing.
     """
     capacity, ranks = topology.capacity, topology.rank_nodes
@@ -181,20 +156,13 @@ _LARGEST_COMMON = 2**40
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Mix(Brief):
-    """The best sharing of the work among given rings.
+    """The best sharing of the work among given rings."""
 
-    Attributes:
-        counts: Traffic of each ring on each link.
-        program: The linear program, solved.
-        shares: Share of each ring; the sum is 1.
-        level: Worst link load over capacity, per unit of traffic.
-        prices: Price of each link; only rings whose traffic costs less than 1 can lower the level.
-    """
-
-    counts: NDArray[np.int64]
-    program: LinearProgram
-    shares: NDArray[np.float64]
-    level: float
+    counts: NDArray[np.int64]  # Traffic of each ring on each link
+    program: LinearProgram  # The linear program, solved
+    shares: NDArray[np.float64]  # Share of each ring; the sum is 1
+    level: float  # Worst link load over capacity, per unit of traffic
+    # Price of each link; only rings whose traffic costs less than 1 can lower the level
     prices: NDArray[np.float64]
 
     def exact(self, topology: Topology) -> tuple[list[int], Fraction]:
@@ -234,10 +202,6 @@ def best_mix(counts: NDArray[np.int64], capacity: NDArray[np.int64]) -> Mix:
 
     Args:
         counts: ``counts[j, e]``: traffic of ring j on link e; each ring has some.
-        capacity: Capacity of each link.
-
-    Raises:
-        CoppiceError: If HiGHS finds no optimum.
     """
     kinds, kind, size = _alike(counts, capacity)
     used = np.flatnonzero(kinds[:, :-1].any(axis=1))
@@ -250,8 +214,7 @@ def best_mix(counts: NDArray[np.int64], capacity: NDArray[np.int64]) -> Mix:
     program.add_rows(rows)
     vertex = program.solve()
     if vertex is None or vertex.objective <= 0:
-        msg = "the linear program over rings was not solved: report this topology."
-        raise CoppiceError(msg)
+        raise CoppiceError("the linear program over rings was not solved: report this topology.")
     price = np.zeros(len(kinds))
     price[used] = np.maximum(program.float_multipliers(), 0.0)
     return Mix(

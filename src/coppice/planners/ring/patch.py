@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["cycle_cover", "patched_tour"]
-
 _SHAKES = 100
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RouteTable"]
-
 
 class RouteTable:
     """Routes from some nodes to others that pass through given relays and through nothing else.
@@ -70,11 +68,7 @@ class RouteTable:
         }
 
     def costs(self, prices: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Price of the cheapest route from each source to each sink, infinite where there is none.
-
-        Args:
-            prices: Positive price of each link.
-        """
+        """Price of the cheapest route from each source to each sink, infinite where there is none."""
         reach = np.full((self._shape[0], self._num_relays), np.inf)
         np.minimum.at(reach, self._first_ends, prices[self._first])
         middle = prices[self._middle]

@@ -25,8 +25,6 @@ from coppice.planners.ring.tour import (
 )
 from coppice.topology.model import Topology
 
-__all__ = ["BoxSearch", "CableSearch", "FlatSearch", "RingSearch", "boxes_of", "search_for"]
-
 LOCAL_POINTS = 400  # local search up to this many ranks; beyond, boxes or cycle patching
 _CHUNK = 8  # ranks of a box where nothing divides many ranks
 _ALL_PATHS_POINTS = 10  # ranks of a box up to which all paths through it are known

@@ -11,8 +11,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EXACT_POINTS", "PathOf", "all_paths", "cut_tours", "exact_tour", "local_tour", "tour_cost"]
-
 PathOf = Callable[[int, int], list[int]]
 """The path through all points from one point to another."""
 

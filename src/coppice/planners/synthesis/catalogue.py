@@ -7,8 +7,6 @@ from importlib import import_module
 from coppice.errors import InputError
 from coppice.planners.synthesis.method import SynthesisMethod
 
-__all__ = ["METHODS", "method_named"]
-
 METHODS = {
     "sccl": "coppice.planners.synthesis.sccl.search",
     "taccl": "coppice.planners.synthesis.taccl.stages",
@@ -21,13 +19,8 @@ METHODS = {
 
 
 def method_named(name: str) -> SynthesisMethod:
-    """The method of a name.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """The method of a name."""
     if name not in METHODS:
-        msg = f"expected a method of synthesis ({', '.join(METHODS)}), found {name!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a method of synthesis ({', '.join(METHODS)}), found {name!r}.")
     method: SynthesisMethod = import_module(METHODS[name]).METHOD
     return method

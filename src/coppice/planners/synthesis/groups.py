@@ -32,8 +32,6 @@ from coppice.schedule.verification.verify import verify
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 
-__all__ = ["GroupPlans", "read_groups", "synthesize_groups"]
-
 SERVED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
 _USUAL_CHUNKS = 12
 _USUAL_TRANSFERS = 2**14
@@ -41,27 +39,18 @@ _USUAL_TRANSFERS = 2**14
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class GroupPlans(Shown):
-    """Plans of several groups that run at once.
+    """Plans of several groups that run at once."""
 
-    Attributes:
-        topology: The whole cluster.
-        collective: What every group performs.
-        groups: Ranks of each group.
-        plans: A verified plan for each group, on the cluster in which only its ranks take part.
-        ns_per_byte: Time of all groups together per byte of a group's buffer, chunk by chunk, in nanoseconds.
-        least_ns_per_byte: No schedule takes less: what groups must carry into or out of a GPU or a host.
-        attempts: Attempts made.
-        interrupted: Ctrl-C ended the search; the plans are the best found until then.
-    """
-
-    topology: Topology
-    collective: Collective
-    groups: Sequence[Sequence[int]]
-    plans: Sequence[Plan]
+    topology: Topology  # The whole cluster
+    collective: Collective  # What every group performs
+    groups: Sequence[Sequence[int]]  # Ranks of each group
+    plans: Sequence[Plan]  # A verified plan for each group, on the cluster in which only its ranks take part
+    # Time of all groups together per byte of a group's buffer, chunk by chunk, in nanoseconds
     ns_per_byte: Fraction
+    # No schedule takes less: what groups must carry into or out of a GPU or a host
     least_ns_per_byte: Fraction
-    attempts: int
-    interrupted: bool = False
+    attempts: int  # Attempts made
+    interrupted: bool = False  # Ctrl-C ended the search; the plans are the best found until then
 
     @property
     def gap(self) -> float:
@@ -93,9 +82,6 @@ class GroupPlans(Shown):
 def read_groups(text: str, ranks: int) -> list[list[int]]:
     """Groups from text: ``8`` for groups of 8 ranks in a row, ``8:4`` for 8 ranks 4 apart, ``0,1/2,3`` or ``0-3/4-7``.
 
-    Raises:
-        InputError: If the text is none of these, or the groups are not all ranks, each once.
-
     Examples:
         >>> read_groups("2", 4), read_groups("2:2", 4), read_groups("0,3/1-2", 4)
         ([[0, 1], [2, 3]], [[0, 2], [1, 3]], [[0, 3], [1, 2]])
@@ -104,11 +90,10 @@ def read_groups(text: str, ranks: int) -> list[list[int]]:
     if apart:
         size, stride = int(apart[1]), int(apart[2] or 1)
         if size < 1 or stride < 1 or ranks % (size * stride):
-            msg = (
+            raise InputError(
                 f"expected groups whose size times stride divides {ranks} ranks, found {size} x {stride}: name ranks "
                 "such as 0,1/2,3."
             )
-            raise InputError(msg)
         blocks = range(0, ranks, size * stride)
         return [
             [block + first + k * stride for k in range(size)] for block in blocks for first in range(stride)
@@ -119,14 +104,16 @@ def read_groups(text: str, ranks: int) -> list[list[int]]:
         for word in part.split(","):
             span = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", word)
             if span is None:
-                msg = f"expected groups such as 8, 8:4 or 0-3/4-7, found {word!r} in `groups={text}`."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected groups such as 8, 8:4 or 0-3/4-7, found {word!r} in `groups={text}`."
+                )
             group += range(int(span[1]), int(span[2] or span[1]) + 1)
         found.append(group)
     named = sorted(rank for group in found for rank in group)
     if named != list(range(ranks)):
-        msg = f"expected groups with each of {ranks} ranks once, found {len(named)} ranks in {len(found)} groups."
-        raise InputError(msg)
+        raise InputError(
+            f"expected groups with each of {ranks} ranks once, found {len(named)} ranks in {len(found)} groups."
+        )
     return found
 
 
@@ -134,29 +121,17 @@ def read_groups(text: str, ranks: int) -> list[list[int]]:
 def synthesize_groups(
     topology: Topology,
     collective: Collective | str,
+    # Ranks of each group; together all ranks, each once. Groups may differ in size.
     groups: Sequence[Sequence[int]],
     *,
+    # Chunks of each rank's block; None: 12, and fewer down to 1 where that makes more than 2^14 transfers
     chunks: int | None = None,
-    seeds: int = 20,
+    seeds: int = 20,  # Attempts with different random numbers, of which the best is kept
     seed: int = 0,
-    time_limit_s: float | None = None,
-    on_stage: Callable[[str], None] | None = None,
+    time_limit_s: float | None = None,  # Seconds after which the best found so far counts
+    on_stage: Callable[[str], None] | None = None,  # Called with a few words as the search goes on
 ) -> GroupPlans:
     """Match the collectives of all groups at once, and verify each group's plan.
-
-    Args:
-        topology: The cluster.
-        collective: All-gather, reduce-scatter or all-reduce.
-        groups: Ranks of each group; together all ranks, each once. Groups may differ in size.
-        chunks: Chunks of each rank's block; None: 12, and fewer down to 1 where that makes more than 2^14 transfers.
-        seeds: Attempts with different random numbers, of which the best is kept.
-        seed: Where random numbers begin.
-        time_limit_s: Seconds after which the best found so far counts.
-        on_stage: Called with a few words as the search goes on.
-
-    Raises:
-        InputError: If the groups are not all ranks, or the collective is another one.
-        UnreachableError: If ranks of a group are not joined by links or paths of switches among themselves.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -166,17 +141,18 @@ def synthesize_groups(
     """
     what = Collective.named(str(collective))
     if what not in SERVED:
-        msg = f"groups perform {', '.join(SERVED)} together, found {what}."
-        raise InputError(msg)
+        raise InputError(f"groups perform {', '.join(SERVED)} together, found {what}.")
     ranks = topology.num_ranks
     if sorted(rank for group in groups for rank in group) != list(range(ranks)):
-        msg = f"expected groups with each of {ranks} ranks once, found {[list(group) for group in groups]}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected groups with each of {ranks} ranks once, found {[list(group) for group in groups]}."
+        )
     # A chunk of a group of R ranks is 1 / (R chunks) of its buffer, so chunks of groups of other sizes differ.
     sizes = {len(group) for group in groups}
     if len(sizes) > 1:
-        msg = f"expected groups of one size, whose chunks are alike, found sizes {', '.join(map(str, sorted(sizes)))}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected groups of one size, whose chunks are alike, found sizes {', '.join(map(str, sorted(sizes)))}."
+        )
     pairs = sum(len(group) * (len(group) - 1) for group in groups)
     usual = max(1, min(_USUAL_CHUNKS, _USUAL_TRANSFERS // max(1, pairs)))
     each = usual if chunks is None else chunks
@@ -202,11 +178,10 @@ def synthesize_groups(
         if found is None:
             if search.interrupted:
                 raise KeyboardInterrupt
-            msg = (
+            raise UnreachableError(
                 "expected ranks of each group that links or paths of switches join without other ranks, found some "
                 "that nothing reaches: choose groups along the links."
             )
-            raise UnreachableError(msg)
         parts.append(
             BestAttempt(transfers=reversed_in_time(found.transfers), time=found.time, attempt=found.attempt)
             if turned
@@ -248,11 +223,7 @@ def _plan(
     chunks: int,
     channels: Any,
 ) -> Plan:
-    """The verified plan of a group, from the transfers of all.
-
-    Raises:
-        CheckError: If it does not verify, which would be a defect of the search.
-    """
+    """The verified plan of a group, from the transfers of all."""
     own = of_rank[whole.src] == number
     place = np.full(topology.num_ranks, -1, dtype=np.int64)
     place[list(group)] = np.arange(len(group))
@@ -283,8 +254,7 @@ def _plan(
     )
     report = verify(plan)
     if not report.ok:
-        msg = f"expected a plan of group {number} that verifies, found: {report.failures[0]}."
-        raise CheckError(msg)
+        raise CheckError(f"expected a plan of group {number} that verifies, found: {report.failures[0]}.")
     return plan
 
 

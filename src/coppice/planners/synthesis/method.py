@@ -18,8 +18,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["Request", "Status", "Synthesis", "SynthesisMethod"]
-
 
 class Status(StrEnum):
     """What a search found out."""
@@ -34,21 +32,15 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a method is asked.
+    """What a method is asked."""
 
-    Attributes:
-        problem: The collective on its topology.
-        options: The method's own options, an instance of its :attr:`SynthesisMethod.options`.
-        seed: Where random choices begin; the same seed gives the same schedule, whatever the number of cores.
-        deadline: Of :func:`time.monotonic`, when to stop and give the best found so far; None: when it is done.
-        on_progress: Called with a few words now and then.
-    """
-
-    problem: Problem
-    options: Any
+    problem: Problem  # The collective on its topology
+    options: Any  # The method's own options, an instance of its :attr:`SynthesisMethod.options`
+    # Where random choices begin; the same seed gives the same schedule, whatever the number of cores
     seed: int = 0
+    # Of :func:`time.monotonic`, when to stop and give the best found so far; None: when it is done
     deadline: float | None = None
-    on_progress: Callable[[str], None] | None = None
+    on_progress: Callable[[str], None] | None = None  # Called with a few words now and then
 
     @property
     def seconds_left(self) -> float | None:
@@ -63,59 +55,43 @@ class Request:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Synthesis:
-    """What a method answers.
+    """What a method answers."""
 
-    Attributes:
-        status: What it found out.
-        body: The schedule or forest; None where there is none, or none was found in time.
-        parameters: What a plan file says about how it was made: what the answer depends on, so no seconds.
-        interrupted: Ctrl-C ended the search; the body is the best found until then.
-        details: What the method has to say beside, as JSON values.
-        words: The same for people, label and text.
-    """
-
-    status: Status
+    status: Status  # What it found out
+    # The schedule or forest; None where there is none, or none was found in time
     body: Schedule | Forest | None = None
+    # What a plan file says about how it was made: what the answer depends on, so no seconds
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    interrupted: bool = False
+    interrupted: bool = False  # Ctrl-C ended the search; the body is the best found until then
+    # What the method has to say beside, as JSON values
     details: Mapping[str, Any] = field(default_factory=dict)
-    words: tuple[tuple[str, str], ...] = ()
+    words: tuple[tuple[str, str], ...] = ()  # The same for people, label and text
 
 
 @dataclass(frozen=True, kw_only=True)
 class SynthesisMethod:
-    """A method of synthesis.
+    """A method of synthesis."""
 
-    Attributes:
-        name: What users call it.
-        about: What it is, in a line, with its publication.
-        collectives: What it synthesises.
-        options: A ``msgspec.Struct`` (frozen, keyword-only) with its own options and their defaults.
-        run: The search. It raises InputError for what it cannot be asked, UnreachableError where ranks are not
-            connected, and on Ctrl-C gives the best found so far as an interrupted :class:`Synthesis`, or lets
-            KeyboardInterrupt pass if there is none yet.
-    """
-
-    name: str
-    about: str
-    collectives: tuple[Collective, ...]
+    name: str  # What users call it
+    about: str  # What it is, in a line, with its publication
+    collectives: tuple[Collective, ...]  # What it synthesises
+    # A `msgspec.Struct` (frozen, keyword-only) with its own options and their defaults
     options: type[msgspec.Struct]
+    # The search. It raises InputError for what it cannot be asked, UnreachableError where ranks are not
+    # connected, and on Ctrl-C gives the best found so far as an interrupted :class:`Synthesis`, or lets
+    # KeyboardInterrupt pass if there is none yet.
     run: Callable[[Request], Synthesis]
 
     def read_options(self, given: Mapping[str, Any]) -> msgspec.Struct:
-        """The options from values by name, texts where they come from a command line.
-
-        Raises:
-            InputError: If the method has no such option, or a value does not fit.
-        """
+        """The options from values by name, texts where they come from a command line."""
         known = self.options.__struct_fields__
         for name in given:
             if name not in known:
                 has = f"it takes {', '.join(f'`{each}`' for each in known)}" if known else "it takes none"
-                msg = f"expected options of method {self.name}, found `{name}`: {has}."
-                raise InputError(msg)
+                raise InputError(f"expected options of method {self.name}, found `{name}`: {has}.")
         try:
             return msgspec.convert(dict(given), decodable(self.options), strict=False)
         except msgspec.ValidationError as error:
-            msg = f"expected options that method {self.name} can use, found otherwise: {error}."
-            raise InputError(msg) from None
+            raise InputError(
+                f"expected options that method {self.name} can use, found otherwise: {error}."
+            ) from None

@@ -19,28 +19,17 @@ from coppice.planners.planning import PlannedResult, Stopwatch, verified
 from coppice.planners.synthesis.catalogue import method_named
 from coppice.planners.synthesis.method import Request, Status, Synthesis
 
-__all__ = ["SynthesizedResult", "synthesize"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SynthesizedResult(Shown):
-    """What a method found, verified.
+    """What a method found, verified."""
 
-    Attributes:
-        problem: What was synthesised.
-        method: Name of the method.
-        synthesis: What the method answered.
-        planned: The verified plan with its figures; None where there is no schedule.
-        bound: The exact optimum, by which the plan is measured.
-        seconds: Seconds that the method took.
-    """
-
-    problem: Problem
-    method: str
-    synthesis: Synthesis
-    planned: PlannedResult | None
-    bound: Bound
-    seconds: float
+    problem: Problem  # What was synthesised
+    method: str  # Name of the method
+    synthesis: Synthesis  # What the method answered
+    planned: PlannedResult | None  # The verified plan with its figures; None where there is no schedule
+    bound: Bound  # The exact optimum, by which the plan is measured
+    seconds: float  # Seconds that the method took
 
     @property
     def status(self) -> Status:
@@ -55,8 +44,9 @@ class SynthesizedResult(Shown):
             InputError: If there is none.
         """
         if self.planned is None:
-            msg = f"method {self.method} found no schedule ({self.status}): ask for more steps, or allow more time."
-            raise InputError(msg)
+            raise InputError(
+                f"method {self.method} found no schedule ({self.status}): ask for more steps, or allow more time."
+            )
         return self.planned.plan
 
     @property
@@ -118,14 +108,12 @@ def synthesize(
     asked = problem_of(problem, collective, root=root, weights=weights, demands=demands)
     chosen = method_named(method)
     if asked.collective not in chosen.collectives:
-        msg = (
+        raise InputError(
             f"method {method} synthesises {', '.join(chosen.collectives)}, found {asked.collective}: "
             "choose another method."
         )
-        raise InputError(msg)
     if time_limit_s is not None and not time_limit_s > 0:
-        msg = f"expected a time limit above 0 seconds, found {time_limit_s}."
-        raise InputError(msg)
+        raise InputError(f"expected a time limit above 0 seconds, found {time_limit_s}.")
     read = chosen.read_options(options or {})
     watch = Stopwatch(on_stage)
     with watch.stage("bound", "computing the bound"):

@@ -12,30 +12,18 @@ from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["TimedTransfers", "joined", "reversed_in_time", "timed_schedule"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TimedTransfers(Brief):
-    """Transfers of chunks, each from when to when, in any order.
+    """Transfers of chunks, each from when to when, in any order."""
 
-    Attributes:
-        start: When each begins (int64, in any unit of time).
-        end: When its receiver has all of it (int64, after ``start``).
-        chunk: What is sent (int64).
-        src: Sending rank (int64).
-        dst: Receiving rank (int64).
-        path: Row of the path table that it takes (int64).
-        op: :class:`~coppice.schedule.schedule.Op` (int8).
-    """
-
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    chunk: NDArray[np.int64]
-    src: NDArray[np.int64]
-    dst: NDArray[np.int64]
-    path: NDArray[np.int64]
-    op: NDArray[np.int8]
+    start: NDArray[np.int64]  # When each begins (int64, in any unit of time)
+    end: NDArray[np.int64]  # When its receiver has all of it (int64, after `start`)
+    chunk: NDArray[np.int64]  # What is sent (int64)
+    src: NDArray[np.int64]  # Sending rank (int64)
+    dst: NDArray[np.int64]  # Receiving rank (int64)
+    path: NDArray[np.int64]  # Row of the path table that it takes (int64)
+    op: NDArray[np.int8]  # :class:`~coppice.schedule.schedule.Op` (int8)
 
     @property
     def time(self) -> int:
@@ -63,7 +51,6 @@ def joined(first: TimedTransfers, second: TimedTransfers, *, paths_before: int =
     """One after the other.
 
     Args:
-        first: What begins.
         second: What begins when the first has ended.
         paths_before: Paths in the common table that come before those of the second.
     """
@@ -80,26 +67,18 @@ def joined(first: TimedTransfers, second: TimedTransfers, *, paths_before: int =
 
 def timed_schedule(
     problem: Problem,
-    transfers: TimedTransfers,
+    transfers: TimedTransfers,  # The transfers; a rank sends a chunk only once it has it
     *,
     chunk_slot: NDArray[np.integer],
-    path_start: NDArray[np.int64],
+    path_start: NDArray[np.int64],  # Table of paths (see :class:`~coppice.schedule.schedule.Schedule`)
     path_nodes: NDArray[np.int32],
-    chunk_share: NDArray[np.int64] | None = None,
+    chunk_share: NDArray[np.int64] | None = None,  # Share of each chunk in its slot; None: all are equal
 ) -> Schedule:
     """The schedule of transfers with times.
 
     Rows come by their starts, and wait for nothing but what they send: a link serves chunks in the order in which they
     come, those that come together in the order of these times. Making each transfer wait until the one before it on its
     link has arrived would keep these times exactly, and lose a latency between any two of them.
-
-    Args:
-        problem: What they implement.
-        transfers: The transfers; a rank sends a chunk only once it has it.
-        chunk_slot: Slot of each chunk, ascending.
-        path_start: Table of paths (see :class:`~coppice.schedule.schedule.Schedule`).
-        path_nodes: Its nodes.
-        chunk_share: Share of each chunk in its slot; None: all are equal.
     """
     order = np.lexsort((transfers.end, transfers.start))
     chunks = len(chunk_slot)

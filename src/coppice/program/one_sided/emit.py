@@ -17,8 +17,6 @@ from coppice.program.one_sided.placement import Landing
 from coppice.program.one_sided.program import Act, Block, ChannelEnd, OneSidedProgram, Operation, Slots
 from coppice.program.placement import Placement
 
-__all__ = ["MOST_SOURCES", "MOST_TOGETHER", "emit_program"]
-
 MOST_TOGETHER = 8
 """Channels, or puts, of one operation."""
 

@@ -20,92 +20,60 @@ from numpy.typing import NDArray
 from coppice.program.one_sided.program import Act, OneSidedProgram, Operation, Slots
 from coppice.program.one_sided.words import Words
 
-__all__ = ["EventStep", "Events", "SignalCounter", "Touch", "events_of"]
-
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class EventStep:
-    """One operation as it is carried out, in a loop each time anew.
+    """One operation as it is carried out, in a loop each time anew."""
 
-    Attributes:
-        row: Row of its thread block; -1 for the beginning of a rank.
-        position: Its place in the thread block.
-        inner: Its place in the loop there, or -1.
-        iteration: How often the loop went round before.
-        op: The operation; None at the beginning of a rank and at the end of a thread block.
-        events: Its events.
-    """
-
-    row: int
-    position: int
-    inner: int
-    iteration: int
-    op: Operation | None
-    events: tuple[int, ...]
+    row: int  # Row of its thread block; -1 for the beginning of a rank
+    position: int  # Its place in the thread block
+    inner: int  # Its place in the loop there, or -1
+    iteration: int  # How often the loop went round before
+    op: Operation | None  # The operation; None at the beginning of a rank and at the end of a thread block
+    events: tuple[int, ...]  # Its events
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Addresses that an event reads or writes.
+    """Addresses that an event reads or writes."""
 
-    Attributes:
-        slots: As the operation names them.
-        parts: Addresses at each of its ranks.
-    """
-
-    slots: Slots
-    parts: tuple[_Ints, ...]
+    slots: Slots  # As the operation names them
+    parts: tuple[_Ints, ...]  # Addresses at each of its ranks
 
 
 @dataclass(slots=True)
 class SignalCounter:
-    """What is counted up by some events and down by others: one direction of a channel, or a semaphore.
+    """What is counted up by some events and down by others: one direction of a channel, or a semaphore."""
 
-    Attributes:
-        name: In words.
-        start: Count at the start.
-        posts: Events that add one.
-        waits: Events that take one.
-    """
-
-    name: str
-    start: int = 0
-    posts: list[int] = field(default_factory=list)
-    waits: list[int] = field(default_factory=list)
+    name: str  # In words
+    start: int = 0  # Count at the start
+    posts: list[int] = field(default_factory=list)  # Events that add one
+    waits: list[int] = field(default_factory=list)  # Events that take one
 
 
 @dataclass
 class Events:
-    """All events of a program.
+    """All events of a program."""
 
-    Attributes:
-        words: The addresses.
-        steps: All steps; those of a thread block follow each other.
-        step_of: Step of each event.
-        before: (earlier, later) events; the later one cannot come first.
-        phase: Number of joins before each event in its thread block; -1 for what proxies do.
-        counters: Counters by (``channel``, row) or (``semaphore``, rank, id).
-        reads: What events of data read, by event.
-        writes: What they write.
-        begins: Beginning of each rank.
-        ends: End of each rank.
-        barriers: Events of each round of each barrier: (arrivals, departures).
-        out_of_bounds: (event, slots) that reach beyond their buffer.
-    """
-
-    words: Words
+    words: Words  # The addresses
+    # All steps; those of a thread block follow each other
     steps: list[EventStep] = field(default_factory=list)
-    step_of: list[int] = field(default_factory=list)
+    step_of: list[int] = field(default_factory=list)  # Step of each event
+    # (earlier, later) events; the later one cannot come first
     before: list[tuple[int, int]] = field(default_factory=list)
+    # Number of joins before each event in its thread block; -1 for what proxies do
     phase: list[int] = field(default_factory=list)
+    # Counters by (`channel`, row) or (`semaphore`, rank, id)
     counters: dict[tuple[int, ...], SignalCounter] = field(default_factory=dict)
-    reads: dict[int, tuple[Touch, ...]] = field(default_factory=dict)
-    writes: dict[int, tuple[Touch, ...]] = field(default_factory=dict)
-    begins: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    reads: dict[int, tuple[Touch, ...]] = field(default_factory=dict)  # What events of data read, by event
+    writes: dict[int, tuple[Touch, ...]] = field(default_factory=dict)  # What they write
+    begins: list[int] = field(default_factory=list)  # Beginning of each rank
+    ends: list[int] = field(default_factory=list)  # End of each rank
+    # Events of each round of each barrier: (arrivals, departures)
     barriers: dict[tuple[int, int, int], tuple[list[int], list[int]]] = field(default_factory=dict)
+    # (event, slots) that reach beyond their buffer
     out_of_bounds: list[tuple[int, Slots]] = field(default_factory=list)
 
     @property

@@ -27,24 +27,15 @@ from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule, in_parts
 from coppice.topology.model import Topology
 
-__all__ = ["OneSidedLowering", "lower_one_sided"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OneSidedLowering:
-    """A plan cut into chunks, ready to be dealt out to thread blocks.
+    """A plan cut into chunks, ready to be dealt out to thread blocks."""
 
-    Attributes:
-        schedule: The plan.
-        placement: Where values lie.
-        rows: Transfers of runs of chunks.
-        by_port: Whether messages from one rank (row) to another (column) go by a proxy.
-    """
-
-    schedule: Schedule
-    placement: Placement
-    rows: Transfers
-    by_port: list[list[bool]]
+    schedule: Schedule  # The plan
+    placement: Placement  # Where values lie
+    rows: Transfers  # Transfers of runs of chunks
+    by_port: list[list[bool]]  # Whether messages from one rank (row) to another (column) go by a proxy
 
     @property
     def most_colors(self) -> int:
@@ -92,9 +83,6 @@ def lower_one_sided(
         in_place: Input and output share memory; None means yes wherever the collective can.
         instances: Every chunk is cut into this many, which go side by side.
 
-    Raises:
-        InputError: If one-sided runtimes do not run the collective, or the plan cannot be cut into equal chunks.
-
     Examples:
         >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.planning import plan
@@ -107,11 +95,10 @@ def lower_one_sided(
     """
     if plan.collective not in RUNS:
         known = ", ".join(RUNS)
-        msg = (
+        raise InputError(
             f"expected a collective that one-sided runtimes run ({known}), found {plan.collective}: they divide by the "
             "chunks of every rank's input and output, of which some would have none."
         )
-        raise InputError(msg)
     refuse(plan.collective, in_place=bool(in_place), instances=instances)
     schedule = in_parts(lower(plan) if isinstance(plan, Forest) else plan, instances)
     placement = Placement(

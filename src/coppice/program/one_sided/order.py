@@ -29,8 +29,6 @@ from coppice.program.one_sided.events import Events, EventStep, SignalCounter
 from coppice.program.one_sided.program import Act
 from coppice.rows import begins_run, grouped
 
-__all__ = ["HappensBefore", "check_every_order", "known_order", "run_order"]
-
 
 def run_order(
     events: Events, *, required: Mapping[int, int] | None = None
@@ -38,15 +36,11 @@ def run_order(
     """All events in an order in which they can take place.
 
     Args:
-        events: The unrolled program.
-        required: How many posts the counter must have seen before an event that takes from it; by default as many as
-            there were takers before it, less what the counter held at the start.
+        required: How many posts the counter must have seen before an event that takes from it; by default as many
+            as there were takers before it, less what the counter held at the start.
 
     Returns:
         The events, and pairs (writer, reader) of events where a packet that one writes ends the waiting of the other.
-
-    Raises:
-        Deadlock: If it stands still.
     """
     return _EventRun(events, required).order()
 
@@ -82,11 +76,7 @@ class _EventRun:
         self.ready: list[int] = []
 
     def order(self) -> tuple[list[int], list[tuple[int, int]]]:
-        """All events in order.
-
-        Raises:
-            Deadlock: If the program stands still.
-        """
+        """All events in order."""
         found = list(self.events.begins)
         self.ready = list(range(len(self.lines)))[::-1]
         while self.ready:
@@ -237,13 +227,7 @@ _Edges = list[tuple[int, int]]
 
 
 def known_order(events: Events, order: list[int], packets: _Edges) -> tuple[_Edges, _Edges]:
-    """All (earlier, later) pairs that hold in every order, and those of them that carry data along.
-
-    Args:
-        events: The unrolled program.
-        order: One order.
-        packets: Writers and readers of packets.
-    """
+    """All (earlier, later) pairs that hold in every order, and those of them that carry data along."""
     strong: _Edges = list(events.before)
     weak: _Edges = list(packets)
     unclear: list[SignalCounter] = []
@@ -266,11 +250,7 @@ def known_order(events: Events, order: list[int], packets: _Edges) -> tuple[_Edg
 
 
 def check_every_order(events: Events, order: list[int], edges: _Edges) -> None:
-    """Make sure that no order stands still, where several thread blocks take from one counter.
-
-    Raises:
-        Deadlock: If some order may.
-    """
+    """Make sure that no order stands still, where several thread blocks take from one counter."""
     shared = [
         counter
         for counter in events.counters.values()
@@ -289,8 +269,7 @@ def check_every_order(events: Events, order: list[int], edges: _Edges) -> None:
     try:
         run_order(events, required=required)
     except Deadlock as circle:
-        msg = f"in an order in which others take first, {circle}"
-        raise Deadlock(msg) from None
+        raise Deadlock(f"in an order in which others take first, {circle}") from None
 
 
 def _in_line(events: Events, members: list[int], before: set[tuple[int, int]]) -> bool:

@@ -19,8 +19,6 @@ from coppice.program.messages import MessageTable
 from coppice.program.placement import Placement
 from coppice.schedule.schedule import Op
 
-__all__ = ["Landing", "landings"]
-
 _Slot = tuple[Buffer, int]
 _Sent = tuple[int, int, int]
 """(run, what the sender knows of it, bit of the arrival)"""
@@ -28,41 +26,23 @@ _Sent = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Landing:
-    """A message: where it comes from, lands and goes.
+    """A message: where it comes from, lands and goes."""
 
-    Attributes:
-        src: Sending rank.
-        dst: Receiving rank.
-        adds: The receiver adds it to what it has.
-        count: Chunks.
-        source: Slot that it is read from.
-        landing: Slot of the receiver that it is put to.
-        final: Slot of the receiver where the value belongs.
-        old: Slot of what the receiver has, where it is added.
-        port: It goes by a proxy.
-        flush: Its put must be flushed.
-        pending: It goes by a proxy, and its sender never learns that it was read.
-        round: When it is sent.
-        sends_first: The sender's value is the one from the start, and is never overwritten.
-        ends_here: The receiver neither had it before nor passes it on.
-        color: Group of values that are handled together.
-    """
-
-    src: int
-    dst: int
-    adds: bool
-    count: int
-    source: _Slot
-    landing: _Slot
-    final: _Slot
-    old: _Slot
-    port: bool
-    flush: bool
-    pending: bool
-    round: int
-    sends_first: bool
-    ends_here: bool
-    color: int
+    src: int  # Sending rank
+    dst: int  # Receiving rank
+    adds: bool  # The receiver adds it to what it has
+    count: int  # Chunks
+    source: _Slot  # Slot that it is read from
+    landing: _Slot  # Slot of the receiver that it is put to
+    final: _Slot  # Slot of the receiver where the value belongs
+    old: _Slot  # Slot of what the receiver has, where it is added
+    port: bool  # It goes by a proxy
+    flush: bool  # Its put must be flushed
+    pending: bool  # It goes by a proxy, and its sender never learns that it was read
+    round: int  # When it is sent
+    sends_first: bool  # The sender's value is the one from the start, and is never overwritten
+    ends_here: bool  # The receiver neither had it before nor passes it on
+    color: int  # Group of values that are handled together
 
 
 def landings(
@@ -71,8 +51,6 @@ def landings(
     """All messages in the order of their rounds, and the slots of scratch memory of each rank.
 
     Args:
-        table: Messages.
-        placement: Where values lie.
         port: Whether messages from one rank (row) to another (column) go by a proxy.
     """
     return _Ledger(table, placement, port).messages()

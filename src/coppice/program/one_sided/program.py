@@ -31,8 +31,6 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.program.memory import Buffer
 
-__all__ = ["Act", "Block", "ChannelEnd", "OneSidedProgram", "Operation", "Slots"]
-
 
 class Act(enum.IntEnum):
     """What an operation is, as far as order and memory are concerned."""
@@ -66,135 +64,82 @@ class Act(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """Consecutive slots of one buffer of one rank, or, through a switch, of several ranks at once.
+    """Consecutive slots of one buffer of one rank, or, through a switch, of several ranks at once."""
 
-    Attributes:
-        ranks: Whose memory. Several ranks are read as their sum and written alike.
-        buffer: Which buffer.
-        index: First slot.
-        size: Number of slots.
-        packets: They hold packets: data with flags.
-    """
-
-    ranks: tuple[int, ...]
-    buffer: Buffer
-    index: int
-    size: int
-    packets: bool = False
+    ranks: tuple[int, ...]  # Whose memory. Several ranks are read as their sum and written alike.
+    buffer: Buffer  # Which buffer
+    index: int  # First slot
+    size: int  # Number of slots
+    packets: bool = False  # They hold packets: data with flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation of a thread block.
+    """One operation of a thread block."""
 
-    Attributes:
-        act: What it is.
-        name: What its runtime calls it.
-        sources: What it reads, in order.
-        targets: What it writes, in order.
-        channels: Rows of the program's channels: that it signals or waits for, or, for moves by port, that each of its
-            moves takes.
-        port: A move by proxies.
-        signals: A move by port that signals after each of its parts.
-        flushes: A move by port that waits until its parts are done.
-        relaxed: A signal or wait that orders execution, but not the visibility of data.
-        share: (which, of how many) equal parts of the slots it handles; other thread blocks handle the others.
-        ids: Its barrier, or its semaphores.
-        parties: Thread blocks that a barrier waits for.
-        piece_bytes: Bytes of a piece of a loop.
-        pieces_of: Chunks that a loop walks through.
-        body: What a loop repeats.
-        defect: Why the runtime does not do what the operation says, a clause; empty where it does.
-    """
-
-    act: Act
-    name: str
-    sources: tuple[Slots, ...] = ()
-    targets: tuple[Slots, ...] = ()
+    act: Act  # What it is
+    name: str  # What its runtime calls it
+    sources: tuple[Slots, ...] = ()  # What it reads, in order
+    targets: tuple[Slots, ...] = ()  # What it writes, in order
+    # Rows of the program's channels: that it signals or waits for, or, for moves by port, that each of its
+    # moves takes
     channels: tuple[int, ...] = ()
-    port: bool = False
-    signals: bool = False
-    flushes: bool = False
-    relaxed: bool = False
+    port: bool = False  # A move by proxies
+    signals: bool = False  # A move by port that signals after each of its parts
+    flushes: bool = False  # A move by port that waits until its parts are done
+    relaxed: bool = False  # A signal or wait that orders execution, but not the visibility of data
+    # (which, of how many) equal parts of the slots it handles; other thread blocks handle the others
     share: tuple[int, int] = (0, 1)
-    ids: tuple[int, ...] = ()
-    parties: int = 0
-    piece_bytes: int = 0
-    pieces_of: int = 0
-    body: tuple[Operation, ...] = ()
-    defect: str = ""
+    ids: tuple[int, ...] = ()  # Its barrier, or its semaphores
+    parties: int = 0  # Thread blocks that a barrier waits for
+    piece_bytes: int = 0  # Bytes of a piece of a loop
+    pieces_of: int = 0  # Chunks that a loop walks through
+    body: tuple[Operation, ...] = ()  # What a loop repeats
+    defect: str = ""  # Why the runtime does not do what the operation says, a clause; empty where it does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelEnd:
-    """One end of a channel.
+    """One end of a channel."""
 
-    Attributes:
-        rank: Whose end this is.
-        peer: The rank at the other end.
-        port: It works by a proxy.
-        twin: Row of the other end; -1 where the other rank has none.
-    """
-
-    rank: int
-    peer: int
-    port: bool
-    twin: int
+    rank: int  # Whose end this is
+    peer: int  # The rank at the other end
+    port: bool  # It works by a proxy
+    twin: int  # Row of the other end; -1 where the other rank has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A thread block.
+    """A thread block."""
 
-    Attributes:
-        rank: Its rank.
-        operations: What it does, in order.
-    """
-
-    rank: int
-    operations: tuple[Operation, ...]
+    rank: int  # Its rank
+    operations: tuple[Operation, ...]  # What it does, in order
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OneSidedProgram:
-    """Thread blocks of one collective on ``num_ranks`` ranks.
+    """Thread blocks of one collective on ``num_ranks`` ranks."""
 
-    Attributes:
-        collective: What it implements.
-        num_ranks: R.
-        num_chunks: C, the number of equal chunks that M bytes are cut into.
-        in_place: Input and output are the same memory.
-        scratch: Slots of each rank's scratch memory.
-        blocks: Thread blocks, by rank; the id of one is its place among those of its rank.
-        channels: Ends of channels; those of a rank to the same peer and of the same kind are in order.
-        semaphores: What each rank's semaphores hold at the start.
-        name: Label.
-        protocol: ``Simple``, or ``LL`` where scratch memory has room for packets.
-        alignment: Chunks are multiples of this many bytes.
-        threads: Threads of a thread block.
-        scratch_bytes: Scratch memory has this many bytes at each rank, and loops go round in it; None where it grows
-            with the message.
-        two_scratch: There are two scratch memories, used in turns from one run to the next.
-        min_bytes: Smallest message that it is meant for, in bytes of the buffer that ``runtime sizes`` are told in.
-        max_bytes: Largest, inclusive; None means no limit.
-    """
-
-    collective: Collective
-    num_ranks: int
-    num_chunks: int
-    in_place: bool
-    scratch: tuple[int, ...]
-    blocks: tuple[Block, ...]
+    collective: Collective  # What it implements
+    num_ranks: int  # R
+    num_chunks: int  # C, the number of equal chunks that M bytes are cut into
+    in_place: bool  # Input and output are the same memory
+    scratch: tuple[int, ...]  # Slots of each rank's scratch memory
+    blocks: tuple[Block, ...]  # Thread blocks, by rank; the id of one is its place among those of its rank
+    # Ends of channels; those of a rank to the same peer and of the same kind are in order
     channels: tuple[ChannelEnd, ...]
-    semaphores: tuple[tuple[int, ...], ...]
-    name: str = "program"
-    protocol: str = "Simple"
-    alignment: int = 16
-    threads: int = 1024
+    semaphores: tuple[tuple[int, ...], ...]  # What each rank's semaphores hold at the start
+    name: str = "program"  # Label
+    protocol: str = "Simple"  # `Simple`, or `LL` where scratch memory has room for packets
+    alignment: int = 16  # Chunks are multiples of this many bytes
+    threads: int = 1024  # Threads of a thread block
+    # Scratch memory has this many bytes at each rank, and loops go round in it; None where it grows with the
+    # message
     scratch_bytes: int | None = None
-    two_scratch: bool = False
+    two_scratch: bool = False  # There are two scratch memories, used in turns from one run to the next
+    # Smallest message that it is meant for, in bytes of the buffer that `runtime sizes` are told in
     min_bytes: int = 0
-    max_bytes: int | None = field(default=None)
+    max_bytes: int | None = field(default=None)  # Largest, inclusive; None means no limit
 
     @property
     def root(self) -> int:
@@ -248,8 +193,6 @@ class OneSidedProgram:
         """An operation's place in words.
 
         Args:
-            row: Row of its thread block.
-            position: Its place there.
             inner: Its place in the loop that is there, or -1.
         """
         block = self.blocks[row]

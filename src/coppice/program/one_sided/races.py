@@ -24,25 +24,17 @@ from coppice.program.one_sided.order import HappensBefore
 from coppice.program.one_sided.program import Act
 from coppice.rows import inverse
 
-__all__ = ["Races", "find_races"]
-
 _EXAMPLES = 5
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Races:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        failures: The first few races, a sentence each.
-        count: Number of pairs of events that race.
-        warnings: What works in some cases only, a sentence each.
-    """
-
-    failures: tuple[str, ...]
-    count: int
-    warnings: tuple[str, ...]
+    failures: tuple[str, ...]  # The first few races, a sentence each
+    count: int  # Number of pairs of events that race
+    warnings: tuple[str, ...]  # What works in some cases only, a sentence each
 
 
 @dataclass(frozen=True)
@@ -57,18 +49,11 @@ class _Pairs:
 
 def find_races(
     events: Events,
-    order: Sequence[int],
-    edges: Sequence[tuple[int, int]],
-    strong: Sequence[tuple[int, int]],
+    order: Sequence[int],  # An order in which it can take place
+    edges: Sequence[tuple[int, int]],  # All (earlier, later) pairs that hold in every order
+    strong: Sequence[tuple[int, int]],  # Those of them that carry data along
 ) -> Races:
-    """Races of a program.
-
-    Args:
-        events: The unrolled program.
-        order: An order in which it can take place.
-        edges: All (earlier, later) pairs that hold in every order.
-        strong: Those of them that carry data along.
-    """
+    """Races of a program."""
     own = _within_events(events)
     pairs = _pairs(events, order)
     phase = np.array(events.phase, dtype=np.int64)

@@ -10,8 +10,6 @@ from coppice.program.memory import Buffer, all_sizes
 from coppice.program.one_sided.program import Act, OneSidedProgram, Operation, Slots
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["RUNS", "check_form"]
-
 RUNS = (Collective.ALL_GATHER, Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 """Collectives that one-sided runtimes know."""
 
@@ -19,12 +17,7 @@ _NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scrat
 
 
 def check_form(program: OneSidedProgram, findings: Findings) -> None:
-    """Find what is wrong with a program before it is run at all.
-
-    Args:
-        program: Any program.
-        findings: Takes the failures.
-    """
+    """Find what is wrong with a program before it is run at all."""
     ranks, chunks = program.num_ranks, program.num_chunks
     if program.collective not in RUNS:
         findings.add(f"expected one of {', '.join(RUNS)}, found {program.collective}.")

@@ -26,22 +26,12 @@ from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology
 
-__all__ = ["one_sided_to_schedule"]
-
 
 def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Schedule:
     """The schedule that a one-sided program carries out, over default routes.
 
-    Args:
-        program: A program that verifies.
-        topology: Where its ranks are.
-
     Returns:
         Transfers without steps if an order of rows says it all; otherwise with the fewest steps.
-
-    Raises:
-        InputError: If the topology has another number of ranks, the program cannot be run, or it adds to a value of a
-            chunk that its rank has gone on from.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -58,15 +48,13 @@ def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Sched
     findings = Findings()
     check_form(program, findings)
     if findings.failures:
-        msg = f"expected a program that verifies: {findings.failures[0]}"
-        raise InputError(msg)
+        raise InputError(f"expected a program that verifies: {findings.failures[0]}")
     words = next(iter(words_of(program, finest=True)))
     events = events_of(words)
     try:
         order, _ = run_order(events)
     except Deadlock as circle:
-        msg = f"expected a program that verifies: {circle}"
-        raise InputError(msg) from None
+        raise InputError(f"expected a program that verifies: {circle}") from None
     trace = _EventTrace(events)
     trace.run(order)
     return schedule_of_moves(words, topology, trace.unit_moves())
@@ -82,21 +70,14 @@ class _Staged:
 
 
 class _EventTrace(ChunkTrace):
-    """Carries out events and notes the moves of every chunk.
-
-    Attributes:
-        events: What is run.
-        gone: Time when (rank, chunk) had that value last.
-        staged: By address, what came from another rank to be added.
-        time: Twice the place of the event that is carried out.
-    """
+    """Carries out events and notes the moves of every chunk."""
 
     def __init__(self, events: Events) -> None:
         super().__init__(events.words.memory)
-        self.events = events
-        self.gone: dict[tuple[int, int, int], int] = {}
-        self.staged: dict[int, _Staged] = {}
-        self.time = 0
+        self.events = events  # What is run
+        self.gone: dict[tuple[int, int, int], int] = {}  # Time when (rank, chunk) had that value last
+        self.staged: dict[int, _Staged] = {}  # By address, what came from another rank to be added
+        self.time = 0  # Twice the place of the event that is carried out
 
     def run(self, order: list[int]) -> None:
         """Carry out all events in an order in which they can take place."""

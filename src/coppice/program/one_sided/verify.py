@@ -25,27 +25,18 @@ from coppice.program.one_sided.words import Words, words_of
 from coppice.program.symbolic import SymbolicMemory
 from coppice.schedule.verification.report import Findings, Verdict
 
-__all__ = ["OneSidedContents", "OneSidedReport", "verify_one_sided"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OneSidedReport(Verdict):
-    """Result of the verification of a one-sided program; the attributes of :class:`Verdict`, and these.
-
-    Attributes:
-        warnings: What is allowed, or works in some cases only.
-    """
+    """Result of the verification of a one-sided program; the attributes of :class:`Verdict`, and these."""
 
     subject: ClassVar[str] = "program"
 
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # What is allowed, or works in some cases only
 
 
 def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
     """Check that a one-sided program performs its collective.
-
-    Args:
-        program: The program.
 
     Returns:
         The report; failures are collected, not raised. A program that is malformed or stands still is not run.

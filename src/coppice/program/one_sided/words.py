@@ -20,29 +20,20 @@ from coppice.errors import InputError
 from coppice.program.memory import Buffer, ProgramMemory, memory_of
 from coppice.program.one_sided.program import Act, OneSidedProgram, Operation, Slots
 
-__all__ = ["Words", "words_of"]
-
 _MOST_PIECES = 192
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """One way to cut a program's chunks.
+    """One way to cut a program's chunks."""
 
-    Attributes:
-        program: The program.
-        per_chunk: Words of a chunk.
-        piece: Bytes of a word of a loop, 0 where there are no loops.
-        ring: Words of a slot of scratch memory in which loops go round; 0 where slots are as large as chunks.
-        in_place: Input and output are the same memory.
-    """
-
-    program: OneSidedProgram
-    per_chunk: int
-    piece: int
+    program: OneSidedProgram  # The program
+    per_chunk: int  # Words of a chunk
+    piece: int  # Bytes of a word of a loop, 0 where there are no loops
+    # Words of a slot of scratch memory in which loops go round; 0 where slots are as large as chunks
     ring: int
-    in_place: bool
+    in_place: bool  # Input and output are the same memory
 
     @property
     def collective(self) -> Collective:
@@ -84,8 +75,6 @@ class Words:
         """(first, number) of the words of ``slots`` that an operation handles, from where they begin.
 
         Args:
-            op: The operation.
-            slots: What it reads or writes.
             loop: The loop that it is in.
             iteration: How often that has been carried out before.
         """
@@ -102,10 +91,7 @@ class Words:
         """Addresses of words; -1 for those that are beyond the end of their buffer.
 
         Args:
-            slots: Where they are.
-            rank: In whose memory.
             first: First word, from the first slot.
-            count: How many.
         """
         memory = self.memory
         size = int(memory.size[slots.buffer, rank])
@@ -127,13 +113,6 @@ def words_of(program: OneSidedProgram, *, finest: bool = False) -> Iterator[Word
 
     Without loops there is one. With loops: chunks of one piece, of three, and, where scratch memory has a fixed size,
     of more than it holds.
-
-    Args:
-        program: The program, of sound form.
-        finest: Only the first of them.
-
-    Raises:
-        InputError: If chunks would have to be cut beyond reason.
     """
     even = 1
     loops = []
@@ -143,18 +122,18 @@ def words_of(program: OneSidedProgram, *, finest: bool = False) -> Iterator[Word
         for slots in (*op.sources, *op.targets):
             even = lcm(even, op.share[1] // gcd(op.share[1], slots.size))
     if even > _MOST_PIECES:
-        msg = (
+        raise InputError(
             f"expected operations shared by few thread blocks, found a need for {even} parts of every chunk."
         )
-        raise InputError(msg)
     if not loops:
         yield Words(program, even, 0, 0, program.in_place)
         return
     piece = gcd(*(loop.piece_bytes for loop in loops))
     longest = max(loop.piece_bytes // piece for loop in loops)
     if longest > _MOST_PIECES:
-        msg = f"expected loops by pieces of similar sizes, found one by {longest} times the common {piece} bytes."
-        raise InputError(msg)
+        raise InputError(
+            f"expected loops by pieces of similar sizes, found one by {longest} times the common {piece} bytes."
+        )
     yield Words(program, _multiple(longest, even), piece, 0, program.in_place)
     if finest:
         return

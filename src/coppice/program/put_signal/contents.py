@@ -14,36 +14,23 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.program.memory import EVERYONE, MemoryLayout, end_columns, start_columns
 
-__all__ = ["PutSignalContents"]
-
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PutSignalContents:
-    """Words of slots, by who contributes them.
+    """Words of slots, by who contributes them."""
 
-    Attributes:
-        layout: What decides on the values.
-        elements: Words of a slot.
-        seed: What all words are drawn from.
-    """
-
-    layout: MemoryLayout
-    elements: int = 1
-    seed: int = 0
+    layout: MemoryLayout  # What decides on the values
+    elements: int = 1  # Words of a slot
+    seed: int = 0  # What all words are drawn from
 
     def noise(self, addresses: _Ints) -> _Ints:
         """Words of memory that nobody has written, a row for each address."""
         return self._words(addresses, np.full(len(addresses), self.layout.num_ranks))
 
     def filled(self, rank: int, slots: _Ints | None = None) -> _Ints:
-        """What a rank's input holds, a row for each slot.
-
-        Args:
-            rank: The rank.
-            slots: Of these only.
-        """
+        """What a rank's input holds, a row for each slot."""
         chunks, member = start_columns(self.layout, rank)
         return self._contributed(*_some(chunks, member, slots))
 

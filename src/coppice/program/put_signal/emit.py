@@ -16,8 +16,6 @@ from coppice.program.put_signal.landings import LaneSteps
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.rows import begins_run, offsets
 
-__all__ = ["emit"]
-
 _Ints = NDArray[np.int64]
 _KEYS = ("rank", "tick", "lane", "kind", "order")
 _COLUMNS = (
@@ -30,9 +28,7 @@ def emit(lanes: Sequence[LaneSteps], placement: Placement, *, name: str) -> PutS
     """The program of some lanes: independent sequences of steps, each with a communicator and a stream.
 
     Args:
-        lanes: Their steps.
         placement: Where values lie, out of place.
-        name: Label.
     """
     tables = [table for lane, steps in enumerate(lanes) for table in _lane(steps, lane, placement.ranks)]
     tables.append(_own_copies(lanes, placement, len(lanes)))

@@ -6,8 +6,6 @@ import enum
 
 from coppice.program.put_signal.program import PutSignalProgram
 
-__all__ = ["PutSignalFault", "fault_sentence"]
-
 
 class PutSignalFault(enum.IntEnum):
     """What went wrong in a run."""
@@ -29,8 +27,6 @@ def fault_sentence(
     """A fault in words.
 
     Args:
-        program: The program.
-        fault: What went wrong.
         first: Operation, or the rank of a wrong output.
         second: The other operation of a race, which began before.
     """

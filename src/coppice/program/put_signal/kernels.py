@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
 from coppice.rows import begins_run, last_before, next_after, ranges
 
-__all__ = ["chunks_moved", "dependent_of", "levels_of"]
-
 _Ints = NDArray[np.int64]
 
 
@@ -24,9 +22,6 @@ def chunks_moved(program: PutSignalProgram) -> _Ints:
     """Chunks that the kernel of each local call reads from memory and writes there, out of place.
 
     What an operation of the same call has written is at hand: only what is not is read, and each slot is written once.
-
-    Args:
-        program: The program.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -77,9 +72,7 @@ def dependent_of(source: _Ints, addend: _Ints, target: _Ints) -> _Ints:
     """Which copies and sums of single slots depend on each other, by numbers from 0 in the order of the first of each.
 
     Args:
-        source: Slot that each reads.
         addend: The other one of a sum; -1 for a copy.
-        target: Slot that each writes.
 
     Examples:
         Two sums into slot 0, one into 9, and a copy of what the last one made:
@@ -113,10 +106,7 @@ def levels_of(call: _Ints, source: _Ints, addend: _Ints, target: _Ints, count: _
 
     Args:
         call: Call of each; calls ascend, and those of one call are carried out one after the other.
-        source: First address that each reads.
         addend: The other one of a sum; -1 for a copy.
-        target: First address that each writes.
-        count: Addresses that follow each other.
 
     Examples:
         A sum into 0 and one into 9 go together; a second one into 0, and a copy of it, come after:

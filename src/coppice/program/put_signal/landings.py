@@ -27,8 +27,6 @@ from coppice.program.put_signal.program import PutSignalAct
 from coppice.rows import begins_run, nth_in_group, offsets
 from coppice.schedule.schedule import Op
 
-__all__ = ["LaneSteps", "land"]
-
 _Ints = NDArray[np.int64]
 _BEFORE = -2
 """The tick before the first one: a rank has not begun."""
@@ -39,19 +37,15 @@ _MOST_KNOWLEDGE = 2**28
 
 @dataclass
 class LaneSteps:
-    """Operations with their ticks, as lists of columns; data ticks are even, credits before the first put odd.
+    """Operations with their ticks, as lists of columns; data ticks are even, credits before the first put odd."""
 
-    Attributes:
-        puts: Columns tick, src, dst, signal, source buffer, source, target buffer, target, count.
-        credits: (tick, sender, receiver).
-        locals: Columns tick, order, rank, act, source buffer, source, addend buffer, addend, target buffer, target,
-            count.
-        staging: Slots of staging memory of each rank, those of further memories added.
-    """
-
+    # Columns tick, src, dst, signal, source buffer, source, target buffer, target, count
     puts: list[NDArray[np.int64]] = field(default_factory=list)
-    credits: set[tuple[int, int, int]] = field(default_factory=set)
+    credits: set[tuple[int, int, int]] = field(default_factory=set)  # (tick, sender, receiver)
+    # Columns tick, order, rank, act, source buffer, source, addend buffer, addend, target buffer, target,
+    # count
     locals: list[NDArray[np.int64]] = field(default_factory=list)
+    # Slots of staging memory of each rank, those of further memories added
     staging: list[int] = field(default_factory=list)
 
 

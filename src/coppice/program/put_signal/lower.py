@@ -28,8 +28,6 @@ from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Op, Schedule
 from coppice.text import plural
 
-__all__ = ["MOST_STAGING", "lower_put_signal"]
-
 MOST_STAGING = Fraction(1, 4)
 """Staging memory of a rank, as a part of M, up to which blocks are used again only where that needs no credit; 64 MiB
 at 256 MiB."""
@@ -44,36 +42,27 @@ _MOST_ROWS = 2**18
 
 
 def lower_put_signal(
-    plan: Schedule | Forest,
+    plan: Schedule | Forest,  # A verified schedule, or a forest whose trees branch at ranks
     *,
+    # Pieces of every chunk, which follow each other; None is the fewest, up to 128, with which the busiest
+    # link is busy for 92% of the rounds and staging memory stays within a quarter of M, and fewer where there
+    # would be more than 2^18 transfers
     pieces: int | None = None,
-    lanes: int = 1,
+    lanes: int = 1,  # Communicators and streams that values are dealt out to
+    # Groups of lanes that chunks are dealt out to, and their pieces to the lanes of a group. With one, every
+    # lane has pieces of all trees; with as many as there are lanes, each lane has trees of its own, of which
+    # few messages go between two ranks at a time.
     groups: int = 1,
-    signals: int = 1,
+    signals: int = 1,  # Signal indices of a peer; more than 1 needs NCCL 2.31
+    # It may be captured as a CUDA graph: two ranks never put twice to each other with one signal index before
+    # they wait
     graphs: bool = True,
+    # Staging memory of a rank, as a part of M, up to which a block is used again only where that needs no
+    # credit; programs that must keep more at a time have more
     staging: Fraction = MOST_STAGING,
     name: str = "coppice",
 ) -> PutSignalProgram:
     """The put/signal program of a plan.
-
-    Args:
-        plan: A verified schedule, or a forest whose trees branch at ranks.
-        pieces: Pieces of every chunk, which follow each other; None is the fewest, up to 128, with which the busiest
-            link is busy for 92% of the rounds and staging memory stays within a quarter of M, and fewer where there
-            would be more than 2^18 transfers.
-        lanes: Communicators and streams that values are dealt out to.
-        groups: Groups of lanes that chunks are dealt out to, and their pieces to the lanes of a group. With one, every
-            lane has pieces of all trees; with as many as there are lanes, each lane has trees of its own, of which few
-            messages go between two ranks at a time.
-        signals: Signal indices of a peer; more than 1 needs NCCL 2.31.
-        graphs: It may be captured as a CUDA graph: two ranks never put twice to each other with one signal index before
-            they wait.
-        staging: Staging memory of a rank, as a part of M, up to which a block is used again only where that needs no
-            credit; programs that must keep more at a time have more.
-        name: Label.
-
-    Raises:
-        InputError: If the plan cannot be cut into equal chunks, an argument is out of range, or it is a barrier.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -87,14 +76,13 @@ def lower_put_signal(
     """
     for option, value in (("pieces", pieces), ("lanes", lanes), ("groups", groups), ("signals", signals)):
         if value is not None and not 1 <= value <= 1024:
-            msg = f"expected `{option}` from 1 to 1024, found {value}."
-            raise InputError(msg)
+            raise InputError(f"expected `{option}` from 1 to 1024, found {value}.")
     if lanes % groups:
-        msg = f"expected `groups` to divide the {plural(lanes, 'lane')}, found {groups}."
-        raise InputError(msg)
+        raise InputError(f"expected `groups` to divide the {plural(lanes, 'lane')}, found {groups}.")
     if plan.collective is Collective.BARRIER:
-        msg = "expected a collective that moves data, found a barrier: put/signal programs are made of puts."
-        raise InputError(msg)
+        raise InputError(
+            "expected a collective that moves data, found a barrier: put/signal programs are made of puts."
+        )
     schedule = lower(plan) if isinstance(plan, Forest) else plan
     whole = _placement(schedule)
     transfers = rounds_of(schedule, whole)

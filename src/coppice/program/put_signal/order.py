@@ -20,46 +20,32 @@ from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutS
 from coppice.rows import begins_run, distinct, grouped, nth_in_group, rows_of_groups, sorted_rows
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["CallOrder", "call_order", "is_graph_safe"]
-
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class CallOrder:
-    """Order of a program whose counts are right and that cannot stand still.
+    """Order of a program whose counts are right and that cannot stand still."""
 
-    Attributes:
-        program: The program.
-        level: Longest way to each call in the strongest order (int64).
-        delivered: For each operation, the wait call at its peer by which a put or signal is known to have arrived; -1
-            for others (int64).
-        sent_by: Transfer calls that wait calls wait for, in pairs with the next (int64).
-        awaited_by: The wait calls (int64).
-    """
-
-    program: PutSignalProgram
-    level: _Ints
+    program: PutSignalProgram  # The program
+    level: _Ints  # Longest way to each call in the strongest order (int64)
+    # For each operation, the wait call (int64) at its peer by which a put or signal is known to have arrived;
+    # -1 for others
     delivered: _Ints
-    sent_by: _Ints
-    awaited_by: _Ints
+    sent_by: _Ints  # Transfer calls that wait calls wait for, in pairs with the next (int64)
+    awaited_by: _Ints  # The wait calls (int64)
 
     def known_before(self, earlier: _Ints, later: _Ints) -> NDArray[np.bool_]:
         """Whether the end of a call always comes before the begin of another; -1 is the begin of a rank's program.
 
         Args:
             earlier: Calls; ``-1 - r`` is where rank r has begun.
-            later: Calls.
         """
         return _CallClocks(self).known(earlier, later)
 
 
 def call_order(program: PutSignalProgram, findings: Findings) -> CallOrder | None:
     """Match waits with signals, and find an order of execution.
-
-    Args:
-        program: A program of sound form.
-        findings: Takes the failures.
 
     Returns:
         The order, None where there is none.

@@ -36,8 +36,6 @@ from coppice.display import Brief
 from coppice.program.memory import Buffer
 from coppice.rows import rows_of_groups
 
-__all__ = ["PutSignalAct", "PutSignalCall", "PutSignalProgram"]
-
 _Ints = NDArray[np.int64]
 
 
@@ -66,57 +64,31 @@ class PutSignalCall(enum.IntEnum):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PutSignalProgram(Brief):
-    """Calls of one collective on ``num_ranks`` ranks.
+    """Calls of one collective on ``num_ranks`` ranks."""
 
-    Attributes:
-        collective: What it implements.
-        num_ranks: R.
-        num_chunks: C, the number of equal chunks that M bytes are cut into.
-        root: Root rank, or -1.
-        in_place: It may be run with input and output in the same memory.
-        out_of_place: It may be run with input and output apart.
-        staging: Slots of each rank's staging memory (int64).
-        rank_start: Calls of rank r are rows ``rank_start[r] : rank_start[r + 1]`` (int64).
-        call_start: Operations of call c are rows ``call_start[c] : call_start[c + 1]`` (int64).
-        stream: Stream of each call (int64).
-        communicator: Communicator of each call, -1 for local ones (int64).
-        act: :class:`PutSignalAct` of each operation (int64).
-        peer: Rank that is put to, signalled or waited for; -1 for local operations (int64).
-        context: Context of it (int64).
-        signal: Signal index in the context (int64).
-        count: Chunks; of a WAIT the signals (int64).
-        source_buffer: :class:`~coppice.program.memory.Buffer` that is read, or -1 (int64).
-        source: Slot there (int64).
-        addend_buffer: Buffer of the other operand of a SUM, or -1 (int64).
-        addend: Slot there (int64).
-        target_buffer: Buffer that is written, of the peer by a PUT, or -1 (int64).
-        target: Slot there (int64).
-        name: Label.
-    """
-
-    collective: Collective
-    num_ranks: int
-    num_chunks: int
-    root: int
-    in_place: bool
-    out_of_place: bool
-    staging: _Ints
-    rank_start: _Ints
-    call_start: _Ints
-    stream: _Ints
-    communicator: _Ints
-    act: _Ints
-    peer: _Ints
-    context: _Ints
-    signal: _Ints
-    count: _Ints
-    source_buffer: _Ints
-    source: _Ints
-    addend_buffer: _Ints
-    addend: _Ints
-    target_buffer: _Ints
-    target: _Ints
-    name: str = "program"
+    collective: Collective  # What it implements
+    num_ranks: int  # R
+    num_chunks: int  # C, the number of equal chunks that M bytes are cut into
+    root: int  # Root rank, or -1
+    in_place: bool  # It may be run with input and output in the same memory
+    out_of_place: bool  # It may be run with input and output apart
+    staging: _Ints  # Slots of each rank's staging memory (int64)
+    rank_start: _Ints  # Calls of rank r are rows `rank_start[r] : rank_start[r + 1]` (int64)
+    call_start: _Ints  # Operations of call c are rows `call_start[c] : call_start[c + 1]` (int64)
+    stream: _Ints  # Stream of each call (int64)
+    communicator: _Ints  # Communicator of each call, -1 for local ones (int64)
+    act: _Ints  # :class:`PutSignalAct` of each operation (int64)
+    peer: _Ints  # Rank that is put to, signalled or waited for; -1 for local operations (int64)
+    context: _Ints  # Context of it (int64)
+    signal: _Ints  # Signal index in the context (int64)
+    count: _Ints  # Chunks; of a WAIT the signals (int64)
+    source_buffer: _Ints  # :class:`~coppice.program.memory.Buffer` that is read, or -1 (int64)
+    source: _Ints  # Slot there (int64)
+    addend_buffer: _Ints  # Buffer of the other operand of a SUM, or -1 (int64)
+    addend: _Ints  # Slot there (int64)
+    target_buffer: _Ints  # Buffer that is written, of the peer by a PUT, or -1 (int64)
+    target: _Ints  # Slot there (int64)
+    name: str = "program"  # Label
 
     @property
     def scratch_chunks(self) -> _Ints:

@@ -19,34 +19,23 @@ from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutS
 from coppice.rows import distinct, inverse, ranges
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["addresses_of", "find_races", "is_identity"]
-
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class _MemoryAccesses:
-    """Accesses of stretches of memory.
+    """Accesses of stretches of memory."""
 
-    Attributes:
-        operation: Who does it.
-        first: First address.
-        write: It is a write.
-    """
-
-    operation: _Ints
-    first: _Ints
-    write: NDArray[np.bool_]
+    operation: _Ints  # Who does it
+    first: _Ints  # First address
+    write: NDArray[np.bool_]  # It is a write
 
 
 def addresses_of(memory: ProgramMemory, buffer: _Ints, slot: _Ints, rank: _Ints) -> _Ints:
     """Address of a slot of each operation; -1 where the operation has no such operand.
 
     Args:
-        memory: Addresses.
         buffer: Buffer of each operation, -1 for none.
-        slot: Slot in it.
-        rank: Whose memory it is.
     """
     return np.where(buffer >= 0, memory.base[np.maximum(buffer, 0), rank] + slot, -1)
 
@@ -62,9 +51,6 @@ def find_races(order: CallOrder, memory: ProgramMemory, findings: Findings, *, w
     """Find pairs of accesses that may happen at the same time, or in either order.
 
     Args:
-        order: Order of the program.
-        memory: Its addresses.
-        findings: Takes the failures.
         way: How it is run, for the failures; may be empty.
 
     Returns:

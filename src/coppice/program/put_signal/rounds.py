@@ -17,20 +17,13 @@ from coppice.program.placement import Placement
 from coppice.rows import offsets, rows_of_groups
 from coppice.schedule.schedule import Op, Schedule, hops_of
 
-__all__ = ["in_pieces_of", "late_sums", "pieces_for_rate", "rounds_of"]
-
 _BUSY = 0.92
 _MOST_LOADS = 2**24
 """Rounds x links that are looked at."""
 
 
 def rounds_of(schedule: Schedule, placement: Placement) -> Transfers:
-    """The transfers of a schedule whose chunks are not cut, with their rounds.
-
-    Args:
-        schedule: The schedule.
-        placement: Of its chunks.
-    """
+    """The transfers of a schedule whose chunks are not cut, with their rounds."""
     rows = transfers_of(schedule, placement)
     stepped = bool(schedule.num_transfers) and int(schedule.step.min()) >= 0
     if stepped or len(schedule.after):
@@ -42,10 +35,7 @@ def in_pieces_of(rows: Transfers, placement: Placement, cut: Placement, pieces: 
     """The transfers of every piece, each a round behind the one before.
 
     Args:
-        rows: Transfers of whole chunks.
-        placement: Of the chunks.
         cut: Of their pieces; piece j of chunk c is chunk ``c * pieces + j``.
-        pieces: Pieces of each chunk.
     """
     chunks = np.repeat(np.arange(len(placement.units.start) - 1), np.diff(placement.units.start))
     piece = np.tile(np.arange(pieces), len(rows.src))
@@ -61,9 +51,6 @@ def pieces_for_rate(rows: Transfers, placement: Placement, schedule: Schedule, m
 
     Args:
         rows: Transfers of whole chunks, of which some go in rounds that leave links idle.
-        placement: Of the chunks.
-        schedule: Where they go.
-        most: Most pieces.
 
     Returns:
         1 where it is not known which links transfers take, or there are too many rounds to look at.
@@ -102,7 +89,6 @@ def late_sums(rows: Transfers, ranks: int) -> np.ndarray:
 
     Args:
         rows: Transfers in the order of their rounds.
-        ranks: R.
 
     Examples:
         Ranks 0 and 1 send to rank 2, which sends on to rank 3; rank 0 could send a round before rank 1:

@@ -21,30 +21,19 @@ from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
 from coppice.program.put_signal.races import addresses_of
 from coppice.rows import ranges
 
-__all__ = ["Stretches", "stretches_of"]
-
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stretches:
-    """A program's memory in stretches.
+    """A program's memory in stretches."""
 
-    Attributes:
-        first: First address of each stretch.
-        number: Stretch that begins at an address, at the first addresses and the end of memory.
-        source: Stretch where the operand of each operation begins; where it has none, any number.
-        addend: Likewise.
-        target: Likewise.
-        count: Stretches of each operation; of a wait its signals.
-    """
-
-    first: _Ints
-    number: _Ints
-    source: _Ints
-    addend: _Ints
-    target: _Ints
-    count: _Ints
+    first: _Ints  # First address of each stretch
+    number: _Ints  # Stretch that begins at an address, at the first addresses and the end of memory
+    source: _Ints  # Stretch where the operand of each operation begins; where it has none, any number
+    addend: _Ints  # Likewise
+    target: _Ints  # Likewise
+    count: _Ints  # Stretches of each operation; of a wait its signals
 
     def begins_in(self, base: int, size: int) -> _Ints:
         """Slots at which stretches begin, of memory of so many slots from an address."""
@@ -52,12 +41,7 @@ class Stretches:
 
 
 def stretches_of(program: PutSignalProgram, memory: ProgramMemory) -> Stretches:
-    """Cut the memory of a program into the longest stretches that do.
-
-    Args:
-        program: A program of sound form.
-        memory: Its addresses.
-    """
+    """Cut the memory of a program into the longest stretches that do."""
     own = program.rank_of
     source = addresses_of(memory, program.source_buffer, program.source, own)
     addend = addresses_of(memory, program.addend_buffer, program.addend, own)

@@ -15,8 +15,6 @@ from coppice.program.memory import Buffer, all_sizes
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["check_form"]
-
 _MOST_NUMBER = 1024
 """Streams, communicators, contexts and signals are fewer; what is known of calls is kept for every stream."""
 _MOST_SLOTS = 2**32
@@ -36,7 +34,6 @@ def check_form(program: PutSignalProgram, findings: Findings) -> None:
 
     Args:
         program: Any program whose columns have the right lengths.
-        findings: Takes the failures.
     """
     ranks, chunks = program.num_ranks, program.num_chunks
     if program.collective is Collective.BARRIER:

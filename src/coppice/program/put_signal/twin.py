@@ -21,22 +21,14 @@ from coppice.program.put_signal.program import PutSignalProgram
 from coppice.program.put_signal.stretches import stretches_of
 from coppice.rows import offsets
 
-__all__ = ["TwinRuns", "native_runs", "run_on_twin", "twin_runs"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TwinRuns:
-    """What some runs did.
+    """What some runs did."""
 
-    Attributes:
-        runs: How many there were, up to the first that went wrong.
-        actions: Actions of all runs.
-        fault: What went wrong, a sentence with the run's seed; empty where nothing did.
-    """
-
-    runs: int
-    actions: int
-    fault: str = ""
+    runs: int  # How many there were, up to the first that went wrong
+    actions: int  # Actions of all runs
+    fault: str = ""  # What went wrong, a sentence with the run's seed; empty where nothing did
 
 
 def run_on_twin(
@@ -45,20 +37,13 @@ def run_on_twin(
     """Run a program under adversarial schedules, and compare every output with NumPy's.
 
     Args:
-        program: A program of sound form.
-        in_place: Input and output share memory.
         elements: 64-bit words of a chunk.
         schedules: Runs, each with a schedule of its own.
         seed: The first run's seed; the others' follow it.
-
-    Raises:
-        CheckError: If a run stands still, two operations that use the same slots may come in either order, a put may
-            write into memory that is the caller's, or an output is wrong at the end; with the run's seed.
     """
     found = twin_runs(program, in_place=in_place, elements=elements, schedules=schedules, seed=seed)
     if found.fault:
-        msg = f"{found.fault}: verify the program."
-        raise CheckError(msg)
+        raise CheckError(f"{found.fault}: verify the program.")
     return found
 
 
@@ -80,10 +65,7 @@ def native_runs(
     """A program and random contents of its memory, natively.
 
     Args:
-        program: A program of sound form.
-        in_place: Input and output share memory.
         elements: 64-bit words of a chunk.
-        seed: Of the contents.
     """
     memory = memory_of(program, in_place=in_place)
     parts = stretches_of(program, memory)

@@ -16,8 +16,6 @@ from coppice.program.put_signal.races import addresses_of, is_identity
 from coppice.rows import grouped, ranges
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["check_values"]
-
 _Ints = NDArray[np.int64]
 _NOTHING = -1
 _BITS = 64
@@ -27,9 +25,6 @@ def check_values(order: CallOrder, memory: ProgramMemory, findings: Findings, *,
     """Carry out a program that has no races, and judge every slot of every output.
 
     Args:
-        order: Order of the program.
-        memory: Its addresses.
-        findings: Takes the failures.
         way: How it is run, for the failures; may be empty.
 
     Returns:

@@ -22,20 +22,15 @@ from coppice.program.put_signal.twin import twin_runs
 from coppice.program.put_signal.values import check_values
 from coppice.schedule.verification.report import Findings, Verdict
 
-__all__ = ["PutSignalReport", "verify_put_signal"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PutSignalReport(Verdict):
-    """Result of the verification of a put/signal program; the attributes of :class:`Verdict`, and this.
-
-    Attributes:
-        graph_safe: It cannot stand still where it is captured as a graph either, where a counter holds one signal;
-            None where that was not asked since something else is wrong.
-    """
+    """Result of the verification of a put/signal program; the attributes of :class:`Verdict`, and this."""
 
     subject: ClassVar[str] = "program"
 
+    # It cannot stand still where it is captured as a graph either, where a counter holds one signal; None
+    # where that was not asked since something else is wrong
     graph_safe: bool | None = None
 
 
@@ -43,19 +38,14 @@ def verify_put_signal(program: PutSignalProgram, *, schedules: int = 0) -> PutSi
     """Check that a put/signal program performs its collective.
 
     Args:
-        program: The program.
-        schedules: Adversarial schedules under which what has passed is run as well, with data, in and out of place as
-            far as it is meant for both (:mod:`coppice.program.put_signal.twin`).
+        schedules: Adversarial schedules under which what has passed is run as well, with data, in and out of place
+            as far as it is meant for both (:mod:`coppice.program.put_signal.twin`).
 
     Returns:
         The report; failures are collected, not raised. A program that is malformed or stands still is not run.
-
-    Raises:
-        InputError: If the number of schedules is below 0.
     """
     if schedules < 0:
-        msg = f"expected `schedules` of 0 or more, found {schedules}."
-        raise InputError(msg)
+        raise InputError(f"expected `schedules` of 0 or more, found {schedules}.")
     findings = Findings()
     checked = {"calls": program.num_calls, "operations": program.num_operations}
     graph_safe = None

@@ -11,8 +11,6 @@ import numpy as np
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.program import Program
 
-__all__ = ["NOWHERE", "ProgramBuilder"]
-
 Slot = tuple[int, int]
 """(buffer, offset)"""
 
@@ -67,22 +65,15 @@ class ProgramBuilder:
     def step(
         self,
         block: int,
-        op: int,
+        op: int,  # :class:`StepOp`
         *,
         src: Slot = NOWHERE,
         dst: Slot = NOWHERE,
         count: int = 1,
+        # (thread block id, position) of steps of the same rank that it waits for
         after: Iterable[tuple[int, int]] = (),
     ) -> int:
         """Add a step at the end of a thread block.
-
-        Args:
-            block: Handle of the thread block.
-            op: :class:`StepOp`.
-            src: (buffer, offset) that it reads.
-            dst: (buffer, offset) that it writes.
-            count: Number of consecutive slots.
-            after: (thread block id, position) of steps of the same rank that it waits for.
 
         Returns:
             Its position in the thread block.

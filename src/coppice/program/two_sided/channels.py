@@ -25,62 +25,41 @@ from coppice.program.two_sided.thread_blocks import (
 from coppice.rows import begins_run, distinct, sorted_rows
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["ChannelLimits", "path_numbers", "spread", "within_peers"]
-
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelLimits:
-    """What has to fit.
+    """What has to fit."""
 
-    Attributes:
-        channels: Most channels.
-        blocks: Most thread blocks of a rank.
-        peers: Most peers of a rank, each way, on one channel.
-    """
-
-    channels: int
-    blocks: int | None = None
-    peers: int | None = None
+    channels: int  # Most channels
+    blocks: int | None = None  # Most thread blocks of a rank
+    peers: int | None = None  # Most peers of a rank, each way, on one channel
 
 
 def spread(
+    # The transfers; those of an instance are the same as those of any other, in the same order
     rows: Transfers,
     part: _Ints,
     runs: int,
     limits: ChannelLimits,
     *,
     stepped: bool,
-    exits: Exits | None = None,
+    exits: Exits | None = None,  # NICs by which they are to leave, where that depends on the channel
 ) -> tuple[_Ints, Blocks]:
     """Channels and thread blocks: as many channels as are of use and fit.
 
-    Args:
-        rows: The transfers; those of an instance are the same as those of any other, in the same order.
-        part: Instance of each.
-        runs: Number of runs.
-        limits: What has to fit.
-        stepped: The transfers have steps.
-        exits: NICs by which they are to leave, where that depends on the channel.
-
     Returns:
         The channel of each transfer, and the thread blocks.
-
-    Raises:
-        CheckError: If even one channel for each instance does not fit.
-        InputError: If no channel is allowed.
     """
     instances = int(part.max(initial=0)) + 1
     if limits.channels < 1:
-        msg = f"expected 1 channel or more, found {limits.channels}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 channel or more, found {limits.channels}.")
     if instances > limits.channels:
-        msg = (
+        raise CheckError(
             f"expected at most {limits.channels} instances, one channel each, found {instances}: use fewer, or more "
             "channels."
         )
-        raise CheckError(msg)
     one = rows if instances == 1 else _only(rows, part == 0)
     leaving = exits if exits is None or instances == 1 else exits.where(part == 0)
     widest = 1 if exits is None else int(exits.share.max(initial=1))
@@ -143,11 +122,7 @@ def _only(rows: Transfers, mask: NDArray[np.bool_]) -> Transfers:
 
 
 def path_numbers(schedule: Schedule) -> _Ints:
-    """A number for each row of a schedule's table of paths; rows of the same nodes have the same number.
-
-    Args:
-        schedule: The schedule.
-    """
+    """A number for each row of a schedule's table of paths; rows of the same nodes have the same number."""
     start = schedule.path_start
     length = np.diff(start)
     number = np.zeros(len(length), dtype=np.int64)
@@ -171,10 +146,7 @@ def within_peers(
     both ends: where all ranks have peers at the same distances, that takes as few as there can be.
 
     Args:
-        rows: The transfers.
-        color: Channel of each.
         max_peers: Most peers on a channel, each way.
-        max_channels: Most channels.
         multiple: What is added to a channel is a multiple of this.
 
     Returns:

@@ -35,21 +35,6 @@ from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import MessagePairs, message_pairs
 from coppice.schedule.verification.report import Findings
 
-__all__ = [
-    "AMD",
-    "MOST_TOGETHER",
-    "NVIDIA",
-    "PATIENT",
-    "SMALLEST",
-    "Buffers",
-    "fewest_together",
-    "fifo_depth",
-    "largest_safe",
-    "misled_proxies",
-    "most_in_passes",
-    "within_safe_sizes",
-]
-
 MOST_TOGETHER = 71
 """Most slots that a message carries."""
 
@@ -71,21 +56,14 @@ def fifo_depth(protocol: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Buffers:
-    """Bytes of a connection's buffer by protocol, flags included, as they come if no variable sets them.
+    """Bytes of a connection's buffer by protocol, flags included, as they come if no variable sets them."""
 
-    Attributes:
-        simple: With Simple.
-        ll: With LL, half of it flags.
-        ll128: With LL128.
-        line: Bytes of a line of LL128, 8 of them a flag.
-        early: Protocols whose sends count as done before all their threads have read
-            (:mod:`coppice.program.two_sided.early_sends`).
-    """
-
-    simple: int
-    ll: int
-    ll128: int
-    line: int
+    simple: int  # With Simple
+    ll: int  # With LL, half of it flags
+    ll128: int  # With LL128
+    line: int  # Bytes of a line of LL128, 8 of them a flag
+    # Protocols whose sends count as done before all their threads have read
+    # (:mod:`coppice.program.two_sided.early_sends`)
     early: tuple[str, ...] = ()
 
     def pass_bytes(self, protocol: str) -> int:
@@ -107,12 +85,7 @@ class Buffers:
                 return self.simple // _BUFFER_STEPS * _steps(protocol)
 
     def message_bytes(self, protocol: str, collective: Collective) -> int:
-        """Bytes by which loaders cut steps into messages: those of a pass, or a quarter for misled proxies.
-
-        Args:
-            protocol: As above.
-            collective: What the program does.
-        """
+        """Bytes by which loaders cut steps into messages: those of a pass, or a quarter for misled proxies."""
         whole = self.pass_bytes(protocol)
         return whole // _steps(protocol) if misled_proxies(protocol, collective) else whole
 
@@ -120,8 +93,6 @@ class Buffers:
         """Slots that one message carries.
 
         Args:
-            protocol: As above.
-            collective: As above.
             slot_bytes: Bytes of a slot, 1 or more.
 
         Examples:
@@ -151,7 +122,6 @@ def misled_proxies(protocol: str, collective: Collective) -> bool:
 
     Args:
         protocol: ``Simple``, ``LL`` or ``LL128``.
-        collective: What a file is for.
 
     Examples:
         >>> misled_proxies("Simple", Collective.REDUCE), misled_proxies("LL", Collective.REDUCE)
@@ -165,8 +135,6 @@ def fewest_together(program: Program, messages: MessagePairs, *, depth: int) -> 
 
     Args:
         program: A program of sound structure that comes to an end where no step is cut.
-        messages: Its messages.
-        depth: Messages that a connection holds.
 
     Returns:
         The number, None where it stands still even with :data:`MOST_TOGETHER`; and the circle of waiting with fewer.
@@ -196,9 +164,7 @@ def largest_safe(program: Program, together: int | None, buffers: Buffers = SMAL
     """Largest M in bytes at which cutting steps into messages does not make a program stand still; None: no limit.
 
     Args:
-        program: The program.
         together: What :func:`fewest_together` found.
-        buffers: Buffers of the runtime.
 
     Returns:
         A multiple of C, 0 where no size is safe.
@@ -211,12 +177,7 @@ def largest_safe(program: Program, together: int | None, buffers: Buffers = SMAL
 
 
 def most_in_passes(program: Program, buffers: Buffers = SMALLEST) -> int | None:
-    """Largest M in bytes that flags between thread blocks can count the passes of; None: whatever a GPU holds.
-
-    Args:
-        program: The program.
-        buffers: Buffers of the runtime.
-    """
+    """Largest M in bytes that flags between thread blocks can count the passes of; None: whatever a GPU holds."""
     most = buffers.pass_bytes(program.protocol) * _MOST_PASSES * program.num_chunks
     return most if len(program.dep_block) and most < _LARGEST else None
 
@@ -226,9 +187,6 @@ def within_safe_sizes(program: Program) -> Program:
 
     Args:
         program: A program that comes to an end where no step is cut.
-
-    Raises:
-        CheckError: If its smallest size is too large for that.
     """
     together: int | None = 1
     if int(program.count.max(initial=1)) > 1:
@@ -237,10 +195,9 @@ def within_safe_sizes(program: Program) -> Program:
     limits = [program.max_bytes, largest_safe(program, together), most_in_passes(program)]
     most = min((limit for limit in limits if limit is not None), default=None)
     if most is not None and most < program.min_bytes:
-        msg = (
+        raise CheckError(
             f"the program stands still with messages of more than {most:,} bytes, where runtimes cut its steps into "
             f"several messages, and is meant for {program.min_bytes:,} and more: plan fewer trees (`trees`), or export "
             "for smaller messages (`size`)."
         )
-        raise CheckError(msg)
     return replace(program, max_bytes=most)

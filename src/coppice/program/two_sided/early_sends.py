@@ -22,18 +22,11 @@ from coppice.program.two_sided.cutting import Buffers
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.structure import step_addresses
 
-__all__ = ["early_sends", "overwritten_next"]
-
 _Bools = NDArray[np.bool_]
 
 
 def early_sends(program: Program, buffers: Buffers) -> _Bools:
-    """Steps that count as done before all their threads have read.
-
-    Args:
-        program: Any program.
-        buffers: The runtime.
-    """
+    """Steps that count as done before all their threads have read."""
     early: _Bools = (program.op == StepOp.SEND) & (program.protocol in buffers.early)
     return early
 
@@ -42,8 +35,6 @@ def overwritten_next(program: Program, memory: ProgramMemory, early: _Bools) -> 
     """Early sends whose slots the next step of their thread block writes by other threads than have read them.
 
     Args:
-        program: A program of sound structure.
-        memory: Its slots.
         early: What :func:`early_sends` found.
     """
     found = np.zeros(program.num_steps, dtype=np.bool_)

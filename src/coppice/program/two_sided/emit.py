@@ -38,8 +38,6 @@ from coppice.rows import (
 )
 from coppice.schedule.schedule import Op
 
-__all__ = ["Emitter"]
-
 _Ints = NDArray[np.int64]
 _Bools = NDArray[np.bool_]
 _COLUMNS = ("op", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")
@@ -47,21 +45,13 @@ _COLUMNS = ("op", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count
 
 @dataclass(frozen=True, eq=False)
 class _Accesses:
-    """Accesses of events to values, sorted by value and then by time.
+    """Accesses of events to values, sorted by value and then by time."""
 
-    Attributes:
-        value: Run * ranks + rank.
-        event: Its event.
-        write: It is a receive.
-        last_write: The access that last wrote the value before, or -1.
-        next_write: The access that next writes the value, or -1.
-    """
-
-    value: _Ints
-    event: _Ints
-    write: _Bools
-    last_write: _Ints
-    next_write: _Ints
+    value: _Ints  # Run * ranks + rank
+    event: _Ints  # Its event
+    write: _Bools  # It is a receive
+    last_write: _Ints  # The access that last wrote the value before, or -1
+    next_write: _Ints  # The access that next writes the value, or -1
 
 
 class Emitter:

@@ -37,8 +37,6 @@ from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule, in_parts
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["Prepared", "emit", "lower_to_program", "prepare", "replicated"]
-
 _ATTEMPTS = 8
 _ALL = slice(None)
 
@@ -46,48 +44,33 @@ _LEAST_DEPTH = 2
 
 
 def lower_to_program(
-    plan: Schedule | Forest,
+    plan: Schedule | Forest,  # A verified schedule, or a forest whose trees branch at ranks
     *,
-    in_place: bool = True,
+    in_place: bool = True,  # Input and output share memory. An all-to-all can only run out of place.
+    # Most channels. Trees that share a link are spread over as many as are allowed and fit.
     channels: int = 8,
+    # Run so many copies of the plan at once, each on its part of the data, with channels and thread blocks of
+    # its own
     instances: int = 1,
+    # Transfers whose paths leave by a certain NIC take channels that lead there, as
+    # :mod:`coppice.program.two_sided.nics` tells
     by_nic: bool = False,
-    max_blocks: int | None = None,
-    max_peers: int | None = None,
+    max_blocks: int | None = None,  # Most thread blocks of a rank
+    max_peers: int | None = None,  # Most peers of a rank, each way, on one channel
     max_count: int | None = None,
+    # Use operations that receive and send, or receive and reduce. Otherwise what is received to be added goes
+    # by way of scratch memory.
     fused: bool = True,
     name: str = "program",
-    protocol: str = "Simple",
-    min_bytes: int = 0,
+    protocol: str = "Simple",  # `Simple`, `LL` or `LL128`
+    min_bytes: int = 0,  # Smallest M that it is meant for
     max_bytes: int | None = None,
 ) -> Program:
     """The program that carries out a plan.
 
-    Args:
-        plan: A verified schedule, or a forest whose trees branch at ranks.
-        in_place: Input and output share memory. An all-to-all can only run out of place.
-        channels: Most channels. Trees that share a link are spread over as many as are allowed and fit.
-        instances: Run so many copies of the plan at once, each on its part of the data, with channels and thread
-            blocks of its own.
-        by_nic: Transfers whose paths leave by a certain NIC take channels that lead there, as
-            :mod:`coppice.program.two_sided.nics` tells.
-        max_blocks: Most thread blocks of a rank.
-        max_peers: Most peers of a rank, each way, on one channel.
-        max_count: Most chunks in a message.
-        fused: Use operations that receive and send, or receive and reduce. Otherwise what is received to be
-            added goes by way of scratch memory.
-        name: Label.
-        protocol: ``Simple``, ``LL`` or ``LL128``.
-        min_bytes: Smallest M that it is meant for.
-        max_bytes: Largest M.
-
     Returns:
         A program that verifies with connections of 2 messages or more. Its ``max_bytes`` is lowered to the largest size
         at which it does, where runtimes cut steps into messages.
-
-    Raises:
-        InputError: If the plan cannot be cut into equal chunks, or the collective cannot run so.
-        CheckError: If it does not fit into ``channels`` or ``max_blocks``.
 
     Examples:
         >>> from coppice.program.two_sided.verify import verify_program
@@ -112,23 +95,14 @@ def lower_to_program(
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Prepared(Brief):
-    """A plan on its way to a program, as far as no number of channels plays a part.
+    """A plan on its way to a program, as far as no number of channels plays a part."""
 
-    Attributes:
-        placement: Where values lie.
-        rows: The transfers.
-        part: Instance of each.
-        stepped: They have steps.
-        max_count: Most chunks in a message.
-        exits: NICs by which they are to leave, where that depends on the channel.
-    """
-
-    placement: Placement
-    rows: Transfers
-    part: NDArray[np.int64]
-    stepped: bool
-    max_count: int | None
-    exits: Exits | None = None
+    placement: Placement  # Where values lie
+    rows: Transfers  # The transfers
+    part: NDArray[np.int64]  # Instance of each
+    stepped: bool  # They have steps
+    max_count: int | None  # Most chunks in a message
+    exits: Exits | None = None  # NICs by which they are to leave, where that depends on the channel
 
 
 def prepare(
@@ -139,16 +113,13 @@ def prepare(
     by_nic: bool = False,
     max_count: int | None = None,
 ) -> Prepared:
-    """The part of :func:`lower_to_program` that comes before channels are chosen; the arguments are the same.
-
-    Raises:
-        InputError: As :func:`lower_to_program`.
-    """
+    """The part of :func:`lower_to_program` that comes before channels are chosen; the arguments are the same."""
     schedule = lower(plan) if isinstance(plan, Forest) else plan
     collective = schedule.collective
     if collective is Collective.BARRIER:
-        msg = "expected a collective that moves data, found a barrier: no runtime takes it as a program."
-        raise InputError(msg)
+        raise InputError(
+            "expected a collective that moves data, found a barrier: no runtime takes it as a program."
+        )
     refuse(collective, in_place=in_place, instances=instances)
     schedule, part = replicated(schedule, instances)
     placement = Placement(
@@ -186,10 +157,6 @@ def emit(
         any_size: If it can be had, a program that comes to an end however a runtime cuts its steps; otherwise one whose
             ``max_bytes`` says up to which size it does.
         **attributes: Name, protocol and sizes of the program.
-
-    Raises:
-        CheckError: If it does not fit, or no size that it is meant for is safe.
-        InputError: If no channel is allowed.
     """
     placement, rows = prepared.placement, prepared.rows
     color, blocks = spread(
@@ -251,14 +218,10 @@ def replicated(schedule: Schedule, instances: int) -> tuple[Schedule, NDArray[np
     """A schedule ``instances`` times, each on its part of every slot (of all the data, in an all-reduce).
 
     Args:
-        schedule: A verified schedule.
         instances: N, 1 or more.
 
     Returns:
         The schedule, whose row ``i * N + q`` is row i of instance q; and the instance of each of its chunks.
-
-    Raises:
-        InputError: If the chunks of an all-reduce are no whole multiples of a unit.
 
     Examples:
         >>> from coppice.bounds.problem import Problem

@@ -24,22 +24,16 @@ from coppice.program.two_sided.program import Program
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["Exits", "NicRoutes", "Nics", "exits_of", "kept_share", "to_nics"]
-
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Exits:
-    """What the paths of transfers ask of their channels.
+    """What the paths of transfers ask of their channels."""
 
-    Attributes:
-        turn: Channel modulo ``share`` whose NIC the path leaves by; -1 where no channel leads to it, or none is needed.
-        share: NICs that the sender's channels take in turn, 1 or more.
-    """
-
+    # Channel modulo `share` whose NIC the path leaves by; -1 where no channel leads to it, or none is needed
     turn: _Ints
-    share: _Ints
+    share: _Ints  # NICs that the sender's channels take in turn, 1 or more
 
     def where(self, mask: NDArray[np.bool_]) -> Exits:
         """The rows of a mask."""
@@ -138,11 +132,6 @@ class NicRoutes:
     def path(self, src: int, dst: int, channel: int) -> tuple[int, ...] | None:
         """The path with the fewest hops by the channel's NIC, not through other GPUs.
 
-        Args:
-            src: Sending rank.
-            dst: Receiving rank.
-            channel: Channel of the connection.
-
         Returns:
             Its nodes; None where the receiver is on the same host, the sender's channels all lead to one NIC, or
             nothing leads there from it.
@@ -190,10 +179,6 @@ def _mirrored(number: int, below: int) -> int:
 def exits_of(schedule: Schedule, nics: Nics) -> Exits | None:
     """What each path of a schedule asks of the channel of its transfer; None where no rank has a choice.
 
-    Args:
-        schedule: The schedule.
-        nics: NICs of its ranks.
-
     Returns:
         One row for each of the schedule's paths, and a last one, which asks for nothing.
     """
@@ -218,10 +203,7 @@ def to_nics(run: _Ints, color: _Ints, exits: Exits, channels: int) -> _Ints | No
     NIC take a channel next to it.
 
     Args:
-        run: What each transfer sends.
         color: Its channel so far, the same for all of a run.
-        exits: What its path asks for.
-        channels: Channels that there are.
 
     Returns:
         The channels, or None where there are fewer channels than NICs.
@@ -246,10 +228,6 @@ def to_nics(run: _Ints, color: _Ints, exits: Exits, channels: int) -> _Ints | No
 
 def kept_share(program: Program, schedule: Schedule) -> Fraction | None:
     """Share of what a plan sends by NICs of a choice that its program sends by the same NIC of the same rank.
-
-    Args:
-        program: The program of the plan.
-        schedule: The plan.
 
     Returns:
         1 where every NIC carries what the plan says; None where no path of the plan leaves by a NIC of a choice.

@@ -25,23 +25,16 @@ from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import MessagePairs, step_name
 from coppice.rows import grouped, offsets, rows_of_groups
 
-__all__ = ["StepOrder", "check_in_parts", "execution_order", "find_order"]
-
 _PATIENCE = 256
 _NARROW = 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepOrder(Brief):
-    """All steps in an order in which they can take place.
+    """All steps in an order in which they can take place."""
 
-    Attributes:
-        waves: Steps that can take place at once, wave after wave (int64 each).
-        rest: Steps that follow, one after the other.
-    """
-
-    waves: tuple[NDArray[np.int64], ...]
-    rest: list[int]
+    waves: tuple[NDArray[np.int64], ...]  # Steps that can take place at once, wave after wave (int64 each)
+    rest: list[int]  # Steps that follow, one after the other
 
     @property
     def steps(self) -> list[int]:
@@ -61,13 +54,8 @@ def find_order(program: Program, messages: MessagePairs, *, depth: int, seed: in
     """All steps in an order in which they can take place.
 
     Args:
-        program: A program of sound structure.
-        messages: Its messages.
         depth: Messages that a connection holds, 1 or more.
         seed: Take a random order, one step after the other, rather than one in waves.
-
-    Raises:
-        Deadlock: If it stands still.
     """
     return _StepRun(program, parts_of(program, messages), depth).order(seed)
 
@@ -76,13 +64,7 @@ def check_in_parts(program: Program, messages: MessagePairs, *, depth: int, toge
     """Carry a program out with steps cut into messages.
 
     Args:
-        program: A program of sound structure.
-        messages: Its messages.
-        depth: Messages that a connection holds.
         together: Slots that fit into one message.
-
-    Raises:
-        Deadlock: If it stands still.
     """
     _StepRun(program, parts_of(program, messages, together=together), depth).order(None)
 
@@ -104,11 +86,7 @@ class _StepRun:
         self._waves: list[NDArray[np.int64]] = []
 
     def order(self, seed: int | None) -> StepOrder:
-        """All parts in order.
-
-        Raises:
-            Deadlock: If the program stands still.
-        """
+        """All parts in order."""
         if seed is None:
             self._in_waves()
         found = sum(map(len, self._waves))

@@ -17,33 +17,21 @@ from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import MessagePairs
 from coppice.rows import nth_in_run, offsets, ranges
 
-__all__ = ["StepParts", "parts_of"]
-
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepParts(Brief):
-    """Parts of the steps of a program, and what waits for what.
+    """Parts of the steps of a program, and what waits for what."""
 
-    Attributes:
-        step: Step that each part is of (int64).
-        block_start: First part of each thread block, and the number of all parts (int64).
-        dep_start: Part p waits for the parts in rows ``dep_start[p] .. dep_start[p + 1] - 1`` of the next column
-            (int64).
-        dep_target: Part that is waited for (int64).
-        send: Part that sends each message, by (connection, place on it) (int64).
-        recv: Part that receives it (int64).
-        place: Place on its connection, from 0 (int64).
-    """
-
-    step: _Ints
-    block_start: _Ints
+    step: _Ints  # Step that each part is of (int64)
+    block_start: _Ints  # First part of each thread block, and the number of all parts (int64)
+    # Part p waits for the parts in rows `dep_start[p] .. dep_start[p + 1] - 1` of the next column (int64).
     dep_start: _Ints
-    dep_target: _Ints
-    send: _Ints
-    recv: _Ints
-    place: _Ints
+    dep_target: _Ints  # Part that is waited for (int64)
+    send: _Ints  # Part that sends each message, by (connection, place on it) (int64)
+    recv: _Ints  # Part that receives it (int64)
+    place: _Ints  # Place on its connection, from 0 (int64)
 
     @property
     def number(self) -> int:
@@ -55,8 +43,6 @@ def parts_of(program: Program, messages: MessagePairs, *, together: int | None =
     """The parts of all steps.
 
     Args:
-        program: A program of sound structure.
-        messages: Its messages.
         together: Slots that fit into one message; None: all of a step.
 
     Examples:

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.display import Brief
 
-__all__ = ["Program", "StepOp"]
-
 
 class StepOp(enum.IntEnum):
     """What a step does; m is the message that it receives.
@@ -118,66 +116,39 @@ class Program(Brief):
 
     The columns have the lengths given here and their CSR columns ascend; all else may be wrong, and is judged by the
     verifier: peers that do not exist, offsets out of bounds, dependencies on steps that are not there.
-
-    Attributes:
-        collective: What it implements.
-        num_ranks: R, 1 or more.
-        num_chunks: C, the number of equal chunks that M bytes are cut into (``nchunksperloop`` in MSCCL XML).
-        root: Root rank of the rooted collectives, otherwise -1.
-        in_place: It is meant to run with input and output in the same memory.
-        out_of_place: It is meant to run with input and output in different memory. Both may be true.
-        input_chunks: Slots of each rank's input (int32, length R). A rank whose input is unused, as in place,
-            may give 0; slots that the collective gives it are there all the same.
-        output_chunks: Slots of each rank's output (int32), likewise.
-        scratch_chunks: Slots of each rank's scratch memory (int32).
-        rank_start: First thread block of each rank (int64, length R + 1).
-        block_send: Rank that a thread block sends to, or -1 (int32).
-        block_recv: Rank that it receives from, or -1 (int32).
-        block_channel: Channel of its connections, 0 or more (int32).
-        step_start: First step of each thread block (int64, length thread blocks + 1).
-        op: :class:`StepOp` of each step (int8).
-        src_buffer: :class:`Buffer` that a step reads, NONE where it reads none (int8).
-        src_offset: First slot that it reads, -1 where none (int32).
-        dst_buffer: :class:`Buffer` that it writes, NONE where it writes none (int8).
-        dst_offset: First slot that it writes, -1 where none (int32).
-        count: Number of consecutive slots (int32), 1 or more but for NOP.
-        dep_start: Step s waits for the steps that rows ``dep_start[s] .. dep_start[s + 1] - 1`` of the next two
-            columns name (int64, length steps + 1).
-        dep_block: Id of the thread block, of the same rank, that is waited for (int32).
-        dep_step: Position of the step in it that must be done (int32).
-        name: Label.
-        protocol: ``Simple``, ``LL`` or ``LL128``: how a runtime moves the bytes.
-        min_bytes: Smallest M that it is meant for.
-        max_bytes: Largest M, inclusive; None means no limit.
     """
 
-    collective: Collective
-    num_ranks: int
-    num_chunks: int
-    root: int = -1
-    in_place: bool
-    out_of_place: bool
+    collective: Collective  # What it implements
+    num_ranks: int  # R, 1 or more
+    num_chunks: int  # C, the number of equal chunks that M bytes are cut into (`nchunksperloop` in MSCCL XML)
+    root: int = -1  # Root rank of the rooted collectives, otherwise -1
+    in_place: bool  # It is meant to run with input and output in the same memory
+    out_of_place: bool  # It is meant to run with input and output in different memory. Both may be true.
+    # Slots of each rank's input (int32, length R). A rank whose input is unused, as in place, may give 0;
+    # slots that the collective gives it are there all the same.
     input_chunks: NDArray[np.int32]
-    output_chunks: NDArray[np.int32]
-    scratch_chunks: NDArray[np.int32]
-    rank_start: NDArray[np.int64]
-    block_send: NDArray[np.int32]
-    block_recv: NDArray[np.int32]
-    block_channel: NDArray[np.int32]
-    step_start: NDArray[np.int64]
-    op: NDArray[np.int8]
-    src_buffer: NDArray[np.int8]
-    src_offset: NDArray[np.int32]
-    dst_buffer: NDArray[np.int8]
-    dst_offset: NDArray[np.int32]
-    count: NDArray[np.int32]
+    output_chunks: NDArray[np.int32]  # Slots of each rank's output (int32), likewise
+    scratch_chunks: NDArray[np.int32]  # Slots of each rank's scratch memory (int32)
+    rank_start: NDArray[np.int64]  # First thread block of each rank (int64, length R + 1)
+    block_send: NDArray[np.int32]  # Rank that a thread block sends to, or -1 (int32)
+    block_recv: NDArray[np.int32]  # Rank that it receives from, or -1 (int32)
+    block_channel: NDArray[np.int32]  # Channel of its connections, 0 or more (int32)
+    step_start: NDArray[np.int64]  # First step of each thread block (int64, length thread blocks + 1)
+    op: NDArray[np.int8]  # :class:`StepOp` of each step (int8)
+    src_buffer: NDArray[np.int8]  # :class:`Buffer` that a step reads, NONE where it reads none (int8)
+    src_offset: NDArray[np.int32]  # First slot that it reads, -1 where none (int32)
+    dst_buffer: NDArray[np.int8]  # :class:`Buffer` that it writes, NONE where it writes none (int8)
+    dst_offset: NDArray[np.int32]  # First slot that it writes, -1 where none (int32)
+    count: NDArray[np.int32]  # Number of consecutive slots (int32), 1 or more but for NOP
+    # Step s waits for the steps that rows `dep_start[s] .. dep_start[s + 1] - 1` of the next two columns name
+    # (int64, length steps + 1).
     dep_start: NDArray[np.int64]
-    dep_block: NDArray[np.int32]
-    dep_step: NDArray[np.int32]
-    name: str = "program"
-    protocol: str = "Simple"
-    min_bytes: int = 0
-    max_bytes: int | None = field(default=None)
+    dep_block: NDArray[np.int32]  # Id of the thread block, of the same rank, that is waited for (int32)
+    dep_step: NDArray[np.int32]  # Position of the step in it that must be done (int32)
+    name: str = "program"  # Label
+    protocol: str = "Simple"  # `Simple`, `LL` or `LL128`: how a runtime moves the bytes
+    min_bytes: int = 0  # Smallest M that it is meant for
+    max_bytes: int | None = field(default=None)  # Largest M, inclusive; None means no limit
 
     @property
     def num_blocks(self) -> int:

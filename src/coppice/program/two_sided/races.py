@@ -25,8 +25,6 @@ from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.structure import MessagePairs, step_addresses, step_name
 from coppice.rows import grouped, inverse, ranges
 
-__all__ = ["EarlyWrites", "find_races", "written_early"]
-
 _CELLS = 2**25
 _Ints = NDArray[np.int64]
 _Bools = NDArray[np.bool_]
@@ -36,20 +34,13 @@ def find_races(
     program: Program,
     memory: ProgramMemory,
     messages: MessagePairs,
-    order: list[int],
+    order: list[int],  # An order in which its steps can take place
     *,
+    # Sends that count as done before all their threads have read; None: none does
     early: _Bools | None = None,
     examples: int = 5,
 ) -> tuple[list[str], int]:
     """Races of a program.
-
-    Args:
-        program: A program of sound structure.
-        memory: Its slots.
-        messages: Its messages.
-        order: An order in which its steps can take place.
-        early: Sends that count as done before all their threads have read; None: none does.
-        examples: Number of races to tell.
 
     Returns:
         The first few races, a sentence each, and how many pairs of steps there are.
@@ -77,15 +68,10 @@ def find_races(
 
 
 class EarlyWrites(NamedTuple):
-    """Slots that are written while a send that counts as done may still read them.
+    """Slots that are written while a send that counts as done may still read them."""
 
-    Attributes:
-        send: The send (row) of each.
-        sentence: The first in words, empty where there is none.
-    """
-
-    send: _Ints
-    sentence: str
+    send: _Ints  # The send (row) of each
+    sentence: str  # The first in words, empty where there is none
 
 
 def written_early(
@@ -94,10 +80,6 @@ def written_early(
     """Slots that are written while a send that counts as done may still read them; arguments as of :func:`find_races`.
 
     Args:
-        program: The program.
-        memory: Its slots.
-        messages: Its messages.
-        order: An order of its steps.
         early: Sends that count as done too early.
     """
     first, second, address = conflicts = _conflicts(program, memory, order)

@@ -21,15 +21,9 @@ from coppice.program.two_sided.races import written_early
 from coppice.program.two_sided.structure import check_structure
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["settled"]
-
 
 def settled(program: Program, buffers: Buffers) -> Program:
     """The same program, in which no send counts as done too early for those that wait for it.
-
-    Args:
-        program: A program of sound structure.
-        buffers: The runtime.
 
     Returns:
         The program itself where nothing is to be done.

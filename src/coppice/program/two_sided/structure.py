@@ -19,34 +19,21 @@ from coppice.program.two_sided.program import Program, StepOp
 from coppice.rows import begins_run, nth_in_run
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["MessagePairs", "check_structure", "message_pairs", "step_addresses", "step_name"]
-
 _EXAMPLES = 5
 _BLOCKED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL, Collective.GATHER)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MessagePairs(Brief):
-    """The messages of a program in the order of their connections.
+    """The messages of a program in the order of their connections."""
 
-    Attributes:
-        send: Step that sends each message, by (connection, place on it) (int64).
-        recv: Step that receives it (int64).
-        place: Place on its connection, from 0 (int64).
-    """
-
-    send: NDArray[np.int64]
-    recv: NDArray[np.int64]
-    place: NDArray[np.int64]
+    send: NDArray[np.int64]  # Step that sends each message, by (connection, place on it) (int64)
+    recv: NDArray[np.int64]  # Step that receives it (int64)
+    place: NDArray[np.int64]  # Place on its connection, from 0 (int64)
 
 
 def step_addresses(program: Program, memory: ProgramMemory) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First address that each step reads, and first that it writes; where it does neither, they mean nothing.
-
-    Args:
-        program: A program of sound structure.
-        memory: Its slots.
-    """
+    """First address that each step reads, and first that it writes; where it does neither, they mean nothing."""
     rank = program.step_rank
     return (
         memory.base[program.src_buffer, rank] + program.src_offset,
@@ -64,10 +51,6 @@ def step_name(program: Program, step: int) -> str:
 
 def check_structure(program: Program, findings: Findings) -> MessagePairs | None:
     """Judge the form of a program.
-
-    Args:
-        program: The program.
-        findings: Takes the failures.
 
     Returns:
         Its messages, or None if the program cannot be run.
@@ -267,7 +250,6 @@ def message_pairs(program: Program, findings: Findings) -> MessagePairs:
 
     Args:
         program: A program whose thread blocks and steps are well formed.
-        findings: Takes the failures.
     """
     block = program.step_block
     out = _connection(program, program.block_rank, program.block_send)

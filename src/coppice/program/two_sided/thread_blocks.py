@@ -19,39 +19,18 @@ from coppice.program.messages import Transfers
 from coppice.program.two_sided.program import Program
 from coppice.rows import distinct, grouped, inverse, nth_in_run, rows_of_groups, sorted_rows
 
-__all__ = [
-    "Blocks",
-    "blocks_of",
-    "colors_of",
-    "fewest_blocks",
-    "most_trees_together",
-    "paths_differ",
-    "waited_first",
-]
-
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Thread blocks of all ranks.
+    """Thread blocks of all ranks."""
 
-    Attributes:
-        rows: (rank, send peer or -1, receive peer or -1, channel) of each, sorted (int64).
-        most: Most thread blocks of a rank.
-    """
-
-    rows: _Ints
-    most: int
+    rows: _Ints  # (rank, send peer or -1, receive peer or -1, channel) of each, sorted (int64)
+    most: int  # Most thread blocks of a rank
 
     def at_ends(self, src: _Ints, dst: _Ints, channel: _Ints) -> tuple[_Ints, _Ints]:
-        """Thread block (row) that sends on each connection, and the one that receives from it.
-
-        Args:
-            src: Sending rank of each connection.
-            dst: Its receiving rank.
-            channel: Its channel.
-        """
+        """Thread block (row) that sends on each connection, and the one that receives from it."""
         rows = self.rows
         span = int(max(rows[:, :3].max(initial=0), src.max(initial=0), dst.max(initial=0))) + 1
         width = int(max(rows[:, 3].max(initial=0), channel.max(initial=0))) + 1
@@ -67,19 +46,12 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class _Links:
-    """Connections that carry something, sorted.
+    """Connections that carry something, sorted."""
 
-    Attributes:
-        key: A number for each.
-        src: Sending rank.
-        dst: Receiving rank.
-        channel: Channel.
-    """
-
-    key: _Ints
-    src: _Ints
-    dst: _Ints
-    channel: _Ints
+    key: _Ints  # A number for each
+    src: _Ints  # Sending rank
+    dst: _Ints  # Receiving rank
+    channel: _Ints  # Channel
 
 
 def _span(rows: Transfers) -> int:
@@ -107,13 +79,7 @@ def paths_differ(rows: Transfers) -> int:
 
 
 def colors_of(rows: Transfers, runs: int, colors: int) -> _Ints:
-    """Channel of each row, of ``colors`` channels.
-
-    Args:
-        rows: The transfers.
-        runs: Number of runs.
-        colors: Number of channels.
-    """
+    """Channel of each row, of ``colors`` channels."""
     if colors == 1:
         return np.zeros(len(rows.run), dtype=np.int64)
     used, which = np.unique(rows.run, return_inverse=True)

@@ -24,8 +24,6 @@ from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology
 
-__all__ = ["to_schedule"]
-
 _TAKES = frozenset(op for op in StepOp if op.reads_src and (op.sends or op.receives))
 
 
@@ -35,17 +33,9 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
     Transfers take default routes; where a rank has several NICs to itself, the one of these that leaves by the NIC
     that the channel picks (:mod:`coppice.program.two_sided.nics`).
 
-    Args:
-        program: A program that verifies.
-        topology: Where its ranks are.
-
     Returns:
         Transfers without steps if an order of rows says it all; otherwise, as where two ranks exchange what they
         have, with the fewest steps.
-
-    Raises:
-        InputError: If the topology has another number of ranks, the program cannot be run, or it keeps several values
-            of a chunk at one rank.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -62,13 +52,11 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
     findings = Findings()
     messages = check_structure(program, findings)
     if messages is None:
-        msg = f"expected a program that verifies: {findings.failures[0]}"
-        raise InputError(msg)
+        raise InputError(f"expected a program that verifies: {findings.failures[0]}")
     try:
         order = execution_order(program, messages, depth=fifo_depth(program.protocol))
     except Deadlock as circle:
-        msg = f"expected a program that verifies: {circle}"
-        raise InputError(msg) from None
+        raise InputError(f"expected a program that verifies: {circle}") from None
     trace = _StepTrace(program, memory_of(program, in_place=program.in_place))
     trace.run(order, messages)
     routes = NicRoutes(topology)

@@ -52,26 +52,18 @@ from coppice.program.two_sided.structure import MessagePairs, check_structure, s
 from coppice.rows import first_rows, positions
 from coppice.schedule.verification.report import Findings, Verdict
 
-__all__ = ["Contents", "ProgramReport", "accepts", "verify_program"]
-
-
 _WIDE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramReport(Verdict):
-    """Result of the verification of a program; the attributes of :class:`Verdict`, and these.
-
-    Attributes:
-        warnings: What is allowed, but a caller should know.
-        depth: Messages that a connection was taken to hold.
-        safe_bytes: Largest M at which it does not stand still with the smallest buffers of any runtime; None: no limit.
-    """
+    """Result of the verification of a program; the attributes of :class:`Verdict`, and these."""
 
     subject: ClassVar[str] = "program"
 
-    warnings: tuple[str, ...] = ()
-    depth: int
+    warnings: tuple[str, ...] = ()  # What is allowed, but a caller should know
+    depth: int  # Messages that a connection was taken to hold
+    # Largest M at which it does not stand still with the smallest buffers of any runtime; None: no limit
     safe_bytes: int | None = None
 
 
@@ -81,7 +73,6 @@ def verify_program(
     """Check that a program performs its collective, in place or not, as it claims.
 
     Args:
-        program: The program.
         depth: Messages that a connection holds, 1 or more; what its protocol gives by default.
         seed: Carry it out in a random order. The verdict does not depend on it.
         buffers: The runtime that is to run it; by default it has to be right in all of them.
@@ -279,8 +270,6 @@ def accepts(
 
     Args:
         program: A program of sound structure without races.
-        memory: Its slots.
-        messages: Its messages.
         waves: All its steps; those of a wave can take place at once.
 
     Returns:

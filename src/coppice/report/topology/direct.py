@@ -9,8 +9,6 @@ import numpy as np
 
 from coppice.topology.model import Topology
 
-__all__ = ["NODE", "ROW", "NodeBox", "direct_places", "grid_shape"]
-
 ROW = 46.0
 NODE = 24.0
 """Height of a row of nodes, and of a node."""
@@ -32,10 +30,6 @@ def direct_places(
     """Places of GPUs that are linked with each other, and where the next row begins.
 
     Args:
-        topology: Where they are.
-        gpus: The GPUs.
-        y: Upper end of the room.
-        width: Its width.
         alone: There is nothing else in the drawing: they may form a grid, and a circle may be large.
 
     Returns:

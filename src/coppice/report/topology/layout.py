@@ -17,8 +17,6 @@ from coppice.report.topology.direct import NODE, ROW, NodeBox, direct_places, gr
 from coppice.text import plural
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["DrawingLayout", "Frame", "lay_out"]
-
 WIDTH = 1100.0
 """Width that a drawing may take."""
 
@@ -47,20 +45,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class DrawingLayout:
-    """A finished layout.
+    """A finished layout."""
 
-    Attributes:
-        width: Width of the drawing.
-        height: Its height.
-        place: Place of each node that is drawn.
-        frames: Boxes.
-        omitted: What is left out, in words, one entry for each kind; empty where everything is drawn.
-    """
-
-    width: float
-    height: float
-    place: dict[int, NodeBox]
-    frames: tuple[Frame, ...]
+    width: float  # Width of the drawing
+    height: float  # Its height
+    place: dict[int, NodeBox]  # Place of each node that is drawn
+    frames: tuple[Frame, ...]  # Boxes
+    # What is left out, in words, one entry for each kind; empty where everything is drawn
     omitted: tuple[str, ...]
 
 
@@ -78,7 +69,6 @@ def lay_out(topology: Topology, first: Collection[int] = ()) -> DrawingLayout:
     """A place for every node, or for a part of a large topology.
 
     Args:
-        topology: What to draw.
         first: Nodes whose boxes are drawn before others where not all are.
     """
     near = _neighbours(topology)

@@ -16,18 +16,6 @@ from coppice.schedule.loads import LinkLoads
 from coppice.text import percent_text, rate_text
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = [
-    "LinkCurve",
-    "Point",
-    "TopologyPicture",
-    "hull",
-    "load_class",
-    "topology_picture",
-    "topology_svg",
-    "wire",
-    "within",
-]
-
 Point = tuple[float, float]
 
 _BAR = 70.0
@@ -44,37 +32,27 @@ _KINDS = {NodeKind.GPU: "gpu", NodeKind.NIC: "nic", NodeKind.SWITCH: "switch"}
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyPicture:
-    """A drawing of a topology.
+    """A drawing of a topology."""
 
-    Attributes:
-        svg: The picture.
-        omitted: What it leaves out, in words; empty where everything is drawn.
-        joined: Number of the drawn line of each link by its ends, in both directions: the element's ``data-link``.
-        encircled: The cut is a line around one of its sides, beside the marks on the links that cross it.
-    """
-
-    svg: Markup
-    omitted: tuple[str, ...]
+    svg: Markup  # The picture
+    omitted: tuple[str, ...]  # What it leaves out, in words; empty where everything is drawn
+    # Number of the drawn line of each link by its ends, in both directions: the element's `data-link`
     joined: Mapping[tuple[int, int], int]
-    encircled: bool
+    encircled: bool  # The cut is a line around one of its sides, beside the marks on the links that cross it
 
 
 def topology_picture(
     topology: Topology,
     *,
+    # What each link carries under a plan; colours are then shares of the busiest link's time
     loads: LinkLoads | None = None,
-    cut: Sequence[int] = (),
+    cut: Sequence[int] = (),  # Nodes of one side of a cut, usually the bottleneck's
+    # What the picture shows, for those who cannot see it; made from the topology where empty
     label: str = "",
+    # What the topology was before it lost nodes or links: these are drawn as lost
     whole: Topology | None = None,
 ) -> TopologyPicture:
     """Draw a topology; a large one in part, which ``omitted`` states.
-
-    Args:
-        topology: What to draw.
-        loads: What each link carries under a plan; colours are then shares of the busiest link's time.
-        cut: Nodes of one side of a cut, usually the bottleneck's.
-        label: What the picture shows, for those who cannot see it; made from the topology where empty.
-        whole: What the topology was before it lost nodes or links: these are drawn as lost.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -125,8 +103,9 @@ def _with_lost(topology: Topology, whole: Topology, cut: Sequence[int]) -> tuple
     number_of = {name: v for v, name in enumerate(whole.node_ids)}
     strange = next((name for name in topology.node_ids if name not in number_of), None)
     if strange is not None:
-        msg = f"expected `whole` to have all nodes of {topology.name:.60}, found no {strange!r} in {whole.name:.60}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected `whole` to have all nodes of {topology.name:.60}, found no {strange!r} in {whole.name:.60}."
+        )
     old = [number_of[name] for name in topology.node_ids]
     layout = lay_out(whole, [old[v] for v in _smaller_side(topology, cut)])
     left = {(old[a], old[b]) for a, b in topology.link_index}
@@ -165,18 +144,11 @@ def _cross(x: float, y: float, size: float) -> Markup:
 def topology_svg(
     topology: Topology,
     *,
-    loads: LinkLoads | None = None,
-    cut: Sequence[int] = (),
-    whole: Topology | None = None,
+    loads: LinkLoads | None = None,  # What each link carries under a plan
+    cut: Sequence[int] = (),  # Nodes of one side of a cut
+    whole: Topology | None = None,  # As for :func:`topology_picture`
 ) -> str:
-    """The same drawing as the text of an SVG file of its own, with its colours.
-
-    Args:
-        topology: What to draw.
-        loads: What each link carries under a plan.
-        cut: Nodes of one side of a cut.
-        whole: As for :func:`topology_picture`.
-    """
+    """The same drawing as the text of an SVG file of its own, with its colours."""
     return standalone(topology_picture(topology, loads=loads, cut=cut, whole=whole).svg)
 
 

@@ -17,8 +17,7 @@ __all__ = ["BenchRow", "bench"]
 def __getattr__(name: str) -> Any:
     """A name when it is first used."""
     if name not in __all__:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.measuring"), name)
 
 

@@ -11,8 +11,6 @@ from coppice.collectives import Collective
 from coppice.run.engines.datatype import DataType, ReduceOp, combine, divide, from_bfloat16, to_bfloat16
 from coppice.run.programs.rank_program import RankProgram, block_bounds
 
-__all__ = ["contribution", "expected", "wrong_elements"]
-
 Array = NDArray[Any]
 _PERIOD = 61  # prime, so that a block in the wrong place shows
 

@@ -26,8 +26,6 @@ from coppice.run.engines.engine import DeviceMemory, DirectEngine, Engine
 from coppice.run.programs.planned import FOREST
 from coppice.topology.model import Topology
 
-__all__ = ["DIRECT", "NATIVE", "BenchRow", "Native", "bench", "busy_share", "core_times"]
-
 NATIVE = "native"
 """Name of the contender that is the library's own collective."""
 
@@ -54,58 +52,35 @@ class Native(Protocol):
         """Run the library's collective; in place if nothing is given.
 
         Memory is laid out as :mod:`coppice.run.programs.rank_program` says.
-
-        Raises:
-            InputError: If the library has no such collective, type or operation.
         """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchRow:
-    """One algorithm at one size.
+    """One algorithm at one size."""
 
-    Attributes:
-        collective: The collective.
-        algorithm: Name of the contender.
-        ranks: Number of ranks.
-        size_bytes: M.
-        count: M in elements.
-        dtype: Type of the elements.
-        op: Reduction, or ``none``.
-        root: Root rank, or -1.
-        in_place: One memory.
-        pieces: Pieces of every chunk that ran; 0 where no program of ours did.
-        time_us: Median over rounds of the slowest rank's time.
-        fastest_us: Least of the rounds.
-        slowest_us: Most of the rounds.
-        algbw_gb_per_s: M / time.
-        busbw_gb_per_s: The same times the factor of nccl-tests.
-        rounds_us: Times of the slowest rank in each round, in the order of the rounds; not among :meth:`fields`.
-        wrong: Wrong elements on all ranks, in the first and the last round.
-        cores_busy: Share of this host's cores that were busy during the measured rounds of all contenders of the size,
-            or -1 where the system does not tell.
-        refusal: Why it did not run, or nothing.
-    """
-
-    collective: str
-    algorithm: str
-    ranks: int
-    size_bytes: int
-    count: int
-    dtype: str
-    op: str
-    root: int
-    in_place: bool
-    pieces: int = 0
-    time_us: float = 0.0
-    fastest_us: float = 0.0
-    slowest_us: float = 0.0
-    algbw_gb_per_s: float = 0.0
-    busbw_gb_per_s: float = 0.0
+    collective: str  # The collective
+    algorithm: str  # Name of the contender
+    ranks: int  # Number of ranks
+    size_bytes: int  # M
+    count: int  # M in elements
+    dtype: str  # Type of the elements
+    op: str  # Reduction, or `none`
+    root: int  # Root rank, or -1
+    in_place: bool  # One memory
+    pieces: int = 0  # Pieces of every chunk that ran; 0 where no program of ours did
+    time_us: float = 0.0  # Median over rounds of the slowest rank's time
+    fastest_us: float = 0.0  # Least of the rounds
+    slowest_us: float = 0.0  # Most of the rounds
+    algbw_gb_per_s: float = 0.0  # M / time
+    busbw_gb_per_s: float = 0.0  # The same times the factor of nccl-tests
+    # Times of the slowest rank in each round, in the order of the rounds; not among :meth:`fields`
     rounds_us: tuple[float, ...] = ()
-    wrong: int = 0
+    wrong: int = 0  # Wrong elements on all ranks, in the first and the last round
+    # Share of this host's cores that were busy during the measured rounds of all contenders of the size, or
+    # -1 where the system does not tell
     cores_busy: float = -1.0
-    refusal: str = ""
+    refusal: str = ""  # Why it did not run, or nothing
 
     def fields(self) -> dict[str, Any]:
         """As a dictionary."""
@@ -158,11 +133,13 @@ def bench(
     if collective.reduces:
         check_reduction(op, dtype)
     if rounds < 1 or warmup < 0:
-        msg = f"expected 1 measured round or more and no negative warm-up, found {rounds} and {warmup}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 1 measured round or more and no negative warm-up, found {rounds} and {warmup}."
+        )
     if len(set(algorithms)) != len(algorithms) or not algorithms:
-        msg = f"expected different algorithms, found {', '.join(algorithms) or 'none'}: name each once."
-        raise InputError(msg)
+        raise InputError(
+            f"expected different algorithms, found {', '.join(algorithms) or 'none'}: name each once."
+        )
     groups = {
         name: Communicator(
             engine,
@@ -295,14 +272,16 @@ class _Contender:
         self._native: Native | None = None
         if row.algorithm == NATIVE:
             if not isinstance(engine, Native):
-                msg = f"the engine {engine.name} has no collectives of its own: leave {NATIVE} out."
-                raise InputError(msg)
+                raise InputError(
+                    f"the engine {engine.name} has no collectives of its own: leave {NATIVE} out."
+                )
             self._native = engine
         self._direct: DirectEngine | None = None
         if row.algorithm == DIRECT:
             if not isinstance(engine, DirectEngine):
-                msg = f"the ranks of the engine {engine.name} share no memory: leave {DIRECT} out."
-                raise InputError(msg)
+                raise InputError(
+                    f"the ranks of the engine {engine.name} share no memory: leave {DIRECT} out."
+                )
             self._direct = engine
         self._program = group.prepare(
             Collective(row.collective),

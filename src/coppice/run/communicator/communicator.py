@@ -19,8 +19,6 @@ from coppice.run.programs.planned import FOREST, CallRequest, RankPrograms
 from coppice.run.programs.rank_program import RankProgram
 from coppice.topology.model import Topology
 
-__all__ = ["AUTO", "Communicator"]
-
 
 class Communicator:
     """Collectives of one group of ranks, planned for its topology.
@@ -346,8 +344,9 @@ class Communicator:
             Mismatch: On every rank of the group, if their lists differ.
         """
         if not isinstance(self.engine, GroupingEngine):
-            msg = f"expected an engine that makes groups, found {self.engine.name}: make one for the group itself."
-            raise InputError(msg)
+            raise InputError(
+                f"expected an engine that makes groups, found {self.engine.name}: make one for the group itself."
+            )
         return Communicator(
             self.engine.subset(ranks), topology_of(self.topology, ranks), **vars(self._settings)
         )
@@ -365,8 +364,7 @@ class Communicator:
     ) -> None:
         """Run a collective; in place where nothing is ``given``."""
         if root is not None and not 0 <= root < self.ranks:
-            msg = f"expected a root in 0 .. {self.ranks - 1}, found {root}."
-            raise InputError(msg)
+            raise InputError(f"expected a root in 0 .. {self.ranks - 1}, found {root}.")
         kind = data_type_of(output if given is None else given, dtype)
         if collective.reduces:
             check_reduction(ReduceOp(op), kind)
@@ -416,15 +414,10 @@ class Communicator:
         self.engine.run(program, given, wanted, dtype=dtype, op=op, timeout_s=patience)
 
     def _divided(self, elements: int) -> int:
-        """The number of elements, if they make equal blocks for all ranks.
-
-        Raises:
-            InputError: If not.
-        """
+        """The number of elements, if they make equal blocks for all ranks."""
         if elements % self.ranks:
-            msg = (
+            raise InputError(
                 f"expected a buffer of equal blocks for {self.ranks} ranks, found {elements} elements: pad it to a "
                 f"multiple of {self.ranks}."
             )
-            raise InputError(msg)
         return elements

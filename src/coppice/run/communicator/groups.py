@@ -17,8 +17,6 @@ from coppice.run.errors import Mismatch
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 
-__all__ = ["AUTO", "GroupSettings", "Value", "agree", "host_of_process", "topology_of"]
-
 AUTO = "auto"
 """What the engine does by itself where its ranks share memory, forests elsewhere."""
 
@@ -75,9 +73,6 @@ def topology_of(topology: Topology, ranks: Sequence[int]) -> Topology:
 
     Other GPUs stay, to pass on what is not theirs, only where the group's ranks do not reach each other without them.
 
-    Raises:
-        InputError: If the list is empty, repeats a rank or names one that does not exist.
-
     Examples:
         Opposite GPUs of a ring reach each other through the others only:
 
@@ -118,29 +113,18 @@ class _Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agree(
+    # Gives every rank the bytes of all, in rank order: that of an engine, or of a store
     exchange: Callable[[bytes], list[bytes]],
-    what: str,
-    record: Mapping[str, Value],
+    what: str,  # What the ranks are about to do, for messages
+    record: Mapping[str, Value],  # Values by name, which must be the same on all ranks
     *,
-    error: str = "",
+    error: str = "",  # Why this rank cannot take part, empty if it can
     own: Value = None,
 ) -> list[Value]:
     """Compare ``record`` with those of all other ranks.
 
-    Args:
-        exchange: Gives every rank the bytes of all, in rank order: that of an engine, or of a store.
-        what: What the ranks are about to do, for messages.
-        record: Values by name, which must be the same on all ranks.
-        error: Why this rank cannot take part, empty if it can.
-        own: What may differ between ranks.
-
     Returns:
         ``own`` of every rank.
-
-    Raises:
-        Mismatch: On every rank, with the same words but for the rank that speaks, if some rank differs from most
-            others or cannot take part.
-        RunError: If the exchange fails.
 
     Examples:
         >>> from coppice.run.engines.numpy import run_ranks
@@ -154,12 +138,12 @@ def agree(
     try:
         cards = [msgspec.json.decode(card, type=decodable(_Card)) for card in exchange(mine)]
     except msgspec.MsgspecError as found:
-        msg = f"expected what another rank is about to do, found something else ({found}): run one version everywhere."
-        raise Mismatch(msg) from None
+        raise Mismatch(
+            f"expected what another rank is about to do, found something else ({found}): run one version everywhere."
+        ) from None
     for rank, card in enumerate(cards):
         if card.error:
-            msg = f"rank {rank} cannot take part in {card.what}: {card.error}"
-            raise Mismatch(msg)
+            raise Mismatch(f"rank {rank} cannot take part in {card.what}: {card.error}")
     keys = [msgspec.json.encode((card.what, card.record), order="sorted") for card in cards]
     if len(set(keys)) == 1:
         return [card.own for card in cards]
@@ -167,20 +151,18 @@ def agree(
     model = keys.index(usual)
     odd = next(rank for rank, key in enumerate(keys) if key != usual)
     if cards[odd].what != cards[model].what:
-        msg = (
+        raise Mismatch(
             f"ranks do different things: expected {cards[model].what} as on rank {model}, found "
             f"{cards[odd].what} on rank {odd}; make the same calls in the same order on all ranks."
         )
-        raise Mismatch(msg)
     wanted, other = cards[model].record, cards[odd].record
     names = [name for name in {**wanted, **other} if wanted.get(name) != other.get(name)]
     here = ", ".join(f"{name} {_word(wanted.get(name))}" for name in names)
     there = ", ".join(_word(other.get(name)) for name in names)
-    msg = (
+    raise Mismatch(
         f"{what} differs between ranks: expected {here} as on rank {model}, found {there} on rank {odd}; "
         "make the same call on all ranks."
     )
-    raise Mismatch(msg)
 
 
 def _word(value: Value) -> str:

@@ -28,8 +28,6 @@ from coppice.run.engines.engine import Engine
 from coppice.run.errors import RunError
 from coppice.run.programs.rank_program import RankProgram
 
-__all__ = ["SETTINGS_VARIABLE", "InNetwork", "is_protocol", "switch_defect"]
-
 SETTINGS_VARIABLE = "COPPICE_SWITCH_SETTINGS"
 """Options of :class:`~coppice.innetwork.serving.client.SwitchClient`, as in ``values=64,slots=128``."""
 
@@ -80,18 +78,13 @@ def switch_defect(algorithm: str, environment: Mapping[str, str] | None = None) 
 
 
 def _described(algorithm: str, environment: Mapping[str, str]) -> tuple[str, bytes, dict[str, Any]]:
-    """Address, secret and options.
-
-    Raises:
-        InputError: If something is missing or wrong.
-    """
+    """Address, secret and options."""
     address = environment.get(SWITCH_VARIABLE, "")
     if not address:
-        msg = (
+        raise InputError(
             f"expected {SWITCH_VARIABLE}=HOST:PORT of a running switch for the algorithm {algorithm}, found none: "
             f"start one with `coppice switch serve --protocol {algorithm}`."
         )
-        raise InputError(msg)
     parse_address(address, option=SWITCH_VARIABLE)
     options: dict[str, Any] = {}
     for entry in filter(None, environment.get(SETTINGS_VARIABLE, "").split(",")):
@@ -102,8 +95,7 @@ def _described(algorithm: str, environment: Mapping[str, str]) -> tuple[str, byt
             else:
                 options.setdefault("settings", {})[name] = float(value)
         except ValueError:
-            msg = f"expected NAME=NUMBER,... in {SETTINGS_VARIABLE}, found {entry!r}."
-            raise InputError(msg) from None
+            raise InputError(f"expected NAME=NUMBER,... in {SETTINGS_VARIABLE}, found {entry!r}.") from None
     return address, read_secret(environment.get(SECRET_VARIABLE)), options
 
 
@@ -132,22 +124,18 @@ class InNetwork:
         self.failure = ""
 
     def check(self, collective: Collective, dtype: DataType, op: ReduceOp) -> None:
-        """Refuse what switches do not add up; collectives that reduce nothing there are left to the hosts.
-
-        Raises:
-            InputError: If it is an all-reduce of another type or operation.
-        """
+        """Refuse what switches do not add up; collectives that reduce nothing there are left to the hosts."""
         if collective is not Collective.ALL_REDUCE:
             return
         if dtype not in _AT_THE_SWITCH:
-            msg = (
+            raise InputError(
                 f"expected {', '.join(_AT_THE_SWITCH)} for the algorithm {self.protocol}, found {dtype}: switches add "
                 "numbers of 32 bits, so convert them or take an algorithm of the hosts."
             )
-            raise InputError(msg)
         if op not in (ReduceOp.SUM, ReduceOp.AVG):
-            msg = f"expected sum or avg for the algorithm {self.protocol}, found {op}: take an algorithm of the hosts."
-            raise InputError(msg)
+            raise InputError(
+                f"expected sum or avg for the algorithm {self.protocol}, found {op}: take an algorithm of the hosts."
+            )
 
     def all_reduce(
         self, program: RankProgram, given: Any, wanted: Any, *, dtype: DataType, op: ReduceOp
@@ -156,10 +144,6 @@ class InNetwork:
 
         Returns:
             The result is in ``wanted`` on every rank. Otherwise the memory is as it was, and the hosts shall do it.
-
-        Raises:
-            InputError: If a buffer does not fit.
-            RunError: On every rank, if it did not complete and the hosts shall not do it, or a rank is gone.
         """
         output = elements_of(wanted, dtype, program.count, name="the output", writable=True)
         source = output if program.in_place else elements_of(given, dtype, program.count, name="the input")
@@ -198,11 +182,7 @@ class InNetwork:
             self._clients.popitem()[1].close()
 
     def _client(self, element: DataType) -> SwitchClient | None:
-        """This rank's end of the job for a type, joined when it is first needed: by all ranks at once.
-
-        Raises:
-            RunError: On every rank, if it cannot be joined and the hosts shall not take over.
-        """
+        """This rank's end of the job for a type, joined when it is first needed: by all ranks at once."""
         if element in self._clients:
             return self._clients[element]
         address, secret, options = _described(self.protocol, os.environ)
@@ -247,17 +227,12 @@ class InNetwork:
         return next((f"on rank {rank}, {each.failure}" for rank, each in enumerate(told) if each.failure), "")
 
     def _give_up(self, failure: str) -> bool:
-        """Use the switch no more.
-
-        Raises:
-            RunError: If the hosts shall not take over.
-        """
+        """Use the switch no more."""
         self.failure = failure
         while self._clients:
             self._clients.popitem()[1].close(failure)
         if not self._fall_back:
-            msg = f"the all_reduce by {self.protocol} did not complete: {failure}"
-            raise RunError(msg)
+            raise RunError(f"the all_reduce by {self.protocol} did not complete: {failure}")
         if self._engine.rank == 0:
             _LOG.warning("%s is no longer used, the hosts reduce by themselves: %s", self.protocol, failure)
         return False

@@ -10,19 +10,6 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 
-__all__ = [
-    "DataType",
-    "ReduceOp",
-    "array_of",
-    "check_reduction",
-    "combine",
-    "data_type_of",
-    "divide",
-    "elements_of",
-    "from_bfloat16",
-    "to_bfloat16",
-]
-
 
 class DataType(enum.StrEnum):
     """Type of the elements of a buffer, by the name that NumPy and torch give it.
@@ -100,9 +87,6 @@ class ReduceOp(enum.StrEnum):
 def check_reduction(op: ReduceOp, dtype: DataType) -> None:
     """Refuse an operation that has no meaning for a type.
 
-    Raises:
-        InputError: If ``op`` does not serve ``dtype``.
-
     Examples:
         >>> check_reduction(ReduceOp.BXOR, DataType.FLOAT32)
         Traceback (most recent call last):
@@ -110,8 +94,7 @@ def check_reduction(op: ReduceOp, dtype: DataType) -> None:
     """
     if not op.serves(dtype):
         wanted = "integers or bool" if op.is_bitwise else "numbers"
-        msg = f"expected {wanted} for {op}, found {dtype}: choose another operation."
-        raise InputError(msg)
+        raise InputError(f"expected {wanted} for {op}, found {dtype}: choose another operation.")
 
 
 Array = NDArray[Any]
@@ -120,36 +103,30 @@ Array = NDArray[Any]
 def array_of(buffer: Any) -> Array:
     """The buffer as NumPy sees it, without a copy.
 
-    Raises:
-        InputError: If there is none, or something that has no memory of its elements, such as a list.
-
     Examples:
         >>> array_of([1.0, 2.0])
         Traceback (most recent call last):
         coppice.errors.InputError: expected an array or other memory of elements, found list: make an array of it first.
     """
     if buffer is None:
-        msg = "expected an array, found None: give one."
-        raise InputError(msg)
+        raise InputError("expected an array, found None: give one.")
     is_bytes = isinstance(buffer, bytes)
     array: Array = np.frombuffer(buffer, dtype=np.uint8) if is_bytes else np.asarray(buffer)
     if array is not buffer and array.base is None:  # a copy, whose result nobody would see
         kind = type(buffer).__name__
-        msg = f"expected an array or other memory of elements, found {kind}: make an array of it first."
-        raise InputError(msg)
+        raise InputError(
+            f"expected an array or other memory of elements, found {kind}: make an array of it first."
+        )
     return array
 
 
 def data_type_of(buffer: Any, dtype: DataType | str | None) -> DataType:
-    """The type of a buffer's elements, as given or as it says itself.
-
-    Raises:
-        InputError: If engines do not know it.
-    """
+    """The type of a buffer's elements, as given or as it says itself."""
     name = array_of(buffer).dtype.name if dtype is None else str(dtype)
     if name not in tuple(DataType):
-        msg = f"expected elements of type {', '.join(DataType)}, found {name}: convert them first."
-        raise InputError(msg)
+        raise InputError(
+            f"expected elements of type {', '.join(DataType)}, found {name}: convert them first."
+        )
     return DataType(name)
 
 
@@ -157,14 +134,10 @@ def elements_of(buffer: Any, dtype: DataType, elements: int, *, name: str, writa
     """The first ``elements`` elements of a buffer, without a copy.
 
     Args:
-        buffer: Anything contiguous with the buffer protocol or ``__array_interface__``; None where nothing is needed.
+        buffer: Anything contiguous with the buffer protocol or ``__array_interface__``; None where nothing is
+            needed.
         dtype: Type of the elements: what the buffer holds, unless it holds bytes.
-        elements: How many are needed.
         name: Name of the buffer, for messages.
-        writable: It will be written.
-
-    Raises:
-        InputError: If the buffer is too short, not contiguous, of another type, or cannot be written.
 
     Examples:
         >>> elements_of(bytearray(8), DataType.INT16, 3, name="the input").tolist()
@@ -174,24 +147,20 @@ def elements_of(buffer: Any, dtype: DataType, elements: int, *, name: str, writa
     if elements == 0:
         return np.zeros(0, dtype=kind)
     if buffer is None:
-        msg = f"expected {elements} elements of {dtype} in {name}, found none: give a buffer."
-        raise InputError(msg)
+        raise InputError(f"expected {elements} elements of {dtype} in {name}, found none: give a buffer.")
     array = array_of(buffer)
     if not (array.flags.c_contiguous and (array.flags.writeable or not writable)):
         wanted = "writable, contiguous" if writable else "contiguous"
-        msg = f"expected {wanted} memory in {name}: make a copy of it first."
-        raise InputError(msg)
+        raise InputError(f"expected {wanted} memory in {name}: make a copy of it first.")
     flat = array.reshape(-1)
     bits = dtype is DataType.BFLOAT16 and flat.dtype.itemsize == 2 and flat.dtype.kind == "V"
     if flat.dtype != kind and flat.dtype != np.uint8 and not bits:
-        msg = f"expected elements of {dtype} in {name}, found {flat.dtype}: convert them first."
-        raise InputError(msg)
+        raise InputError(f"expected elements of {dtype} in {name}, found {flat.dtype}: convert them first.")
     if flat.nbytes < elements * kind.itemsize:
-        msg = (
+        raise InputError(
             f"expected {elements} elements of {dtype} in {name}, found memory for "
             f"{flat.nbytes // kind.itemsize}: give a longer buffer."
         )
-        raise InputError(msg)
     return flat.view(np.uint8)[: elements * kind.itemsize].view(kind)
 
 

@@ -21,31 +21,15 @@ from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 
-__all__ = [
-    "BaseEngine",
-    "DeviceMemory",
-    "DirectEngine",
-    "Engine",
-    "GroupingEngine",
-    "LearningEngine",
-    "check_rank",
-]
-
 
 @runtime_checkable
 class Engine(Protocol):
-    """One rank's end of a group that carries out programs.
+    """One rank's end of a group that carries out programs."""
 
-    Attributes:
-        name: Short name of the kind of engine, as users choose it: ``numpy``, ``shm``, ``torch``, ``mpi``,
-            ``put-signal``.
-        rank: This rank, 0 .. ranks - 1.
-        ranks: Number of ranks of the group.
-    """
-
+    # Short name of the kind of engine, as users choose it: `numpy`, `shm`, `torch`, `mpi`, `put-signal`
     name: str
-    rank: int
-    ranks: int
+    rank: int  # This rank, 0 .. ranks - 1.
+    ranks: int  # Number of ranks of the group
 
     def run(
         self,
@@ -105,12 +89,7 @@ class DirectEngine(Engine, Protocol):
         root: int = -1,
         in_place: bool = False,
     ) -> None:
-        """Carry out a collective of M = ``count`` elements on memory as :mod:`coppice.run.programs.rank_program` says.
-
-        Raises:
-            InputError: If a buffer or argument does not fit; nothing was sent.
-            RunError: If the collective did not complete.
-        """
+        """Carry out a collective of ``count`` elements on memory as :mod:`coppice.run.programs.rank_program` says."""
 
 
 @runtime_checkable
@@ -121,9 +100,6 @@ class GroupingEngine(Engine, Protocol):
         """This rank's engine in the group of ``ranks``, in that order; every rank of the engine calls this.
 
         Ranks of different groups make their groups at the same time, each with its own list.
-
-        Raises:
-            InputError: If this rank is not among them.
         """
 
 
@@ -181,11 +157,10 @@ class BaseEngine(Engine):
         """See :meth:`Engine.run`."""
         self._check_open()
         if (program.rank, program.ranks) != (self.rank, self.ranks):
-            msg = (
+            raise InputError(
                 f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
                 f"{program.ranks}: lower the schedule for this group."
             )
-            raise InputError(msg)
         self._carry_out(program, input, output, dtype, op, timeout_s)
 
     @abstractmethod
@@ -207,12 +182,7 @@ class BaseEngine(Engine):
         self._closed = True
 
     def _check_open(self) -> None:
-        """Refuse to go on after a failure, or once the engine is closed.
-
-        Raises:
-            PeerLost: If the group broke earlier.
-            InputError: If it is closed.
-        """
+        """Refuse to go on after a failure, or once the engine is closed."""
         if self._lost is not None:
             raise PeerLost(self._lost)
         if self._closed:
@@ -224,11 +194,7 @@ class BaseEngine(Engine):
         return InputError(f"the engine of rank {self.rank} is closed: make a new group.")
 
     def _members(self, ranks: Sequence[int]) -> list[int]:
-        """The ranks of a group that this one is to be in.
-
-        Raises:
-            InputError: If they are not different ranks of the engine, or this one is not among them.
-        """
+        """The ranks of a group that this one is to be in."""
         members = list(ranks)
         distinct = set(members)
         if (
@@ -236,20 +202,14 @@ class BaseEngine(Engine):
             or len(distinct) < len(members)
             or not distinct <= set(range(self.ranks))
         ):
-            msg = (
+            raise InputError(
                 f"expected a list of distinct ranks below {self.ranks} with rank {self.rank} in it once, found "
                 f"{members}."
             )
-            raise InputError(msg)
         return members
 
 
 def check_rank(rank: int, ranks: int) -> None:
-    """Refuse a rank that a group of so many ranks does not have.
-
-    Raises:
-        InputError: If there is no such rank.
-    """
+    """Refuse a rank that a group of so many ranks does not have."""
     if not 0 <= rank < ranks:
-        msg = f"expected a rank of 0 to {ranks - 1}, found {rank}."
-        raise InputError(msg)
+        raise InputError(f"expected a rank of 0 to {ranks - 1}, found {rank}.")

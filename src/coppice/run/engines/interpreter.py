@@ -19,8 +19,6 @@ from coppice.rows import offsets
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction, combine, divide, elements_of
 from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 
-__all__ = ["RankMemory", "interpret"]
-
 Array = NDArray[Any]
 
 
@@ -36,11 +34,7 @@ class RankMemory:
         dtype: DataType,
         op: ReduceOp,
     ) -> None:
-        """Look at the buffers of a rank.
-
-        Raises:
-            InputError: If a buffer does not fit, or the operation does not serve the type.
-        """
+        """Look at the buffers of a rank."""
         if program.collective.reduces:
             check_reduction(op, dtype)
         self.program, self.dtype, self.op = program, dtype, op
@@ -146,11 +140,10 @@ def interpret(
         [[0, 6, 12, 18, 24], [0, 6, 12, 18, 24], [0, 6, 12, 18, 24]]
     """
     if not len(programs) == len(inputs) == len(outputs):
-        msg = (
+        raise InputError(
             f"expected a program, an input and an output for every rank, found {len(programs)}, {len(inputs)} and "
             f"{len(outputs)}."
         )
-        raise InputError(msg)
     memories = [
         RankMemory(program, given, wanted, dtype=dtype, op=op)
         for program, given, wanted in zip(programs, inputs, outputs, strict=True)
@@ -197,11 +190,7 @@ class _Interpreter:
         return waits, waiting
 
     def carry_out(self) -> None:
-        """All rows.
-
-        Raises:
-            CheckError: If some never can.
-        """
+        """All rows."""
         if self._random is None:
             self._by_steps()
         else:
@@ -229,14 +218,11 @@ class _Interpreter:
                         self._add(row, sent[self._sender(row, sent)])
 
     def _sender(self, row: int, sent: dict[int, Array]) -> int:
-        """The other end of a message.
-
-        Raises:
-            CheckError: If it is not of the same step.
-        """
+        """The other end of a message."""
         if self._other[row] not in sent:
-            msg = f"expected both ends of a message in one step, found row {row} without the other: lower again."
-            raise CheckError(msg)
+            raise CheckError(
+                f"expected both ends of a message in one step, found row {row} without the other: lower again."
+            )
         return self._other[row]
 
     def _by_dependencies(self, pick: random.Random) -> None:
@@ -255,8 +241,9 @@ class _Interpreter:
                     if not self._waits[later]:
                         ready.append(later)
         if left:
-            msg = f"expected programs that come to an end, found {left} rows that wait for ever: lower them again."
-            raise CheckError(msg)
+            raise CheckError(
+                f"expected programs that come to an end, found {left} rows that wait for ever: lower them again."
+            )
 
     def _start(self, row: int, ready: list[int]) -> list[int]:
         """Start a row; returns the rows that are complete with it."""
@@ -296,11 +283,7 @@ class _Interpreter:
 
 
 def _partners(programs: Sequence[RankProgram], first: list[int]) -> list[int]:
-    """The other end of every message, -1 for copies.
-
-    Raises:
-        CheckError: If a message has one end only, or ends of two lengths.
-    """
+    """The other end of every message, -1 for copies."""
     ends: dict[tuple[int, int, int], tuple[int, int]] = {}
     other = [-1] * first[-1]
     for program in programs:
@@ -317,17 +300,15 @@ def _partners(programs: Sequence[RankProgram], first: list[int]) -> list[int]:
                 ends[*pair, tag] = (base + row, length)
                 continue
             if mate[1] != length:
-                msg = (
+                raise CheckError(
                     f"expected equal lengths at both ends of message {tag} from rank {pair[0]} to rank {pair[1]}, "
                     f"found {mate[1]} and {length} elements: lower the programs together."
                 )
-                raise CheckError(msg)
             other[base + row], other[mate[0]] = mate[0], base + row
     if ends:
         sender, receiver, tag = next(iter(ends))
-        msg = (
+        raise CheckError(
             f"expected two ends of message {tag} from rank {sender} to rank {receiver}, found one: lower the "
             "programs together."
         )
-        raise CheckError(msg)
     return other

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from coppice.errors import InputError
 from coppice.run.engines.engine import Engine
 
-__all__ = ["ENGINES", "engine_name", "open_engine"]
-
 ENGINES = ("torch", "mpi", "shm", "put-signal")
 
 _MPI_SIGNS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_SIZE")
@@ -34,22 +32,19 @@ def engine_name(asked: str | None = None, environment: Mapping[str, str] | None 
     """
     variables = os.environ if environment is None else environment
     if asked is not None and asked not in ENGINES:
-        msg = f"expected `engine` {', '.join(ENGINES)}, found {asked!r}: choose one of them."
-        raise InputError(msg)
+        raise InputError(f"expected `engine` {', '.join(ENGINES)}, found {asked!r}: choose one of them.")
     by_torch = all(sign in variables for sign in _TORCH_SIGNS)
     if not by_torch and (asked == "torch" or (asked in _EITHER and not by_mpi(variables))):
         missing = next(sign for sign in _TORCH_SIGNS if sign not in variables)
-        msg = (
+        raise InputError(
             f"expected the variables of torchrun for the engine {asked}, found no {missing}: start with "
             "`torchrun --nproc-per-node N -m coppice ...`."
         )
-        raise InputError(msg)
     if asked is None and not by_torch and not by_mpi(variables):
-        msg = (
+        raise InputError(
             "expected to be started by a launcher, found none: use `torchrun --nproc-per-node N -m coppice ...` or "
             "`mpirun -n N coppice ...`."
         )
-        raise InputError(msg)
     return asked or ("torch" if by_torch else "mpi")
 
 

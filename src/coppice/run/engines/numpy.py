@@ -24,8 +24,6 @@ from coppice.run.engines.interpreter import RankMemory
 from coppice.run.errors import Mismatch, PeerLost, TimedOut
 from coppice.run.programs.rank_program import RankProgram, RowKind
 
-__all__ = ["NumpyEngine", "numpy_engines", "run_ranks"]
-
 _Result = TypeVar("_Result")
 _Message = tuple[int, NDArray[Any]]
 
@@ -54,8 +52,7 @@ def numpy_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[Nump
         InputError: If there is no rank.
     """
     if ranks < 1:
-        msg = f"expected 1 rank or more, found {ranks}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 rank or more, found {ranks}.")
     hub = _Hub(ranks)
     return [NumpyEngine(hub, rank, exchange_timeout_s) for rank in range(ranks)]
 
@@ -112,11 +109,10 @@ class NumpyEngine(BaseEngine):
             self._wait(lambda: bool(queue), peer, str(program.collective), timeout_s)
             found, data = queue.popleft()
         if found != tag or len(data) != length:
-            msg = (
+            raise Mismatch(
                 f"expected message {tag} of {length} elements from rank {peer} in {program.collective} at rank "
                 f"{self.rank}, found message {found} of {len(data)}: run the same collective on all ranks."
             )
-            raise Mismatch(msg)
         return data
 
     def exchange(self, data: bytes) -> list[bytes]:
@@ -150,29 +146,25 @@ class NumpyEngine(BaseEngine):
             self._hub.changed.notify_all()
 
     def _wait(self, arrived: Callable[[], bool], peer: int, what: str, timeout_s: float) -> None:
-        """Wait, with the condition held, until something has arrived from ``peer``.
-
-        Raises:
-            PeerLost: If it never will.
-            TimedOut: If it has not within the timeout.
-        """
+        """Wait, with the condition held, until something has arrived from ``peer``."""
         hub, end = self._hub, time.monotonic() + timeout_s
         while not arrived():
             if peer in hub.gone:
-                msg = f"rank {peer} {hub.gone[peer]} while rank {self.rank} waited for it in {what}: see its output."
-                raise PeerLost(msg)
+                raise PeerLost(
+                    f"rank {peer} {hub.gone[peer]} while rank {self.rank} waited for it in {what}: see its output."
+                )
             if hub.failed:
-                msg = f"rank {self.rank} gave up {what}, because {hub.failed}: see the output of that rank."
-                raise PeerLost(msg)
+                raise PeerLost(
+                    f"rank {self.rank} gave up {what}, because {hub.failed}: see the output of that rank."
+                )
             if self.rank in hub.gone:
                 raise self.closed_error
             left = end - time.monotonic()
             if left <= 0:
-                msg = (
+                raise TimedOut(
                     f"rank {self.rank} waited {timeout_s:g} s in {what} for rank {peer}: see what that rank does, or "
                     "allow more time."
                 )
-                raise TimedOut(msg)
             hub.changed.wait(left)
 
     @contextmanager

@@ -25,8 +25,6 @@ from coppice.run.engines.interpreter import RankMemory
 from coppice.run.errors import TimedOut
 from coppice.run.programs.rank_program import RankProgram, RowKind
 
-__all__ = ["ExecutionOrder", "Transport", "carry_out"]
-
 WINDOW = 4
 _SPINS = 10
 _YIELDS = 50
@@ -44,11 +42,7 @@ class Transport(Protocol):
         """Rows whose messages have completed since the last call; empty if none has."""
 
     def look_around(self) -> None:
-        """Called from time to time while nothing completes.
-
-        Raises:
-            RunError: If another rank has given up.
-        """
+        """Called from time to time while nothing completes."""
 
 
 class ExecutionOrder:
@@ -58,10 +52,6 @@ class ExecutionOrder:
         program: The program.
         window: Steps that are open at a time.
         early: RECV rows that would have to wait for their memory arrive in staging memory, too.
-
-    Attributes:
-        staged: Whether each row's message arrives in staging memory.
-        staging_elements: Elements of that memory.
     """
 
     def __init__(self, program: RankProgram, window: int = WINDOW, *, early: bool = False) -> None:
@@ -79,7 +69,7 @@ class ExecutionOrder:
         self.step_of = np.repeat(np.arange(len(self.steps)), np.diff(program.step_start)).tolist()
         early_receives = (program.kind == RowKind.RECV) & (np.diff(program.predecessors_start) > 0) & early
         staged = (program.kind == RowKind.RECV_REDUCE) | early_receives
-        self.staged: list[bool] = staged.tolist()
+        self.staged: list[bool] = staged.tolist()  # Whether each row's message arrives in staging memory
         arrives = np.where(staged, program.length, 0)
         before = first_rows(arrives)
         inside = before - before[program.step_start[:-1]][self.step_of] if rows else before
@@ -87,7 +77,7 @@ class ExecutionOrder:
         lanes = np.array(self.step_of, dtype=np.int64) % window
         self._offset: list[int] = (inside + lanes * longest).tolist()
         self._length: list[int] = program.length.tolist()
-        self.staging_elements = window * longest
+        self.staging_elements = window * longest  # Elements of that memory
 
     def arrival(self, row: int, staging: NDArray[Any]) -> NDArray[Any]:
         """Where the message of a staged row arrives."""
@@ -201,8 +191,7 @@ class _Patience:
             self._transport.look_around()
             if now - self._since > self._timeout_s:
                 program = self._program
-                msg = (
+                raise TimedOut(
                     f"rank {program.rank} waited {self._timeout_s:g} s in {program.collective} without a message "
                     "from any rank: see what the other ranks do, or allow more time."
                 )
-                raise TimedOut(msg)

@@ -28,8 +28,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["BITS_PER_GB", "Blueprint", "LabCable", "LabRoute", "Load", "draw", "load_of"]
-
 BITS_PER_GB = 8 * 10**9
 _IDENTITIES = int(IPv4Address("10.64.0.0"))
 _CABLES = int(IPv4Address("10.66.0.0"))
@@ -71,21 +69,13 @@ class LabRoute:
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """A lab that could be built.
+    """A lab that could be built."""
 
-    Attributes:
-        topology: The topology with its true rates.
-        scale: What rates are multiplied with.
-        identity: Address of each node.
-        cables: All cables.
-        routes: All routes.
-    """
-
-    topology: Topology
-    scale: Fraction
-    identity: tuple[str, ...]
-    cables: tuple[LabCable, ...]
-    routes: tuple[LabRoute, ...]
+    topology: Topology  # The topology with its true rates
+    scale: Fraction  # What rates are multiplied with
+    identity: tuple[str, ...]  # Address of each node
+    cables: tuple[LabCable, ...]  # All cables
+    routes: tuple[LabRoute, ...]  # All routes
 
     @property
     def rank_nodes(self) -> list[int]:
@@ -144,10 +134,6 @@ class Blueprint:
 def draw(topology: Topology, scale: Fraction) -> Blueprint:
     """Namespaces, cables, addresses and routes for ``topology`` at ``scale`` times its rates.
 
-    Raises:
-        InputError: If it has too many nodes or a scaled rate is outside of what the kernel can limit.
-        UnreachableError: If a rank cannot reach another one.
-
     Examples:
         >>> from coppice.topology.presets import preset
         >>> lab = draw(preset("ring", gpus=4, gb_per_s=25), Fraction(1, 1000))
@@ -155,11 +141,11 @@ def draw(topology: Topology, scale: Fraction) -> Blueprint:
         ('10.64.0.2', 200000000)
     """
     if topology.num_nodes > _MAX_NODES:
-        msg = f"expected at most {_MAX_NODES} nodes in a lab, found {topology.num_nodes}: take a part of it."
-        raise InputError(msg)
+        raise InputError(
+            f"expected at most {_MAX_NODES} nodes in a lab, found {topology.num_nodes}: take a part of it."
+        )
     if scale <= 0:
-        msg = f"expected a scale above 0, found {scale}: 1e-4 turns 300 GB/s into 240 Mbit/s."
-        raise InputError(msg)
+        raise InputError(f"expected a scale above 0, found {scale}: 1e-4 turns 300 GB/s into 240 Mbit/s.")
     cables = _cables(topology, scale)
     identity = tuple(str(IPv4Address(_IDENTITIES + node + 1)) for node in range(topology.num_nodes))
     return Blueprint(
@@ -178,12 +164,11 @@ def _cables(topology: Topology, scale: Fraction) -> tuple[LabCable, ...]:
         bits = round(topology.gb_per_s(link) * scale * BITS_PER_GB)
         if not _MIN_BITS_PER_S <= bits <= _MAX_BITS_PER_S:
             way = "larger" if bits < _MIN_BITS_PER_S else "smaller"
-            msg = (
+            raise InputError(
                 f"expected links of {_MIN_BITS_PER_S / 1e6:g} Mbit/s to {_MAX_BITS_PER_S / 1e9:g} Gbit/s, found "
                 f"{bits / 1e6:g} Mbit/s from {topology.node_ids[src]} to {topology.node_ids[dst]}: "
                 f"choose a {way} `scale`."
             )
-            raise InputError(msg)
         rate[src, dst] = bits
     pairs = sorted({(min(pair), max(pair)) for pair in rate})
     return tuple(
@@ -211,8 +196,7 @@ def _routes(topology: Topology, identity: tuple[str, ...], cables: tuple[LabCabl
             for node in rank_nodes:
                 if node != destination and node not in nexts:
                     ends = f"{topology.node_ids[node]} to {topology.node_ids[destination]}"
-                    msg = f"no path leads from {ends}: a lab needs one between all ranks."
-                    raise UnreachableError(msg)
+                    raise UnreachableError(f"no path leads from {ends}: a lab needs one between all ranks.")
         for node, after in nexts.items():
             interface, _, via, _ = by_pair[node, after].end(node)
             routes.append(LabRoute(node=node, to=identity[destination], via=via, interface=interface))

@@ -13,8 +13,6 @@ from coppice.errors import InputError
 from coppice.run.lab.blueprint import CableEnd, load_of
 from coppice.run.lab.namespaces import Lab, entered
 
-__all__ = ["LinkCheck", "check_links"]
-
 _FILL_S = 0.25  # until the first burst and the slow start are over
 _MEASURE_S = 0.5
 _ENOUGH = 0.9
@@ -41,11 +39,7 @@ def check_links(lab: Lab, *, progress: Callable[[int, int], None] | None = None)
     """Measure every link with a stream of its own, so many at a time as the cores can carry.
 
     Args:
-        lab: The lab.
         progress: Called with the numbers of links done and of all.
-
-    Raises:
-        InputError: If a stream cannot be opened.
     """
     links = [link for link in lab.blueprint.cable_ends if link[2][3]]
     budget = load_of(lab.blueprint.topology, lab.blueprint.scale).limit_bits_per_s / 4
@@ -101,8 +95,9 @@ class _TcpStream:
         self._server.close()
         if self._error is not None:
             names = self._lab.blueprint.topology.node_ids
-            msg = f"no stream from {names[self._src]} to {names[self._dst]} ({self._error}): build the lab again."
-            raise InputError(msg)
+            raise InputError(
+                f"no stream from {names[self._src]} to {names[self._dst]} ({self._error}): build the lab again."
+            )
         return LinkCheck(
             src=self._src, dst=self._dst, bits_per_s=self._bits, measured_bits_per_s=self._measured
         )

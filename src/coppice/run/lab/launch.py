@@ -18,8 +18,6 @@ from coppice.innetwork.serving.address import SWITCH_VARIABLE
 from coppice.run.lab.namespaces import IDENTITY, Lab
 from coppice.run.processes import end_with_parent, stop
 
-__all__ = ["launch_mpi", "launch_ranks"]
-
 _PORT = 29500
 _GRACE_S = 20.0
 """How long the others may go on after one rank failed: their own errors say more than a signal."""
@@ -35,28 +33,17 @@ def launch_ranks(
     command: Sequence[str],
     *,
     environment: Mapping[str, str] | None = None,
+    # Address of the aggregating switch of each rank, as :func:`~coppice.run.lab.switches.standing_switches`
+    # gives them
     switches: Sequence[str] = (),
-    timeout_s: float | None = None,
-    out: IO[str] | None = None,
+    timeout_s: float | None = None,  # After so many seconds all are stopped
+    out: IO[str] | None = None,  # Where standard output goes (default: this process's)
     err: IO[str] | None = None,
 ) -> None:
     """Run ``command`` once for every rank, with the variables that torchrun would set.
 
     Rank 0's output passes as it is; that of the others is marked with the rank. Whatever ends the run (a failure, the
     timeout, Ctrl-C), no process of it stays.
-
-    Args:
-        lab: The lab.
-        command: Program and arguments.
-        environment: Further variables.
-        switches: Address of the aggregating switch of each rank, as :func:`~coppice.run.lab.switches.standing_switches`
-            gives them.
-        timeout_s: After so many seconds all are stopped.
-        out: Where standard output goes (default: this process's).
-        err: Where standard error goes.
-
-    Raises:
-        CheckError: If a rank failed or the time ran out.
     """
     ranks = range(lab.blueprint.topology.num_ranks)
     nodes = lab.blueprint.rank_nodes
@@ -149,32 +136,19 @@ def _code(code: int | None) -> str:
 
 def launch_mpi(
     lab: Lab,
-    library: str,
+    library: str,  # `open-mpi` or `mpich`
     command: Sequence[str],
     *,
-    launcher: str | None = None,
+    launcher: str | None = None,  # Path of the launcher (default: the one of PATH)
     options: Sequence[str] = (),
+    # Further variables, for the launcher and, where the launcher hands them on, the ranks
     environment: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
-    quiet: bool = False,
+    timeout_s: float | None = None,  # After so many seconds all are stopped
+    quiet: bool = False,  # What the ranks print is dropped
 ) -> None:
     """Run ``command`` under ``mpirun`` (Open MPI 5) or ``mpiexec`` (MPICH) with one process per rank, over TCP.
 
     Every node takes the host name ``r<rank>`` in its own namespace, and an agent takes the place of ssh.
-
-    Args:
-        lab: The lab.
-        library: ``open-mpi`` or ``mpich``.
-        command: Program and arguments.
-        launcher: Path of the launcher (default: the one of PATH).
-        options: Further options of the launcher.
-        environment: Further variables, for the launcher and, where the launcher hands them on, the ranks.
-        timeout_s: After so many seconds all are stopped.
-        quiet: What the ranks print is dropped.
-
-    Raises:
-        InputError: If the library is not one of the two.
-        CheckError: If the launcher failed or the time ran out.
     """
     agent, first = _write_agent(lab), lab.namespace(lab.blueprint.rank_nodes[0])
     hosts = [f"r{rank}" for rank in range(lab.blueprint.topology.num_ranks)]
@@ -199,8 +173,7 @@ def launch_mpi(
         ]
         variables |= {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": IDENTITY}
     else:
-        msg = f"expected the library open-mpi or mpich, found {library!r}: choose one of them."
-        raise InputError(msg)
+        raise InputError(f"expected the library open-mpi or mpich, found {library!r}: choose one of them.")
     process = subprocess.Popen(
         ["ip", "netns", "exec", first, str(agent), "r0", shlex.join([*start, *options, *command])],
         env={**os.environ, **variables},
@@ -214,14 +187,14 @@ def launch_mpi(
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        msg = f"`{library}` still ran after {timeout_s:g} s: it was stopped."
-        raise CheckError(msg) from None
+        raise CheckError(f"`{library}` still ran after {timeout_s:g} s: it was stopped.") from None
     finally:
         stop([process], last_words_s=_LAST_WORDS_S)
         _clear(lab)
     if process.returncode:
-        msg = f"expected the launcher of {library} to exit with 0, found {_code(process.returncode)}."
-        raise CheckError(msg)
+        raise CheckError(
+            f"expected the launcher of {library} to exit with 0, found {_code(process.returncode)}."
+        )
 
 
 def _write_agent(lab: Lab) -> Path:

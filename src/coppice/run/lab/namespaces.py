@@ -28,20 +28,6 @@ from coppice.topology.operations import scale as scaled
 from coppice.topology.readers.document import write_topology
 from coppice.topology.sources import resolve
 
-__all__ = [
-    "BURST_BYTES",
-    "IDENTITY",
-    "STATE",
-    "Lab",
-    "build",
-    "entered",
-    "find",
-    "link_bytes",
-    "namespace",
-    "remove",
-    "remove_all",
-]
-
 STATE = Path("/run/coppice-lab")
 
 IDENTITY = "id0"
@@ -73,17 +59,12 @@ class _Record(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Lab:
-    """A lab that stands.
-
-    Attributes:
-        name: Its name.
-        blueprint: What was built.
-        directory: Files of this lab: ``topology.json`` (at the rates of the lab) and what launchers need.
-    """
+    """A lab that stands."""
 
     def __init__(self, name: str, blueprint: Blueprint) -> None:
-        self.name = name
-        self.blueprint = blueprint
+        self.name = name  # Its name
+        self.blueprint = blueprint  # What was built
+        # Files of this lab: `topology.json` (at the rates of the lab) and what launchers need
         self.directory = STATE / name
 
     @property
@@ -105,23 +86,17 @@ def build(name: str, blueprint: Blueprint, *, burst_bytes: int = BURST_BYTES) ->
     """Build a lab; whatever goes wrong or interrupts, nothing of it stays.
 
     Args:
-        name: Its name.
-        blueprint: What it is.
         burst_bytes: What a link lets through at once after a rest, at least two packets. On slow links much of a
             message: at 100 Mbit/s the default is what they carry in 6.4 ms.
-
-    Raises:
-        InputError: If the name is taken or is not one, the rights are missing, bursts are too small, or the kernel
-            refuses something.
     """
     if burst_bytes < 2 * _MTU:
-        msg = f"expected bursts of two packets ({2 * _MTU} bytes) or more, found {burst_bytes}."
-        raise InputError(msg)
+        raise InputError(f"expected bursts of two packets ({2 * _MTU} bytes) or more, found {burst_bytes}.")
     _check_name(name)
     _check_rights()
     if _standing(name):
-        msg = f"a lab named {name!r} stands already: take it down with `coppice lab down --name {name}`."
-        raise InputError(msg)
+        raise InputError(
+            f"a lab named {name!r} stands already: take it down with `coppice lab down --name {name}`."
+        )
     lab = Lab(name, blueprint)
     try:
         _write_files(lab)
@@ -133,40 +108,31 @@ def build(name: str, blueprint: Blueprint, *, burst_bytes: int = BURST_BYTES) ->
 
 
 def find(name: str) -> Lab:
-    """The lab that stands under this name.
-
-    Raises:
-        InputError: If there is none, or only part of one.
-    """
+    """The lab that stands under this name."""
     _check_name(name)
     standing = _standing(name)
     if not standing:
         others = sorted({match[1] for each in _all_namespaces() if (match := _OURS.fullmatch(each))})
         hint = f"; these stand: {', '.join(others)}" if others else ""
-        msg = f"no lab named {name!r} stands{hint}: build one with `coppice lab up TOPOLOGY`."
-        raise InputError(msg)
+        raise InputError(f"no lab named {name!r} stands{hint}: build one with `coppice lab up TOPOLOGY`.")
     directory = STATE / name
     try:
         record = msgspec.json.decode((directory / "lab.json").read_bytes(), type=decodable(_Record))
         blueprint = draw(resolve(str(directory / record.topology)), Fraction(record.scale))
     except (OSError, msgspec.MsgspecError, ValueError) as error:
-        msg = f"the lab {name!r} was not built to its end ({error}): take it down with `coppice lab down`."
-        raise InputError(msg) from None
+        raise InputError(
+            f"the lab {name!r} was not built to its end ({error}): take it down with `coppice lab down`."
+        ) from None
     if len(standing) != blueprint.topology.num_nodes:
-        msg = (
+        raise InputError(
             f"expected {blueprint.topology.num_nodes} namespaces of the lab {name!r}, found {len(standing)}: "
             "take it down with `coppice lab down`."
         )
-        raise InputError(msg)
     return Lab(name, blueprint)
 
 
 def remove(name: str) -> int:
-    """Take the lab ``name`` down, with every process in it; how many namespaces went.
-
-    Raises:
-        InputError: If the name is not one or the rights are missing.
-    """
+    """Take the lab ``name`` down, with every process in it; how many namespaces went."""
     _check_name(name)
     _check_rights()
     standing = _standing(name)
@@ -194,21 +160,23 @@ _OURS = re.compile(r"coppice-([a-z0-9]{1,16})-[0-9]+")
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        msg = f"expected a lab's name of 1 to 16 small letters and digits, found {name!r}: choose another `name`."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a lab's name of 1 to 16 small letters and digits, found {name!r}: choose another `name`."
+        )
 
 
 def _check_rights() -> None:
     if not sys.platform.startswith("linux"):
-        msg = f"a lab needs Linux's network namespaces, found {sys.platform}: run it in a Linux machine."
-        raise InputError(msg)
+        raise InputError(
+            f"a lab needs Linux's network namespaces, found {sys.platform}: run it in a Linux machine."
+        )
     if os.geteuid() != 0:
-        msg = "building and entering network namespaces needs root, found another user: run it with sudo."
-        raise InputError(msg)
+        raise InputError(
+            "building and entering network namespaces needs root, found another user: run it with sudo."
+        )
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
-            msg = f"a lab needs the command {tool}, which is not on PATH: install iproute2."
-            raise InputError(msg)
+            raise InputError(f"a lab needs the command {tool}, which is not on PATH: install iproute2.")
 
 
 def _all_namespaces() -> list[str]:
@@ -283,8 +251,9 @@ def _run(command: list[str], *, text: str = "") -> None:
     )
     if done.returncode:
         complaint = " ".join((done.stderr or done.stdout).split())[:300]
-        msg = f"`{' '.join(command[:4])}` failed: {complaint}: a lab needs veth and tbf in this kernel."
-        raise InputError(msg)
+        raise InputError(
+            f"`{' '.join(command[:4])}` failed: {complaint}: a lab needs veth and tbf in this kernel."
+        )
 
 
 def _kill_inside(inside: str) -> None:
@@ -301,19 +270,16 @@ _CLONE_NEWNET = 0x40000000
 
 @contextlib.contextmanager
 def entered(lab: Lab, node: int) -> Iterator[None]:
-    """The calling thread is in the namespace of ``node``: sockets that it makes there stay there.
-
-    Raises:
-        InputError: If the lab went away, or the rights are missing.
-    """
+    """The calling thread is in the namespace of ``node``: sockets that it makes there stay there."""
     libc = ctypes.CDLL(None, use_errno=True)
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         try:
             there = os.open(Path("/run/netns") / lab.namespace(node), os.O_RDONLY)
         except FileNotFoundError:
-            msg = f"the namespace {lab.namespace(node)} is gone: build the lab again with `coppice lab up`."
-            raise InputError(msg) from None
+            raise InputError(
+                f"the namespace {lab.namespace(node)} is gone: build the lab again with `coppice lab up`."
+            ) from None
         try:
             _enter(libc, there)
         finally:
@@ -329,8 +295,7 @@ def entered(lab: Lab, node: int) -> Iterator[None]:
 def _enter(libc: ctypes.CDLL, namespace: int) -> None:
     if libc.setns(namespace, _CLONE_NEWNET):
         reason = os.strerror(ctypes.get_errno())
-        msg = f"entering a network namespace failed ({reason}): it needs root."
-        raise InputError(msg)
+        raise InputError(f"entering a network namespace failed ({reason}): it needs root.")
 
 
 class _Counter(msgspec.Struct):
@@ -361,8 +326,9 @@ def link_bytes(lab: Lab) -> dict[tuple[int, int], int]:
         )
         if shown.returncode:
             complaint = shown.stderr.decode(errors="replace").strip()
-            msg = f"the namespace {lab.namespace(node)} cannot be read ({complaint}): build the lab again."
-            raise InputError(msg)
+            raise InputError(
+                f"the namespace {lab.namespace(node)} cannot be read ({complaint}): build the lab again."
+            )
         for interface in msgspec.json.decode(shown.stdout, type=decodable(list[_Interface])):
             if interface.ifname in names:
                 found[node, names[interface.ifname]] = interface.stats64.tx.bytes

@@ -20,8 +20,6 @@ from coppice.run.lab.namespaces import Lab
 from coppice.run.processes import end_with_parent, stop
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["standing_switches", "switch_parents"]
-
 _PORT = 9000
 _STARTS_S = 30.0
 _LAST_WORDS_S = 2.0
@@ -36,9 +34,6 @@ def switch_parents(topology: Topology) -> tuple[dict[int, int], list[int]]:
     Returns:
         The switch above each switch, -1 above the root; and the switch of each rank.
 
-    Raises:
-        InputError: If no switch is reached by all ranks.
-
     Examples:
         >>> from coppice.topology.presets import preset
         >>> switch_parents(preset("star", gpus=3))
@@ -50,8 +45,9 @@ def switch_parents(topology: Topology) -> tuple[dict[int, int], list[int]]:
         ranks, load=[Fraction(0)] * topology.num_links, share=Fraction(1)
     )
     if tree is None:
-        msg = f"expected a switch that all ranks of {topology.name!r} reach without other GPUs, found none."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a switch that all ranks of {topology.name!r} reach without other GPUs, found none."
+        )
     below_ranks = {tree.above[rank] for rank in ranks}
     parents = {tree.root: -1}
     for node in sorted(below_ranks):
@@ -70,14 +66,8 @@ def standing_switches(
     """The address of the switch of each rank, while switches run in the lab.
 
     Args:
-        lab: The lab.
-        protocol: What the switches speak.
         slots: Sums that can be under way in each.
         options: Further words for `coppice switch serve`.
-
-    Raises:
-        InputError: If no switch is reached by all ranks.
-        CheckError: If a switch does not start.
     """
     parents, of_rank = switch_parents(lab.blueprint.topology)
     address = {node: f"{lab.blueprint.identity[node]}:{_PORT}" for node in parents}
@@ -132,5 +122,4 @@ def _await(process: subprocess.Popen[bytes], name: str) -> None:
         said += more
         if not more:
             words = said.decode(errors="replace").strip() or f"nothing within {_STARTS_S:g} s"
-            msg = f"expected the switch {name} to listen, found: {words}"
-            raise CheckError(msg)
+            raise CheckError(f"expected the switch {name} to listen, found: {words}")

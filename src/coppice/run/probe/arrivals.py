@@ -18,8 +18,6 @@ from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.errors import RunError
 from coppice.text import plural
 
-__all__ = ["check_arrivals"]
-
 _BYTES = 1 << 20
 _MOST_PEERS = 8
 _PATTERNS = 251
@@ -32,16 +30,10 @@ def check_arrivals(
 
     Args:
         engine: This rank's end of the group.
-        rounds: Rounds for each peer.
-        num_bytes: Bytes of a put.
         timeout_s: Longest wait for another rank, in seconds.
 
     Returns:
         How many puts of all ranks were looked at.
-
-    Raises:
-        CheckError: On every rank, if a wait was over while data were missing, with the first such rank.
-        RunError: If a rank is lost.
     """
     rank, ranks, device = engine.rank, engine.ranks, engine.device
     engine.try_out(timeout_s, num_bytes=3 * num_bytes, communicators=1)
@@ -74,13 +66,12 @@ def check_arrivals(
     if count:
         receiver = next(each for each, entries in enumerate(told) if entries)
         number, source, old = told[receiver][0]
-        msg = (
+        raise CheckError(
             f"expected the data of a put when the wait for its signal is over, found {old} of {num_bytes} bytes still "
             f"old at rank {receiver}, from rank {source}, in round {number} ({plural(count, 'put')} of "
             f"{rounds * len(shifts) * ranks}): do not use puts of {device.name} here (NVIDIA/nccl issue 2375 tells of "
             "GB300 with NCCL 2.30), or capture them as a graph and probe again."
         )
-        raise CheckError(msg)
     return rounds * len(shifts) * ranks
 
 

@@ -34,33 +34,15 @@ from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import set_link_rate
 from coppice.topology.routing import Router
 
-__all__ = [
-    "LinkFinding",
-    "Probed",
-    "expected_rate",
-    "judge_links",
-    "locality_groups",
-    "measured_topology",
-    "probe_network",
-    "with_measured_rates",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """A probed network.
+    """A probed network."""
 
-    Attributes:
-        measurements: Every experiment.
-        groups: Ranks that are near each other.
-        topology: What was measured, or what was expected with its measured rates.
-        findings: Every link that was expected.
-    """
-
-    measurements: list[RateMeasurement]
-    groups: list[list[int]]
-    topology: Topology
-    findings: list[LinkFinding]
+    measurements: list[RateMeasurement]  # Every experiment
+    groups: list[list[int]]  # Ranks that are near each other
+    topology: Topology  # What was measured, or what was expected with its measured rates
+    findings: list[LinkFinding]  # Every link that was expected
 
     @cached_property
     def bound(self) -> Bound:
@@ -76,12 +58,11 @@ class Probed:
         below = [each for each in self.findings if each.below]
         if below:
             worst = min(below, key=lambda each: each.measured_gb_per_s / each.expected_gb_per_s)
-            msg = (
+            raise CheckError(
                 f"expected {worst.expected_gb_per_s:g} GB/s from {worst.src} to {worst.dst}, found "
                 f"{worst.measured_gb_per_s:.3g}; {len(below)} of {len(self.findings)} links are below 85% of their "
                 "rates: see the list."
             )
-            raise CheckError(msg)
 
     def record(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -154,23 +135,14 @@ TOLERANCE = 0.85
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkFinding:
-    """One link: what it should carry and what it was seen to carry, in GB/s.
+    """One link: what it should carry and what it was seen to carry, in GB/s."""
 
-    Attributes:
-        link: Row of the topology.
-        src: Name of the node that it leaves.
-        dst: Name of the node that it enters.
-        expected_gb_per_s: Its rate.
-        measured_gb_per_s: The most that it carried.
-        tested: Some experiment is limited by it, so that less than its rate means something.
-    """
-
-    link: int
-    src: str
-    dst: str
-    expected_gb_per_s: float
-    measured_gb_per_s: float
-    tested: bool
+    link: int  # Row of the topology
+    src: str  # Name of the node that it leaves
+    dst: str  # Name of the node that it enters
+    expected_gb_per_s: float  # Its rate
+    measured_gb_per_s: float  # The most that it carried
+    tested: bool  # Some experiment is limited by it, so that less than its rate means something
 
     @property
     def below(self) -> bool:
@@ -290,13 +262,7 @@ def locality_groups(pair_gb_per_s: NDArray[np.float64]) -> list[list[int]]:
 def measured_topology(
     measurements: Sequence[RateMeasurement], groups: Sequence[Sequence[int]], *, name: str = "measured"
 ) -> Topology:
-    """The topology that explains the measurements.
-
-    Args:
-        measurements: Of all experiments.
-        groups: Groups of ranks.
-        name: Its name.
-    """
+    """The topology that explains the measurements."""
     rates = _Rates(measurements)
     ranks = sorted(rank for group in groups for rank in group)
     many = len(groups) > 1

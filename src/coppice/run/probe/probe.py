@@ -21,17 +21,6 @@ from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine
 from coppice.run.programs.rank_program import RankBuffer, RankProgram
 
-__all__ = [
-    "Experiment",
-    "Rate",
-    "RateMeasurement",
-    "engine_rate",
-    "group_experiments",
-    "pair_experiments",
-    "rank_experiments",
-    "run_experiments",
-]
-
 Rate = Callable[["Experiment"], float]
 """Gives the rate of every flow of an experiment in GB/s; on an engine, every rank calls it alike."""
 
@@ -44,17 +33,11 @@ _LEAST_S = 0.06
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experiment:
-    """Flows that run at the same time.
+    """Flows that run at the same time."""
 
-    Attributes:
-        kind: ``pair``, ``out``, ``in``, ``out-of-group``, ``into-group``, ``group-out``, ``group-in`` or ``all``.
-        flows: (sender, receiver) of each.
-        weights: Relative size of each flow; empty for equal ones.
-    """
-
-    kind: str
-    flows: tuple[tuple[int, int], ...]
-    weights: tuple[int, ...] = ()
+    kind: str  # `pair`, `out`, `in`, `out-of-group`, `into-group`, `group-out`, `group-in` or `all`
+    flows: tuple[tuple[int, int], ...]  # (sender, receiver) of each
+    weights: tuple[int, ...] = ()  # Relative size of each flow; empty for equal ones
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -117,7 +100,6 @@ def group_experiments(
     two directions of a connection one after the other.
 
     Args:
-        groups: Ranks of each group.
         pair_gb_per_s: Rate from row to column, alone.
     """
 
@@ -152,18 +134,13 @@ def group_experiments(
 def run_experiments(
     ranks: int,
     rate: Rate,
+    # Groups from the matrix of pair rates in GB/s (row sends to column, diagonal 0)
     groups_of: Callable[[NDArray[np.float64]], Sequence[Sequence[int]]],
     *,
+    # Called with the numbers of experiments done and of all known
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[list[RateMeasurement], list[list[int]]]:
-    """All pairs, then ranks and groups against the rest; the measurements and the groups.
-
-    Args:
-        ranks: Number of ranks.
-        rate: Runs one experiment.
-        groups_of: Groups from the matrix of pair rates in GB/s (row sends to column, diagonal 0).
-        progress: Called with the numbers of experiments done and of all known.
-    """
+    """All pairs, then ranks and groups against the rest; the measurements and the groups."""
     found: list[RateMeasurement] = []
     known = 0
 
@@ -191,15 +168,9 @@ def engine_rate(engine: Engine, *, rounds: int = 3, timeout_s: float = 60.0) -> 
 
     Args:
         engine: This rank's end of the group.
-        rounds: Rounds of each size.
-        timeout_s: Longest wait for another rank.
-
-    Raises:
-        InputError: If the rounds are not 1 or more.
     """
     if rounds < 1:
-        msg = f"expected 1 round or more, found {rounds}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 round or more, found {rounds}.")
     memory = np.zeros(0, dtype=np.uint8)
 
     def seconds(experiment: Experiment, size: int) -> float:

@@ -19,8 +19,6 @@ from coppice.run.engines.put_signal.device import Awaited, Put
 from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.errors import RunError
 
-__all__ = ["measure_put_signal_costs"]
-
 _GATE, _LINES = 0, 7
 _SMALL_BYTES, _COPY_BYTES = 64, 8 << 20
 _FEW, _MANY = 16, 128
@@ -28,33 +26,21 @@ _LEAST_US = 1e-3
 
 
 def measure_put_signal_costs(
-    engine: PutSignalEngine,
+    engine: PutSignalEngine,  # This rank's end of the group, of two ranks or more
     *,
-    rounds: int = 7,
-    timeout_s: float = 60.0,
-    clock: Callable[[], float] = time.perf_counter,
-    host: str | None = None,
+    rounds: int = 7,  # Times each experiment is made; the median counts
+    timeout_s: float = 60.0,  # Longest wait for another rank, in seconds
+    clock: Callable[[], float] = time.perf_counter,  # Gives seconds
+    host: str | None = None,  # What ranks of one host have in common, None for what the system says
 ) -> dict[str, float]:
     """Measure; every rank calls this and gets the same.
-
-    Args:
-        engine: This rank's end of the group, of two ranks or more.
-        rounds: Times each experiment is made; the median counts.
-        timeout_s: Longest wait for another rank, in seconds.
-        clock: Gives seconds.
-        host: What ranks of one host have in common, None for what the system says.
 
     Returns:
         Fields of :class:`coppice.simulation.put_signal.PutSignalCosts`; those of the network only where ranks are on
         several hosts.
-
-    Raises:
-        InputError: If there is one rank only.
-        RunError: If a rank is lost.
     """
     if engine.ranks < 2:
-        msg = "expected two ranks or more, found one: there is nobody to put to."
-        raise InputError(msg)
+        raise InputError("expected two ranks or more, found one: there is nobody to put to.")
     hosts = engine.exchange((host_of_process() if host is None else host).encode())
     far = next((rank for rank, host in enumerate(hosts) if host != hosts[0]), -1)
     near = next((rank for rank, host in enumerate(hosts) if rank and host == hosts[0]), -1)
@@ -104,7 +90,6 @@ class _CostProbe:
         """What one more call costs, us: 0 where it costs less than can be told.
 
         Args:
-            issue: Issues so many calls.
             gives: Rank whose signals they wait for.
             takes: Rank that takes their signals afterwards.
         """

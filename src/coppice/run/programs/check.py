@@ -16,8 +16,6 @@ from coppice.errors import CheckError
 from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 from coppice.run.programs.symbolic_execution import all_predecessors, execute, fail
 
-__all__ = ["check_programs"]
-
 
 def check_programs(programs: Sequence[RankProgram], *, blocks: Sequence[int] | None = None) -> None:
     """Check the programs of one collective; every element is followed, so take a count that is not too large.
@@ -47,16 +45,16 @@ def check_programs(programs: Sequence[RankProgram], *, blocks: Sequence[int] | N
     """
     for rank, program in enumerate(programs):
         if (program.rank, program.ranks) != (rank, len(programs)):
-            msg = (
+            raise CheckError(
                 f"expected the program of rank {rank} of {len(programs)}, found that of rank {program.rank} of "
                 f"{program.ranks}: give the programs of all ranks in order."
             )
-            raise CheckError(msg)
         common = (program.collective, program.root, program.count, program.in_place)
         first = programs[0]
         if common != (first.collective, first.root, first.count, first.in_place):
-            msg = f"expected one collective, but the program of rank {rank} differs from that of rank 0."
-            raise CheckError(msg)
+            raise CheckError(
+                f"expected one collective, but the program of rank {rank} differs from that of rank 0."
+            )
         _check_columns(program)
     _check_messages(programs)
     for program in programs:
@@ -78,13 +76,15 @@ def _check_columns(program: RankProgram) -> None:
         or (np.diff(starts) < 0).any()
         or (int(starts[0]), int(starts[-1])) != (0, len(program.predecessors))
     ):
-        msg = f"expected columns of {rows} rows in the program of rank {program.rank}: lower the schedule again."
-        raise CheckError(msg)
+        raise CheckError(
+            f"expected columns of {rows} rows in the program of rank {program.rank}: lower the schedule again."
+        )
     size = (program.input_elements, program.output_elements, program.scratch_elements)
     ends = program.result_offset + program.result_elements
     if min(program.result_offset, program.result_elements) < 0 or ends > program.output_elements:
-        msg = f"expected the result of rank {program.rank} inside its output of {program.output_elements} elements."
-        raise CheckError(msg)
+        raise CheckError(
+            f"expected the result of rank {program.rank} inside its output of {program.output_elements} elements."
+        )
     step, kind = program.step.tolist(), program.kind.tolist()
     peer, predecessors, begin = program.peer.tolist(), program.predecessors.tolist(), starts.tolist()
     for row in range(rows):
@@ -127,21 +127,20 @@ def _check_messages(programs: Sequence[RankProgram]) -> None:
             end.append((int(program.tag[row]), int(program.step[row]), int(program.length[row])))
     for (source, target), (sent, received) in ends.items():
         if [tag for tag, _, _ in sent] != list(range(len(sent))):
-            msg = f"expected tags 0, 1, 2, .. of messages from rank {source} to rank {target}: lower again."
-            raise CheckError(msg)
+            raise CheckError(
+                f"expected tags 0, 1, 2, .. of messages from rank {source} to rank {target}: lower again."
+            )
         for number, (there, here) in enumerate(zip(sent, received, strict=False)):
             if there != here:
-                msg = (
+                raise CheckError(
                     f"expected message {number} from rank {source} to rank {target} to be the same at both ends, found "
                     f"(tag, step, elements) {there} where it is sent and {here} where it is received: lower again."
                 )
-                raise CheckError(msg)
         if len(sent) != len(received):
-            msg = (
+            raise CheckError(
                 f"expected as many messages from rank {source} to rank {target} as are received, found {len(sent)} "
                 f"sent and {len(received)} received: lower the schedule again."
             )
-            raise CheckError(msg)
 
 
 def _check_order(program: RankProgram) -> None:

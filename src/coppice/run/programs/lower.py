@@ -26,8 +26,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["barrier_program", "lower_for_run", "lower_rank", "ring_program", "schedule_of"]
-
 _LOWERED: WeakKeyDictionary[Forest, Schedule] = WeakKeyDictionary()
 
 
@@ -73,15 +71,11 @@ def lower_rank(
     """The program of one rank, the same as in :func:`lower_for_run`.
 
     What is common to all counts is computed once for a schedule, and kept as long as the schedule.
-
-    Raises:
-        InputError: As :func:`lower_for_run`, or if there is no such rank.
     """
     schedule = schedule_of(plan)
     _check(schedule, count, piece_elements)
     if not 0 <= rank < schedule.topology.num_ranks:
-        msg = f"expected a rank in 0 .. {schedule.topology.num_ranks - 1}, found {rank}."
-        raise InputError(msg)
+        raise InputError(f"expected a rank in 0 .. {schedule.topology.num_ranks - 1}, found {rank}.")
     if schedule.collective is Collective.BARRIER:
         return barrier_program(schedule, rank)
     memory = TransferMemory(schedule, count, in_place=in_place, piece_elements=piece_elements)
@@ -100,16 +94,15 @@ def schedule_of(plan: Schedule | Forest) -> Schedule:
 def _check(schedule: Schedule, count: int, piece_elements: int | None) -> None:
     """Refuse counts and pieces that have no meaning."""
     if count < 0:
-        msg = f"expected a count of 0 elements or more, found {count}."
-        raise InputError(msg)
+        raise InputError(f"expected a count of 0 elements or more, found {count}.")
     if piece_elements is not None and piece_elements < 1:
-        msg = f"expected pieces of 1 element or more, found {piece_elements}."
-        raise InputError(msg)
+        raise InputError(f"expected pieces of 1 element or more, found {piece_elements}.")
     last = int(transfer_steps(schedule).step.max(initial=0))
     pieces = -(-count // piece_elements) if piece_elements else 1
     if last + pieces + 1 >= np.iinfo(np.int32).max:
-        msg = f"expected fewer than 2^31 steps, found {last + 1} and {pieces} pieces: use longer pieces."
-        raise InputError(msg)
+        raise InputError(
+            f"expected fewer than 2^31 steps, found {last + 1} and {pieces} pieces: use longer pieces."
+        )
 
 
 def barrier_program(schedule: Schedule, rank: int) -> RankProgram:

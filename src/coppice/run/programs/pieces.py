@@ -18,8 +18,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["choose_pieces", "measure_overhead_us", "piece_elements"]
-
 MOST_TRANSFERS = 2_000_000
 """Pieces are tried while the simulated transfers, pieces counted, stay below this."""
 _MOST_PIECES = 256
@@ -43,7 +41,6 @@ def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) 
     libraries wait for the receiver before they send a longer one, which the simulator does not know.
 
     Args:
-        plan: What is carried out.
         size_bytes: M in bytes.
         overhead_us: What a message costs a rank beside its time on the links.
 
@@ -113,9 +110,6 @@ def measure_overhead_us(engine: Engine, *, timeout_s: float) -> float:
     between the medians of the rounds counts, and of all ranks the median. Ranks that share cores keep each other
     waiting, and do so in a collective. It is at least a fifth of what a step with one message takes: on busy cores the
     difference drowns in noise, and a cost of nothing would cut plans to dust.
-
-    Raises:
-        RunError: If a rank is gone or does not answer.
     """
     if engine.ranks == 1:
         return _LEAST_US

@@ -23,29 +23,18 @@ from coppice.run.programs.steps import transfer_steps
 from coppice.schedule.layout import chunk_bounds, size_and_weight
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["LocalCopy", "TransferEnds", "TransferMemory", "ValuePlacement"]
-
-
 Addresses = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Buffer and first element there, of some chunks at some ranks."""
 
 
 class LocalCopy(NamedTuple):
-    """A copy from one memory of a rank to another.
+    """A copy from one memory of a rank to another."""
 
-    Attributes:
-        source: Buffer that is read.
-        source_offset: First element there.
-        buffer: Buffer that is written.
-        offset: First element there.
-        length: Elements.
-    """
-
-    source: RankBuffer
-    source_offset: int
-    buffer: RankBuffer
-    offset: int
-    length: int
+    source: RankBuffer  # Buffer that is read
+    source_offset: int  # First element there
+    buffer: RankBuffer  # Buffer that is written
+    offset: int  # First element there
+    length: int  # Elements
 
 
 class ValuePlacement:
@@ -66,8 +55,7 @@ class ValuePlacement:
 
     def __init__(self, schedule: Schedule, count: int, *, in_place: bool) -> None:
         if count < 0:
-            msg = f"expected a count of 0 elements or more, found {count}."
-            raise InputError(msg)
+            raise InputError(f"expected a count of 0 elements or more, found {count}.")
         self.schedule, self.count, self.in_place = schedule, count, in_place
         self.collective, self.root = schedule.collective, schedule.root
         self.ranks = ranks = schedule.topology.num_ranks
@@ -222,16 +210,12 @@ def slot_starts(schedule: Schedule, count: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TransferEnds(Brief):
-    """Memory at one end of some transfers.
+    """Memory at one end of some transfers."""
 
-    Attributes:
-        value: Value in scratch memory, or -1 where the address is known without allocation (int64).
-        buffer: :class:`~coppice.run.programs.rank_program.RankBuffer` (int64).
-        offset: First element; for a value in scratch memory its offset in its allocation (int64).
-    """
-
+    # Value in scratch memory, or -1 where the address is known without allocation (int64)
     value: NDArray[np.int64]
-    buffer: NDArray[np.int64]
+    buffer: NDArray[np.int64]  # :class:`~coppice.run.programs.rank_program.RankBuffer` (int64)
+    # First element; for a value in scratch memory its offset in its allocation (int64)
     offset: NDArray[np.int64]
 
 
@@ -249,33 +233,32 @@ class TransferMemory:
         schedule: The schedule.
         steps: Its steps and values.
         placement: Where values lie.
-        pieces: Number of pieces of every chunk.
-        piece_elements: Longest message, or None.
         bounce: Bounce buffer in which each transfer lands, or -1 (int64).
         redundant: It stays there (bool).
-        allocation: Allocation of each value that lies in scratch memory, otherwise -1 (int64). Bounce buffers come
-            after the schedule's own values.
+        allocation: Allocation of each value that lies in scratch memory, otherwise -1 (int64). Bounce buffers
+            come after the schedule's own values.
         value_offset: Offset of each such value in its allocation (int64).
-        value_chunk: Chunk of each value (int64).
-        value_rank: Rank of each value (int64).
-        live_from: First step of each value (int64).
-        live_until: Last step of each value (int64).
     """
 
     def __init__(self, schedule: Schedule, count: int, *, in_place: bool, piece_elements: int | None) -> None:
         self.schedule, self.steps = schedule, transfer_steps(schedule)
         self.placement = placement = ValuePlacement(schedule, count, in_place=in_place)
         longest = int(placement.chunk_length.max()) if schedule.num_chunks else 0
+        # Number of pieces of every chunk
         self.pieces = max(1, -(-longest // piece_elements)) if piece_elements else 1
-        self.piece_elements = piece_elements
+        self.piece_elements = piece_elements  # Longest message, or None
         self._check_initial_values()
         self.bounce, self.redundant = self._bounce_buffers()
         bounced = np.flatnonzero(self.bounce >= 0)
         steps = self.steps
         written = steps.writes[bounced]
+        # Chunk of each value (int64)
         self.value_chunk = np.concatenate([steps.value_chunk, steps.value_chunk[written]])
+        # Rank of each value (int64)
         self.value_rank = np.concatenate([steps.value_rank, steps.value_rank[written]])
+        # First step of each value (int64)
         self.live_from = np.concatenate([steps.live_from, steps.step[bounced]])
+        # Last step of each value (int64)
         self.live_until = np.concatenate([steps.live_until, steps.step[bounced]])
         self.allocation, self.value_offset = self._allocations(len(bounced))
 
@@ -327,11 +310,10 @@ class TransferMemory:
             missing = ~self.placement.has_initially(steps.value_chunk[needed], steps.value_rank[needed])
             if missing.any():
                 row = int(asked[np.flatnonzero(missing)[0]])
-                msg = (
+                raise InputError(
                     f"expected values before they are used, but transfer {row} {verb} chunk {schedule.chunk[row]} "
                     f"at rank {steps.value_rank[value[row]]}, which does not hold it by then: verify the schedule."
                 )
-                raise InputError(msg)
 
     def _bounce_buffers(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Values beyond the schedule's own for copies with a hazard, and which of them stay there."""

@@ -34,8 +34,6 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["CallRequest", "PlanCache", "RankPrograms", "cache_directory"]
-
 PROGRAMS_KEPT = 256
 """Programs that a rank keeps; the one that was used longest ago goes first."""
 
@@ -44,23 +42,14 @@ FOREST = "forest"
 
 @dataclass(frozen=True, kw_only=True)
 class CallRequest:
-    """What a call asks for; equal on all ranks.
+    """What a call asks for; equal on all ranks."""
 
-    Attributes:
-        collective: The collective.
-        count: M in elements.
-        dtype: Type of the elements.
-        op: The reduction.
-        root: Root rank, or None.
-        in_place: Input and output are one memory.
-    """
-
-    collective: Collective
-    count: int
-    dtype: DataType
-    op: ReduceOp
-    root: int | None
-    in_place: bool
+    collective: Collective  # The collective
+    count: int  # M in elements
+    dtype: DataType  # Type of the elements
+    op: ReduceOp  # The reduction
+    root: int | None  # Root rank, or None
+    in_place: bool  # Input and output are one memory
 
     def record(self) -> dict[str, Value]:
         """Its values by name."""
@@ -119,12 +108,7 @@ class RankPrograms:
         return found
 
     def make(self, request: CallRequest) -> RankProgram:
-        """Agree on the request, and make its program; all ranks call this.
-
-        Raises:
-            InputError: On every rank, if it cannot be planned.
-            RunError: On every rank, if ranks ask for different things; or if a rank is gone.
-        """
+        """Agree on the request, and make its program; all ranks call this."""
         agree(self._engine.exchange, request.collective.value, request.record())
         if self._pieces == "auto" and not self._overhead_us:
             self._overhead_us = measure_overhead_us(self._engine, timeout_s=self._timeout_s)
@@ -240,9 +224,7 @@ class PlanCache:
         """The plan that is kept, or what ``make`` returns, which is then kept.
 
         Args:
-            problem: What is planned.
             algorithm: Name of the planner and its options.
-            make: Makes a verified plan.
         """
         path = self.path(problem, algorithm)
         found = _read(path, problem)

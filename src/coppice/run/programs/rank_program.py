@@ -43,8 +43,6 @@ from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.rows import nth_in_group
 
-__all__ = ["RankBuffer", "RankProgram", "RowKind", "block_bounds", "buffer_elements", "message_tags"]
-
 _NO_ROWS = np.zeros(0, dtype=np.int32)
 
 
@@ -67,60 +65,39 @@ class RankBuffer(enum.IntEnum):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class RankProgram(Brief):
-    """All that one rank does in a collective, as columns of n rows.
+    """All that one rank does in a collective, as columns of n rows."""
 
-    Attributes:
-        rank: This rank.
-        ranks: R, number of ranks.
-        collective: What all programs together implement.
-        root: Root rank of the rooted collectives, otherwise -1.
-        count: M in elements.
-        in_place: There is one memory, OUTPUT.
-        input_elements: Elements of INPUT, 0 in place.
-        output_elements: Elements of OUTPUT.
-        scratch_elements: Elements of SCRATCH, which the engine provides; its content at the start does not matter.
-        result_offset: First element of this rank's result in OUTPUT.
-        result_elements: Elements of the result, 0 where this rank has none.
-        step: Step of each row (int32), nondecreasing.
-        kind: :class:`RowKind` (int8); within a step in the order of its values.
-        peer: The other rank, -1 for COPY (int32).
-        tag: 0, 1, 2, ... among the messages from one rank to another: equal at both ends and ascending in row order
-            (int32); -1 for COPY.
-        buffer: :class:`RankBuffer` that SEND reads, RECV and COPY write, and RECV_REDUCE writes its result to (int8).
-        offset: First element there (int64).
-        length: Elements, 1 or more (int64).
-        source: Buffer that COPY reads, or that holds the own operand of RECV_REDUCE, which may be where the result
-            goes (int8); -1 for SEND and RECV. The result is ``source (op) received``.
-        source_offset: First element there (int64); 0 for SEND and RECV.
-        predecessors_start: Row i waits for rows ``predecessors[predecessors_start[i] : predecessors_start[i + 1]]``
-            (int64, length n + 1).
-        predecessors: Earlier rows (int32).
-        pieces: Pieces into which every chunk is cut.
-    """
-
-    rank: int
-    ranks: int
-    collective: Collective
-    root: int
-    count: int
-    in_place: bool
-    input_elements: int
-    output_elements: int
+    rank: int  # This rank
+    ranks: int  # R, number of ranks
+    collective: Collective  # What all programs together implement
+    root: int  # Root rank of the rooted collectives, otherwise -1
+    count: int  # M in elements
+    in_place: bool  # There is one memory, OUTPUT
+    input_elements: int  # Elements of INPUT, 0 in place
+    output_elements: int  # Elements of OUTPUT
+    # Elements of SCRATCH, which the engine provides; its content at the start does not matter
     scratch_elements: int
-    result_offset: int
-    result_elements: int
-    step: NDArray[np.int32]
-    kind: NDArray[np.int8]
-    peer: NDArray[np.int32]
+    result_offset: int  # First element of this rank's result in OUTPUT
+    result_elements: int  # Elements of the result, 0 where this rank has none
+    step: NDArray[np.int32]  # Step of each row (int32), nondecreasing
+    kind: NDArray[np.int8]  # :class:`RowKind` (int8); within a step in the order of its values
+    peer: NDArray[np.int32]  # The other rank, -1 for COPY (int32)
+    # 0, 1, 2, ... among the messages from one rank to another: equal at both ends and ascending in row order
+    # (int32); -1 for COPY.
     tag: NDArray[np.int32]
+    # :class:`RankBuffer` that SEND reads, RECV and COPY write, and RECV_REDUCE writes its result to (int8)
     buffer: NDArray[np.int8]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
+    offset: NDArray[np.int64]  # First element there (int64)
+    length: NDArray[np.int64]  # Elements, 1 or more (int64)
+    # Buffer that COPY reads, or that holds the own operand of RECV_REDUCE, which may be where the result goes
+    # (int8); -1 for SEND and RECV. The result is `source (op) received`.
     source: NDArray[np.int8]
-    source_offset: NDArray[np.int64]
+    source_offset: NDArray[np.int64]  # First element there (int64); 0 for SEND and RECV
+    # Row i waits for rows `predecessors[predecessors_start[i] : predecessors_start[i + 1]]` (int64, length n
+    # + 1)
     predecessors_start: NDArray[np.int64]
-    predecessors: NDArray[np.int32]
-    pieces: int = 1
+    predecessors: NDArray[np.int32]  # Earlier rows (int32)
+    pieces: int = 1  # Pieces into which every chunk is cut
 
     @classmethod
     def of_messages(
@@ -204,7 +181,6 @@ def message_tags(peer: NDArray[np.integer], sends: NDArray[np.bool_]) -> NDArray
     """Number of each message among those of its pair of ranks and direction, in row order.
 
     Args:
-        peer: The other rank.
         sends: It is sent there, otherwise received from there.
 
     Examples:
@@ -219,9 +195,6 @@ def buffer_elements(collective: Collective, count: int, block: int, *, at_root: 
 
     Args:
         collective: Any but the all-to-all, in which the blocks of all other ranks count.
-        count: M.
-        block: b.
-        at_root: The rank is the root.
 
     Examples:
         >>> buffer_elements(Collective.GATHER, 12, 3, at_root=False)

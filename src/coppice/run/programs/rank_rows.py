@@ -15,8 +15,6 @@ from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind, 
 from coppice.run.programs.steps import Accesses, predecessors_of
 from coppice.schedule.schedule import Op
 
-__all__ = ["RankRows", "allocate"]
-
 _Column = NDArray[np.int64]
 
 

@@ -21,54 +21,33 @@ from coppice.rows import distinct, nth_in_group, ranges
 from coppice.schedule.columns import schedule_defects
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["Accesses", "TransferSteps", "dependences", "predecessors_of", "transfer_steps"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TransferSteps(Brief):
-    """Steps of a schedule's transfers, and the values that they read and write.
+    """Steps of a schedule's transfers, and the values that they read and write."""
 
-    Attributes:
-        step: Step of each transfer, from 0 without gaps (int64).
-        reads: Value that each transfer sends (int64).
-        writes: Value that it writes (int64).
-        first_write: Each transfer is the first, in row order, that writes its value (bool).
-        write_order: How many transfers of the same step into the same value come before each (int64).
-        write_after_read: The value that it writes is sent in the same step (bool).
-        value_chunk: Chunk of each value (int64).
-        value_rank: Rank of each value (int64).
-        first_writer: First transfer into each value, or -1 (int64).
-        live_from: Its step; one more than the last step where there is none (int64).
-        live_until: Last step in which the value is read or written (int64).
-        rank_rows: Transfers from or to rank r, ascending, are ``rank_rows[rank_start[r] : rank_start[r + 1]]``.
-        rank_start: See there.
-    """
-
-    step: NDArray[np.int64]
-    reads: NDArray[np.int64]
-    writes: NDArray[np.int64]
-    first_write: NDArray[np.bool_]
+    step: NDArray[np.int64]  # Step of each transfer, from 0 without gaps (int64)
+    reads: NDArray[np.int64]  # Value that each transfer sends (int64)
+    writes: NDArray[np.int64]  # Value that it writes (int64)
+    first_write: NDArray[np.bool_]  # Each transfer is the first, in row order, that writes its value (bool)
+    # How many transfers of the same step into the same value come before each (int64)
     write_order: NDArray[np.int64]
-    write_after_read: NDArray[np.bool_]
-    value_chunk: NDArray[np.int64]
-    value_rank: NDArray[np.int64]
-    first_writer: NDArray[np.int64]
-    live_from: NDArray[np.int64]
-    live_until: NDArray[np.int64]
+    write_after_read: NDArray[np.bool_]  # The value that it writes is sent in the same step (bool)
+    value_chunk: NDArray[np.int64]  # Chunk of each value (int64)
+    value_rank: NDArray[np.int64]  # Rank of each value (int64)
+    first_writer: NDArray[np.int64]  # First transfer into each value, or -1 (int64)
+    live_from: NDArray[np.int64]  # Its step; one more than the last step where there is none (int64)
+    live_until: NDArray[np.int64]  # Last step in which the value is read or written (int64)
+    # Transfers from or to rank r, ascending, are `rank_rows[rank_start[r] : rank_start[r + 1]]`
     rank_rows: NDArray[np.int64]
-    rank_start: NDArray[np.int64]
+    rank_start: NDArray[np.int64]  # See there
 
 
 _STEPS: WeakKeyDictionary[Schedule, TransferSteps] = WeakKeyDictionary()
 
 
 def transfer_steps(schedule: Schedule) -> TransferSteps:
-    """Steps and values of a schedule, computed once.
-
-    Raises:
-        InputError: If its columns are malformed, some transfers have steps and others have none, steps decrease, or a
-            transfer depends on one of its own step.
-    """
+    """Steps and values of a schedule, computed once."""
     found = _STEPS.get(schedule)
     if found is None:
         found = _STEPS[schedule] = _computed(schedule)
@@ -78,14 +57,14 @@ def transfer_steps(schedule: Schedule) -> TransferSteps:
 def _computed(schedule: Schedule) -> TransferSteps:
     defects = schedule_defects(schedule)
     if defects:
-        msg = f"expected a schedule with well-formed columns: {defects[0]}"
-        raise InputError(msg)
+        raise InputError(f"expected a schedule with well-formed columns: {defects[0]}")
     rows, ranks = schedule.num_transfers, schedule.topology.num_ranks
     src, dst = schedule.src.astype(np.int64), schedule.dst.astype(np.int64)
     if (src == dst).any():
         row = int(np.flatnonzero(src == dst)[0])
-        msg = f"expected transfers between two ranks, found transfer {row} from rank {src[row]} to itself."
-        raise InputError(msg)
+        raise InputError(
+            f"expected transfers between two ranks, found transfer {row} from rank {src[row]} to itself."
+        )
     chunk = schedule.chunk.astype(np.int64)
     key = np.empty(2 * rows, dtype=np.int64)  # what row i reads at 2 i, what it writes at 2 i + 1
     key[0::2], key[1::2] = chunk * ranks + src, chunk * ranks + dst
@@ -137,21 +116,20 @@ def _given_steps(schedule: Schedule) -> NDArray[np.int64]:
     """The steps that the schedule gives, without gaps."""
     step = schedule.step
     if int(step.min()) < 0:
-        msg = "expected steps of all transfers or of none, found both: verify the schedule."
-        raise InputError(msg)
+        raise InputError("expected steps of all transfers or of none, found both: verify the schedule.")
     if (np.diff(step) < 0).any():
         row = int(np.flatnonzero(np.diff(step) < 0)[0]) + 1
-        msg = f"expected steps that do not decrease, found less at transfer {row}: verify the schedule."
-        raise InputError(msg)
+        raise InputError(
+            f"expected steps that do not decrease, found less at transfer {row}: verify the schedule."
+        )
     waiting = np.repeat(np.arange(len(step)), np.diff(schedule.after_start))
     together = np.flatnonzero(step[schedule.after] >= step[waiting])
     if len(together):
         row = int(waiting[together[0]])
-        msg = (
+        raise InputError(
             f"expected dependencies on earlier steps, found transfer {row} of step {step[row]} waiting for "
             f"transfer {schedule.after[together[0]]} of the same: give it a later step."
         )
-        raise InputError(msg)
     return (np.cumsum(np.diff(step, prepend=step[:1]) > 0)).astype(np.int64)
 
 
@@ -159,14 +137,11 @@ def _depths(schedule: Schedule, order: NDArray[np.int64], value: NDArray[np.int6
     """Length of the longest chain before each transfer, wave by wave.
 
     Args:
-        schedule: The schedule.
         order: Accesses by value, then in row order: access 2 i is what row i reads, 2 i + 1 what it writes.
-        value: Value of each access.
     """
     rows = schedule.num_transfers
     if rows and int(schedule.step.max()) >= 0:
-        msg = "expected steps of all transfers or of none, found both: verify the schedule."
-        raise InputError(msg)
+        raise InputError("expected steps of all transfers or of none, found both: verify the schedule.")
     row, writes = order // 2, order % 2 == 1
     earlier, later = dependences(value[order], writes)
     copies = schedule.op[row] == Op.COPY
@@ -178,8 +153,9 @@ def _depths(schedule: Schedule, order: NDArray[np.int64], value: NDArray[np.int6
     gap = np.concatenate([apart, np.ones(len(waiting), dtype=np.bool_)]).astype(np.int64)
     if (source >= target).any():
         first = int(target[np.flatnonzero(source >= target)[0]])
-        msg = f"expected dependencies on earlier transfers, found another at transfer {first}: verify the schedule."
-        raise InputError(msg)
+        raise InputError(
+            f"expected dependencies on earlier transfers, found another at transfer {first}: verify the schedule."
+        )
     by_source = np.argsort(source, kind="stable")
     target, gap = target[by_source], gap[by_source]
     start = np.searchsorted(source[by_source], np.arange(rows + 1))
@@ -201,21 +177,14 @@ _BUFFER = 2**60
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Accesses(Brief):
-    """Ranges of memory that rows read or write, in any order.
+    """Ranges of memory that rows read or write, in any order."""
 
-    Attributes:
-        row: Row (int64).
-        writes: It writes the range, otherwise it reads it (bool). A row that does both reads first.
-        buffer: Which memory (int64).
-        offset: First element (int64).
-        length: Elements, 1 or more (int64).
-    """
-
-    row: NDArray[np.int64]
+    row: NDArray[np.int64]  # Row (int64)
+    # It writes the range, otherwise it reads it (bool). A row that does both reads first.
     writes: NDArray[np.bool_]
-    buffer: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
+    buffer: NDArray[np.int64]  # Which memory (int64)
+    offset: NDArray[np.int64]  # First element (int64)
+    length: NDArray[np.int64]  # Elements, 1 or more (int64)
 
 
 def dependences(
@@ -228,7 +197,6 @@ def dependences(
 
     Args:
         location: What each access touches, ascending; accesses to one location are in their order.
-        writes: It writes, otherwise it reads.
 
     Examples:
         Two reads of what access 0 wrote, and a write behind them:
@@ -255,7 +223,6 @@ def predecessors_of(accesses: Accesses, rows: int) -> tuple[NDArray[np.int64], N
 
     Args:
         accesses: What rows read and write; their numbers say in which order.
-        rows: Number of rows.
 
     Examples:
         >>> column = lambda *values: np.array(values, dtype=np.int64)

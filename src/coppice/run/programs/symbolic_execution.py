@@ -18,8 +18,6 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind, block_bounds
 
-__all__ = ["all_predecessors", "execute", "fail"]
-
 MOST_WORDS = 2**27
 """Words of 64 bits that all memories may take."""
 
@@ -52,12 +50,7 @@ def execute(programs: Sequence[RankProgram], blocks: Sequence[int] | None) -> No
     """Execute programs whose messages pair up, step by step, and check every result.
 
     Args:
-        programs: Those of all ranks.
         blocks: As for :func:`coppice.run.programs.check.check_programs`.
-
-    Raises:
-        CheckError: If something is wrong.
-        InputError: If there are too many elements.
     """
     if programs[0].collective is Collective.BARRIER:
         _barrier(programs)
@@ -67,8 +60,9 @@ def execute(programs: Sequence[RankProgram], blocks: Sequence[int] | None) -> No
         program.input_elements + program.output_elements + program.scratch_elements for program in programs
     )
     if total * (words + 1) > MOST_WORDS:
-        msg = f"expected programs of fewer elements, found {total} in all memories: check them at a smaller count."
-        raise InputError(msg)
+        raise InputError(
+            f"expected programs of fewer elements, found {total} in all memories: check them at a smaller count."
+        )
     starts = _block_starts(programs, blocks)
     memory = [
         tuple(
@@ -143,13 +137,8 @@ def _source(program: RankProgram, memory: list[tuple[_Values, ...]], row: int) -
 
 
 def fail(program: RankProgram, row: int, sentence: str) -> None:
-    """Say what is wrong with a row.
-
-    Raises:
-        CheckError: Always.
-    """
-    msg = f"row {row} of rank {program.rank} {sentence}: lower the schedule again."
-    raise CheckError(msg)
+    """Say what is wrong with a row."""
+    raise CheckError(f"row {row} of rank {program.rank} {sentence}: lower the schedule again.")
 
 
 def _block_starts(programs: Sequence[RankProgram], blocks: Sequence[int] | None) -> list[int]:
@@ -159,8 +148,7 @@ def _block_starts(programs: Sequence[RankProgram], blocks: Sequence[int] | None)
         return block_bounds(count, ranks)
     starts = [0, *np.cumsum(np.array(blocks, dtype=np.int64)).tolist()]
     if len(starts) != ranks + 1 or starts[-1] != count or min(blocks) < 0:
-        msg = f"expected {ranks} blocks of {count} elements together, found {list(blocks)[:8]}."
-        raise InputError(msg)
+        raise InputError(f"expected {ranks} blocks of {count} elements together, found {list(blocks)[:8]}.")
     return starts
 
 
@@ -188,8 +176,9 @@ def _begin(program: RankProgram, buffers: tuple[_Values, ...], starts: list[int]
             data = range(rank * count, (rank + 1) * count)
     values = buffers[RankBuffer.OUTPUT if program.in_place else RankBuffer.INPUT]
     if len(values.datum) < at + len(data):
-        msg = f"expected memory for {len(data)} elements that rank {rank} gives, found {len(values.datum)}."
-        raise CheckError(msg)
+        raise CheckError(
+            f"expected memory for {len(data)} elements that rank {rank} gives, found {len(values.datum)}."
+        )
     values.datum[at : at + len(data)] = np.arange(data.start, data.stop)
     values.members[at : at + len(data)] = _members([rank], values.members.shape[1])
 
@@ -222,17 +211,17 @@ def _finish(program: RankProgram, buffers: tuple[_Values, ...], starts: list[int
         table = np.stack([_members([each], words) for each in range(ranks)])
         members = table[owner]
     if len(result.datum) != len(data):
-        msg = f"expected a result of {len(data)} elements at rank {rank}, found {len(result.datum)}: lower again."
-        raise CheckError(msg)
+        raise CheckError(
+            f"expected a result of {len(data)} elements at rank {rank}, found {len(result.datum)}: lower again."
+        )
     wrong = np.flatnonzero((result.datum != data) | (result.members != members).any(axis=1))
     if len(wrong):
         element = int(wrong[0])
-        msg = (
+        raise CheckError(
             f"element {element} of the result of {program.collective} at rank {rank} is not what it should be "
             f"(datum {int(result.datum[element])}, expected {int(data[element])} with all its contributions): lower "
             "the schedule again."
         )
-        raise CheckError(msg)
 
 
 def _barrier(programs: Sequence[RankProgram]) -> None:
@@ -255,8 +244,9 @@ def _barrier(programs: Sequence[RankProgram]) -> None:
         missing = (1 << len(programs)) - 1 & ~news[program.rank]
         if missing:
             absent = (missing & -missing).bit_length() - 1
-            msg = f"rank {program.rank} leaves the barrier without news of rank {absent}: lower the schedule again."
-            raise CheckError(msg)
+            raise CheckError(
+                f"rank {program.rank} leaves the barrier without news of rank {absent}: lower the schedule again."
+            )
 
 
 def all_predecessors(program: RankProgram, row: int, *, since: int = 0) -> Iterator[int]:

@@ -32,8 +32,6 @@ from coppice.run.torch.group import PlannedGroup
 from coppice.run.torch.lane import Lane, Options, options_from
 from coppice.run.torch.work import AllOf
 
-__all__ = ["NAME", "CoppiceProcessGroup", "register"]
-
 NAME = "coppice"
 _Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
 

@@ -24,8 +24,6 @@ from coppice.run.torch.lane import Lane, Options, open_lane
 from coppice.run.torch.puts import LaneCall, PutChoice
 from coppice.run.torch.work import Afterwards, AllOf, Queue, Task, error_of
 
-__all__ = ["PlannedGroup"]
-
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
 _AT_EXIT_S = 1.0
 
@@ -40,10 +38,6 @@ class PlannedGroup(dist.ProcessGroup):
         timeout: Longest wait for another rank.
         members: Ranks of the world, by rank of the group.
         options: What the user says.
-
-    Attributes:
-        gloo: The backend for CPUs.
-        nccl: The backend for GPUs, None where there are none.
     """
 
     def __init__(
@@ -58,10 +52,11 @@ class PlannedGroup(dist.ProcessGroup):
         # With a store, as torch's own types say, it cannot make an object of a subclass.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._store, self._members, self._options = store, list(members), options
+        # The backend for CPUs
         self.gloo: Any = c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, timeout)
         self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self.gloo)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        self.nccl: Any = None
+        self.nccl: Any = None  # The backend for GPUs, None where there are none
         if torch.cuda.is_available() and dist.is_nccl_available():
             # torch replaces the whole group by this one, also where another backend was asked for GPUs.
             chosen = c10d.ProcessGroupNCCL.Options()
@@ -90,19 +85,10 @@ class PlannedGroup(dist.ProcessGroup):
         options: Any,
         collective: Collective,
         *,
-        in_place: bool = False,
-        always: bool = False,
+        in_place: bool = False,  # Nothing is given beside the output
+        always: bool = False,  # Whatever the size, and however blocks are cut
     ) -> tuple[Lane, DataType, ReduceOp] | None:
-        """How to reduce ``count`` elements like those of ``tensor``; None if gloo or NCCL shall do it.
-
-        Args:
-            tensor: Has the type and device.
-            count: M in elements.
-            options: Of torch, with the operation.
-            collective: The collective.
-            in_place: Nothing is given beside the output.
-            always: Whatever the size, and however blocks are cut.
-        """
+        """How to reduce ``count`` elements like those of ``tensor``; None if gloo or NCCL shall do it."""
         dtype, op = type_of(tensor), reduce_op(options.reduceOp)
         if dtype is None or op is None or not op.serves(dtype):
             return None
@@ -147,17 +133,11 @@ class PlannedGroup(dist.ProcessGroup):
         self,
         work: dist.Work,
         outputs: Any,
+        # Contiguous memory and the strided tensor that it is put back to: gloo reads those wrongly
         copies: Sequence[tuple[torch.Tensor, torch.Tensor]],
         backend: Any,
     ) -> dist.Work:
-        """A work of gloo or NCCL, whose errors are those of this group.
-
-        Args:
-            work: The work.
-            outputs: What its future holds.
-            copies: Contiguous memory and the strided tensor that it is put back to: gloo reads those wrongly.
-            backend: Whose work it is.
-        """
+        """A work of gloo or NCCL, whose errors are those of this group."""
         needed = [(memory, tensor) for memory, tensor in copies if memory.data_ptr() != tensor.data_ptr()]
         if not needed and backend is not self.gloo:
             return self._noted(work)
@@ -226,11 +206,7 @@ class PlannedGroup(dist.ProcessGroup):
         return None if lane.puts.group_for(call) is None else lane
 
     def _plan(self, lane: Lane, puts: PutChoice, call: LaneCall) -> None:
-        """Find out with all ranks whether a new call can be put, after what was issued before it.
-
-        Raises:
-            DistBackendError: If ranks ask for different things, or calls are recorded now.
-        """
+        """Find out with all ranks whether a new call can be put, after what was issued before it."""
         what = str(call.collective)
         if lane.recording():
             msg = f"expected {what} to have run before it is recorded, found a new call: make it once before."
@@ -240,11 +216,7 @@ class PlannedGroup(dist.ProcessGroup):
         task.wait()
 
     def _lane(self, device: str) -> Lane | None:
-        """The way around gloo or NCCL, if there is one, opened when it is first needed: at the same call on every rank.
-
-        Raises:
-            DistBackendError: If ranks are set up differently, or one is gone; on every rank, now and later.
-        """
+        """The way around gloo or NCCL, if there is one, opened when it is needed: at the same call on every rank."""
         with self._opening:
             if self._broken is not None:
                 raise self._broken

@@ -29,8 +29,6 @@ from coppice.run.torch.puts import LaneCall, PutChoice, open_puts
 from coppice.text import parse_size, suggestion
 from coppice.topology.model import Topology
 
-__all__ = ["ENGINES", "Lane", "Options", "open_lane", "options_from"]
-
 _SIZES = tuple(1 << exponent for exponent in range(14, 23, 2))
 _ROUNDS = 3
 
@@ -40,9 +38,9 @@ class Lane:
 
     Attributes:
         engine: Carries them out.
-        direct: They need no plan, since all ranks share memory.
         threshold_bytes: M from which this way is the faster one.
-        puts: Which calls are carried out by puts, where that is the way; None elsewhere, and all are carried out.
+        puts: Which calls are carried out by puts, where that is the way; None elsewhere, and all are carried
+            out.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class Lane:
         puts: PutChoice | None = None,
     ) -> None:
         self.engine, self._groups, self._timeout = engine, groups, timeout
-        self.direct = not groups and puts is None
+        self.direct = not groups and puts is None  # They need no plan, since all ranks share memory
         self.threshold_bytes, self.puts = threshold_bytes, puts
 
     def recording(self) -> bool:
@@ -71,24 +69,11 @@ class Lane:
         count: int,
         dtype: DataType,
         op: ReduceOp = ReduceOp.SUM,
-        root: int = -1,
+        root: int = -1,  # Root rank of a rooted collective
+        # First element of each rank's block and M, where blocks differ; for direct lanes
         bounds: Sequence[int] | None = None,
     ) -> None:
-        """Carry out a collective; in place if nothing is given.
-
-        Args:
-            collective: The collective.
-            given: This rank's input, contiguous.
-            wanted: Takes the result, contiguous.
-            count: M in elements.
-            dtype: Type of the elements.
-            op: The reduction.
-            root: Root rank of a rooted collective.
-            bounds: First element of each rank's block and M, where blocks differ; for direct lanes.
-
-        Raises:
-            CoppiceError: If it did not complete.
-        """
+        """Carry out a collective; in place if nothing is given."""
         source = None if given is None else _memory(given)
         target, timeout_s = _memory(wanted), self._timeout()
         if isinstance(self.engine, ShmEngine) and self.direct:
@@ -113,8 +98,9 @@ class Lane:
                 self.puts.plan(call)
             taken = self.puts.group_for(call)
             if taken is None:
-                msg = f"expected a collective that can be put, found {collective} of {count} {dtype}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected a collective that can be put, found {collective} of {count} {dtype}."
+                )
             chosen: Sequence[Communicator] = (taken,)
         else:
             chosen = self._groups
@@ -149,33 +135,18 @@ class Lane:
 
 def open_lane(
     store: Any,
-    exchange: Exchange,
+    exchange: Exchange,  # Gives every rank the bytes of all, by the store
     rank: int,
-    members: Sequence[int],
-    options: Options,
+    members: Sequence[int],  # Ranks of the world, by rank of the group
+    options: Options,  # From :func:`~coppice.run.torch.lane.options_from`
     *,
-    world: int,
-    device: str,
-    timeout: Callable[[], float],
+    world: int,  # Number of ranks of the world
+    device: str,  # `cpu` or `cuda`
+    timeout: Callable[[], float],  # Longest wait for another rank, in seconds, as it is at the time
+    # All-reduces a tensor by gloo or NCCL, and waits: the threshold is measured against it
     native: Callable[[torch.Tensor], None],
 ) -> Lane | None:
-    """The way of a group, None where its library does everything; every rank of it calls this.
-
-    Args:
-        store: The group's store.
-        exchange: Gives every rank the bytes of all, by the store.
-        rank: This rank in the group.
-        members: Ranks of the world, by rank of the group.
-        options: From :func:`~coppice.run.torch.lane.options_from`.
-        world: Number of ranks of the world.
-        device: ``cpu`` or ``cuda``.
-        timeout: Longest wait for another rank, in seconds, as it is at the time.
-        native: All-reduces a tensor by gloo or NCCL, and waits: the threshold is measured against it.
-
-    Raises:
-        Mismatch: On every rank, if ranks are set up differently, or one of them cannot take part.
-        RunError: If a rank is gone.
-    """
+    """The way of a group, None where its library does everything; every rank of it calls this."""
     topology, hosts, rules = _agreed(exchange, rank, members, options, device, world)
     one_host = hosts == 1
     if options.engine == "put-signal" or (options.engine == "auto" and device == "cuda"):
@@ -253,12 +224,7 @@ def _star(ranks: int) -> Topology:
 def _agreed(
     exchange: Exchange, rank: int, members: Sequence[int], options: Options, device: str, world: int
 ) -> tuple[Topology | None, int, AlgorithmRules | None]:
-    """The group's topology, if one is given, on how many hosts its ranks are, and rules by size, if there are any.
-
-    Raises:
-        Mismatch: On every rank, if ranks differ or one cannot take part.
-        PeerLost: If a rank is gone.
-    """
+    """The group's topology, if one is given, on how many hosts its ranks are, and rules by size, if there are any."""
     from coppice.version import __version__
 
     error, topology, rules = "", None, None
@@ -281,33 +247,30 @@ def _agreed(
         hosts = agree(exchange, "the set-up of its group", record, error=error, own=host_of_process())
     except RuntimeError as found:
         lines = str(found).splitlines() or [type(found).__name__]
-        msg = f"rank {rank} did not hear from all {len(members)} ranks of its group ({lines[0]}): see their output."
-        raise PeerLost(msg) from found
+        raise PeerLost(
+            f"rank {rank} did not hear from all {len(members)} ranks of its group ({lines[0]}): see their output."
+        ) from found
     apart = len(set(hosts))
     twin = options.engine == "put-signal" and device == "cpu"
     if apart > 1 and (options.engine == "shm" or twin):
-        msg = f"expected all ranks on one host for the engine {options.engine}, found {apart}: use auto or torch."
-        raise Mismatch(msg)
+        raise Mismatch(
+            f"expected all ranks on one host for the engine {options.engine}, found {apart}: use auto or torch."
+        )
     return topology, apart, rules
 
 
 def _topology(spec: str | None, members: Sequence[int], world: int) -> Topology | None:
-    """What a group is planned on, if something is given.
-
-    Raises:
-        CoppiceError: If it cannot be read, or has another number of ranks than the world.
-    """
+    """What a group is planned on, if something is given."""
     if spec is None:
         return None
     from coppice.topology.sources import resolve
 
     whole = resolve(spec)
     if whole.num_ranks != world:
-        msg = (
+        raise InputError(
             f"expected a topology of {world} ranks, found {whole.num_ranks} in {spec}: start as many processes as it "
             "has GPUs."
         )
-        raise InputError(msg)
     if list(members) == list(range(world)):
         return whole
     return topology_of(whole, members)
@@ -361,30 +324,26 @@ class Options:
     """How the groups of a process carry out collectives; given to ``init_process_group(pg_options=...)``.
 
     What is None is taken from the environment, and otherwise has its default. All ranks need the same.
-
-    Attributes:
-        topology: A preset name or file; its rank r is rank r of the world. ``COPPICE_TOPOLOGY``; without one, ranks of
-            one host use shared memory directly, others are planned as if on one switch.
-        engine: ``auto``, ``torch`` (messages of gloo or NCCL), ``shm`` (shared memory of one host) or ``put-signal``
-            (puts and signals: of NCCL or torch's symmetric memory for tensors on GPUs, which is what ``auto`` tries
-            first there; on CPUs the twin, for tests). ``COPPICE_ENGINE``.
-        algorithm: ``forest``, a name of the catalogue, or a protocol of switches such as ``switchml``.
-            ``COPPICE_ALGORITHM``.
-        threshold_bytes: Smaller tensors (M of :mod:`coppice.run.programs.rank_program`, in bytes) go to gloo or NCCL.
-            ``COPPICE_THRESHOLD``; without one it is measured.
-        tuning: File of `coppice tune export --to put-signal-rules`, which says by collective and size what is put and
-            by which algorithm, in place of ``algorithm`` and ``threshold_bytes``. ``COPPICE_TUNING``.
-        cache_dir: Where plans are kept. ``COPPICE_CACHE``.
-        check_every_call: Compare every planned call between the ranks before it runs, not only new ones.
-            ``TORCH_DISTRIBUTED_DEBUG=DETAIL``.
     """
 
+    # A preset name or file; its rank r is rank r of the world. `COPPICE_TOPOLOGY`; without one, ranks of one
+    # host use shared memory directly, others are planned as if on one switch.
     topology: str | None = None
+    # `auto`, `torch` (messages of gloo or NCCL), `shm` (shared memory of one host) or `put-signal` (puts and
+    # signals: of NCCL or torch's symmetric memory for tensors on GPUs, which is what `auto` tries first
+    # there; on CPUs the twin, for tests). `COPPICE_ENGINE`.
     engine: str | None = None
+    # `forest`, a name of the catalogue, or a protocol of switches such as `switchml`. `COPPICE_ALGORITHM`.
     algorithm: str | None = None
+    # Smaller tensors (M of :mod:`coppice.run.programs.rank_program`, in bytes) go to gloo or NCCL.
+    # `COPPICE_THRESHOLD`; without one it is measured.
     threshold_bytes: int | None = None
+    # File of `coppice tune export --to put-signal-rules`, which says by collective and size what is put and
+    # by which algorithm, in place of `algorithm` and `threshold_bytes`. `COPPICE_TUNING`.
     tuning: str | None = None
-    cache_dir: str | None = None
+    cache_dir: str | None = None  # Where plans are kept. `COPPICE_CACHE`.
+    # Compare every planned call between the ranks before it runs, not only new ones.
+    # `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
     check_every_call: bool | None = None
 
 
@@ -392,11 +351,7 @@ def options_from(given: Options | None, environment: Mapping[str, str] | None = 
     """The options with what the environment says in place of None.
 
     Args:
-        given: What the program says.
         environment: Variables (default: those of this process).
-
-    Raises:
-        InputError: If a value is out of range.
 
     Examples:
         >>> found = options_from(Options(engine="shm"), {"COPPICE_ENGINE": "torch", "COPPICE_THRESHOLD": "64K"})
@@ -409,19 +364,16 @@ def options_from(given: Options | None, environment: Mapping[str, str] | None = 
     if threshold is None and (text := variables.get("COPPICE_THRESHOLD", "").strip()):
         threshold = parse_size(text, option="COPPICE_THRESHOLD")
     if threshold is not None and threshold < 0:
-        msg = f"expected a threshold of 0 bytes or more, found {threshold}."
-        raise InputError(msg)
+        raise InputError(f"expected a threshold of 0 bytes or more, found {threshold}.")
     engine = said.engine or variables.get("COPPICE_ENGINE") or "auto"
     if engine not in ENGINES:
-        msg = f"expected the engine {', '.join(ENGINES)}, found {engine!r}: choose one of them."
-        raise InputError(msg)
+        raise InputError(f"expected the engine {', '.join(ENGINES)}, found {engine!r}: choose one of them.")
     algorithm = said.algorithm or variables.get("COPPICE_ALGORITHM") or None
     if algorithm not in (None, "forest") and not is_protocol(str(algorithm)):
         known = {name for name, _ in algorithms()}
         if algorithm not in known:
             hint = suggestion(str(algorithm), known, otherwise="`coppice algorithms` lists all.")
-            msg = f"expected forest or the name of an algorithm, found {algorithm!r}: {hint}"
-            raise InputError(msg)
+            raise InputError(f"expected forest or the name of an algorithm, found {algorithm!r}: {hint}")
     checked = said.check_every_call
     if checked is None:
         checked = variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"

@@ -21,8 +21,6 @@ from coppice.run.engines.put_signal.opening import put_signal_engine
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.programs.planned import FOREST
 
-__all__ = ["LaneCall", "PutChoice", "open_puts"]
-
 _LOG = logging.getLogger("coppice")
 _LIBRARIES = {"cpu": "gloo", "cuda": "NCCL"}
 _DEVICES = {"cpu": ("twin",), "cuda": ("nccl", "symmetric")}
@@ -31,23 +29,14 @@ _DEVICES = {"cpu": ("twin",), "cuda": ("nccl", "symmetric")}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneCall:
-    """What tells calls apart whose programs differ.
+    """What tells calls apart whose programs differ."""
 
-    Attributes:
-        collective: The collective.
-        count: M in elements.
-        dtype: Type of the elements.
-        op: The reduction.
-        root: Root rank, or -1.
-        in_place: Nothing is given beside the output.
-    """
-
-    collective: Collective
-    count: int
-    dtype: DataType
-    op: ReduceOp = ReduceOp.SUM
-    root: int = -1
-    in_place: bool = False
+    collective: Collective  # The collective
+    count: int  # M in elements
+    dtype: DataType  # Type of the elements
+    op: ReduceOp = ReduceOp.SUM  # The reduction
+    root: int = -1  # Root rank, or -1
+    in_place: bool = False  # Nothing is given beside the output
 
 
 class PutChoice:
@@ -89,11 +78,7 @@ class PutChoice:
         return self._known.get(call)
 
     def plan(self, call: LaneCall) -> None:
-        """Find out whether a call can be carried out by puts; every rank calls this.
-
-        Raises:
-            RunError: If ranks ask for different things, or one is gone.
-        """
+        """Find out whether a call can be carried out by puts; every rank calls this."""
         named = self._named(call)
         tried = [name for name in (named, None if self.tuned else FOREST) if name is not None]
         reason = ""
@@ -139,14 +124,9 @@ def open_puts(
 
     Args:
         store: A store of these ranks alone.
-        rank: This rank.
-        ranks: Number of ranks.
         device: ``cpu`` for the twin, or ``cuda``.
         timeout_s: Longest wait for another rank, in seconds.
         asked: Puts were asked for, so that the library carries out all calls where there are none.
-
-    Raises:
-        RunError: If a rank is gone.
     """
     library = _LIBRARIES[device]
     below = TorchEngine(store, rank, ranks, exchange_timeout_s=timeout_s)

@@ -16,8 +16,6 @@ import torch.distributed as dist
 
 from coppice.errors import CoppiceError
 
-__all__ = ["Afterwards", "AllOf", "Queue", "Task", "error_of"]
-
 _NO_TIMEOUT = timedelta(0)
 _AT_EXIT_S = 2.0
 
@@ -92,15 +90,10 @@ class Task(PlannedWork):
                 future.set_result(self._outputs)
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait until it is done; for a GPU, make the current stream wait.
-
-        Raises:
-            DistBackendError: If it failed, or takes longer than ``timeout``.
-        """
+        """Wait until it is done; for a GPU, make the current stream wait."""
         limit = timeout.total_seconds() if timeout and timeout > _NO_TIMEOUT else None
         if not self._done.wait(limit):
-            msg = f"{self._what} did not complete within {limit:g} s."
-            raise dist.DistBackendError(msg)
+            raise dist.DistBackendError(f"{self._what} did not complete within {limit:g} s.")
         if self._error is not None:
             raise self._error
         if self._after is not None:
@@ -153,11 +146,7 @@ class AllOf(PlannedWork):
         self._works, self._outputs = list(works), outputs
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait for all of them; of several errors the first counts.
-
-        Raises:
-            RuntimeError: What one of them raises.
-        """
+        """Wait for all of them; of several errors the first counts."""
         first: Exception | None = None
         for work in self._works:
             try:
@@ -215,11 +204,7 @@ class Afterwards(PlannedWork):
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait for it, and do the rest.
-
-        Raises:
-            RuntimeError: If the work failed.
-        """
+        """Wait for it, and do the rest."""
         try:
             self._work.wait(timeout) if timeout else self._work.wait()
         except RuntimeError as error:
@@ -287,7 +272,6 @@ class Queue:
         """Carry out a task after all that came before.
 
         Args:
-            task: The task.
             device: The GPU that it is for.
             waits: Whoever issued it does nothing before it is done.
         """
@@ -316,7 +300,6 @@ class Queue:
         """Take no more tasks, and end the thread.
 
         Args:
-            why: What later tasks fail with.
             drain: Tasks that wait are carried out first; otherwise they fail.
             timeout_s: Longest wait for that, in seconds.
 

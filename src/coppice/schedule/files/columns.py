@@ -26,25 +26,6 @@ from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry, symmetry_of
 
-__all__ = [
-    "ABSENT",
-    "ChunkColumns",
-    "Count",
-    "EdgeColumns",
-    "Id",
-    "SymmetryColumns",
-    "TransferColumns",
-    "TreeColumns",
-    "decode_json",
-    "forest_columns",
-    "read_forest",
-    "read_fraction",
-    "read_schedule",
-    "read_symmetry",
-    "schedule_columns",
-    "symmetry_columns",
-]
-
 Id = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
@@ -107,40 +88,33 @@ def decode_json(data: bytes | msgspec.Raw, kind: Callable[..., _T] | Any, where:
     """Decode JSON as ``kind``.
 
     Args:
-        data: The text.
-        kind: A type that msgspec knows.
         where: File and path, such as ``plan.json $.edges.src``.
-
-    Raises:
-        InputError: If it does not fit, with the path of what is wrong.
     """
     try:
         return msgspec.json.decode(data, type=decodable(kind))
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$")
-        msg = f"{where}{place.rstrip('`')} is not as a plan has it ({what}): write the plan again."
-        raise InputError(msg) from None
+        raise InputError(
+            f"{where}{place.rstrip('`')} is not as a plan has it ({what}): write the plan again."
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        msg = f"{where} is cut short or damaged ({json_fault(error, bytes(data))}): write the plan again."
-        raise InputError(msg) from None
+        raise InputError(
+            f"{where} is cut short or damaged ({json_fault(error, bytes(data))}): write the plan again."
+        ) from None
     except RecursionError:
-        msg = f"{where} is nested beyond reason: write the plan again."
-        raise InputError(msg) from None
+        raise InputError(f"{where} is nested beyond reason: write the plan again.") from None
 
 
 def read_fraction(text: str, where: str) -> Fraction:
-    """The fraction that a file writes as text.
-
-    Raises:
-        InputError: If it is none of 0 or more.
-    """
+    """The fraction that a file writes as text."""
     try:
         if _FRACTION.fullmatch(text):
             return Fraction(text)
     except ZeroDivisionError:
         pass
-    msg = f'expected a fraction such as "3/25" at {where}, found {text[:40]!r}: write the plan again.'
-    raise InputError(msg)
+    raise InputError(
+        f'expected a fraction such as "3/25" at {where}, found {text[:40]!r}: write the plan again.'
+    )
 
 
 def forest_columns(forest: Forest) -> dict[str, Any]:
@@ -168,16 +142,11 @@ def symmetry_columns(symmetry: Symmetry) -> dict[str, Any]:
 
 
 def read_symmetry(topology: Topology, columns: SymmetryColumns, where: str) -> Symmetry:
-    """The group that a file holds; that it maps the topology to itself is checked here.
-
-    Raises:
-        InputError: If it is no group of automorphisms that acts freely on the ranks.
-    """
+    """The group that a file holds; that it maps the topology to itself is checked here."""
     try:
         return symmetry_of(topology, columns.orders, columns.generators)
     except CheckError as error:
-        msg = f"expected a symmetry of the topology at {where}.symmetry: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"expected a symmetry of the topology at {where}.symmetry: {error}") from None
 
 
 def schedule_columns(schedule: Schedule) -> dict[str, Any]:
@@ -209,30 +178,25 @@ def read_forest(
     where: str,
     symmetry: SymmetryColumns | None = None,
 ) -> Forest:
-    """The forest that a file holds.
-
-    Raises:
-        InputError: If a column has wrong values or a wrong length.
-    """
+    """The forest that a file holds."""
     root = _column(trees.root, Id, np.int32, f"{where}.trees.root")
     names = decode_json(trees.phase, list[str], f"{where}.trees.phase")
     phases = [_PHASES.get(name, -1) for name in names]
     if -1 in phases:
         row = phases.index(-1)
         place = f"{where}.trees.phase[{row}]"
-        msg = f'expected "broadcast" or "reduce" at {place}, found {names[row][:40]!r}: mend it.'
-        raise InputError(msg)
+        raise InputError(f'expected "broadcast" or "reduce" at {place}, found {names[row][:40]!r}: mend it.')
     at = f"{where}.edges"
     edge_tree = _column(edges.tree, Id, np.int32, f"{at}.tree")
     disorder = np.flatnonzero(np.diff(edge_tree) < 0)
     if len(disorder):
-        msg = (
+        raise InputError(
             f"expected ascending tree numbers, found a smaller one at {at}.tree[{disorder[0] + 1}]: sort it."
         )
-        raise InputError(msg)
     if len(edge_tree) and edge_tree[-1] >= len(root):
-        msg = f"expected tree numbers below {len(root)}, found {edge_tree[-1]} in {at}.tree: mend it."
-        raise InputError(msg)
+        raise InputError(
+            f"expected tree numbers below {len(root)}, found {edge_tree[-1]} in {at}.tree: mend it."
+        )
     path_start, path_nodes = _read_lists(paths, f"{where}.paths")
     forest = Forest(
         topology=problem.topology,
@@ -249,8 +213,9 @@ def read_forest(
         symmetry=None if symmetry is None else read_symmetry(problem.topology, symmetry, where),
     )
     if len(forest.edge_src) != len(edge_tree):
-        msg = f"expected {len(edge_tree)} rows in {at}.src, found {len(forest.edge_src)}: mend it."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {len(edge_tree)} rows in {at}.src, found {len(forest.edge_src)}: mend it."
+        )
     _refuse(forest_defects(forest), where)
     return forest
 
@@ -265,11 +230,7 @@ def read_schedule(
     *,
     ordered: bool = False,
 ) -> Schedule:
-    """The schedule that a file holds.
-
-    Raises:
-        InputError: If a column has wrong values or a wrong length.
-    """
+    """The schedule that a file holds."""
     path_start, path_nodes = _read_lists(paths, f"{where}.paths")
     at = f"{where}.transfers"
     src = _column(transfers.src, Id, np.int32, f"{at}.src")
@@ -318,5 +279,6 @@ def _read_lists(data: msgspec.Raw, where: str) -> tuple[NDArray[np.int64], NDArr
 
 def _refuse(defects: list[str], where: str) -> None:
     if defects:
-        msg = f"{where} is not a well-formed plan: {defects[0].rstrip('.')}; write the plan again."
-        raise InputError(msg)
+        raise InputError(
+            f"{where} is not a well-formed plan: {defects[0].rstrip('.')}; write the plan again."
+        )

@@ -51,18 +51,6 @@ from coppice.topology.model import Topology
 from coppice.topology.readers.document import topology_document, topology_from_document
 from coppice.topology.readers.json_yaml import parse_json
 
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "Plan",
-    "body_of",
-    "decode_plan",
-    "encode_plan",
-    "plan_of",
-    "read_plan",
-    "write_plan",
-]
-
 FORMAT = "coppice-plan"
 VERSION = 1
 
@@ -154,17 +142,15 @@ def plan_of(source: object) -> Plan:
 
     Args:
         source: A :class:`Plan`, whatever has one as its attribute ``plan``, or a path.
-
-    Raises:
-        InputError: If it is none of these, or the file is no plan.
     """
     found = getattr(source, "plan", source)
     if isinstance(found, Plan):
         return found
     if isinstance(source, (str, os.PathLike)):
         return read_plan(source)
-    msg = f"expected a plan, a result with one or a plan file, found {shown(source)}: make one with coppice.plan."
-    raise InputError(msg)
+    raise InputError(
+        f"expected a plan, a result with one or a plan file, found {shown(source)}: make one with coppice.plan."
+    )
 
 
 def body_of(source: object) -> Forest | Schedule:
@@ -172,19 +158,12 @@ def body_of(source: object) -> Forest | Schedule:
 
     Args:
         source: A :class:`Forest`, a :class:`Schedule`, or what stands for a plan.
-
-    Raises:
-        InputError: As :func:`plan_of`.
     """
     return source if isinstance(source, (Forest, Schedule)) else plan_of(source).body
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """The bytes of a plan file.
-
-    Raises:
-        InputError: If the topology cannot be written (a node's name, say).
-    """
+    """The bytes of a plan file."""
     problem, bound = plan.problem, plan.bound
     document = topology_document(problem.topology)
     members: dict[str, Any] = {
@@ -236,32 +215,34 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
     Args:
         data: The bytes.
         name: Name of the file, for messages.
-
-    Raises:
-        InputError: As :func:`read_plan`.
     """
     header = decode_json(data, _PlanHeader, f"{name} $")
     if header.format != FORMAT:
         found = header.format[:40]
-        msg = f'{name} is no plan: expected format "{FORMAT}", found {found!r}; make one with `coppice plan`.'
-        raise InputError(msg)
+        raise InputError(
+            f'{name} is no plan: expected format "{FORMAT}", found {found!r}; make one with `coppice plan`.'
+        )
     if header.version > VERSION:
-        msg = f"{name} has version {header.version}, newer than the {VERSION} read here: upgrade Coppice."
-        raise InputError(msg)
+        raise InputError(
+            f"{name} has version {header.version}, newer than the {VERSION} read here: upgrade Coppice."
+        )
     if header.version != VERSION:
-        msg = f"expected version {VERSION} in {name}, found {header.version}: write the plan again."
-        raise InputError(msg)
+        raise InputError(
+            f"expected version {VERSION} in {name}, found {header.version}: write the plan again."
+        )
     body, _, seal = data.rpartition(_SEAL)
     if seal != hashlib.sha256(body).hexdigest().encode() + b'"}\n':
-        msg = f"{name} was edited or damaged: its sha256 does not match its content; write the plan again."
-        raise InputError(msg)
+        raise InputError(
+            f"{name} was edited or damaged: its sha256 does not match its content; write the plan again."
+        )
     document: _PlanDocument = decode_json(data, _PlanDocument, f"{name} $")
     topology = topology_from_document(
         parse_json(bytes(document.topology), file=f"{name} $.topology"), where=f"{name} $.topology"
     )
     if topology.sha256 != document.provenance.topology_sha256:
-        msg = f"{name} is for another topology: $.provenance.topology_sha256 differs from it; plan again."
-        raise InputError(msg)
+        raise InputError(
+            f"{name} is for another topology: $.provenance.topology_sha256 differs from it; plan again."
+        )
     return _plan(document, topology, name)
 
 
@@ -277,8 +258,7 @@ def _plan(document: _PlanDocument, topology: Topology, name: str) -> Plan:
     try:
         check_problem(problem)
     except InputError as error:
-        msg = f"{name} poses no problem that can be solved: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"{name} poses no problem that can be solved: {error}") from None
     where = f"{name} $"
     forest = schedule = None
     if (
@@ -307,10 +287,9 @@ def _plan(document: _PlanDocument, topology: Topology, name: str) -> Plan:
             ordered=document.ordered,
         )
     else:
-        msg = (
+        raise InputError(
             f"expected trees and edges, or slot_weight, chunks and transfers in {name}: write the plan again."
         )
-        raise InputError(msg)
     provenance = document.provenance
     return Plan(
         problem=problem,
@@ -330,8 +309,9 @@ def _bound(problem: Problem, row: _BoundRow | None, where: str) -> Bound | None:
     nodes = problem.topology.num_nodes
     for place, node in enumerate(row.cut):
         if not 0 <= node < nodes:
-            msg = f"expected a node below {nodes} at {where}.bound.cut[{place}], found {node}: plan again."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a node below {nodes} at {where}.bound.cut[{place}], found {node}: plan again."
+            )
     return Bound(
         problem=problem,
         inv_rate=read_fraction(row.inv_rate, f"{where}.bound.inv_rate"),

@@ -27,15 +27,6 @@ from coppice.schedule.files.columns import (
 )
 from coppice.topology.model import Topology
 
-__all__ = [
-    "ProofRow",
-    "WholeTreesRow",
-    "proof_row",
-    "read_proof",
-    "read_whole_trees",
-    "whole_trees_row",
-]
-
 
 class CutColumns(msgspec.Struct, forbid_unknown_fields=True):
     """``$.bound.proof.cuts``: a row per cut."""
@@ -126,17 +117,12 @@ def whole_trees_row(topology: Topology, bound: WholeTrees) -> dict[str, Any]:
 
 
 def read_proof(topology: Topology, row: ProofRow, where: str) -> CutFamily | LinkLengths:
-    """The witness that a file holds; what it proves is not checked here.
-
-    Raises:
-        InputError: If it names nodes or links that do not exist, or columns have unequal lengths.
-    """
+    """The witness that a file holds; what it proves is not checked here."""
     inv_rate = read_fraction(row.inv_rate, f"{where}.inv_rate")
     if row.lengths is not None and row.cuts is None and row.potentials is None and row.symmetry is None:
         return LinkLengths(inv_rate=inv_rate, length=_lengths(topology, row.lengths, f"{where}.lengths"))
     if row.cuts is None or row.lengths is not None:
-        msg = f"expected either cuts or lengths at {where}, found neither or both: plan again."
-        raise InputError(msg)
+        raise InputError(f"expected either cuts or lengths at {where}, found neither or both: plan again.")
     symmetry = None if row.symmetry is None else read_symmetry(topology, row.symmetry, where)
     return CutFamily(
         inv_rate=inv_rate,
@@ -147,11 +133,7 @@ def read_proof(topology: Topology, row: ProofRow, where: str) -> CutFamily | Lin
 
 
 def read_whole_trees(topology: Topology, row: WholeTreesRow, where: str) -> WholeTrees:
-    """The bound on whole trees that a file holds; that it holds true is not checked here.
-
-    Raises:
-        InputError: As :func:`read_proof`.
-    """
+    """The bound on whole trees that a file holds; that it holds true is not checked here."""
     inv_rate = read_fraction(row.inv_rate, f"{where}.inv_rate")
     links = _links(topology)
     cases: list[CutFamily | LinkRange] = []
@@ -164,8 +146,9 @@ def read_whole_trees(topology: Topology, row: WholeTreesRow, where: str) -> Whol
             continue
         ends, most, below, above = (case.src, case.dst), case.most, case.below, case.above
         if ends not in links or most is None or below is None or above is None:
-            msg = f"expected cuts, or src, dst, most, below and above of a link, at {at}: plan again."
-            raise InputError(msg)
+            raise InputError(
+                f"expected cuts, or src, dst, most, below and above of a link, at {at}: plan again."
+            )
         cases.append(LinkRange(link=links[ends], most=most, below=below, above=above))
     return WholeTrees(trees=row.trees, inv_rate=inv_rate, cases=tuple(cases))
 
@@ -217,8 +200,9 @@ def _weights(
 ) -> list[tuple[Fraction, Fraction]]:
     """Both weights of each row."""
     if len(columns.broadcast) != rows or len(columns.reduce) != rows:
-        msg = f"expected {rows} rows in {where}.broadcast and {where}.reduce, found others: plan again."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {rows} rows in {where}.broadcast and {where}.reduce, found others: plan again."
+        )
     return [
         (read_fraction(broadcast, f"{where}.broadcast"), read_fraction(reduce, f"{where}.reduce"))
         for broadcast, reduce in zip(columns.broadcast, columns.reduce, strict=True)
@@ -227,19 +211,20 @@ def _weights(
 
 def _check_nodes(topology: Topology, nodes: Sequence[int], where: str) -> None:
     if max(nodes, default=0) >= topology.num_nodes:
-        msg = f"expected nodes below {topology.num_nodes} at {where}, found {max(nodes)}: plan again."
-        raise InputError(msg)
+        raise InputError(
+            f"expected nodes below {topology.num_nodes} at {where}, found {max(nodes)}: plan again."
+        )
 
 
 def _lengths(topology: Topology, columns: LengthColumns, where: str) -> tuple[int, ...]:
     if not len(columns.src) == len(columns.dst) == len(columns.length):
-        msg = f"expected columns of equal length at {where}: plan again."
-        raise InputError(msg)
+        raise InputError(f"expected columns of equal length at {where}: plan again.")
     links, length = _links(topology), [0] * topology.num_links
     for place, (a, b, value) in enumerate(zip(columns.src, columns.dst, columns.length, strict=True)):
         if (a, b) not in links:
-            msg = f"expected a link at {where}[{place}], found none from node {a} to node {b}: plan again."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a link at {where}[{place}], found none from node {a} to node {b}: plan again."
+            )
         length[links[a, b]] = value
     return tuple(length)
 

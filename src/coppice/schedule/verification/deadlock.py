@@ -35,8 +35,6 @@ import numpy as np
 
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["find_deadlock", "num_connections"]
-
 _SHOWN = 8
 
 
@@ -48,9 +46,6 @@ def num_connections(schedule: Schedule) -> int:
 
 def find_deadlock(schedule: Schedule) -> str | None:
     """A cycle of waiting with one slot per connection, as a sentence; None if execution always comes to an end.
-
-    Args:
-        schedule: A schedule with well-formed columns.
 
     Examples:
         >>> from coppice.bounds.problem import Problem

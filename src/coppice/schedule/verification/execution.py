@@ -32,30 +32,19 @@ from coppice.schedule.loads import chunk_sizes
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["Execution"]
-
 _EMPTY = 0
 
 
 @dataclass
 class Execution:
-    """Runs all chunks and notes what goes wrong.
+    """Runs all chunks and notes what goes wrong."""
 
-    Attributes:
-        schedule: What is executed; its columns must be well formed.
-        failures: The first few failures, a sentence each.
-        count: Number of failures.
-        buffers: Number of final buffers that were compared with the postcondition.
-        received: Bytes received, in units of chunk sizes.
-        redundant: Bytes received that the receiver held already, in the same unit.
-    """
-
-    schedule: Schedule
-    failures: list[str] = field(default_factory=list)
-    count: int = 0
-    buffers: int = 0
-    received: int = 0
-    redundant: int = 0
+    schedule: Schedule  # What is executed; its columns must be well formed
+    failures: list[str] = field(default_factory=list)  # The first few failures, a sentence each
+    count: int = 0  # Number of failures
+    buffers: int = 0  # Number of final buffers that were compared with the postcondition
+    received: int = 0  # Bytes received, in units of chunk sizes
+    redundant: int = 0  # Bytes received that the receiver held already, in the same unit
 
     @property
     def redundant_share(self) -> Fraction:

@@ -26,8 +26,6 @@ from coppice.schedule.verification.paths import check_ends, check_paths, overloa
 from coppice.schedule.verification.report import Findings, Report
 from coppice.topology.symmetry import check_symmetry
 
-__all__ = ["verify_forest"]
-
 _PHASES = {
     Collective.ALL_GATHER: {Phase.BROADCAST},
     Collective.BROADCAST: {Phase.BROADCAST},
@@ -40,17 +38,13 @@ _PHASES = {
 def verify_forest(
     forest: Forest,
     *,
-    root: int | None = None,
+    root: int | None = None,  # Root rank of broadcast and reduce
+    # Relative shard sizes of the ranks (all-gather and reduce-scatter), where they are not equal
     weights: tuple[int, ...] | None = None,
+    # Time per shard that the planner claims; a busier link is then a failure
     claimed: Fraction | None = None,
 ) -> Report:
     """Check that a forest implements its collective, and count what it costs.
-
-    Args:
-        forest: The forest.
-        root: Root rank of broadcast and reduce.
-        weights: Relative shard sizes of the ranks (all-gather and reduce-scatter), where they are not equal.
-        claimed: Time per shard that the planner claims; a busier link is then a failure.
 
     Returns:
         The report; failures are collected, not raised.

@@ -12,8 +12,6 @@ from coppice.schedule.schedule import PathHops, Schedule
 from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology
 
-__all__ = ["check_ends", "check_paths", "overload", "path_text"]
-
 
 def check_paths(
     body: Forest | Schedule, hops: PathHops, findings: Findings, *, relay_gpus: bool = False

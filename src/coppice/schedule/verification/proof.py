@@ -47,8 +47,6 @@ from coppice.errors import CheckError
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry, check_symmetry
 
-__all__ = ["ProvedBound", "check_whole_trees", "prove_by_cuts", "prove_by_lengths"]
-
 _PHASES = {
     Collective.ALL_GATHER: (True, False),
     Collective.BROADCAST: (True, False),
@@ -63,14 +61,11 @@ _Numbers = NDArray[np.object_]
 
 @dataclass(frozen=True, kw_only=True)
 class ProvedBound:
-    """What a witness proves.
+    """What a witness proves."""
 
-    Attributes:
-        inv_rate: Time per shard that nothing of this kind goes below; None where it is impossible altogether.
-        for_schedules: It holds for schedules of any kind; otherwise for those of reduce trees and broadcast trees.
-    """
-
+    # Time per shard that nothing of this kind goes below; None where it is impossible altogether
     inv_rate: Fraction | None
+    # It holds for schedules of any kind; otherwise for those of reduce trees and broadcast trees
     for_schedules: bool
 
 
@@ -79,11 +74,7 @@ def prove_by_cuts(problem: Problem, proof: CutFamily, *, helped: bool = False) -
 
     Args:
         problem: A collective made of trees, on its topology.
-        proof: The witness.
         helped: The bound is to hold for plans in which the switches that can copy and add do so, too.
-
-    Raises:
-        CheckError: If the witness is none, with the first thing that does not hold.
 
     Examples:
         >>> from coppice.bounds.proof import NodePotential, partitioned
@@ -126,13 +117,6 @@ def prove_by_cuts(problem: Problem, proof: CutFamily, *, helped: bool = False) -
 def prove_by_lengths(problem: Problem, proof: LinkLengths) -> ProvedBound:
     """The bound that lengths of links prove for an all-to-all, gather or scatter.
 
-    Args:
-        problem: The collective on its topology.
-        proof: The witness.
-
-    Raises:
-        CheckError: If the witness is none.
-
     Examples:
         >>> from coppice.topology.presets import preset
         >>> ring = Problem(topology=preset("ring", gpus=4, gb_per_s=1), collective=Collective.ALL_TO_ALL)
@@ -141,11 +125,9 @@ def prove_by_lengths(problem: Problem, proof: LinkLengths) -> ProvedBound:
     """
     topology = problem.topology
     if problem.collective not in (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER):
-        msg = f"lengths of links prove nothing about {problem.collective}."
-        raise CheckError(msg)
+        raise CheckError(f"lengths of links prove nothing about {problem.collective}.")
     if len(proof.length) != topology.num_links or min(proof.length, default=0) < 0:
-        msg = f"expected {topology.num_links} lengths of 0 or more, found others."
-        raise CheckError(msg)
+        raise CheckError(f"expected {topology.num_links} lengths of 0 or more, found others.")
     following: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
     for a, b, length in zip(topology.src.tolist(), topology.dst.tolist(), proof.length, strict=True):
         following[a].append((b, length))
@@ -171,15 +153,12 @@ def check_whole_trees(problem: Problem, proof: WholeTrees) -> None:
 
     Args:
         problem: A collective of one phase of trees, without help of switches, on its topology.
-        proof: The bound with its witness.
-
-    Raises:
-        CheckError: If some case is left open, or the witness is none.
     """
     topology = problem.topology
     if problem.collective not in _PHASES or all(_PHASES[problem.collective]) or proof.trees < 1:
-        msg = f"whole trees are counted in one phase of trees, found {problem.collective} with {proof.trees}."
-        raise CheckError(msg)
+        raise CheckError(
+            f"whole trees are counted in one phase of trees, found {problem.collective} with {proof.trees}."
+        )
     scale = proof.trees * proof.inv_rate / topology.denominator
     edges = proof.trees * sum(_root_weights(problem)) * (topology.num_ranks - 1)
     most = [
@@ -188,21 +167,17 @@ def check_whole_trees(problem: Problem, proof: WholeTrees) -> None:
     ]
     bounds = {0: ([0] * topology.num_links, most)}  # trees on each link, at least and at most, in each case
     if not proof.cases:
-        msg = "there is no case in it."
-        raise CheckError(msg)
+        raise CheckError("there is no case in it.")
     for number, case in enumerate(proof.cases):
         if number not in bounds:
-            msg = f"no case leads to case {number}."
-            raise CheckError(msg)
+            raise CheckError(f"no case leads to case {number}.")
         least, most = bounds.pop(number)
         if isinstance(case, LinkRange):
             following = {case.below, case.above}
             if not 0 <= case.link < topology.num_links or len(following) < 2 or following & bounds.keys():
-                msg = f"case {number} must be about a link and lead to two cases of its own."
-                raise CheckError(msg)
+                raise CheckError(f"case {number} must be about a link and lead to two cases of its own.")
             if not all(number < each < len(proof.cases) for each in following):
-                msg = f"case {number} must lead to later cases."
-                raise CheckError(msg)
+                raise CheckError(f"case {number} must lead to later cases.")
             below, above = list(most), list(least)
             below[case.link] = min(below[case.link], case.most)
             above[case.link] = max(above[case.link], case.most + 1)
@@ -221,8 +196,9 @@ def _check_case(
     price = (dual.price[0] if _PHASES[problem.collective][0] else dual.price[1]).tolist()
     room = sum(p * (high if p > 0 else low) for p, low, high in zip(price, least, most, strict=True))
     if room >= needed:
-        msg = f"{proof.trees} trees in less than {proof.inv_rate} per shard are not excluded by its cuts in every case."
-        raise CheckError(msg)
+        raise CheckError(
+            f"{proof.trees} trees in less than {proof.inv_rate} per shard are not excluded by its cuts in every case."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,14 +211,9 @@ class _Dual:
 
     @classmethod
     def of(cls, problem: Problem, proof: CutFamily, *, helped: bool) -> _Dual:
-        """Add up a witness, with all its images.
-
-        Raises:
-            CheckError: If it is none.
-        """
+        """Add up a witness, with all its images."""
         if problem.collective not in _PHASES:
-            msg = f"a family of cuts proves nothing about {problem.collective}."
-            raise CheckError(msg)
+            raise CheckError(f"a family of cuts proves nothing about {problem.collective}.")
         topology = problem.topology
         group = None if proof.symmetry is None or not proof.symmetry.orders else proof.symmetry
         if group is not None:
@@ -277,11 +248,9 @@ def _check_weights(problem: Problem, rows: list[WeightedCut | NodePotential]) ->
     broadcasts, reduces = _PHASES[problem.collective]
     for row in rows:
         if row.broadcast < 0 or row.reduce < 0:
-            msg = f"weights must be 0 or more, found {min(row.broadcast, row.reduce)}."
-            raise CheckError(msg)
+            raise CheckError(f"weights must be 0 or more, found {min(row.broadcast, row.reduce)}.")
         if (row.broadcast and not broadcasts) or (row.reduce and not reduces):
-            msg = f"weights are given to trees that {problem.collective} does not have."
-            raise CheckError(msg)
+            raise CheckError(f"weights are given to trees that {problem.collective} does not have.")
 
 
 def _check_potential(
@@ -289,27 +258,23 @@ def _check_potential(
 ) -> None:
     """Only nodes that cannot copy (or add) are held to sending what they get."""
     if not 0 <= node < topology.num_nodes:
-        msg = f"a potential is at node {node}, which does not exist."
-        raise CheckError(msg)
+        raise CheckError(f"a potential is at node {node}, which does not exist.")
     ranked = topology.rank[node] >= 0
     copies = ranked or (helped and topology.multicast[node])
     adds = ranked or (helped and topology.aggregate[node])
     if (broadcast and copies) or (reduce and adds):
         what = "copy" if broadcast and copies else "add"
-        msg = f"{topology.node_ids[node]} can {what}, so a potential there proves nothing."
-        raise CheckError(msg)
+        raise CheckError(f"{topology.node_ids[node]} can {what}, so a potential there proves nothing.")
 
 
 def _members(topology: Topology, nodes: tuple[int, ...], cut: int) -> NDArray[np.bool_]:
     """The set of a cut, which must hold a rank: nothing else has to be entered or left."""
     inside = np.zeros(topology.num_nodes, dtype=np.bool_)
     if any(not 0 <= v < topology.num_nodes for v in nodes):
-        msg = f"cut {cut} names a node that does not exist."
-        raise CheckError(msg)
+        raise CheckError(f"cut {cut} names a node that does not exist.")
     inside[list(nodes)] = True
     if not inside[topology.rank_nodes].any():
-        msg = f"cut {cut} holds no rank, so nothing has to cross it."
-        raise CheckError(msg)
+        raise CheckError(f"cut {cut} holds no rank, so nothing has to cross it.")
     return inside
 
 

@@ -10,88 +10,62 @@ from typing import ClassVar
 from coppice.errors import CheckError
 from coppice.text import percent_text, plural, shortened
 
-__all__ = ["Findings", "Report", "Verdict"]
-
 _EXAMPLES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What every verification says.
+    """What every verification says."""
 
-    Attributes:
-        subject: What is judged, as failures name it.
-        ok: Everything holds.
-        failures: One sentence for each violated statement, with names and numbers.
-        checked: How many things were checked, by name.
-    """
+    subject: ClassVar[str]  # What is judged, as failures name it
 
-    subject: ClassVar[str]
-
-    ok: bool
-    failures: tuple[str, ...] = ()
-    checked: dict[str, int] = field(default_factory=dict)
+    ok: bool  # Everything holds
+    failures: tuple[str, ...] = ()  # One sentence for each violated statement, with names and numbers
+    checked: dict[str, int] = field(default_factory=dict)  # How many things were checked, by name
 
     def require_ok(self) -> None:
-        """Do nothing if it holds.
-
-        Raises:
-            CheckError: With the first violated statement.
-        """
+        """Do nothing if it holds."""
         if not self.ok:
             more = f" ({len(self.failures) - 1} more.)" if len(self.failures) > 1 else ""
-            msg = f"the {self.subject} does not verify: {self.failures[0]}{more}"
-            raise CheckError(msg)
+            raise CheckError(f"the {self.subject} does not verify: {self.failures[0]}{more}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Verdict):
-    """Result of the verification of a plan; the attributes of :class:`Verdict`, and these.
-
-    Attributes:
-        inv_rate: Time per shard that the busiest link needs, 1 / (GB/s), exact; None where loads could not be
-            counted.
-        claimed: Time per shard that the plan claims, or None.
-        worst_link: Id of the busiest link, -1 where none carries data.
-        max_link_load: Share of its capacity that the busiest link uses in the claimed time, 1 at most if the
-            claim holds; against ``inv_rate`` itself where nothing was claimed. None where loads could not be
-            counted.
-        redundant: Share of all bytes received that their receiver held already.
-        bound_proved: The plan's cut or witness proves its bound by counting; None where there is no bound, or no
-            witness though more than one cut is needed (all-reduce, all-to-all), as in files of older versions.
-        proved_inv_rate: Time per shard that is proved to be necessary, 1 / (GB/s); None where nothing is.
-        slower: What is proved to take that time or more, in words; empty where nothing is proved.
-        optimal: The plan takes the time that is proved to be necessary.
-        whole_trees: Trees per unit of weight that the plan's forest has, where a bound on such forests is proved.
-        whole_trees_inv_rate: That bound, time per shard in 1 / (GB/s); of two phases the sum of theirs.
-        whole_phases: Phases, one after the other, of which that bound is.
-        fewer_trees_inv_rate: Time per shard that any smaller number of trees is proved to take; None where nothing is.
-        beside: What the plan's bound says about plans of another kind than this one, in words; empty where it says
-            nothing of that sort.
-        fewest_open: The fewest trees were asked for, and that fewer will not do is not proved.
-        ordered: The schedule claims that reductions join neighbouring intervals of ranks, and they do.
-        deadlock_free: With buffers of any finite size no transfers wait for each other in a circle
-            (:mod:`coppice.schedule.verification.deadlock`); None where that was not asked: for forests.
-    """
+    """Result of the verification of a plan; the attributes of :class:`Verdict`, and these."""
 
     subject: ClassVar[str] = "plan"
 
+    # Time per shard that the busiest link needs, 1 / (GB/s), exact; None where loads could not be counted
     inv_rate: Fraction | None = None
-    claimed: Fraction | None = None
-    worst_link: int = -1
+    claimed: Fraction | None = None  # Time per shard that the plan claims, or None
+    worst_link: int = -1  # Id of the busiest link, -1 where none carries data
+    # Share of its capacity that the busiest link uses in the claimed time, 1 at most if the claim holds;
+    # against `inv_rate` itself where nothing was claimed. None where loads could not be counted.
     max_link_load: Fraction | None = None
-    redundant: Fraction = Fraction(0)
+    redundant: Fraction = Fraction(0)  # Share of all bytes received that their receiver held already
+    # The plan's cut or witness proves its bound by counting; None where there is no bound, or no witness
+    # though more than one cut is needed (all-reduce, all-to-all), as in files of older versions
     bound_proved: bool | None = None
+    # Time per shard that is proved to be necessary, 1 / (GB/s); None where nothing is
     proved_inv_rate: Fraction | None = None
-    slower: str = ""
+    slower: str = ""  # What is proved to take that time or more, in words; empty where nothing is proved
+    # Trees per unit of weight that the plan's forest has, where a bound on such forests is proved
     whole_trees: int | None = None
+    # That bound, time per shard in 1 / (GB/s); of two phases the sum of theirs
     whole_trees_inv_rate: Fraction | None = None
-    whole_phases: int = 1
+    whole_phases: int = 1  # Phases, one after the other, of which that bound is
+    # Time per shard that any smaller number of trees is proved to take; None where nothing is
     fewer_trees_inv_rate: Fraction | None = None
+    # What the plan's bound says about plans of another kind than this one, in words; empty where it says
+    # nothing of that sort
     beside: str = ""
-    fewest_open: bool = False
-    optimal: bool = False
+    fewest_open: bool = False  # The fewest trees were asked for, and that fewer will not do is not proved
+    optimal: bool = False  # The plan takes the time that is proved to be necessary
+    # The schedule claims that reductions join neighbouring intervals of ranks, and they do
     ordered: bool = False
+    # With buffers of any finite size no transfers wait for each other in a circle
+    # (:mod:`coppice.schedule.verification.deadlock`); None where that was not asked: for forests
     deadlock_free: bool | None = None
 
     @property

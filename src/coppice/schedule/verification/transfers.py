@@ -22,25 +22,20 @@ from coppice.schedule.verification.execution import Execution
 from coppice.schedule.verification.paths import check_ends, check_paths, overload
 from coppice.schedule.verification.report import Findings, Report
 
-__all__ = ["verify_schedule"]
-
 
 def verify_schedule(
     schedule: Schedule,
     *,
+    # Relative shard sizes of the ranks (all-gather and reduce-scatter), where they are not equal
     weights: tuple[int, ...] | None = None,
+    # Relative block sizes of an all-to-all, where they are not equal
     demands: tuple[tuple[int, ...], ...] | None = None,
+    # Time per shard that the planner claims; a busier link is then a failure
     claimed: Fraction | None = None,
+    # Paths may lead through other ranks, which then pass data on without being told by a transfer
     relay_gpus: bool = False,
 ) -> Report:
     """Check that a schedule implements its collective, and count what it costs.
-
-    Args:
-        schedule: The schedule.
-        weights: Relative shard sizes of the ranks (all-gather and reduce-scatter), where they are not equal.
-        demands: Relative block sizes of an all-to-all, where they are not equal.
-        claimed: Time per shard that the planner claims; a busier link is then a failure.
-        relay_gpus: Paths may lead through other ranks, which then pass data on without being told by a transfer.
 
     Returns:
         The report; failures are collected, not raised. Its time is that of the busiest link over the whole

@@ -54,8 +54,6 @@ from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.text import plural
 
-__all__ = ["Report", "cut_inv_rate", "verify", "verify_forest", "verify_schedule"]
-
 _OTHER_CLASS = (
     "its bound on whole trees is for forests whose switches neither copy nor add, "
     "and says nothing about this one"
@@ -66,7 +64,6 @@ def cut_inv_rate(problem: Problem, cut: Sequence[int]) -> Fraction | None:
     """Time per shard that one cut proves to be necessary.
 
     Args:
-        problem: The collective and its topology.
         cut: Node ids of the sending side S.
 
     Returns:
@@ -277,8 +274,7 @@ def _prove(problem: Problem, bound: Bound, *, helped: bool) -> ProvedBound:
     if isinstance(bound.proof, LinkLengths):
         return prove_by_lengths(problem, bound.proof)
     if bound.proof is None:
-        msg = "there is no witness."
-        raise CheckError(msg)
+        raise CheckError("there is no witness.")
     return prove_by_cuts(problem, bound.proof, helped=helped)
 
 

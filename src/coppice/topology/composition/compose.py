@@ -17,46 +17,29 @@ from coppice.topology.composition.fabric import Fabric
 from coppice.topology.composition.parts import Attachment
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
-__all__ = ["MAX_NODES", "Host", "Port", "compose", "default_ports", "gpu_ports", "repeated"]
-
 MAX_NODES = 2**21
 """More nodes than this are taken for a slip of the keyboard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Port:
-    """Where a host meets the network.
+    """Where a host meets the network."""
 
-    Attributes:
-        at: Node of the host: a NIC, or the GPU or switch that the NIC hangs on.
-        gb_per_s: Rate of the cable.
-        nic: Name of a NIC to put between ``at`` and the cable; None plugs the cable into ``at``.
-        nic_gb_per_s: Rate between ``at`` and that NIC; None takes ``gb_per_s``.
-        rail: Rail of the port; None takes its position among the ports of the host.
-        latency_us: Latency of the cable, microseconds.
-    """
-
-    at: str
-    gb_per_s: Fraction
-    nic: str | None = None
-    nic_gb_per_s: Fraction | None = None
-    rail: int | None = None
-    latency_us: float = 0.0
+    at: str  # Node of the host: a NIC, or the GPU or switch that the NIC hangs on
+    gb_per_s: Fraction  # Rate of the cable
+    nic: str | None = None  # Name of a NIC to put between `at` and the cable; None plugs the cable into `at`
+    nic_gb_per_s: Fraction | None = None  # Rate between `at` and that NIC; None takes `gb_per_s`
+    rail: int | None = None  # Rail of the port; None takes its position among the ports of the host
+    latency_us: float = 0.0  # Latency of the cable, microseconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """A box and its network ports.
+    """A box and its network ports."""
 
-    Attributes:
-        name: Unique among the composed hosts.
-        topology: Inside of the box.
-        ports: In rail order.
-    """
-
-    name: str
-    topology: Topology
-    ports: tuple[Port, ...]
+    name: str  # Unique among the composed hosts
+    topology: Topology  # Inside of the box
+    ports: tuple[Port, ...]  # In rail order
 
 
 def default_ports(topology: Topology) -> tuple[Port, ...]:
@@ -87,8 +70,7 @@ def repeated(host: Host, count: int) -> list[Host]:
         InputError: If ``count`` is less than 1.
     """
     if count < 1:
-        msg = f"expected a number of hosts of 1 or more, found {count} for {host.name}."
-        raise InputError(msg)
+        raise InputError(f"expected a number of hosts of 1 or more, found {count} for {host.name}.")
     if count == 1:
         return [host]
     separator = "-" if host.name[-1:].isdigit() else ""
@@ -117,12 +99,14 @@ def compose(hosts: Sequence[Host], fabric: Fabric | None, *, name: str, source: 
     """
     size = sum(host.topology.num_nodes + len(host.ports) for host in hosts)
     if size > MAX_NODES:
-        msg = f"expected hosts with at most {MAX_NODES} nodes in all, found {size}: compose fewer."
-        raise InputError(msg)
+        raise InputError(
+            f"expected hosts with at most {MAX_NODES} nodes in all, found {size}: compose fewer."
+        )
     if fabric is None:
         if len(hosts) != 1:
-            msg = f"{len(hosts)} hosts need a fabric to join them, found none: choose one, such as rail."
-            raise InputError(msg)
+            raise InputError(
+                f"{len(hosts)} hosts need a fabric to join them, found none: choose one, such as rail."
+            )
         return _alone(hosts[0], name=name, source=source)
     nodes: list[Node] = []
     links: list[Link] = []
@@ -132,15 +116,13 @@ def compose(hosts: Sequence[Host], fabric: Fabric | None, *, name: str, source: 
     rank = 0
     for host in hosts:
         if host.name in seen:
-            msg = f"names of hosts must be unique, found {host.name!r} twice: rename one."
-            raise InputError(msg)
+            raise InputError(f"names of hosts must be unique, found {host.name!r} twice: rename one.")
         seen.add(host.name)
         if not host.ports:
-            msg = (
+            raise InputError(
                 f"host {host.name!r} has no network port: give it NICs or ports "
                 "(`ports` in a cluster file, or `port_rate`)."
             )
-            raise InputError(msg)
         part = parts.get(id(host.topology))
         if part is None:
             part = parts[id(host.topology)] = _Parts.of(host.topology)
@@ -192,14 +174,14 @@ def _attach(host: Host, nodes: list[Node], links: list[Link]) -> list[Attachment
     attachments = []
     for position, port in enumerate(host.ports):
         if port.at not in host.topology.node_index:
-            msg = (
+            raise InputError(
                 f"port {position} of host {host.name!r} expects the id of a node of it, found {port.at!r}: "
                 "name a NIC, GPU or switch."
             )
-            raise InputError(msg)
         if port.gb_per_s <= 0:
-            msg = f"port {position} of host {host.name!r} expects a rate > 0 GB/s, found {port.gb_per_s}."
-            raise InputError(msg)
+            raise InputError(
+                f"port {position} of host {host.name!r} expects a rate > 0 GB/s, found {port.gb_per_s}."
+            )
         node = f"{host.name}/{port.at}"
         if port.nic is not None:
             nic = f"{host.name}/{port.nic}"

@@ -28,19 +28,6 @@ from coppice.topology.composition.parts import (
 )
 from coppice.topology.model import Link, exact_rate
 
-__all__ = [
-    "FABRIC_KINDS",
-    "DirectFabric",
-    "DragonflyFabric",
-    "Fabric",
-    "FatTreeFabric",
-    "HostCable",
-    "RailFabric",
-    "SwitchFabric",
-    "converted",
-    "fabric_from_fields",
-]
-
 
 class HostCable(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"src": "from", "dst": "to"}
@@ -54,17 +41,13 @@ class HostCable(
 
 
 class DirectFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="direct"):
-    """Cables from host to host without switches.
+    """Cables from host to host without switches."""
 
-    Attributes:
-        pattern: ``pairs``: port i of each host to port i of the other, for two hosts; ``ring``: odd ports of
-            a host to even ports of the next; ``complete``: the ports of a host are dealt out over the other
-            hosts in turn; ``cables``: exactly the list.
-        cables: Cables for the pattern ``cables``.
-    """
-
+    # `pairs`: port i of each host to port i of the other, for two hosts; `ring`: odd ports of a host to even
+    # ports of the next; `complete`: the ports of a host are dealt out over the other hosts in turn; `cables`:
+    # exactly the list
     pattern: Literal["pairs", "ring", "complete", "cables"] = "pairs"
-    cables: tuple[HostCable, ...] = ()
+    cables: tuple[HostCable, ...] = ()  # Cables for the pattern `cables`
 
     def wire(self, hosts: Hosts) -> Wiring:
         """Cables for the ports of ``hosts``; there are no switches.
@@ -73,8 +56,9 @@ class DirectFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True
             InputError: If the pattern does not fit the hosts, or a cable names something that is not a port.
         """
         if self.cables and self.pattern != "cables":
-            msg = f"direct cabling expects cables only with pattern=cables, found pattern={self.pattern}."
-            raise InputError(msg)
+            raise InputError(
+                f"direct cabling expects cables only with pattern=cables, found pattern={self.pattern}."
+            )
         if self.pattern == "cables":
             return Wiring([], [self._listed(hosts, cable) for cable in self.cables])
         links = []
@@ -87,8 +71,9 @@ class DirectFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True
         ports = {port.node: port for row in hosts for port in row}
         for end in (cable.src, cable.dst):
             if end not in ports:
-                msg = f"a cable names {end!r}, which is no port: use one of {', '.join(list(ports)[:8])}, ..."
-                raise InputError(msg)
+                raise InputError(
+                    f"a cable names {end!r}, which is no port: use one of {', '.join(list(ports)[:8])}, ..."
+                )
         rate = cable.gb_per_s
         if rate is None:
             rate = min(self.port_rate(ports[cable.src]), self.port_rate(ports[cable.dst]))
@@ -97,20 +82,18 @@ class DirectFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True
     def _pairs(self, hosts: Hosts) -> Iterator[tuple[Attachment, Attachment]]:
         if self.pattern == "pairs":
             if len(hosts) != 2 or len(hosts[0]) != len(hosts[1]):
-                msg = (
+                raise InputError(
                     "direct cabling in pairs expects two hosts with equally many ports, found "
                     f"{len(hosts)} hosts with {', '.join(str(len(ports)) for ports in hosts[:8])} ports: "
                     "use pattern=ring or pattern=complete."
                 )
-                raise InputError(msg)
             yield from zip(*hosts, strict=True)
         elif self.pattern == "ring":
             for here, there in zip(hosts, [*hosts[1:], hosts[0]], strict=True):
                 if len(here) < 2 or len(here) % 2 or len(here) != len(there):
-                    msg = (
+                    raise InputError(
                         f"direct cabling in a ring expects an equal, even number of ports, found {len(here)}."
                     )
-                    raise InputError(msg)
                 yield from zip(here[1::2], there[::2], strict=True)
         else:
             others = len(hosts) - 1
@@ -118,12 +101,11 @@ class DirectFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True
                 for high in range(low + 1, len(hosts)):
                     mine, theirs = hosts[low][high - 1 :: others], hosts[high][low::others]
                     if not mine or not theirs:
-                        msg = (
+                        raise InputError(
                             f"direct cabling of {len(hosts)} hosts with each other expects at least {others} "
                             f"ports per host, found {min(len(ports) for ports in hosts)}: "
                             "use pattern=ring or a switch."
                         )
-                        raise InputError(msg)
                     yield from zip(mine, theirs, strict=False)
 
 
@@ -131,13 +113,9 @@ _T = TypeVar("_T")
 
 
 class SwitchFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="switch"):
-    """One non-blocking switch that every port of every host is plugged into.
+    """One non-blocking switch that every port of every host is plugged into."""
 
-    Attributes:
-        name: Id of the switch.
-    """
-
-    name: str = "network"
+    name: str = "network"  # Id of the switch
 
     def wire(self, hosts: Hosts) -> Wiring:
         """Switch and cables for the ports of ``hosts``."""
@@ -146,20 +124,17 @@ class SwitchFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RailFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="rail"):
-    """Rail-optimised: ports of rail i of all hosts meet in leaf switches of their own.
+    """Rail-optimised: ports of rail i of all hosts meet in leaf switches of their own."""
 
-    Attributes:
-        rails: Number of rails; port i of a host is on rail ``i mod rails`` unless the port says otherwise.
-            None takes the largest number of ports of a host.
-        hosts_per_leaf: Hosts that share the leaf of a rail; None puts all hosts on one leaf per rail.
-        spines: Number of spine switches, each linked with every leaf; 0 leaves the rails apart, so that only
-            the hosts join them.
-        oversubscription: Rate of a leaf's ports over the rate of its links to the spines.
-    """
-
+    # Number of rails; port i of a host is on rail `i mod rails` unless the port says otherwise. None takes
+    # the largest number of ports of a host.
     rails: int | None = None
+    # Hosts that share the leaf of a rail; None puts all hosts on one leaf per rail
     hosts_per_leaf: int | None = None
+    # Number of spine switches, each linked with every leaf; 0 leaves the rails apart, so that only the hosts
+    # join them
     spines: int = 0
+    # Rate of a leaf's ports over the rate of its links to the spines
     oversubscription: Fraction = Fraction(1)
 
     def wire(self, hosts: Hosts) -> Wiring:
@@ -173,17 +148,15 @@ class RailFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         per_leaf = at_least(1, self.hosts_per_leaf, "hosts_per_leaf") or max(len(hosts), 1)
         spines = at_least(0, self.spines, "spines") or 0
         if not spines and self.oversubscription != 1:
-            msg = (
+            raise InputError(
                 "a rail fabric has links to oversubscribe only where there are spines, found spines=0 and "
                 f"oversubscription={self.oversubscription}: set `spines=1` or more, or drop oversubscription."
             )
-            raise InputError(msg)
         if len(hosts) > per_leaf and not spines:
-            msg = (
+            raise InputError(
                 f"a rail of {len(hosts)} hosts with hosts_per_leaf={per_leaf} expects spines to join its "
                 "leaves, found spines=0: set spines, or drop hosts_per_leaf."
             )
-            raise InputError(msg)
         one_leaf = len(hosts) <= per_leaf
         down: dict[str, Fraction] = {}
         links = []
@@ -207,21 +180,14 @@ class FatTreeFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     All ports of a host go to one leaf. Each leaf is linked with every spine of its pod; spine j of each pod
     is linked with the cores c for which ``c mod spines = j``.
-
-    Attributes:
-        hosts_per_leaf: Hosts on one leaf.
-        spines: Spines (of each pod).
-        oversubscription: Rate of a leaf's ports over the rate of its links up.
-        leaves_per_pod: Leaves of a pod; None makes a tree of two levels.
-        cores: Number of cores, a multiple of ``spines``.
-        core_oversubscription: Rate of a spine's links down over the rate of its links up.
     """
 
-    hosts_per_leaf: int = 1
-    spines: int = 1
-    oversubscription: Fraction = Fraction(1)
-    leaves_per_pod: int | None = None
-    cores: int | None = None
+    hosts_per_leaf: int = 1  # Hosts on one leaf
+    spines: int = 1  # Spines (of each pod)
+    oversubscription: Fraction = Fraction(1)  # Rate of a leaf's ports over the rate of its links up
+    leaves_per_pod: int | None = None  # Leaves of a pod; None makes a tree of two levels
+    cores: int | None = None  # Number of cores, a multiple of `spines`
+    # Rate of a spine's links down over the rate of its links up
     core_oversubscription: Fraction = Fraction(1)
 
     def wire(self, hosts: Hosts) -> Wiring:
@@ -255,11 +221,10 @@ class FatTreeFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 self.cable(f"leaf{leaf}", name, down[leaf] / share) for leaf in members for name in names
             ]
         if self.leaves_per_pod is None and (self.cores is not None or self.core_oversubscription != 1):
-            msg = (
+            raise InputError(
                 "a fat-tree has cores only above pods, found cores or core_oversubscription without leaves_per_pod: "
                 "set `leaves_per_pod=2` or more, or drop them."
             )
-            raise InputError(msg)
         if self.leaves_per_pod is not None:
             rates = [sum(down[pod * pod_size : (pod + 1) * pod_size], Fraction(0)) for pod in range(pods)]
             cores = self._cores(rates, share)
@@ -271,11 +236,10 @@ class FatTreeFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Cores and their links; each spine of pod p gets ``rates[p] / share`` from its leaves."""
         cores = at_least(1, self.cores, "cores") or self.spines
         if cores % self.spines:
-            msg = (
+            raise InputError(
                 f"fat-tree expects cores to be a multiple of spines={self.spines}, found cores={cores}: "
                 "change one of them."
             )
-            raise InputError(msg)
         up = share * positive(self.core_oversubscription, "core_oversubscription") * (cores // self.spines)
         links = [
             self.cable(f"pod{pod}/spine{core % self.spines}", f"core{core}", rate / up)
@@ -289,18 +253,12 @@ class DragonflyFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Groups of completely linked routers; each pair of groups has one bundle of global links.
 
     The p-th other group of a group is reached from its router ``p mod routers_per_group``.
-
-    Attributes:
-        routers_per_group: Routers in a group.
-        hosts_per_router: Hosts on one router.
-        local_gb_per_s: Rate between two routers of a group.
-        global_gb_per_s: Rate between two groups.
     """
 
-    local_gb_per_s: Fraction
-    global_gb_per_s: Fraction
-    routers_per_group: int = 2
-    hosts_per_router: int = 1
+    local_gb_per_s: Fraction  # Rate between two routers of a group
+    global_gb_per_s: Fraction  # Rate between two groups
+    routers_per_group: int = 2  # Routers in a group
+    hosts_per_router: int = 1  # Hosts on one router
 
     def wire(self, hosts: Hosts) -> Wiring:
         """Routers and cables for the ports of ``hosts``.
@@ -353,19 +311,14 @@ def fabric_from_fields(kind: str, fields: Mapping[str, object]) -> Fabric:
 
     >>> fabric_from_fields("rail", {"spines": "4", "oversubscription": "2"}).spines
     4
-
-    Raises:
-        InputError: If the kind, a field or its value does not exist.
     """
     if kind not in FABRIC_KINDS:
-        msg = f"there is no kind of fabric {kind!r}: {suggestion(kind, FABRIC_KINDS)}"
-        raise InputError(msg)
+        raise InputError(f"there is no kind of fabric {kind!r}: {suggestion(kind, FABRIC_KINDS)}")
     record = FABRIC_KINDS[kind]
     for field in fields:
         if field not in record.__struct_fields__:
             hint = suggestion(field, record.__struct_fields__)
-            msg = f"a fabric of kind {kind} has no field {field!r}: {hint}"
-            raise InputError(msg)
+            raise InputError(f"a fabric of kind {kind} has no field {field!r}: {hint}")
     return converted({"kind": kind, **fields}, record, f"fabric {kind}", strict=False)
 
 
@@ -373,31 +326,24 @@ def converted(document: object, kind: type[_T], where: str, *, strict: bool = Tr
     """``document`` as a record of type ``kind``.
 
     Args:
-        document: Mappings, lists, text and numbers.
-        kind: A msgspec struct.
         where: Named in messages, before the path.
         strict: Refuse numbers written as text, other than rates.
-
-    Raises:
-        InputError: With the path of what is wrong.
     """
     try:
         return msgspec.convert(document, decodable(kind), strict=strict, dec_hook=_custom)
     except msgspec.ValidationError as error:
-        msg = f"{where}: {error}; mend it there."
-        raise InputError(msg) from None
+        raise InputError(f"{where}: {error}; mend it there.") from None
 
 
 def _custom(kind: type, value: object) -> object:
     """Rates: numbers or fractions as text."""
     if kind is not Fraction:
-        msg = f"no way to read a {kind.__name__}"
-        raise NotImplementedError(msg)
+        raise NotImplementedError(f"no way to read a {kind.__name__}")
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Fraction)):
-        msg = f'Expected a number or a fraction like "75/2", got {type(value).__name__}'
-        raise ValueError(msg)
+        raise ValueError(f'Expected a number or a fraction like "75/2", got {type(value).__name__}')
     try:
         return exact_rate(value, where="")
     except InputError:
-        msg = f'Expected a number >= 0 or a fraction like "75/2", got {str(value)[:40]!r}'
-        raise ValueError(msg) from None
+        raise ValueError(
+            f'Expected a number >= 0 or a fraction like "75/2", got {str(value)[:40]!r}'
+        ) from None

@@ -11,27 +11,18 @@ import msgspec
 from coppice.errors import InputError
 from coppice.topology.model import Link, Node, NodeKind
 
-__all__ = ["Attachment", "Common", "Hosts", "Wiring", "at_least", "check_links", "positive"]
-
 _MAX_COUNT = 2**20
 _MAX_LINKS = 2**21
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
-    """A network port of a composed host.
+    """A network port of a composed host."""
 
-    Attributes:
-        node: Id of the node, in the composed topology, that the cable leaves.
-        gb_per_s: Rate of the port.
-        latency_us: Latency of its cable.
-        rail: Rail that the port belongs to.
-    """
-
-    node: str
-    gb_per_s: Fraction
-    latency_us: float
-    rail: int
+    node: str  # Id of the node, in the composed topology, that the cable leaves
+    gb_per_s: Fraction  # Rate of the port
+    latency_us: float  # Latency of its cable
+    rail: int  # Rail that the port belongs to
 
 
 Hosts = Sequence[Sequence[Attachment]]
@@ -46,19 +37,12 @@ class Wiring:
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Fields of every kind.
+    """Fields of every kind."""
 
-    Attributes:
-        port_gb_per_s: Rate of every port, instead of the ports' own.
-        latency_us: Latency of each cable of the fabric, microseconds.
-        multicast: The switches copy in hardware.
-        aggregate: The switches add in hardware.
-    """
-
-    port_gb_per_s: Fraction | None = None
-    latency_us: float = 0.0
-    multicast: bool = False
-    aggregate: bool = False
+    port_gb_per_s: Fraction | None = None  # Rate of every port, instead of the ports' own
+    latency_us: float = 0.0  # Latency of each cable of the fabric, microseconds
+    multicast: bool = False  # The switches copy in hardware
+    aggregate: bool = False  # The switches add in hardware
 
     def switch(self, name: str) -> Node:
         """A switch of this fabric."""
@@ -78,35 +62,22 @@ class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def at_least(low: int, value: int | None, name: str) -> int | None:
-    """``value`` if it is None or in range.
-
-    Raises:
-        InputError: Otherwise.
-    """
+    """``value`` if it is None or in range."""
     if value is not None and not low <= value <= _MAX_COUNT:
-        msg = f"a fabric expects {name} of {low} .. {_MAX_COUNT}, found {name}={value}."
-        raise InputError(msg)
+        raise InputError(f"a fabric expects {name} of {low} .. {_MAX_COUNT}, found {name}={value}.")
     return value
 
 
 def check_links(count: int) -> None:
-    """Refuse a fabric of more links than any cluster has.
-
-    Raises:
-        InputError: For more than 2^21 links.
-    """
+    """Refuse a fabric of more links than any cluster has."""
     if count > _MAX_LINKS:
-        msg = f"a fabric expects at most {_MAX_LINKS} links between switches, found {count}: use fewer."
-        raise InputError(msg)
+        raise InputError(
+            f"a fabric expects at most {_MAX_LINKS} links between switches, found {count}: use fewer."
+        )
 
 
 def positive(value: Fraction, name: str) -> Fraction:
-    """``value`` if it is more than 0.
-
-    Raises:
-        InputError: Otherwise.
-    """
+    """``value`` if it is more than 0."""
     if value <= 0:
-        msg = f"a fabric expects {name} > 0, found {name}={value}."
-        raise InputError(msg)
+        raise InputError(f"a fabric expects {name} > 0, found {name}={value}.")
     return value

@@ -40,39 +40,28 @@ def preset(name: str, **values: Any) -> Topology:
     known = [parameter.name for parameter in entry.parameters]
     for key in values:
         if key not in known:
-            msg = f"preset {name} has no parameter {key!r}: {suggestion(key, known)}"
-            raise InputError(msg)
+            raise InputError(f"preset {name} has no parameter {key!r}: {suggestion(key, known)}")
     return entry.build(**values)
 
 
 def preset_from_options(name: str, options: Mapping[str, str]) -> Topology:
-    """The preset called ``name`` with parameters as texts, as a command line gives them.
-
-    Raises:
-        InputError: If there is no such preset or parameter, or a value is not one.
-    """
+    """The preset called ``name`` with parameters as texts, as a command line gives them."""
     entry = _entry(name)
     return entry.build(**entry.values(options))
 
 
 def preset_host(name: str, options: Mapping[str, str]) -> Host:
-    """One box of the preset called ``name`` with its network ports, for composition.
-
-    Raises:
-        InputError: If there is no such box, or a parameter is not one of the box itself.
-    """
+    """One box of the preset called ``name`` with its network ports, for composition."""
     entry = _entry(name)
     if entry.host is None:
         boxes = [box.name for box in PRESETS.values() if box.host is not None]
-        msg = f"preset {name} is a network, not a box with ports: use one of {', '.join(boxes)}."
-        raise InputError(msg)
+        raise InputError(f"preset {name} is a network, not a box with ports: use one of {', '.join(boxes)}.")
     values = entry.values(options)
     for key in values:
         if key == "boxes" or key not in _box_parameters(entry):
-            msg = (
+            raise InputError(
                 f"a host made of preset {name} takes no {key!r}: set count, and the fabric's fields, instead."
             )
-            raise InputError(msg)
     return entry.host(**values)
 
 
@@ -83,6 +72,5 @@ def _box_parameters(entry: Preset) -> set[str]:
 
 def _entry(name: str) -> Preset:
     if name not in PRESETS:
-        msg = f"there is no preset {name!r}: {suggestion(name, PRESETS)}"
-        raise InputError(msg)
+        raise InputError(f"there is no preset {name!r}: {suggestion(name, PRESETS)}")
     return PRESETS[name]

@@ -34,8 +34,6 @@ from coppice.topology.naming import PRESET_NIC
 from coppice.topology.presets.registry import Preset, PresetParameter, integer, number_of, text
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s, pcie_gb_per_s, xgmi_gb_per_s
 
-__all__ = ["PRESETS"]
-
 MAX_BOXES = 65_536
 
 _SOCKETS = Fraction(16)
@@ -83,7 +81,6 @@ def switched(gpus: int, gb_per_s: Fraction, *, in_network: bool = False) -> tupl
     """GPUs on one NVSwitch node, ``gb_per_s`` each way per GPU.
 
     Args:
-        gpus: Number of GPUs.
         gb_per_s: Rate between a GPU and the switch.
         in_network: The switch can copy and add.
     """
@@ -96,17 +93,10 @@ def rail_ports(gpus: int, *, nic: Fraction, pcie: Fraction, nics: str) -> tuple[
     """One NIC per GPU, in GPU order.
 
     Args:
-        gpus: Number of GPUs.
-        nic: Rate of the NIC's cable.
-        pcie: Rate between GPU and NIC.
         nics: ``node`` for NIC nodes; ``link`` folds each NIC into the link from its GPU to the network.
-
-    Raises:
-        InputError: If ``nics`` is neither.
     """
     if nics not in ("link", "node"):
-        msg = f"expected nics=link or nics=node, found nics={nics!r}."
-        raise InputError(msg)
+        raise InputError(f"expected nics=link or nics=node, found nics={nics!r}.")
     if nics == "link":
         return tuple(Port(at=f"gpu{i}", gb_per_s=min(nic, pcie)) for i in range(gpus))
     return tuple(
@@ -128,27 +118,15 @@ def box_preset(
     *,
     name: str,
     description: str,
-    source: str,
-    measured: str,
+    source: str,  # Where the nominal figures come from
+    measured: str,  # Where the measured figures of the links come from
     arch: str,
     cpu: str,
-    box: Callable[..., GpuBox],
-    fabric: Fabric,
-    parameters: tuple[PresetParameter, ...] = (),
+    box: Callable[..., GpuBox],  # Makes one box from the class of rates and the values of `parameters`
+    fabric: Fabric,  # Joins several boxes unless the caller chooses another
+    parameters: tuple[PresetParameter, ...] = (),  # Beyond `rates` and the fabric's
 ) -> Preset:
-    """A preset made of equal boxes.
-
-    Args:
-        name: Name of the preset.
-        description: One line.
-        source: Where the nominal figures come from.
-        measured: Where the measured figures of the links come from.
-        arch: Architecture of its GPUs.
-        cpu: Maker of its processors.
-        box: Makes one box from the class of rates and the values of ``parameters``.
-        fabric: Joins several boxes unless the caller chooses another.
-        parameters: Beyond ``rates`` and the fabric's.
-    """
+    """A preset made of equal boxes."""
     own = {parameter.name for parameter in parameters}
 
     def host(*, rates: str = "nominal", **values: Any) -> Host:
@@ -162,8 +140,7 @@ def box_preset(
 
     def build(*, boxes: int = 1, rates: str = "nominal", **values: Any) -> Topology:
         if not 1 <= boxes <= MAX_BOXES:
-            msg = f"expected 1 .. {MAX_BOXES} boxes of {name}, found {boxes}."
-            raise InputError(msg)
+            raise InputError(f"expected 1 .. {MAX_BOXES} boxes of {name}, found {boxes}.")
         inside = {key: value for key, value in values.items() if key in own}
         chosen = _chosen_fabric(fabric, {key: value for key, value in values.items() if key not in own})
         one = host(rates=rates, **inside)
@@ -199,8 +176,9 @@ def box_preset(
 
 def _rate_class(rates: str) -> RateClass:
     if rates not in list(RateClass):
-        msg = f"expected rates nominal or measured, found {rates!r}: {suggestion(rates, list(RateClass))}"
-        raise InputError(msg)
+        raise InputError(
+            f"expected rates nominal or measured, found {rates!r}: {suggestion(rates, list(RateClass))}"
+        )
     return RateClass(rates)
 
 
@@ -274,8 +252,7 @@ def _dgx_a100_pcie(rates: RateClass) -> GpuBox:
 def _with_400g(rates: RateClass, *, sm: int, gpus: int = 8, nics: str = "link") -> GpuBox:
     """GPUs of compute capability ``sm`` on one NVSwitch that copies and adds, with a NIC of 400 Gb/s each."""
     if not 1 <= gpus <= 1024:
-        msg = f"expected 1 .. 1024 GPUs on one NVSwitch, found {gpus}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 .. 1024 GPUs on one NVSwitch, found {gpus}.")
     nodes, links = switched(gpus, 18 * nvlink_gb_per_s(sm, rates), in_network=True)
     pcie = min(pcie_gb_per_s("32 GT/s", 16, rates), _NIC_400G)
     return GpuBox(nodes, links, rail_ports(gpus, nic=_NIC_400G, pcie=pcie, nics=nics))
@@ -284,8 +261,7 @@ def _with_400g(rates: RateClass, *, sm: int, gpus: int = 8, nics: str = "link") 
 def _mi100(rates: RateClass, *, gpus: int = 8) -> GpuBox:
     """Hives of four completely linked GPUs, each hive on a CPU of its own."""
     if gpus not in (4, 8):
-        msg = f"expected gpus=4 (one hive) or gpus=8 (two hives) for mi100, found {gpus}."
-        raise InputError(msg)
+        raise InputError(f"expected gpus=4 (one hive) or gpus=8 (two hives) for mi100, found {gpus}.")
     link, pcie = xgmi_gb_per_s("908", rates), pcie_gb_per_s("16 GT/s", 16, rates)
     hives = range(gpus // 4)
     nodes = [Node(id=f"gpu{i}") for i in range(gpus)]

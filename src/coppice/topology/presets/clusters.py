@@ -12,8 +12,6 @@ from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets.direct import MAX_GPUS
 from coppice.topology.presets.registry import Preset, listed_in, number_of, rate_of, rates_of
 
-__all__ = ["PRESETS", "dragonfly", "fat_tree", "pcie_box", "star"]
-
 _SOURCE = "by definition of the network; rates as given"
 PRESETS: list[Preset] = []
 
@@ -42,8 +40,7 @@ def star(gpus: int = 8, *, gb_per_s: int | Fraction | Sequence[int | Fraction] =
     given = [gb_per_s] if isinstance(gb_per_s, (int, Fraction)) else list(gb_per_s)
     rates = given * gpus if len(given) == 1 else given
     if not 1 <= len(rates) <= MAX_GPUS or min(rates) <= 0:
-        msg = f"expected 1 .. {MAX_GPUS} ports with rates > 0 for a star, found {len(rates)}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 .. {MAX_GPUS} ports with rates > 0 for a star, found {len(rates)}.")
     nodes = [Node(id=f"gpu{i}") for i in range(len(rates))]
     links = [Link(src=f"gpu{i}", dst="switch", gb_per_s=Fraction(value)) for i, value in enumerate(rates)]
     nodes.append(Node(id="switch", kind=NodeKind.SWITCH))
@@ -172,8 +169,7 @@ def pcie_box(
         InputError: If a number is out of range.
     """
     if not 1 <= sockets <= 64 or not 1 <= gpus_per_socket <= 64:
-        msg = f"expected 1 .. 64 sockets of 1 .. 64 GPUs, found {sockets} of {gpus_per_socket}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 .. 64 sockets of 1 .. 64 GPUs, found {sockets} of {gpus_per_socket}.")
     pcie, between = Fraction(pcie_gb_per_s), Fraction(socket_gb_per_s)
     gpus = range(sockets * gpus_per_socket)
     nodes = [Node(id=f"gpu{i}") for i in gpus]
@@ -187,8 +183,7 @@ def pcie_box(
 
 def _of_gpus(gpus: int, gb_per_s: Fraction, fabric: Fabric, name: str) -> Topology:
     if not 1 <= gpus <= MAX_GPUS:
-        msg = f"expected 1 .. {MAX_GPUS} GPUs for a {name}, found {gpus}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 .. {MAX_GPUS} GPUs for a {name}, found {gpus}.")
     one = Topology.of("gpu", [Node(id="gpu")], [])
     ports = gpu_ports(one, gb_per_s)
     return compose(

@@ -21,22 +21,6 @@ from coppice.topology.presets.registry import (
     rates_of,
 )
 
-__all__ = [
-    "PRESETS",
-    "bipartite",
-    "circulant",
-    "complete",
-    "generalized_kautz",
-    "hypercube",
-    "mesh",
-    "path",
-    "petersen",
-    "random_balanced",
-    "ring",
-    "torus",
-]
-
-
 Rates = int | Fraction | Sequence[int | Fraction]
 MAX_GPUS = 2**20
 """More GPUs than this are taken for a slip of the keyboard."""
@@ -139,8 +123,7 @@ def hypercube(dimension: int = 4, *, gb_per_s: Rates = 1) -> Topology:
         InputError: If the dimension or the number of rates does not fit.
     """
     if not 0 <= dimension <= 20:
-        msg = f"expected a hypercube of dimension 0 .. 20, found {dimension}."
-        raise InputError(msg)
+        raise InputError(f"expected a hypercube of dimension 0 .. 20, found {dimension}.")
     rates = _per_item(gb_per_s, dimension, "dimensions")
     gpus = 2**dimension
     links = [
@@ -198,17 +181,11 @@ def petersen(*, gb_per_s: int | Fraction = 1) -> Topology:
 def network(
     name: str, gpus: int, links: Sequence[tuple[tuple[int, int], Fraction]], *, duplex: bool
 ) -> Topology:
-    """A topology of GPUs ``gpu0`` .. from pairs of ranks with rates.
-
-    Raises:
-        InputError: If the number of GPUs is out of range, or a rate is not positive.
-    """
+    """A topology of GPUs ``gpu0`` .. from pairs of ranks with rates."""
     if not 1 <= gpus <= MAX_GPUS:
-        msg = f"expected 1 .. {MAX_GPUS} GPUs for a {name}, found {gpus}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 .. {MAX_GPUS} GPUs for a {name}, found {gpus}.")
     if any(rate <= 0 for rate in {rate for _, rate in links}):
-        msg = f"expected rates > 0 GB/s for a {name}, found one of 0 or less."
-        raise InputError(msg)
+        raise InputError(f"expected rates > 0 GB/s for a {name}, found one of 0 or less.")
     ids = [f"gpu{v}" for v in range(gpus)]
     described = [Link(src=ids[a], dst=ids[b], gb_per_s=rate, duplex=duplex) for (a, b), rate in links]
     return Topology.of(name, [Node(id=v) for v in ids], described, source=SOURCE)
@@ -217,8 +194,9 @@ def network(
 def _grid(kind: str, dims: Sequence[int], gb_per_s: Rates, *, wrap: bool) -> Topology:
     sizes = tuple(dims)
     if not sizes or min(sizes) < 1 or prod(sizes) > MAX_GPUS:
-        msg = f"expected sizes of 1 or more with a product of at most {MAX_GPUS} for a {kind}, found {sizes}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected sizes of 1 or more with a product of at most {MAX_GPUS} for a {kind}, found {sizes}."
+        )
     rates = _per_item(gb_per_s, len(sizes), "dimensions")
     strides = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     links = []
@@ -238,22 +216,19 @@ def _per_item(rates: Rates, count: int, what: str) -> list[Fraction]:
     if len(given) == 1:
         given *= max(count, 0)
     if len(given) != max(count, 0):
-        msg = f"expected one rate or {count}, one for each of the {what}, found {len(given)}."
-        raise InputError(msg)
+        raise InputError(f"expected one rate or {count}, one for each of the {what}, found {len(given)}.")
     return [Fraction(rate) for rate in given]
 
 
 def _few(gpus: int) -> int:
     if not 1 <= gpus <= 2048:
-        msg = f"expected 1 .. 2048 GPUs where all are linked with each other, found {gpus}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 .. 2048 GPUs where all are linked with each other, found {gpus}.")
     return gpus
 
 
 def _truth(value: str, key: str) -> bool:
     if value.lower() not in ("true", "false", "yes", "no", "1", "0"):
-        msg = f"expected true or false for {key}, found {value!r}."
-        raise InputError(msg)
+        raise InputError(f"expected true or false for {key}, found {value!r}.")
     return value.lower() in ("true", "yes", "1")
 
 
@@ -285,15 +260,13 @@ def circulant(
         52
     """
     if not 2 <= gpus <= MAX_GPUS:
-        msg = f"expected 2 .. {MAX_GPUS} GPUs for a circulant graph, found {gpus}."
-        raise InputError(msg)
+        raise InputError(f"expected 2 .. {MAX_GPUS} GPUs for a circulant graph, found {gpus}.")
     folded = [offset % gpus if directed else min(offset % gpus, -offset % gpus) for offset in offsets]
     if not folded or min(folded) < 1 or len(set(folded)) != len(folded):
-        msg = (
+        raise InputError(
             f"expected different offsets of 1 .. {gpus - 1} for a circulant graph of {gpus} GPUs "
             f"(a and N-a are the same both ways), found {','.join(map(str, offsets)) or 'none'}."
         )
-        raise InputError(msg)
     links = []
     for offset in folded:
         half = not directed and 2 * offset == gpus
@@ -329,10 +302,9 @@ def generalized_kautz(gpus: int = 12, degree: int = 2, *, gb_per_s: int | Fracti
     """
     most = min(gpus, 4 * MAX_GPUS // max(gpus, 1))
     if not 1 <= degree <= most:
-        msg = (
+        raise InputError(
             f"expected a degree of 1 .. {most} for a generalized Kautz graph of {gpus} GPUs, found {degree}."
         )
-        raise InputError(msg)
     links = [
         ((i, -(degree * i + a) % gpus), Fraction(gb_per_s)) for i in range(gpus) for a in range(1, degree + 1)
     ]
@@ -369,12 +341,11 @@ def random_balanced(
     size = gpus + switches
     count = size if cycles is None else cycles
     if gpus < 1 or count < 1 or size * count > 4 * MAX_GPUS or max_gb_per_s < 1:
-        msg = (
+        raise InputError(
             "expected gpus, cycles and max_gb_per_s of 1 or more, and cycles of at most "
             f"{4 * MAX_GPUS} nodes in all, for a random network, found "
             f"gpus={gpus}, switches={switches}, cycles={count}, max_gb_per_s={max_gb_per_s}."
         )
-        raise InputError(msg)
     ids = [f"gpu{v}" for v in range(gpus)] + [f"switch{v}" for v in range(switches)]
     draw = random.Random(seed)
     rates: Counter[tuple[str, str]] = Counter()

@@ -12,72 +12,37 @@ from coppice.text import suggestion
 from coppice.topology.composition.compose import Host
 from coppice.topology.model import Topology, exact_rate
 
-__all__ = [
-    "Preset",
-    "PresetParameter",
-    "integer",
-    "integers",
-    "listed_in",
-    "number_of",
-    "rate",
-    "rate_list",
-    "rate_of",
-    "rates_of",
-    "text",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PresetParameter:
-    """One parameter of a preset.
+    """One parameter of a preset."""
 
-    Attributes:
-        name: As a keyword of the builder.
-        parse: From text to the builder's value; raises InputError.
-        default: As text, for the list.
-        description: One line.
-    """
-
-    name: str
-    parse: Callable[[str, str], Any]
-    default: str
-    description: str
+    name: str  # As a keyword of the builder
+    parse: Callable[[str, str], Any]  # From text to the builder's value; raises InputError
+    default: str  # As text, for the list
+    description: str  # One line
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
-    """A named topology with parameters.
+    """A named topology with parameters."""
 
-    Attributes:
-        name: As on the command line.
-        description: One line.
-        source: Where the figures come from.
-        parameters: What may be set.
-        build: Builds it from keyword arguments named as the parameters.
-        host: For a GPU box: builds one box with its network ports, from the same arguments without the
-            fabric's.
-    """
-
-    name: str
-    description: str
-    source: str
-    parameters: tuple[PresetParameter, ...]
-    build: Callable[..., Topology]
+    name: str  # As on the command line
+    description: str  # One line
+    source: str  # Where the figures come from
+    parameters: tuple[PresetParameter, ...]  # What may be set
+    build: Callable[..., Topology]  # Builds it from keyword arguments named as the parameters
+    # For a GPU box: builds one box with its network ports, from the same arguments without the fabric's
     host: Callable[..., Host] | None = None
 
     def values(self, options: Mapping[str, str]) -> dict[str, Any]:
-        """Keyword arguments for the builder from option texts.
-
-        Raises:
-            InputError: If the preset has no such parameter, or a value is not one.
-        """
+        """Keyword arguments for the builder from option texts."""
         known = {parameter.name: parameter for parameter in self.parameters}
         values = {}
         for key, value in options.items():
             if key not in known:
                 names = suggestion(key, known) if known else "it has none."
-                msg = f"preset {self.name} has no parameter {key[:80]!r}: {names}"
-                raise InputError(msg)
+                raise InputError(f"preset {self.name} has no parameter {key[:80]!r}: {names}")
             values[key] = known[key].parse(value, key)
         return values
 
@@ -91,10 +56,7 @@ def listed_in(
     """Decorates the builder of a network: it becomes a preset named like the function, with hyphens.
 
     Args:
-        presets: Gets the preset.
         parameters: What may be set, by the names of the builder's arguments.
-        description: One line.
-        source: Where the figures come from.
     """
 
     def add(build: _Build) -> _Build:
@@ -132,13 +94,9 @@ def integer(value: str, key: str) -> int:
 
     >>> integer("12", "boxes")
     12
-
-    Raises:
-        InputError: If it is none.
     """
     if not value.strip().isdecimal() or len(value) > 9:
-        msg = f"expected a whole number for {key}, found {value[:40]!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a whole number for {key}, found {value[:40]!r}.")
     return int(value)
 
 
@@ -147,19 +105,12 @@ def integers(value: str, key: str) -> tuple[int, ...]:
 
     >>> integers("4x4x8", "dims")
     (4, 4, 8)
-
-    Raises:
-        InputError: If one of them is none.
     """
     return tuple(integer(part, key) for part in value.replace("x", ",").split(","))
 
 
 def rate(value: str, key: str) -> Fraction:
-    """A rate in GB/s, exactly.
-
-    Raises:
-        InputError: If it is none.
-    """
+    """A rate in GB/s, exactly."""
     return exact_rate(value.strip(), where=key)
 
 
@@ -168,8 +119,5 @@ def rate_list(value: str, key: str) -> tuple[Fraction, ...]:
 
     >>> rate_list("1,3/2", "gb_per_s")
     (Fraction(1, 1), Fraction(3, 2))
-
-    Raises:
-        InputError: If one of them is none.
     """
     return tuple(rate(part, key) for part in value.split(","))

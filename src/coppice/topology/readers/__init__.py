@@ -45,24 +45,16 @@ _MACHINE_READERS = {
 
 
 def read(
-    source: str | os.PathLike[str] | bytes,
+    source: str | os.PathLike[str] | bytes,  # Path of the file, `-` for standard input, or its content
     *,
+    # Name of the topology; None takes the one in the file, else the name of the file
     name: str | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,  # Options as texts, see the list of this module
 ) -> Reading:
     r"""Read a topology file of any format.
 
-    Args:
-        source: Path of the file, ``-`` for standard input, or its content.
-        name: Name of the topology; None takes the one in the file, else the name of the file.
-        options: Options as texts, see the list of this module.
-
     Returns:
         The topology, the format that was found, and warnings.
-
-    Raises:
-        InputError: If the file cannot be read or understood; with the place in it and the next step.
-        MissingExtraError: For YAML, if PyYAML is not installed.
 
     Examples:
         >>> text = b"GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4 X\n"
@@ -97,19 +89,11 @@ def read(
 
 
 def read_file(
-    source: str | os.PathLike[str] | bytes,
+    source: str | os.PathLike[str] | bytes,  # Path of the file, `-` for standard input, or its content
     *,
+    # Name of the topology; None takes the one in the file, else the name of the file
     name: str | None = None,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,  # Options as texts, see the list of this module
 ) -> Topology:
-    """The topology of a file of any format; :func:`read` tells its warnings too.
-
-    Args:
-        source: Path of the file, ``-`` for standard input, or its content.
-        name: Name of the topology; None takes the one in the file, else the name of the file.
-        options: Options as texts, see the list of this module.
-
-    Raises:
-        InputError: If the file cannot be read or understood; with the place in it and the next step.
-    """
+    """The topology of a file of any format; :func:`read` tells its warnings too."""
     return read(source, name=name, options=options).topology

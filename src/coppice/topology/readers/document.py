@@ -27,18 +27,6 @@ from coppice.text import suggestion
 from coppice.topology.model import Link, Node, NodeKind, Topology, exact_rate
 from coppice.topology.readers.reading import ReadOptions, checked_id
 
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "DuplicateKey",
-    "NumberText",
-    "topology_document",
-    "topology_from_document",
-    "topology_json",
-    "write_topology",
-]
-
-
 FORMAT = "coppice-topology"
 VERSION = 1
 
@@ -66,25 +54,16 @@ class DuplicateKey:
 
 
 def topology_from_document(
-    document: object,
+    document: object,  # Mappings, lists, strings, numbers and truth values, as JSON has them
     *,
+    # Path of the document in its file, for messages; such as `box.json $` or `plan.json $.topology`
     where: str = "$",
     name: str | None = None,
-    default_name: str = "topology",
+    default_name: str = "topology",  # Stands in where the document has no name
+    # `round` and `self_links` have a meaning here; None where another file holds the document
     options: ReadOptions | None = None,
 ) -> Topology:
     """The topology that a native document describes.
-
-    Args:
-        document: Mappings, lists, strings, numbers and truth values, as JSON has them.
-        where: Path of the document in its file, for messages; such as ``box.json $`` or ``plan.json
-            $.topology``.
-        name: Replaces the document's name.
-        default_name: Stands in where the document has no name.
-        options: ``round`` and ``self_links`` have a meaning here; None where another file holds the document.
-
-    Raises:
-        InputError: With the path of what is wrong.
 
     Examples:
         >>> box = topology_from_document({
@@ -123,11 +102,10 @@ class _DocumentReader:
         ids: dict[str, int] = {}
         for position, node in enumerate(nodes):
             if ids.setdefault(node.id, position) != position:
-                msg = (
+                raise InputError(
                     f"node ids must be unique: {self.where}.nodes[{position}].id repeats {node.id!r}; "
                     "rename one."
                 )
-                raise InputError(msg)
         links = [
             self.link(value, f".links[{i}]", ids)
             for i, value in enumerate(self.sequence(top, ".links", "links"))
@@ -144,11 +122,10 @@ class _DocumentReader:
             self.fail(".format", repr(FORMAT), found, hint)
         version = top.get("version")
         if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
-            msg = (
+            raise InputError(
                 f"{self.where}.version is {version}, newer than {VERSION}, which this Coppice reads: "
                 "upgrade Coppice."
             )
-            raise InputError(msg)
         if version != VERSION or isinstance(version, bool):
             self.fail(".version", str(VERSION), version, "set it")
 
@@ -192,15 +169,15 @@ class _DocumentReader:
             if not isinstance(end, str) or isinstance(end, NumberText):
                 self.fail(f"{path}.{key}", "the id of a node", end, "name one")
             if end not in ids:
-                msg = f"{self.where}{path}.{key} names an unknown node {end[:80]!r}: {_near(end, ids)}"
-                raise InputError(msg)
+                raise InputError(
+                    f"{self.where}{path}.{key} names an unknown node {end[:80]!r}: {_near(end, ids)}"
+                )
             ends.append(end)
         if ends[0] == ends[1] and self.options.self_links != "drop":
             hint = "remove it"
             if not self.embedded:  # what stands inside another file has no options
                 hint += ", or read on without it with `self_links=drop`"
-            msg = f"{self.where}{path} leads from {ends[0]!r} to itself: {hint}."
-            raise InputError(msg)
+            raise InputError(f"{self.where}{path} leads from {ends[0]!r} to itself: {hint}.")
         latency = row.get("latency_us", 0)
         return Link(
             src=ends[0],
@@ -236,14 +213,14 @@ class _DocumentReader:
 
     def mapping(self, value: object, path: str, keys: Sequence[str]) -> Mapping[str, Any]:
         if isinstance(value, DuplicateKey):
-            msg = f"{self.where}{path} has the key {value.key[:80]!r} twice: keep one."
-            raise InputError(msg)
+            raise InputError(f"{self.where}{path} has the key {value.key[:80]!r} twice: keep one.")
         if not isinstance(value, Mapping):
             self.fail(path, f"an object with keys among {', '.join(keys)}", value, "see the file format")
         for key in value:
             if key not in keys:
-                msg = f"{self.where}{path} has an unknown key {str(key)[:80]!r}: {suggestion(str(key), keys)}"
-                raise InputError(msg)
+                raise InputError(
+                    f"{self.where}{path} has an unknown key {str(key)[:80]!r}: {suggestion(str(key), keys)}"
+                )
         return value
 
     def sequence(self, top: Mapping[str, Any], path: str, key: str) -> Sequence[Any]:
@@ -265,8 +242,7 @@ class _DocumentReader:
         return value
 
     def fail(self, path: str, expected: str, found: object, hint: str) -> NoReturn:
-        msg = f"expected {expected} at {self.where}{path}, found {_described(found)}: {hint}."
-        raise InputError(msg)
+        raise InputError(f"expected {expected} at {self.where}{path}, found {_described(found)}: {hint}.")
 
 
 def _described(value: object) -> str:
@@ -303,8 +279,7 @@ def _with_relays(nodes: list[Node]) -> list[Node]:
             rank, following = following, following + 1
         result.append(replace(node, rank=None if rank == -1 else rank))
     if not given and not following:
-        msg = "every GPU has rank -1 (a relay), so no GPU takes part: give at least one a rank."
-        raise InputError(msg)
+        raise InputError("every GPU has rank -1 (a relay), so no GPU takes part: give at least one a rank.")
     return result
 
 
@@ -359,15 +334,7 @@ def topology_json(topology: Topology) -> bytes:
 
 
 def write_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
-    """Write the native JSON file; an interrupted write leaves the old file, or none.
-
-    Args:
-        topology: What to write.
-        path: Where.
-
-    Raises:
-        InputError: If the file cannot be written.
-    """
+    """Write the native JSON file; an interrupted write leaves the old file, or none."""
     write_atomically(path, topology_json(topology))
 
 

@@ -11,8 +11,6 @@ from coppice.topology.readers.link_rates import GpuModel, nvlink_gb_per_s, xgmi_
 from coppice.topology.readers.reading import ReadOptions, WarningLog
 from coppice.topology.readers.xml_tree import Element
 
-__all__ = ["GpuEntry", "bus_id", "complete_with_model", "link_gpus"]
-
 _CPU_CLASS = "0x068001"
 _GPU_CLASSES = ("0x03", "0x12")
 _NVLS_CAPABILITY = 90
@@ -20,41 +18,24 @@ _NVLS_CAPABILITY = 90
 
 @dataclass(slots=True)
 class GpuEntry:
-    """A GPU of the file.
+    """A GPU of the file."""
 
-    Attributes:
-        pci: Its ``pci`` element.
-        element: Its ``gpu`` element, or None in a skeleton.
-        busid: Bus id in one spelling.
-        host: Name of its host.
-        cpu: Node of its CPU.
-        parent: Node that its PCIe link leads to.
-        pcie_gb_per_s: Rate of that link.
-        rank: Rank in the file.
-        device: Device number in the file.
-        id: Its node.
-    """
-
-    pci: Element
-    element: Element | None
-    busid: str
-    host: str
-    cpu: str
-    parent: str
-    pcie_gb_per_s: Fraction
-    rank: int = 0
-    device: int = 0
-    id: str = ""
+    pci: Element  # Its `pci` element
+    element: Element | None  # Its `gpu` element, or None in a skeleton
+    busid: str  # Bus id in one spelling
+    host: str  # Name of its host
+    cpu: str  # Node of its CPU
+    parent: str  # Node that its PCIe link leads to
+    pcie_gb_per_s: Fraction  # Rate of that link
+    rank: int = 0  # Rank in the file
+    device: int = 0  # Device number in the file
+    id: str = ""  # Its node
 
 
 def link_gpus(
     graph: HostGraph, gpus: list[GpuEntry], *, file: str, options: ReadOptions, log: WarningLog
 ) -> None:
-    """Add the GPU links that the file lists, or that the option ``gpu`` implies where it lists none.
-
-    Raises:
-        InputError: For links to their own GPU, skeletons without the option ``gpu``, and malformed entries.
-    """
+    """Add the GPU links that the file lists, or that the option ``gpu`` implies where it lists none."""
     _Linker(graph=graph, gpus=gpus, options=options, log=log).link()
     bare = [gpu for gpu in gpus if not graph.gpu_degree(gpu.id)]
     if len(bare) < len(gpus):
@@ -82,12 +63,11 @@ def link_gpus(
             )
     elif not options.no_gpu_links:
         if all(gpu.element is None for gpu in gpus):
-            msg = (
+            raise InputError(
                 f"{file} names its {len(gpus)} GPUs by PCI class only (first at {gpus[0].pci.where}), so "
                 "their NVLink or xGMI links are missing: name the model (`gpu=a100`, `gpu=pcie` for none) or "
                 "give a full dump."
             )
-            raise InputError(msg)
         if len(gpus) > 1:
             log.add("no NVLink or xGMI link is listed: the GPUs are joined by PCIe only")
 
@@ -95,11 +75,7 @@ def link_gpus(
 def complete_with_model(
     graph: HostGraph, gpus: list[str], model: GpuModel, *, options: ReadOptions, where: str
 ) -> None:
-    """Add the GPU links that boards with so many GPUs of this model have.
-
-    Raises:
-        InputError: If no such board is known.
-    """
+    """Add the GPU links that boards with so many GPUs of this model have."""
     link = options.link_rate(model)
     if len(gpus) in model.mesh:
         each = model.links // (len(gpus) - 1) * link
@@ -112,11 +88,10 @@ def complete_with_model(
         for gpu in gpus:
             graph.connect(gpu, switch, model.links * link)
     else:
-        msg = (
+        raise InputError(
             f"no known board joins {len(gpus)} GPUs of model {model.name} ({where}): give a full dump "
             "(NCCL_TOPO_DUMP_FILE), or `gpu=pcie` to plan without their own links."
         )
-        raise InputError(msg)
 
 
 class _Linker:
@@ -175,17 +150,17 @@ class _Linker:
             self.graph.connect(gpu.id, self.switch, rate)
             self.uplinks[gpu.id] = self.uplinks.get(gpu.id, 0) + count
         else:
-            msg = f"<{element.tag}> at {element.where} has no tclass and an unknown target: add its tclass."
-            raise InputError(msg)
+            raise InputError(
+                f"<{element.tag}> at {element.where} has no tclass and an unknown target: add its tclass."
+            )
 
     def self_link(self, gpu: GpuEntry, element: Element) -> None:
         if self.options.self_links != "drop":
-            msg = (
+            raise InputError(
                 f"the link at {element.where} leads from GPU {gpu.busid} to itself, so its real peer is "
                 "unknown (some virtual machines report this): mend the targets, or read on without such "
                 "links (`self_links=drop`)."
             )
-            raise InputError(msg)
         self.log.add("a link from a GPU to itself is left out", element.line)
 
     def link_rate(self, gpu: GpuEntry, element: Element) -> Fraction:

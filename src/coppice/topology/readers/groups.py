@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-__all__ = ["Groups"]
-
 
 class Groups:
     """Disjoint groups of devices that merge (union-find)."""

@@ -17,8 +17,6 @@ from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.readers.nic_ways import nic_ways
 from coppice.topology.readers.reading import ReadOptions
 
-__all__ = ["HostGraph", "MachinePart"]
-
 _MAX_GPUS = 4096
 _MAX_CPUS = 256
 
@@ -64,30 +62,18 @@ class HostGraph:
         part: MachinePart,
         *,
         host: str,
-        rank: int | None = None,
-        in_network: bool = False,
-        arch: str | None = None,
-        cpu: str | None = None,
+        rank: int | None = None,  # Rank of a GPU; None for a relay or a node of another kind
+        in_network: bool = False,  # It copies and adds in hardware
+        arch: str | None = None,  # Architecture of a GPU, where it is known
+        cpu: str | None = None,  # Maker of the processors beside a GPU, where it is known
     ) -> str:
-        """Add a node and return its id: ``name``, with a number where that is taken.
-
-        Args:
-            name: Wished id.
-            part: What it is.
-            host: Machine that holds it.
-            rank: Rank of a GPU; None for a relay or a node of another kind.
-            in_network: It copies and adds in hardware.
-            arch: Architecture of a GPU, where it is known.
-            cpu: Maker of the processors beside a GPU, where it is known.
-
-        Raises:
-            InputError: If there are more GPUs or CPUs than a machine can have.
-        """
+        """Add a node and return its id: ``name``, with a number where that is taken."""
         self.counts[part] = self.counts.get(part, 0) + 1
         for limited, limit in ((MachinePart.GPU, _MAX_GPUS), (MachinePart.CPU, _MAX_CPUS)):
             if part == limited and self.counts[part] > limit:
-                msg = f"a machine may have at most {limit} {part.name}s, found more: is this one machine?"
-                raise InputError(msg)
+                raise InputError(
+                    f"a machine may have at most {limit} {part.name}s, found more: is this one machine?"
+                )
         unique = name
         while unique in self.drafts:
             self.repeats[name] = self.repeats.get(name, 1) + 1
@@ -124,13 +110,7 @@ class HostGraph:
         """The finished topology.
 
         Args:
-            name: Name of the topology.
             options: For rounding, and to drop PCIe.
-            source: Where the figures come from.
-            where: File, for messages.
-
-        Raises:
-            InputError: If no GPU is left, or a rate cannot be represented.
         """
         if options.pcie != "keep":
             self._check_joined(options.pcie, where)
@@ -142,8 +122,7 @@ class HostGraph:
         self._simplify()
         order = sorted(self.drafts, key=self._order)
         if not any(self.drafts[v].part is MachinePart.GPU and self.drafts[v].rank is not None for v in order):
-            msg = f"{where} describes no GPU that takes part: give a dump of a running job."
-            raise InputError(msg)
+            raise InputError(f"{where} describes no GPU that takes part: give a dump of a running job.")
         nodes = [
             Node(
                 id=v,
@@ -175,11 +154,10 @@ class HostGraph:
         gpus = [v for v, draft in self.drafts.items() if draft.part is MachinePart.GPU]
         alone = [v for v in gpus if not self.gpu_degree(v)]
         if alone and (len(gpus) > 1 or pcie == "drop"):
-            msg = (
+            raise InputError(
                 f"pcie={pcie} leaves {alone[0]} of {where} without any link to a GPU: keep PCIe "
                 "(`pcie=keep`), or leave that GPU out."
             )
-            raise InputError(msg)
 
     def _keep_nic_ways(self) -> None:
         """Put the ways between NICs and GPUs in the place of PCIe and CPUs."""

@@ -14,8 +14,6 @@ from coppice.errors import InputError, MissingExtraError
 from coppice.files import decode_utf8
 from coppice.topology.readers.document import DuplicateKey, NumberText
 
-__all__ = ["parse_json", "parse_yaml"]
-
 _LONGEST_INT = 19
 _MAX_DEPTH = 16
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
@@ -36,9 +34,6 @@ def parse_json(data: bytes, *, file: str) -> Any:
 
     >>> parse_json(b'{"a": 0.10}', file="a.json")
     {'a': '0.10'}
-
-    Raises:
-        InputError: If it is not JSON in UTF-8, or nested beyond reason.
     """
     text = decode_utf8(data, file=file)
     try:
@@ -50,14 +45,12 @@ def parse_json(data: bytes, *, file: str) -> Any:
             parse_constant=NumberText,
         )
     except json.JSONDecodeError as error:
-        msg = (
+        raise InputError(
             f"{file}:{error.lineno}:{error.colno} is not JSON ({error.msg}): mend it, or write the file "
             "again if it was cut short."
-        )
-        raise InputError(msg) from None
+        ) from None
     except RecursionError:
-        msg = f"{file} is nested beyond reason: a topology needs three levels."
-        raise InputError(msg) from None
+        raise InputError(f"{file} is nested beyond reason: a topology needs three levels.") from None
 
 
 def parse_yaml(data: bytes, *, file: str) -> Any:
@@ -65,10 +58,6 @@ def parse_yaml(data: bytes, *, file: str) -> Any:
 
     >>> parse_yaml(b"a: 0.10\nb: [1, yes]", file="a.yaml")
     {'a': '0.10', 'b': [1, 'yes']}
-
-    Raises:
-        InputError: If it is not YAML in UTF-8, or not plain.
-        MissingExtraError: If the package PyYAML is not installed.
     """
     try:
         import yaml
@@ -84,11 +73,11 @@ def parse_yaml(data: bytes, *, file: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         place = f"{file}:{mark.line + 1}" if mark is not None else file
         reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable character"
-        msg = f"{place} is not YAML ({str(reason)[:120]}): mend it."
-        raise InputError(msg) from None
+        raise InputError(f"{place} is not YAML ({str(reason)[:120]}): mend it.") from None
     except (ValueError, OverflowError):
-        msg = f"{file} is not YAML (an escape or number in it is out of range): mend it."
-        raise InputError(msg) from None
+        raise InputError(
+            f"{file} is not YAML (an escape or number in it is out of range): mend it."
+        ) from None
     return builder.documents[0] if builder.documents else None
 
 
@@ -139,8 +128,7 @@ class _YamlBuilder:
         (self.stack[-1] if self.stack else self.documents).append(value)
 
     def refuse(self, line: int, what: str) -> None:
-        msg = f"{self.file}:{line} {what}: write the topology as plain mappings and lists."
-        raise InputError(msg)
+        raise InputError(f"{self.file}:{line} {what}: write the topology as plain mappings and lists.")
 
 
 def _yaml_scalar(text: str) -> Any:
@@ -155,8 +143,9 @@ def _yaml_mapping(flat: list[Any], *, file: str, line: int) -> dict[str, Any] | 
     mapping: dict[str, Any] = {}
     for key, value in zip(flat[::2], flat[1::2], strict=True):
         if not isinstance(key, str):
-            msg = f"{file}:{line} ends a mapping with a key that is not text: write keys such as gb_per_s."
-            raise InputError(msg)
+            raise InputError(
+                f"{file}:{line} ends a mapping with a key that is not text: write keys such as gb_per_s."
+            )
         if key in mapping:
             return DuplicateKey(key)
         mapping[key] = value

@@ -14,21 +14,6 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__ = [
-    "DEFAULT_NET_MBIT_PER_S",
-    "GPU_MODELS",
-    "LOCAL_GB_PER_S",
-    "MAX_NET_MBIT_PER_S",
-    "GpuModel",
-    "RateClass",
-    "cpu_maker",
-    "inter_socket_gb_per_s",
-    "nvlink_gb_per_s",
-    "pcie_gb_per_s",
-    "pcie_speed_known",
-    "xgmi_gb_per_s",
-]
-
 LOCAL_GB_PER_S = Fraction(5000)
 """Rate of a connection inside one chip: never the bottleneck."""
 
@@ -121,33 +106,20 @@ _INTEL_FAMILY_6 = ((0xCF, 40), (0x8F, 22), (0x55, 10))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuModel:
-    """A GPU model, as far as its links go, with the parts it is usually sold with.
+    """A GPU model, as far as its links go, with the parts it is usually sold with."""
 
-    Attributes:
-        name: Name for options, such as ``a100``.
-        arch: Architecture as compilers name it, such as ``sm_80``.
-        links: NVLink or xGMI links per GPU.
-        link: Rate of one such link.
-        xgmi: The links are xGMI, else NVLink.
-        mesh: Numbers of GPUs that boards join pairwise, with ``links / (GPUs - 1)`` links each.
-        switched: Numbers of GPUs that boards join by switches.
-        multicast: Switches of its generation copy and add in hardware.
-        pcie_speed: PCIe speed as Linux prints it.
-        socket_gb_per_s: Rate between the sockets of its usual CPU.
-        nic_gb_per_s: Rate of its usual NIC.
-    """
-
-    name: str
-    arch: str
-    links: int
-    link: LinkRate
-    xgmi: bool = False
+    name: str  # Name for options, such as `a100`
+    arch: str  # Architecture as compilers name it, such as `sm_80`
+    links: int  # NVLink or xGMI links per GPU
+    link: LinkRate  # Rate of one such link
+    xgmi: bool = False  # The links are xGMI, else NVLink
+    # Numbers of GPUs that boards join pairwise, with `links / (GPUs - 1)` links each
     mesh: tuple[int, ...] = ()
-    switched: tuple[int, ...] = ()
-    multicast: bool = False
-    pcie_speed: str
-    socket_gb_per_s: Fraction
-    nic_gb_per_s: Fraction
+    switched: tuple[int, ...] = ()  # Numbers of GPUs that boards join by switches
+    multicast: bool = False  # Switches of its generation copy and add in hardware
+    pcie_speed: str  # PCIe speed as Linux prints it
+    socket_gb_per_s: Fraction  # Rate between the sockets of its usual CPU
+    nic_gb_per_s: Fraction  # Rate of its usual NIC
 
 
 def _nvidia(
@@ -253,10 +225,9 @@ def pcie_gb_per_s(speed: str, width: int, rates: RateClass) -> Fraction:
     """Rate of a PCIe link, GB/s per direction.
 
     Args:
-        speed: As Linux prints it, ``"16.0 GT/s PCIe"`` or ``"16 GT/s"``. The runtimes recognise exactly these
-            two spellings and take any other text for 8 GT/s; so does the measured class.
+        speed: As Linux prints it, ``"16.0 GT/s PCIe"`` or ``"16 GT/s"``. The runtimes recognise exactly these two
+            spellings and take any other text for 8 GT/s; so does the measured class.
         width: Number of lanes; 0 counts as 16.
-        rates: Class of the figure.
 
     Examples:
         >>> pcie_gb_per_s("32.0 GT/s PCIe", 16, RateClass.MEASURED), pcie_gb_per_s("", 0, RateClass.MEASURED)

@@ -10,8 +10,6 @@ from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel
 from coppice.topology.readers.reading import WarningLog
 from coppice.topology.readers.smi_table import SmiLine
 
-__all__ = ["AMD_NAMES", "NVIDIA_NAMES", "NamedGpu", "named_model"]
-
 NVIDIA_NAMES = {
     **{
         name.upper(): name
@@ -41,26 +39,18 @@ _PRODUCT = re.compile(r"NVIDIA|Tesla|\bGPU\s?[0-9]+:|AMD|Instinct|\bgfx[0-9]|Car
 
 @dataclass(frozen=True, slots=True)
 class NamedGpu:
-    """A model that a text names.
+    """A model that a text names."""
 
-    Attributes:
-        model: The model.
-        text: Its name there.
-        line: The first line that has it.
-    """
-
-    model: GpuModel
-    text: str
-    line: int
+    model: GpuModel  # The model
+    text: str  # Its name there
+    line: int  # The first line that has it
 
 
 def named_model(lines: Sequence[SmiLine], names: Mapping[str, str], log: WarningLog) -> NamedGpu | None:
     """The one GPU model that lines about products name, or None; several are told.
 
     Args:
-        lines: The text.
         names: Models by the names that products have.
-        log: Takes note of several models.
 
     Examples:
         >>> lines = [SmiLine(1, "Driver of NVIDIA"), SmiLine(2, "GPU 0: NVIDIA H100 80GB HBM3")]

@@ -40,8 +40,6 @@ from coppice.topology.readers.link_rates import (
 from coppice.topology.readers.reading import ReadOptions, WarningLog, checked_id
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
-__all__ = ["read_nccl_xml"]
-
 _GPU_CLASSES = ("0x03", "0x12")
 _NIC_CLASS = "0x02"
 _FORMER_GCN = {"910": "90a"}
@@ -55,16 +53,12 @@ def read_nccl_xml(
     """The topology of a machine from NCCL or RCCL topology XML.
 
     Args:
-        data: The text.
         file: Name of the file, for messages.
         name: Name of the topology and of its host.
         options: Rates, completion of skeletons and the like.
 
     Returns:
         The topology and the warnings.
-
-    Raises:
-        InputError: If the file cannot be read or understood, with the line.
     """
     root = parse_xml(data, file=file)
     if root.tag != "system":
@@ -72,8 +66,7 @@ def read_nccl_xml(
             "graphs": "this is a graph file of NCCL; give the one of NCCL_TOPO_DUMP_FILE",
             "algo": "this is an MSCCL algorithm; a topology is wanted here",
         }.get(root.tag, "give the file that NCCL_TOPO_DUMP_FILE writes")
-        msg = f"expected <system> at {root.where}, found <{root.tag[:40]}>: {hint}."
-        raise InputError(msg)
+        raise InputError(f"expected <system> at {root.where}, found <{root.tag[:40]}>: {hint}.")
     return _NcclXmlReader(file=file, name=name, options=options, root=root).read()
 
 
@@ -178,11 +171,10 @@ class _NcclXmlReader:
         gb_per_s = self.pcie_rate(element)
         if gpu_elements or device_class.startswith(_GPU_CLASSES):
             if len(gpu_elements) > 1:
-                msg = (
+                raise InputError(
                     f"expected one <gpu> at {element.where}, found {len(gpu_elements)}: partitions are not "
                     "supported."
                 )
-                raise InputError(msg)
             self.gpus.append(
                 GpuEntry(
                     pci=element,
@@ -225,20 +217,18 @@ class _NcclXmlReader:
         for device in self.unclassed:
             groups.setdefault(device.parent, []).append(device)
         if not groups:
-            msg = (
+            raise InputError(
                 f"{self.file} describes no GPU: give the file that NCCL_TOPO_DUMP_FILE writes in a running "
                 "job."
             )
-            raise InputError(msg)
         found = f"{len(self.unclassed)} devices without a class on {len(groups)} PCIe switches"
         model = self.options.gpu
         if model is None:
-            msg = (
+            raise InputError(
                 f"{self.file} describes no GPU but {found} (first at {self.unclassed[0].element.where}): give the "
                 "file that NCCL_TOPO_DUMP_FILE writes in a running job, or name the model (`gpu=h100`) to place one "
                 "beside each such group of NICs."
             )
-            raise InputError(msg)
         self.log.add(
             f"it describes no GPU but {found}: these are taken for NICs, and beside each such group a GPU of model "
             f"{model.name} is placed"
@@ -327,10 +317,9 @@ class _NcclXmlReader:
             speed = DEFAULT_NET_MBIT_PER_S
         if speed > MAX_NET_MBIT_PER_S:
             if pcie is None:
-                msg = (
+                raise InputError(
                     f"no NIC has {speed} Mbit/s ({port.where}): mend the file or set the option nic_gb_per_s."
                 )
-                raise InputError(msg)
             self.log.add(
                 f"no NIC has {speed} Mbit/s: the rate of its PCIe link ({float(pcie):g} GB/s) is taken",
                 port.line,
@@ -364,11 +353,10 @@ class _NcclXmlReader:
         by_device = len({(gpu.host, gpu.device) for gpu in self.gpus}) == len(self.gpus)
         for position, gpu in enumerate(self.gpus):
             if (gpu.host, gpu.busid) in seen:
-                msg = (
+                raise InputError(
                     f"two GPUs have the bus id {gpu.busid[:40]} (second at {gpu.pci.where}): give each its "
                     "own."
                 )
-                raise InputError(msg)
             seen.add((gpu.host, gpu.busid))
             prefix = f"{gpu.host}/" if len(self.hosts) > 1 else ""
             gpu.id = self.graph.add(

@@ -18,29 +18,18 @@ from coppice.topology.readers.reading import ReadOptions
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["from_networkx", "to_networkx"]
-
 _NODE_KEYS = ("kind", "host", "rank", "multicast", "aggregate", "arch", "cpu")
 
 
 def from_networkx(
+    # Any kind of networkx graph; other attributes than those of this module are ignored
     graph: nx.Graph[Any],
     *,
-    name: str | None = None,
-    rate: str = "gb_per_s",
-    round_digits: int | None = None,
+    name: str | None = None,  # Name of the topology; None takes that of the graph
+    rate: str = "gb_per_s",  # Edge attribute with the rate in GB/s, such as `"capacity"`
+    round_digits: int | None = None,  # Decimals to which rates are rounded, or None
 ) -> Topology:
     """The topology that a networkx graph describes.
-
-    Args:
-        graph: Any kind of networkx graph; other attributes than those of this module are ignored.
-        name: Name of the topology; None takes that of the graph.
-        rate: Edge attribute with the rate in GB/s, such as ``"capacity"``.
-        round_digits: Decimals to which rates are rounded, or None.
-
-    Raises:
-        InputError: If an edge has no rate, two nodes have the same name as text, or an attribute is
-            malformed.
 
     Examples:
         >>> import networkx as nx
@@ -61,11 +50,10 @@ def from_networkx(
         if a == b:
             continue
         if rate not in attributes:
-            msg = (
+            raise InputError(
                 f"expected an attribute {rate!r} in GB/s on the edge {a!r} - {b!r}, found none: set it or "
                 "name another."
             )
-            raise InputError(msg)
         links.append(
             {
                 "from": str(a),
@@ -89,9 +77,6 @@ def to_networkx(topology: Topology) -> nx.DiGraph[Any]:
     """A directed networkx graph of ``topology``, which :func:`from_networkx` turns back into an equal one.
 
     Nodes are the ids of the topology, in its order; rates are exact fractions.
-
-    Raises:
-        MissingExtraError: If networkx is not installed.
 
     Examples:
         >>> from fractions import Fraction

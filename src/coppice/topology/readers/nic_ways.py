@@ -18,8 +18,6 @@ from fractions import Fraction
 
 from coppice.topology.readers.groups import Groups
 
-__all__ = ["NicWays", "Rates", "nic_ways"]
-
 Rates = dict[str, dict[str, Fraction]]
 """``rates[src][dst]``, GB/s per direction."""
 
@@ -28,14 +26,10 @@ _End = tuple[str, str, str]  # a switch or CPU, the NIC on whose way it stands, 
 
 @dataclass(frozen=True, slots=True)
 class NicWays:
-    """What is left of PCIe.
+    """What is left of PCIe."""
 
-    Attributes:
-        places: For each stand-in, the switch or CPU of the machine that it stands for.
-        links: Ends and rates; an end is a GPU or NIC by name, or a stand-in by number.
-    """
-
-    places: tuple[str, ...]
+    places: tuple[str, ...]  # For each stand-in, the switch or CPU of the machine that it stands for
+    # Ends and rates; an end is a GPU or NIC by name, or a stand-in by number
     links: tuple[tuple[str | int, str | int, Fraction], ...]
 
 
@@ -56,8 +50,6 @@ def nic_ways(
     """The ways between NICs and the GPUs nearest to them.
 
     Args:
-        rates: Links of the machine.
-        nics: Its NICs.
         is_gpu: Whether a node is a GPU.
         is_inner: Whether a node is a PCIe switch or a CPU.
 

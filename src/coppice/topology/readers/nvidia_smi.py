@@ -31,8 +31,6 @@ from coppice.topology.readers.reading import ReadOptions, WarningLog, checked_id
 from coppice.topology.readers.smi_pcie import Distance, PcieRates, attach
 from coppice.topology.readers.smi_table import Matrix, SmiLine, is_gpu, parse_matrices, text_lines
 
-__all__ = ["read_nvidia_smi"]
-
 _MOST_LINKS = 18
 _BY_LINKS = ((6, "v100"), (12, "a100"), (_MOST_LINKS, "h100"))
 _DISTANCES = {
@@ -60,27 +58,21 @@ def read_nvidia_smi(
         data: The text, possibly with terminal colours; columns separated by tabs or spaces.
         file: Name of the file, for messages.
         name: Name of the topology and of its host.
-        options: Rates and GPU model.
 
     Returns:
         The topology and the warnings.
-
-    Raises:
-        InputError: If there is no such matrix or it contradicts itself, with the line.
     """
     lines = text_lines(data, file=file)
     log = WarningLog(file)
     found = parse_matrices(lines, cell=_CELL, file=file, log=log)
     tables = [table for table in found if table.lines]
     if found and not tables:
-        msg = (
+        raise InputError(
             f"no row follows the header of the matrix at {file}:{found[0].start}: the text was cut or wrapped; "
             "write it to a file (`nvidia-smi topo -m > topo.txt`)."
         )
-        raise InputError(msg)
     if not tables:
-        msg = f"{file} holds no matrix of GPUs: give the output of `nvidia-smi topo -m`."
-        raise InputError(msg)
+        raise InputError(f"{file} holds no matrix of GPUs: give the output of `nvidia-smi topo -m`.")
     matrix = _only_matrix(tables, file=file, log=log)
     return _NvidiaSmiReader(matrix, lines, file=file, name=name, options=options, log=log).read()
 
@@ -92,19 +84,17 @@ def _only_matrix(tables: Sequence[Matrix], *, file: str, log: WarningLog) -> Mat
         if table not in matrices:
             log.add("a table of what peers may access (`topo -p2p`) is left out", table.start)
     if not matrices:
-        msg = (
+        raise InputError(
             f"{file}:{tables[0].start} is a table of what peers may access, which knows no distances: give the "
             "output of `nvidia-smi topo -m`."
         )
-        raise InputError(msg)
     first = matrices[0]
     for other in matrices[1:]:
         if (other.devices, other.cells, other.extra) != (first.devices, first.cells, first.extra):
-            msg = (
+            raise InputError(
                 f"expected the matrix of one machine in {file}, found one at line {first.start} and another one "
                 f"at line {other.start}: give a file for each, with the output of `nvidia-smi topo -m` alone."
             )
-            raise InputError(msg)
     if len(matrices) > 1:
         log.add(f"the matrix stands there {len(matrices)} times and is read once", matrices[1].start)
     return first
@@ -186,39 +176,35 @@ class _NvidiaSmiReader:
         """Split the matrix into NVLink counts and PCIe distances, and check that both halves agree."""
         for gpu in self.gpus:
             if gpu not in self.matrix.lines:
-                msg = (
+                raise InputError(
                     f"expected a row for {gpu} in {self.file}, found none: the text was cut; run the tool "
                     "again."
                 )
-                raise InputError(msg)
         for (row, column), cell in self.matrix.cells.items():
             place = f"{self.file}:{self.matrix.lines[row]}"
             if (row == column) != (cell == "X"):
-                msg = (
+                raise InputError(
                     f"expected X where {row} meets itself and only there, found {cell[:20]!r} for "
                     f"{column[:40]} at {place}."
                 )
-                raise InputError(msg)
             if row == column:
                 continue
             mirrored = self.matrix.cells.get((column, row), cell)
             if mirrored != cell:
-                msg = (
+                raise InputError(
                     f"{row[:40]} to {column[:40]} is {cell[:20]!r} at {place} but {mirrored[:20]!r} the "
                     "other way round: run the tool again."
                 )
-                raise InputError(msg)
             links = _NVLINKS.fullmatch(cell)
             if links is not None and is_gpu(row) and is_gpu(column) and 0 < int(links[1]) <= _MOST_LINKS:
                 self.nvlinks[row, column] = int(links[1])
             elif cell in _DISTANCES:
                 self.pairs[row, column] = _DISTANCES[cell]
             else:
-                msg = (
+                raise InputError(
                     f"expected NV1 .. NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS between {row[:40]} and "
                     f"{column[:40]}, found {cell[:20]!r} at {place}: run the tool again."
                 )
-                raise InputError(msg)
 
     def model(self) -> GpuModel:
         """The GPU model, given, named in the text around the matrix, or guessed from the number of NVLinks."""
@@ -234,11 +220,10 @@ class _NvidiaSmiReader:
             )
         if self.options.gpu is not None:
             if self.options.gpu.xgmi:
-                msg = (
+                raise InputError(
                     f"expected a model of NVIDIA for the matrix of {self.file}, found gpu={self.options.gpu.name}, "
                     "which AMD makes: name another."
                 )
-                raise InputError(msg)
             return self.options.gpu
         if self.named is not None:
             self.log.add(
@@ -326,12 +311,11 @@ class _NvidiaSmiReader:
         uplinks = {gpu: max(row.values()) for gpu, row in rows.items()}
         for gpu, row in rows.items():
             if len(row) != len(rows) - 1 or uplinks[gpu] > model.links:
-                msg = (
+                raise InputError(
                     f"the NVLinks of {gpu} at {self.file}:{self.matrix.lines[gpu]} are neither direct (at "
                     f"most {model.links} for "
                     f"model {model.name}) nor those of a switch machine: name the model (`gpu=...`)."
                 )
-                raise InputError(msg)
         switch = self.graph.add(
             "nvswitch", MachinePart.GPU_SWITCH, host=self.name, in_network=model.multicast
         )

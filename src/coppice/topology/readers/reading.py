@@ -13,9 +13,6 @@ from coppice.text import shortened, suggestion
 from coppice.topology.model import Topology, exact_rate
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel, RateClass
 
-__all__ = ["ReadOptions", "Reading", "TopologyFormat", "WarningLog", "checked_id", "sniff"]
-
-
 _MAX_BYTES = 256 * 2**20
 _COLOURS = re.compile(
     rb"\x1b\[[0-9;?]*[ -/]*[@-~]|(?:\x1b|\xef\xbf\xbd|\^\[|\\u001b|\\x1b|\\033|\\e)?\[[0-9;]{0,8}m"
@@ -80,26 +77,20 @@ def sniff(data: bytes, *, file: str) -> TopologyFormat:
 
     >>> sniff(b"\n  <system version='1'/>", file="a").value
     'NCCL or RCCL topology XML'
-
-    Raises:
-        InputError: If it is none of the formats, or too large for its format.
     """
     found = _recognised(data, file=file)
     if found is TopologyFormat.JSON and b'"nodes"' not in data[:_HEAD]:
         for pattern, what, instead in _FOREIGN_JSON:
             if re.search(pattern, data[:_HEAD]):
-                msg = f"{file} is {what}, which is not read: give {instead}."
-                raise InputError(msg)
+                raise InputError(f"{file} is {what}, which is not read: give {instead}.")
     if found is None:
         known = ", ".join(form.value for form in TopologyFormat)
-        msg = f"{file} is {_impression(data)}: expected one of {known}."
-        raise InputError(msg)
+        raise InputError(f"{file} is {_impression(data)}: expected one of {known}.")
     if len(data) > found.max_bytes:
-        msg = (
+        raise InputError(
             f"{file} is larger than {found.max_bytes >> 20} MiB, the limit for {found.value}: is this the "
             "right file?"
         )
-        raise InputError(msg)
     return found
 
 
@@ -141,51 +132,34 @@ _MAX_ID = 200
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A topology read from a file, with what the reader had to assume or leave out.
+    """A topology read from a file, with what the reader had to assume or leave out."""
 
-    Attributes:
-        topology: The topology.
-        format: Name of the format that the text was found to have.
-        warnings: One sentence each, in the order of the file; empty where everything was plain.
-    """
-
-    topology: Topology
-    format: str
+    topology: Topology  # The topology
+    format: str  # Name of the format that the text was found to have
+    # One sentence each, in the order of the file; empty where everything was plain
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """Options of the readers; make one from texts with :meth:`parse`.
+    """Options of the readers; make one from texts with :meth:`parse`."""
 
-    Attributes:
-        rates: Class of the link rates that a machine description gets (``measured``, the default, or
-            ``nominal``).
-        round: Decimals to which rates in GB/s are rounded, or None.
-        gpu: GPU model: completes a description without GPU links, and names the rates where text gives counts
-            only.
-        gpu_link_gb_per_s: Rate of one NVLink or xGMI link, instead of the table's.
-        pcie_gb_per_s: Rate of each PCIe link of an smi text, instead of the model's.
-        socket_gb_per_s: Rate between two CPU sockets, instead of the table's.
-        nic_gb_per_s: Rate of every NIC, instead of the file's or the model's.
-        xgmi_links: xGMI links between two directly connected GPUs, which rocm-smi does not show.
-        pcie: ``keep``, ``nics`` to keep PCIe only as the way between GPUs and NICs, or ``drop`` to keep only GPUs and
-            the links between them (NVLink, xGMI).
-        self_links: ``refuse`` or ``drop`` NVLinks that claim to end at the GPU where they begin.
-        no_gpu_links: The option ``gpu=pcie``: the GPUs have no links of their own.
-    """
-
+    # Class of the link rates that a machine description gets (`measured`, the default, or `nominal`)
     rates: RateClass = RateClass.MEASURED
-    round: int | None = None
+    round: int | None = None  # Decimals to which rates in GB/s are rounded, or None
+    # GPU model: completes a description without GPU links, and names the rates where text gives counts only
     gpu: GpuModel | None = None
-    gpu_link_gb_per_s: Fraction | None = None
-    pcie_gb_per_s: Fraction | None = None
-    socket_gb_per_s: Fraction | None = None
-    nic_gb_per_s: Fraction | None = None
+    gpu_link_gb_per_s: Fraction | None = None  # Rate of one NVLink or xGMI link, instead of the table's
+    pcie_gb_per_s: Fraction | None = None  # Rate of each PCIe link of an smi text, instead of the model's
+    socket_gb_per_s: Fraction | None = None  # Rate between two CPU sockets, instead of the table's
+    nic_gb_per_s: Fraction | None = None  # Rate of every NIC, instead of the file's or the model's
+    # xGMI links between two directly connected GPUs, which rocm-smi does not show
     xgmi_links: int | None = None
+    # `keep`, `nics` to keep PCIe only as the way between GPUs and NICs, or `drop` to keep only GPUs and the
+    # links between them (NVLink, xGMI)
     pcie: str = "keep"
-    self_links: str = "refuse"
-    no_gpu_links: bool = False
+    self_links: str = "refuse"  # `refuse` or `drop` NVLinks that claim to end at the GPU where they begin
+    no_gpu_links: bool = False  # The option `gpu=pcie`: the GPUs have no links of their own
 
     @classmethod
     def parse(cls, options: Mapping[str, str] | None) -> ReadOptions:
@@ -193,9 +167,6 @@ class ReadOptions:
 
         >>> ReadOptions.parse({"rates": "nominal", "nic_gb_per_s": "25/2"}).nic_gb_per_s
         Fraction(25, 2)
-
-        Raises:
-            InputError: For a key or value that does not exist, with the nearest one that does.
         """
         given = dict(options or {})
         values: dict[str, object] = {}
@@ -209,8 +180,7 @@ class ReadOptions:
         for key, low, high in (("round", 0, 9), ("xgmi_links", 1, 16)):
             if (text := given.pop(key, None)) is not None:
                 if not (text.isascii() and text.isdigit() and len(text) < 4 and low <= int(text) <= high):
-                    msg = f"expected {key}={low} .. {high}, found {key}={text[:40]!r}."
-                    raise InputError(msg)
+                    raise InputError(f"expected {key}={low} .. {high}, found {key}={text[:40]!r}.")
                 values[key] = int(text)
         for key in ("gpu_link_gb_per_s", "pcie_gb_per_s", "socket_gb_per_s", "nic_gb_per_s"):
             if (text := given.pop(key, None)) is not None:
@@ -220,8 +190,7 @@ class ReadOptions:
                 values[key] = _choice(key, text, choices)
         for key in given:
             known = [name for name in cls.__dataclass_fields__ if name != "no_gpu_links"]
-            msg = f"topology files have no option {key!r}: {suggestion(key, known)}"
-            raise InputError(msg)
+            raise InputError(f"topology files have no option {key!r}: {suggestion(key, known)}")
         return cls(**values)  # type: ignore[arg-type]
 
     def link_rate(self, model: GpuModel) -> Fraction:
@@ -229,17 +198,14 @@ class ReadOptions:
         return model.link.at(self.rates) if self.gpu_link_gb_per_s is None else self.gpu_link_gb_per_s
 
     def rounded(self, rate: Fraction, *, where: str) -> Fraction:
-        """``rate`` rounded to the wanted decimals.
-
-        Raises:
-            InputError: If a positive rate would vanish.
-        """
+        """``rate`` rounded to the wanted decimals."""
         if self.round is None:
             return rate
         result = round(rate, self.round)
         if result == 0 and rate > 0:
-            msg = f"the rate {float(rate):.3g} GB/s at {where} rounds to 0: give `round_digits` more digits."
-            raise InputError(msg)
+            raise InputError(
+                f"the rate {float(rate):.3g} GB/s at {where} rounds to 0: give `round_digits` more digits."
+            )
         return result
 
 
@@ -268,20 +234,18 @@ def _place(where: str, lines: list[int]) -> str:
 
 
 def checked_id(text: str, *, where: str) -> str:
-    """``text`` if it can name a node: 1 to 200 printable characters.
-
-    Raises:
-        InputError: Otherwise, with the place.
-    """
+    """``text`` if it can name a node: 1 to 200 printable characters."""
     if not 0 < len(text) <= _MAX_ID or not text.isprintable():
-        msg = f"expected a name of 1 to {_MAX_ID} printable characters, found {text[:40]!r} at {where}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a name of 1 to {_MAX_ID} printable characters, found {text[:40]!r} at {where}."
+        )
     return text
 
 
 def _choice(key: str, text: str, choices: Iterable[str]) -> str:
     names = [str(choice) for choice in choices]
     if text not in names:
-        msg = f"expected one of {', '.join(names)} for {key}, found {text[:40]!r}: {suggestion(text, names)}"
-        raise InputError(msg)
+        raise InputError(
+            f"expected one of {', '.join(names)} for {key}, found {text[:40]!r}: {suggestion(text, names)}"
+        )
     return text

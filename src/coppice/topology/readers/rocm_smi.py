@@ -24,8 +24,6 @@ from coppice.topology.readers.reading import ReadOptions, WarningLog
 from coppice.topology.readers.smi_pcie import Distance, PcieRates, attach
 from coppice.topology.readers.smi_table import Matrix, SmiLine, is_gpu, parse_matrices, text_lines
 
-__all__ = ["read_rocm_smi"]
-
 _ONE_HOP = range(1, 16)
 _CELL = re.compile(r"[0-9]{1,5}|XGMI|PCIE")
 _MI250X_NODE = {
@@ -45,17 +43,12 @@ def read_rocm_smi(
     """The topology of a machine from the text that ``rocm-smi --showtopo`` prints.
 
     Args:
-        data: The text.
         file: Name of the file, for messages.
         name: Name of the topology and of its host.
         options: Rates, GPU model, links between two GPUs.
 
     Returns:
         The topology and the warnings.
-
-    Raises:
-        InputError: If a table is missing, cut or contradicts another, with the line; or if the number of xGMI
-            links cannot be inferred.
     """
     lines = text_lines(data, file=file)
     return _RocmSmiReader(lines, file=file, name=name, options=options).read()
@@ -97,11 +90,10 @@ class _RocmSmiReader:
     def direct_pairs(self) -> list[tuple[str, str]]:
         """Ordered pairs of GPUs one xGMI hop apart."""
         if self.types.devices != self.weights.devices:
-            msg = (
+            raise InputError(
                 f"the tables of weights and link types in {self.file} name different GPUs: run the tool "
                 "again."
             )
-            raise InputError(msg)
         pairs = []
         for a in self.gpus:
             for b in self.gpus:
@@ -110,18 +102,16 @@ class _RocmSmiReader:
                 weight, link_type = self.cell(self.weights, a, b), self.cell(self.types, a, b)
                 place = f"{self.file}:{self.weights.lines[a]}"
                 if not (weight.isascii() and weight.isdigit() and len(weight) < 6):
-                    msg = (
+                    raise InputError(
                         f"expected a weight between {a} and {b} at {place}, found {weight[:20]!r}: run the "
                         "tool again."
                     )
-                    raise InputError(msg)
                 if link_type not in ("XGMI", "PCIE"):
                     place = f"{self.file}:{self.types.lines[a]}"
-                    msg = (
+                    raise InputError(
                         f"expected XGMI or PCIE between {a} and {b} at {place}, found {link_type[:20]!r}: "
                         "run the tool again."
                     )
-                    raise InputError(msg)
                 if link_type == "XGMI" and int(weight) in _ONE_HOP:
                     pairs.append((a, b))
         return pairs
@@ -129,29 +119,26 @@ class _RocmSmiReader:
     def cell(self, matrix: Matrix, a: str, b: str) -> str:
         value = matrix.cells.get((a, b))
         if value is None:
-            msg = (
+            raise InputError(
                 f"expected a row for {a} in each table of {self.file}, found none: the text was cut; run "
                 "the tool again."
             )
-            raise InputError(msg)
         if matrix.cells.get((b, a), value) != value:
             what = "weight" if matrix is self.weights else "link type"
-            msg = (
+            raise InputError(
                 f"the {what} from {a} to {b} is {value[:20]} at {self.file}:{matrix.lines[a]} but from {b} to {a} "
                 f"{matrix.cells[b, a][:20]}: run the tool again, or give a topology XML of RCCL."
             )
-            raise InputError(msg)
         return value
 
     def model(self, direct: list[tuple[str, str]]) -> GpuModel:
         """The GPU model, given, named in the text around the tables, or guessed from their shape."""
         if self.options.gpu is not None:
             if not self.options.gpu.xgmi:
-                msg = (
+                raise InputError(
                     f"expected a model of AMD for the tables of {self.file}, found gpu={self.options.gpu.name}, which "
                     "NVIDIA makes: name another."
                 )
-                raise InputError(msg)
             return self.options.gpu
         if self.named is not None:
             self.log.add(
@@ -228,12 +215,11 @@ class _RocmSmiReader:
             links = model.links // (len(self.gpus) - 1)
             self.log.add(f"the number of xGMI links between two GPUs is not in the text: {links} is assumed")
             return dict.fromkeys(direct, links)
-        msg = (
+        raise InputError(
             f"{self.file} does not show how many xGMI links join two GPUs, and no board of {len(self.gpus)} GPUs of "
             f"model {model.name} with these pairs is known: give a topology XML of RCCL, a native file with the "
             "links (docs/topology-formats.md), or `xgmi_links=N` if the number is the same for every pair."
         )
-        raise InputError(msg)
 
     def attach(self, nodes: dict[str, str], model: GpuModel) -> None:
         rates = PcieRates.of(model, self.options)
@@ -253,13 +239,11 @@ def _section(lines: Sequence[SmiLine], title: str, *, file: str, log: WarningLog
             found += parse_matrices(lines[start + 1 : end], cell=_CELL, file=file, log=log)[:1]
     matrix = next(iter(found), None)
     if matrix is None or not matrix.lines or not all(is_gpu(device) for device in matrix.devices):
-        msg = f"{file} has no table {title!r}: give the output of `rocm-smi --showtopo`."
-        raise InputError(msg)
+        raise InputError(f"{file} has no table {title!r}: give the output of `rocm-smi --showtopo`.")
     for other in found[1:]:
         if (other.devices, other.cells) != (matrix.devices, matrix.cells):
-            msg = (
+            raise InputError(
                 f"expected the tables of one machine in {file}, found {title!r} at line {matrix.start} and another "
                 f"one at line {other.start}: give a file for each machine."
             )
-            raise InputError(msg)
     return matrix

@@ -18,8 +18,6 @@ from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GpuModel, pcie_gb_per_s
 from coppice.topology.readers.reading import ReadOptions
 
-__all__ = ["Attached", "Distance", "PcieRates", "attach"]
-
 
 class Distance(enum.IntEnum):
     """How far apart two devices are on PCIe."""
@@ -53,35 +51,23 @@ class PcieRates:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attached:
-    """What the reader should tell about a finished tree.
+    """What the reader should tell about a finished tree."""
 
-    Attributes:
-        far: Devices whose CPU has no GPU: NICs far from all of them.
-        nearer: A pair of devices that the tree puts nearer together than their own entry says, or None.
-    """
-
-    far: tuple[str, ...]
+    far: tuple[str, ...]  # Devices whose CPU has no GPU: NICs far from all of them
+    # A pair of devices that the tree puts nearer together than their own entry says, or None
     nearer: tuple[str, str] | None
 
 
 def attach(
-    graph: HostGraph,
+    graph: HostGraph,  # Where the GPUs and NICs are
     devices: dict[str, str],
-    pairs: dict[tuple[str, str], Distance],
+    pairs: dict[tuple[str, str], Distance],  # Distances of pairs of devices, as far as known
     *,
     host: str,
-    numa: dict[str, int],
+    numa: dict[str, int],  # NUMA node of each device, as far as known; equal ones share a CPU
     rates: PcieRates,
 ) -> Attached:
     """Connect devices of one host by the PCIe switches and CPUs that their distances imply.
-
-    Args:
-        graph: Where the GPUs and NICs are.
-        devices: Node of each device.
-        pairs: Distances of pairs of devices, as far as known.
-        host: Name of the host.
-        numa: NUMA node of each device, as far as known; equal ones share a CPU.
-        rates: Rates of the links.
 
     Returns:
         What is worth telling about the result.

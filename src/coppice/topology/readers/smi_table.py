@@ -16,8 +16,6 @@ from coppice.errors import InputError
 from coppice.text import shortened
 from coppice.topology.readers.reading import WarningLog
 
-__all__ = ["Matrix", "SmiLine", "is_gpu", "parse_matrices", "text_lines"]
-
 _ESCAPE = re.compile(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]"
     r"|(?:\ufffd|\u241b|\^\[|\\u001b|\\x1b|\\033|\\e)?\[[0-9;]{0,8}m"  # colours whose escape was lost in a report
@@ -41,25 +39,15 @@ class SmiLine:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A table whose rows and columns are devices.
+    """A table whose rows and columns are devices."""
 
-    Attributes:
-        devices: Names of the columns.
-        cells: ``cells[row, column]``; rows may be missing.
-        lines: Line of each row that is there.
-        titles: Titles of the columns after the devices.
-        extra: What stands below these titles, by row; blank cells are left out.
-        start: Line of the header.
-        end: Position in the list of lines after the last row.
-    """
-
-    devices: tuple[str, ...]
-    cells: dict[tuple[str, str], str]
-    lines: dict[str, int]
-    titles: tuple[str, ...]
-    extra: dict[str, dict[str, str]]
-    start: int
-    end: int
+    devices: tuple[str, ...]  # Names of the columns
+    cells: dict[tuple[str, str], str]  # `cells[row, column]`; rows may be missing
+    lines: dict[str, int]  # Line of each row that is there
+    titles: tuple[str, ...]  # Titles of the columns after the devices
+    extra: dict[str, dict[str, str]]  # What stands below these titles, by row; blank cells are left out
+    start: int  # Line of the header
+    end: int  # Position in the list of lines after the last row
 
 
 def is_gpu(name: str) -> bool:
@@ -68,24 +56,20 @@ def is_gpu(name: str) -> bool:
 
 
 def text_lines(data: bytes, *, file: str) -> list[SmiLine]:
-    """The lines of ``data`` without terminal colours, and without what a launcher or a quotation puts before each.
-
-    Raises:
-        InputError: If it is not text, or longer than the output of any such tool.
-    """
+    """The lines of ``data`` without terminal colours, and without what a launcher or a quotation puts before each."""
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        msg = f"{file} is not text (byte {error.start}): save the output of the tool as UTF-8."
-        raise InputError(msg) from None
+        raise InputError(
+            f"{file} is not text (byte {error.start}): save the output of the tool as UTF-8."
+        ) from None
     lines = [line.rstrip("\r") for line in text.split("\n")]
     if len(lines) > _MAX_LINES or any(len(line) > _MAX_LINE for line in lines):
-        msg = (
+        raise InputError(
             f"{file} has more than {_MAX_LINES} lines or {_MAX_LINE} characters in one: is this the right "
             "file?"
         )
-        raise InputError(msg)
     plain = [_ESCAPE.sub("", line.replace("\u00a0", " ")) for line in lines]
     prefix = next((found for line in plain if (found := _prefix(line)) is not None), None)
     if prefix is not None:
@@ -109,13 +93,7 @@ def parse_matrices(
     """All tables whose header begins with a GPU.
 
     Args:
-        lines: The text.
-        cell: What a cell may be.
-        file: Its name, for messages.
         log: Takes note of cells that had to be taken apart.
-
-    Raises:
-        InputError: If a row does not fit the header, or devices repeat; with the line.
     """
     found: list[Matrix] = []
     position = 0
@@ -157,11 +135,10 @@ class _TableReader:
         self.read_header([line.text.split()[0] for line in rows])
         unknown = next((line for line in rows if line.text.split()[0] not in self.devices), None)
         if unknown is not None:
-            msg = (
+            raise InputError(
                 f"the row {unknown.text.split()[0][:40]} at {self.file}:{unknown.number} has no column in the "
                 f"header at line {self.lines[self.header].number}: the header was cut; run the tool again."
             )
-            raise InputError(msg)
         cells: dict[tuple[str, str], str] = {}
         found: dict[str, int] = {}
         extra: dict[str, dict[str, str]] = {}
@@ -169,8 +146,7 @@ class _TableReader:
             name = line.text.split()[0]
             place = f"the row {name[:40]} at {self.file}:{line.number}"
             if name in found:
-                msg = f"{place} repeats line {found[name]}: run the tool again."
-                raise InputError(msg)
+                raise InputError(f"{place} repeats line {found[name]}: run the tool again.")
             values, rest = self.row(line, place)
             found[name] = line.number
             cells.update(((name, column), value) for column, value in zip(self.devices, values, strict=True))
@@ -221,8 +197,7 @@ class _TableReader:
             problem = (
                 f"names {repeated[:40]} twice" if repeated is not None else f"has over {_MAX_DEVICES} columns"
             )
-            msg = f"the header at {self.file}:{line.number} {problem}: run the tool again."
-            raise InputError(msg)
+            raise InputError(f"the header at {self.file}:{line.number} {problem}: run the tool again.")
 
     def row(self, line: SmiLine, place: str) -> tuple[list[str], dict[str, str]]:
         """The cells of a row by device, and by title what follows them."""
@@ -239,19 +214,17 @@ class _TableReader:
             values += parts
             taken += 1
         if len(values) != wanted:
-            msg = (
+            raise InputError(
                 f"expected {wanted} cells in {place}, found {len(values)}: the text was cut or wrapped; run the "
                 "tool again."
             )
-            raise InputError(msg)
         rest = words[taken:]
         surplus = next((word.text for word in rest if self.cell.fullmatch(word.text)), None)
         if surplus is not None:
-            msg = (
+            raise InputError(
                 f"expected {wanted} cells in {place}, as the header names devices, found one more, "
                 f"{surplus[:20]!r}: the header was cut or its names run together; run the tool again."
             )
-            raise InputError(msg)
         return values, self.below_titles(line, rest, words[taken - 1] if taken else None)
 
     def parts(self, word: str, most: int) -> list[str]:

@@ -14,8 +14,6 @@ from xml.parsers import expat
 
 from coppice.errors import InputError
 
-__all__ = ["Element", "parse_xml"]
-
 _MAX_ELEMENTS = 50_000
 _MAX_DEPTH = 64
 _MAX_ATTRIBUTES = 64
@@ -52,41 +50,29 @@ class Element:
         return [child for child in self.children if child.tag in tags]
 
     def text(self, key: str, default: str | None = None) -> str:
-        """An attribute.
-
-        Raises:
-            InputError: If it is missing and has no default.
-        """
+        """An attribute."""
         value = self.attributes.get(key, default)
         if value is None:
-            msg = f"expected an attribute {key} on <{self.tag}> at {self.where}, found none: add it."
-            raise InputError(msg)
+            raise InputError(
+                f"expected an attribute {key} on <{self.tag}> at {self.where}, found none: add it."
+            )
         return value
 
     def integer(self, key: str, *, low: int, high: int, default: int | None = None) -> int:
-        """An integer attribute, ``low`` .. ``high``; where absent or empty, ``default`` if there is one.
-
-        Raises:
-            InputError: If it is anything else.
-        """
+        """An integer attribute, ``low`` .. ``high``; where absent or empty, ``default`` if there is one."""
         text = self.attributes.get(key, "").strip()
         if not text and default is not None:
             return default
         digits = text.removeprefix("-")
         if digits.isascii() and digits.isdigit() and len(digits) < 19 and low <= int(text) <= high:
             return int(text)
-        msg = (
+        raise InputError(
             f"expected {key} as an integer {low} .. {high} on <{self.tag}> at {self.where}, found "
             f"{text[:40]!r}."
         )
-        raise InputError(msg)
 
     def number(self, key: str, *, default: Fraction) -> Fraction:
-        """A number of 0 or more; ``default`` where absent or empty.
-
-        Raises:
-            InputError: If it is anything else.
-        """
+        """A number of 0 or more; ``default`` where absent or empty."""
         text = self.attributes.get(key, "").strip()
         if not text:
             return default
@@ -95,8 +81,9 @@ class Element:
         except (ValueError, ZeroDivisionError):
             value = None
         if value is None or value < 0:
-            msg = f"expected {key} as a number >= 0 on <{self.tag}> at {self.where}, found {text[:40]!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {key} as a number >= 0 on <{self.tag}> at {self.where}, found {text[:40]!r}."
+            )
         return value
 
 
@@ -118,11 +105,10 @@ class _XmlBuilder:
         self.refuse()
 
     def refuse(self, *_: object) -> NoReturn:
-        msg = (
+        raise InputError(
             f"{self.file}:{self.line} defines a document type or an entity, which topology files never do: give "
             "the file that NCCL_TOPO_DUMP_FILE writes in a job."
         )
-        raise InputError(msg)
 
     def refuse_foreign(self, root: str, dtd: str = "") -> None:
         """Name the XML of other tools, known by the name of its root or its document type."""
@@ -130,11 +116,10 @@ class _XmlBuilder:
             (what for key, what in _FOREIGN.items() if dtd.startswith(key)), None
         )
         if what is not None:
-            msg = (
+            raise InputError(
                 f"{self.file}:{self.line} is {what}: give the file that NCCL_TOPO_DUMP_FILE writes in a job, or "
                 "the text of `nvidia-smi topo -m`."
             )
-            raise InputError(msg)
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self.elements += 1
@@ -143,14 +128,14 @@ class _XmlBuilder:
             or len(self.stack) >= _MAX_DEPTH
             or len(attributes) > _MAX_ATTRIBUTES
         ):
-            msg = (
+            raise InputError(
                 f"{self.file}:{self.line} passes the limits for topology files ({_MAX_ELEMENTS} elements, "
                 f"{_MAX_DEPTH} levels, {_MAX_ATTRIBUTES} attributes): is this the right file?"
             )
-            raise InputError(msg)
         if any(len(value) > _MAX_TEXT for value in attributes.values()):
-            msg = f"{self.file}:{self.line} has an attribute of more than {_MAX_TEXT} characters: shorten it."
-            raise InputError(msg)
+            raise InputError(
+                f"{self.file}:{self.line} has an attribute of more than {_MAX_TEXT} characters: shorten it."
+            )
         if self.root is None:
             self.refuse_foreign(tag)
         element = Element(tag=tag, attributes=attributes, line=self.line, file=self.file)
@@ -172,10 +157,6 @@ def parse_xml(data: bytes, *, file: str) -> Element:
 
     Args:
         data: The text, in UTF-8.
-        file: Name for messages.
-
-    Raises:
-        InputError: If it is not well-formed, defines entities, or passes the limits; with the line.
 
     Examples:
         >>> root = parse_xml(b'<system version="1">\n<cpu numaid="0"/></system>', file="a.xml")
@@ -195,12 +176,10 @@ def parse_xml(data: bytes, *, file: str) -> Element:
         parser.Parse(body, True)  # noqa: FBT003  (a C function without keywords)
     except expat.ExpatError as error:
         reason = expat.ErrorString(error.code)
-        msg = (
+        raise InputError(
             f"{file}:{error.lineno + builder.first_line} is not well-formed XML ({reason}): mend or dump "
             "it again."
-        )
-        raise InputError(msg) from None
+        ) from None
     if builder.root is None:
-        msg = f"{file} holds no XML element: dump the topology again."
-        raise InputError(msg)
+        raise InputError(f"{file} holds no XML element: dump the topology again.")
     return builder.root

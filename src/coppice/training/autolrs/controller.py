@@ -26,8 +26,6 @@ from coppice.training.autolrs.search import best_of, propose
 from coppice.training.autolrs.settings import FEWEST_TRIAL_STEPS, Method, Settings
 from coppice.training.autolrs.state import Action, SearchDecision, SearchPhase, State, Trial
 
-__all__ = ["READ_EVERY", "Controller"]
-
 READ_EVERY = 100
 """Most steps between two looks at the losses."""
 
@@ -69,8 +67,9 @@ class Controller:
         self.settings = settings
         least = settings.warmup_steps + FEWEST_TRIAL_STEPS * settings.trial_share
         if settings.kept_steps is not None and settings.kept_steps < least:
-            msg = f"expected kept_steps >= {least} (warm-up and one stage), found {settings.kept_steps}: train longer."
-            raise InputError(msg)
+            raise InputError(
+                f"expected kept_steps >= {least} (warm-up and one stage), found {settings.kept_steps}: train longer."
+            )
         self.state = State(
             phase=SearchPhase.WARMUP, lr=settings.warmup_lr, tau=settings.tau, length=settings.warmup_steps
         )
@@ -133,8 +132,9 @@ class Controller:
         state = self.state
         if len(losses) > state.length - state.done:
             left = state.length - state.done
-            msg = f"expected at most {left} losses, found {len(losses)}: observe segment by segment."
-            raise InputError(msg)
+            raise InputError(
+                f"expected at most {left} losses, found {len(losses)}: observe segment by segment."
+            )
         if state.first_loss is None and losses:
             state.first_loss = float(losses[0])
         state.losses.extend(map(float, losses))
@@ -148,9 +148,6 @@ class Controller:
         Args:
             losses: Training losses, one per step, in order.
             validation: Validation loss, where :meth:`validation_due` asked for one.
-
-        Raises:
-            CheckError: If training fails at every rate that was tried, or in the warm-up.
         """
         self.follow(losses, validation)
         state = self.state
@@ -160,8 +157,9 @@ class Controller:
                 return self._end_trial(verdict)
         elif state.phase is SearchPhase.WARMUP:
             if verdict == "not finite":
-                msg = f"the loss is not finite after {state.done} steps of the warm-up: lower warmup_lr ({state.lr:g})."
-                raise CheckError(msg)
+                raise CheckError(
+                    f"the loss is not finite after {state.done} steps of the warm-up: lower warmup_lr ({state.lr:g})."
+                )
             if state.done == state.length:
                 return self._end_kept()
         elif state.phase is SearchPhase.EXPLOIT:
@@ -334,11 +332,10 @@ class Controller:
         )
         if number is None:
             low = min((trial.lr for trial in state.trials), default=state.lr)
-            msg = (
+            raise CheckError(
                 f"training fails at every learning rate tried for stage {state.stage}, down to {low:.3g}: lower "
                 f"lr_range, which begins at {settings.lr_range[0]:g}."
             )
-            raise CheckError(msg)
         return trials[number].lr
 
     def _retreat(self, verdict: str) -> SearchDecision:

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from coppice.errors import InputError
 
-__all__ = ["ExponentialFit", "Series", "fit_exponential"]
-
 Series: TypeAlias = npt.NDArray[np.float64]
 
 FEWEST_POINTS = 4
@@ -50,21 +48,13 @@ _FASTEST_DECAY = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialFit:
-    """``a exp(-b t) + c``.
+    """``a exp(-b t) + c``."""
 
-    Attributes:
-        a: Height above (below, if negative) the level at ``t = 0``.
-        b: Rate of decay per step.
-        c: Level that it tends to.
-        noise: Robust standard deviation of the data around the curve.
-        outliers: Points that have no weight in it.
-    """
-
-    a: float
-    b: float
-    c: float
-    noise: float = 0.0
-    outliers: int = 0
+    a: float  # Height above (below, if negative) the level at `t = 0`
+    b: float  # Rate of decay per step
+    c: float  # Level that it tends to
+    noise: float = 0.0  # Robust standard deviation of the data around the curve
+    outliers: int = 0  # Points that have no weight in it
 
     def at(self, position: float) -> float:
         """The curve at a position, in steps.
@@ -81,13 +71,9 @@ def fit_exponential(
     """Fit ``a exp(-b t) + c`` robustly.
 
     Args:
-        losses: Finite losses, in order.
-        horizon: Position (in steps) at which the curve will be read; decays slower than twice that are not told from
-            straight lines and are left out.
+        horizon: Position (in steps) at which the curve will be read; decays slower than twice that are not told
+            from straight lines and are left out.
         positions: Steps at which the losses were taken, ascending; 0, 1, 2 ... by default.
-
-    Raises:
-        InputError: If there is no loss, one is not finite, or the positions do not ascend.
 
     Examples:
         >>> steps = np.arange(100)
@@ -125,14 +111,17 @@ def fit_exponential(
 def _check(x: Series, y: Series, horizon: float) -> None:
     """Refuse what has no fit."""
     if y.ndim != 1 or not len(y) or not np.isfinite(y).all():
-        msg = f"expected one or more finite losses, found {y.shape} with {np.isfinite(y).sum()} finite: drop the rest."
-        raise InputError(msg)
+        raise InputError(
+            f"expected one or more finite losses, found {y.shape} with {np.isfinite(y).sum()} finite: drop the rest."
+        )
     if x.shape != y.shape or not np.isfinite(x).all() or (np.diff(x) <= 0).any():
-        msg = f"expected one ascending position per loss, found {x.shape} for {y.shape}: give the steps in order."
-        raise InputError(msg)
+        raise InputError(
+            f"expected one ascending position per loss, found {x.shape} for {y.shape}: give the steps in order."
+        )
     if not (np.isfinite(horizon) and horizon > 0):
-        msg = f"expected a horizon of more than 0 steps, found {horizon}: give the position to forecast."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a horizon of more than 0 steps, found {horizon}: give the position to forecast."
+        )
 
 
 def _best(x: Series, y: Series, weights: Series, rates: Series) -> tuple[float, float, float]:

@@ -20,21 +20,6 @@ from coppice.errors import InputError
 from coppice.files import AppendedFile, write_atomically
 from coppice.training.autolrs.settings import Settings
 
-__all__ = [
-    "Curve",
-    "Event",
-    "EventLog",
-    "Finished",
-    "Kept",
-    "Retreat",
-    "SearchLog",
-    "Start",
-    "TrialEnd",
-    "curve",
-    "read_events",
-    "read_search",
-]
-
 
 class EventLog:
     """A log file of events.
@@ -45,13 +30,10 @@ class EventLog:
     Args:
         path: The file.
         settings: What its first line tells.
-
-    Attributes:
-        lines: Lines that belong to this training.
     """
 
     def __init__(self, path: str | os.PathLike[str], settings: Settings) -> None:
-        self.lines = 0
+        self.lines = 0  # Lines that belong to this training
         self._path = Path(path)
         self._file = AppendedFile(path)
         self._settings = settings
@@ -63,11 +45,7 @@ class EventLog:
         self._opened = False
 
     def write(self, events: Sequence[Event]) -> None:
-        """Append events.
-
-        Raises:
-            InputError: If the file cannot be written.
-        """
+        """Append events."""
         if not events:
             return
         written = events if self.lines else [Start(settings=self._settings), *events]
@@ -79,8 +57,9 @@ class EventLog:
                 write_atomically(self._path, self._known() + text)
             self._opened = True
         except OSError as error:
-            msg = f"cannot write the log {self._path} ({error.strerror or error}): choose another place."
-            raise InputError(msg) from None
+            raise InputError(
+                f"cannot write the log {self._path} ({error.strerror or error}): choose another place."
+            ) from None
         self.lines += len(written)
 
     def _known(self) -> bytes:
@@ -90,11 +69,10 @@ class EventLog:
             return b""
         lines = self._path.read_bytes().split(b"\n")[:-1]
         if len(lines) < self.lines:
-            msg = (
+            raise InputError(
                 f"expected {self.lines} lines of this training in the log {self._path}, found {len(lines)}: put the "
                 "log back, or give another name."
             )
-            raise InputError(msg)
         return b"".join(line + b"\n" for line in lines[: self.lines])
 
 
@@ -106,15 +84,10 @@ _MOST_BYTES = 2**30
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """Losses over steps.
+    """Losses over steps."""
 
-    Attributes:
-        steps: Steps from the beginning of the trial or stage, ascending.
-        losses: Loss at each; None where it was not finite.
-    """
-
-    steps: list[int]
-    losses: list[float | None]
+    steps: list[int]  # Steps from the beginning of the trial or stage, ascending
+    losses: list[float | None]  # Loss at each; None where it was not finite
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start", tag_field="event"):
@@ -126,83 +99,49 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start", tag_field="e
 
 
 class TrialEnd(msgspec.Struct, frozen=True, kw_only=True, tag="trial", tag_field="event"):
-    """A learning rate was tried.
+    """A learning rate was tried."""
 
-    Attributes:
-        stage: Number of the stage that it was tried for, from 0.
-        number: Number of the trial within the search, from 0.
-        lr: Learning rate.
-        horizon: Step of the stage at which the loss was forecast.
-        forecast: Forecast loss (of an annealed trial, the loss at its end); None if the trial failed.
-        verdict: ``ok``, ``not finite`` or ``diverged``.
-        fit: ``a, b, c`` of ``a exp(-b t) + c`` with ``t`` in steps; None if none was made.
-        outliers: Losses that had no weight in the fit.
-        losses: Training losses.
-        validations: Validation losses, if the trial was judged by them.
-    """
-
-    stage: int
-    number: int
-    lr: float
-    horizon: int
+    stage: int  # Number of the stage that it was tried for, from 0
+    number: int  # Number of the trial within the search, from 0
+    lr: float  # Learning rate
+    horizon: int  # Step of the stage at which the loss was forecast
+    # Forecast loss (of an annealed trial, the loss at its end); None if the trial failed
     forecast: float | None
-    verdict: str
+    verdict: str  # `ok`, `not finite` or `diverged`
+    # `a, b, c` of `a exp(-b t) + c` with `t` in steps; None if none was made
     fit: tuple[float, float, float] | None
-    outliers: int
-    losses: Curve
-    validations: Curve | None = None
+    outliers: int  # Losses that had no weight in the fit
+    losses: Curve  # Training losses
+    validations: Curve | None = None  # Validation losses, if the trial was judged by them
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, tag="kept", tag_field="event"):
-    """Steps that stay in the model: the warm-up, or a stage.
+    """Steps that stay in the model: the warm-up, or a stage."""
 
-    Attributes:
-        phase: ``warmup`` or ``exploit``.
-        stage: Number of the stage; -1 for the warm-up.
-        lr: Learning rate, at the end of the warm-up; annealed stages begin with it and fall to zero.
-        first_step: Kept steps before it.
-        steps: How many.
-        losses: Training losses.
-    """
-
-    phase: str
-    stage: int
-    lr: float
-    first_step: int
-    steps: int
-    losses: Curve
+    phase: str  # `warmup` or `exploit`
+    stage: int  # Number of the stage; -1 for the warm-up
+    lr: float  # Learning rate, at the end of the warm-up; annealed stages begin with it and fall to zero
+    first_step: int  # Kept steps before it
+    steps: int  # How many
+    losses: Curve  # Training losses
 
 
 class Retreat(msgspec.Struct, frozen=True, kw_only=True, tag="retreat", tag_field="event"):
-    """The chosen rate failed during its stage, which begins again with another one.
+    """The chosen rate failed during its stage, which begins again with another one."""
 
-    Attributes:
-        stage: Number of the stage.
-        lr: The rate that failed.
-        steps: Steps that were lost.
-        verdict: ``not finite``, ``diverged`` or ``worse than its trial``.
-        next_lr: The rate that the stage begins again with.
-    """
-
-    stage: int
-    lr: float
-    steps: int
-    verdict: str
-    next_lr: float
+    stage: int  # Number of the stage
+    lr: float  # The rate that failed
+    steps: int  # Steps that were lost
+    verdict: str  # `not finite`, `diverged` or `worse than its trial`
+    next_lr: float  # The rate that the stage begins again with
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished", tag_field="event"):
-    """The training has its length.
+    """The training has its length."""
 
-    Attributes:
-        kept_steps: Steps that stayed in the model.
-        search_steps: Steps of trials.
-        lost_steps: Steps of stages that failed.
-    """
-
-    kept_steps: int
-    search_steps: int
-    lost_steps: int
+    kept_steps: int  # Steps that stayed in the model
+    search_steps: int  # Steps of trials
+    lost_steps: int  # Steps of stages that failed
 
 
 Event: TypeAlias = Start | TrialEnd | Kept | Retreat | Finished
@@ -224,58 +163,45 @@ def curve(steps: Sequence[int], losses: Sequence[float]) -> Curve:
 
 
 def read_events(path: str | os.PathLike[str]) -> list[Event]:
-    """Read a log; a last line that a crash cut off is left out.
-
-    Args:
-        path: The log.
-
-    Raises:
-        InputError: If it cannot be read, or is not such a log.
-    """
+    """Read a log; a last line that a crash cut off is left out."""
     name = os.fspath(path)
     try:
         size = Path(path).stat().st_size
         if size > _MOST_BYTES:
-            msg = (
+            raise InputError(
                 f"expected a log of at most {_MOST_BYTES} bytes, found {size} in {name}: is it another file?"
             )
-            raise InputError(msg)
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
-        msg = f"cannot read {name} ({error.strerror or error}): give the log that AutoLRS wrote."
-        raise InputError(msg) from None
+        raise InputError(
+            f"cannot read {name} ({error.strerror or error}): give the log that AutoLRS wrote."
+        ) from None
     decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(decodable(Event))
     events: list[Event] = []
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last line feed was cut off
         try:
             events.append(decoder.decode(line))
         except msgspec.MsgspecError as error:
-            msg = f"expected an event of AutoLRS, found something else in {name}:{number}: {error}."
-            raise InputError(msg) from None
+            raise InputError(
+                f"expected an event of AutoLRS, found something else in {name}:{number}: {error}."
+            ) from None
     first = events[0] if events else None
     if not isinstance(first, Start) or (first.format, first.version) != (FORMAT, VERSION):
-        msg = f"expected a log that begins with format {FORMAT}, version {VERSION}, found none in {name}:1: is it one?"
-        raise InputError(msg)
+        raise InputError(
+            f"expected a log that begins with format {FORMAT}, version {VERSION}, found none in {name}:1: is it one?"
+        )
     return events
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchLog:
-    """What a log tells.
+    """What a log tells."""
 
-    Attributes:
-        start: Settings.
-        trials: Trials by stage.
-        kept: The warm-up and the stages that are over.
-        retreats: Stages that began again.
-        finished: The end, if the training reached it.
-    """
-
-    start: Start
-    trials: dict[int, list[TrialEnd]]
-    kept: list[Kept]
-    retreats: list[Retreat]
-    finished: Finished | None
+    start: Start  # Settings
+    trials: dict[int, list[TrialEnd]]  # Trials by stage
+    kept: list[Kept]  # The warm-up and the stages that are over
+    retreats: list[Retreat]  # Stages that began again
+    finished: Finished | None  # The end, if the training reached it
 
     def record(self) -> dict[str, Any]:
         """The schedule as JSON values."""
@@ -318,11 +244,7 @@ class SearchLog:
 
 
 def read_search(path: str | os.PathLike[str]) -> SearchLog:
-    """Read a log.
-
-    Raises:
-        InputError: If it cannot be read, or is no such log, or tells of no trial and no stage.
-    """
+    """Read a log."""
     events: Sequence[Event] = read_events(path)
     trials: dict[int, list[TrialEnd]] = {}
     for event in events:
@@ -330,8 +252,9 @@ def read_search(path: str | os.PathLike[str]) -> SearchLog:
             trials.setdefault(event.stage, []).append(event)
     kept = [event for event in events if isinstance(event, Kept)]
     if not trials and not kept:
-        msg = f"expected a trial or a stage in {os.fspath(path)}, found none yet: let the training go on."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a trial or a stage in {os.fspath(path)}, found none yet: let the training go on."
+        )
     return SearchLog(
         start=next(event for event in events if isinstance(event, Start)),
         trials=trials,

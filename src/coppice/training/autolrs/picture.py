@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["MOST_CURVES", "MOST_PANELS", "Span", "chosen_evenly", "draw", "picture", "spans", "thinned"]
-
 MOST_CURVES = 8
 """Trials of a stage whose losses are drawn, evenly chosen among more; the chosen rate is always one of them."""
 
@@ -39,19 +37,12 @@ _KEPT, _TRIAL, _FAILED, _LOWER, _HIGHER = "#1f5fa8", "#a9a9a9", "#d1495b", "#2a9
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Steps of one rate, on an axis that counts trials too.
+    """Steps of one rate, on an axis that counts trials too."""
 
-    Attributes:
-        kind: ``kept``, ``trial`` or ``failed``.
-        first: Step that it begins with.
-        steps: How many.
-        event: What the log says of it.
-    """
-
-    kind: str
-    first: int
-    steps: int
-    event: Kept | TrialEnd | Retreat
+    kind: str  # `kept`, `trial` or `failed`
+    first: int  # Step that it begins with
+    steps: int  # How many
+    event: Kept | TrialEnd | Retreat  # What the log says of it
 
 
 def spans(search: SearchLog) -> list[Span]:

@@ -23,8 +23,6 @@ import numpy.typing as npt
 from coppice.errors import MissingExtraError
 from coppice.training.autolrs.forecast import ExponentialFit, Series
 
-__all__ = ["fit_published"]
-
 PACKAGE = "scipy"
 _DEGREE = 2
 _ROUNDS = 10
@@ -37,12 +35,8 @@ def fit_published(losses: npt.ArrayLike, *, validating: bool = False) -> Exponen
     """Fit as the published code does; positions are indices.
 
     Args:
-        losses: Finite losses in order.
-        validating: Losses are validations: one round that drops one point, instead of ten that drop the worst 3% and
-            of those only what lies in the first half.
-
-    Raises:
-        MissingExtraError: If the losses are so large or rough that the spline needs knots, and SciPy is missing.
+        validating: Losses are validations: one round that drops one point, instead of ten that drop the worst 3%
+            and of those only what lies in the first half.
 
     Examples:
         >>> steps = np.arange(100)

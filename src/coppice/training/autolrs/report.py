@@ -15,8 +15,6 @@ from coppice.report.svg import Markup, element, escape, join
 from coppice.training.autolrs.log import SearchLog, read_search
 from coppice.training.autolrs.picture import picture
 
-__all__ = ["SUFFIXES", "write_report"]
-
 PACKAGE = "matplotlib"
 SUFFIXES = (".html", ".svg", ".png")
 
@@ -25,20 +23,16 @@ def write_report(log: str | os.PathLike[str], path: str | os.PathLike[str]) -> i
     """Draw a log.
 
     Args:
-        log: What AutoLRS wrote.
         path: Picture (.svg, .png) or page (.html) to write.
 
     Returns:
         Size of the file in bytes; the same log gives the same bytes.
-
-    Raises:
-        InputError: If the log cannot be used, or the file cannot be written.
-        MissingExtraError: If matplotlib is not installed.
     """
     target = Path(path)
     if target.suffix not in SUFFIXES:
-        msg = f"expected a file called *{', *'.join(SUFFIXES)}, found {target.name!r}: choose such a name."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a file called *{', *'.join(SUFFIXES)}, found {target.name!r}: choose such a name."
+        )
     if find_spec(PACKAGE) is None:
         raise MissingExtraError.of(PACKAGE, extra="autolrs")
     search = read_search(log)

@@ -20,8 +20,6 @@ import numpy.typing as npt
 
 from coppice.training.autolrs.forecast import Series
 
-__all__ = ["PUBLISHED_KAPPA", "Posterior", "best_of", "propose", "regress"]
-
 PUBLISHED_KAPPA = 1e6
 """Weight of the deviation in the published code's lower confidence bound: it fills space whatever the scores."""
 
@@ -44,15 +42,10 @@ _JITTER = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """What is believed of the score at some rates.
+    """What is believed of the score at some rates."""
 
-    Attributes:
-        mean: Expected score.
-        deviation: Standard deviation of the score without noise.
-    """
-
-    mean: Series
-    deviation: Series
+    mean: Series  # Expected score
+    deviation: Series  # Standard deviation of the score without noise
 
 
 def regress(places: npt.ArrayLike, scores: npt.ArrayLike, at: npt.ArrayLike) -> Posterior:
@@ -60,8 +53,6 @@ def regress(places: npt.ArrayLike, scores: npt.ArrayLike, at: npt.ArrayLike) -> 
 
     Args:
         places: Where scores are known, in the unit interval.
-        scores: The scores, finite.
-        at: Where to predict.
 
     Examples:
         >>> belief = regress([0.0, 0.5, 1.0], [1.0, 0.0, 1.0], [0.5, 0.25])
@@ -87,26 +78,19 @@ def regress(places: npt.ArrayLike, scores: npt.ArrayLike, at: npt.ArrayLike) -> 
 
 
 def propose(
-    rates: Sequence[float],
-    scores: Sequence[float],
+    rates: Sequence[float],  # Learning rates tried in this stage
+    scores: Sequence[float],  # Forecast loss of each; infinite where it failed
     *,
     lr_range: tuple[float, float],
-    seed: Sequence[int],
+    seed: Sequence[int],  # Seeds of the random part; the same arguments give the same rate
     previous: float | None = None,
+    # Propose as the published code: the first at random, then where least is known, whatever the scores
     published: bool = False,
 ) -> float:
     """The next learning rate to try; never one that was tried.
 
     The first are the rate of the stage before and points spread over the range, moved a little at random; then the
     rate of greatest expected improvement.
-
-    Args:
-        rates: Learning rates tried in this stage.
-        scores: Forecast loss of each; infinite where it failed.
-        lr_range: Smallest and largest rate.
-        seed: Seeds of the random part; the same arguments give the same rate.
-        previous: Rate of the stage before.
-        published: Propose as the published code: the first at random, then where least is known, whatever the scores.
 
     Examples:
         >>> propose([1e-3, 1e-2, 1e-1], [0.9, 0.5, 0.9], lr_range=(1e-4, 1.0), seed=(0, 0)) < 0.1
@@ -137,10 +121,7 @@ def best_of(
     best score itself.
 
     Args:
-        rates: Learning rates tried.
         scores: Forecast loss of each; infinite where it failed.
-        lr_range: Smallest and largest rate.
-        published: Take the best score itself.
 
     Examples:
         >>> best_of([1e-3, 1e-2, 1e-1], [0.9, 0.5, float("inf")], lr_range=(1e-4, 1.0))

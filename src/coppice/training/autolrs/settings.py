@@ -9,8 +9,6 @@ import msgspec
 
 from coppice.errors import InputError
 
-__all__ = ["FEWEST_TRIAL_STEPS", "Method", "Settings"]
-
 FEWEST_TRIAL_STEPS = 5
 """Steps of a trial below which there is no curve to forecast from."""
 
@@ -34,44 +32,33 @@ class Method(enum.StrEnum):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a search; all counts are optimizer steps.
+    """Settings of a search; all counts are optimizer steps."""
 
-    Attributes:
-        lr_range: Smallest and largest learning rate.
-        tau: Steps of the first stage; an annealed one has all steps to ``kept_steps``.
-        tau_max: Steps of the longest stage; each stage is twice as long as the one before until then.
-        candidates: Learning rates tried before each stage.
-        trial_share: A trial takes ``tau / trial_share`` steps.
-        warmup_steps: Steps of a linear rise to ``warmup_lr`` before the first search.
-        warmup_lr: Learning rate at the end of the warm-up.
-        kept_steps: Length of the training that is kept (warm-up and stages, without trials); None has no end.
-        validation: A validation function is there: trials of the stages after the first of length ``tau_max`` are
-            judged by it.
-        validations: Validations in such a trial.
-        divergence: A loss that exceeds the first one by more than ``divergence - 1`` times its absolute value diverges.
-        method: How losses are forecast and rates proposed.
-        seed: Seed of the proposals.
-    """
-
-    lr_range: tuple[float, float] = (1e-4, 1.0)
-    tau: int = 1000
+    lr_range: tuple[float, float] = (1e-4, 1.0)  # Smallest and largest learning rate
+    tau: int = 1000  # Steps of the first stage; an annealed one has all steps to `kept_steps`
+    # Steps of the longest stage; each stage is twice as long as the one before until then
     tau_max: int = 8000
-    candidates: int = 10
-    trial_share: int = 10
-    warmup_steps: int = 0
-    warmup_lr: float = 0.1
+    candidates: int = 10  # Learning rates tried before each stage
+    trial_share: int = 10  # A trial takes `tau / trial_share` steps
+    warmup_steps: int = 0  # Steps of a linear rise to `warmup_lr` before the first search
+    warmup_lr: float = 0.1  # Learning rate at the end of the warm-up
+    # Length of the training that is kept (warm-up and stages, without trials); None has no end
     kept_steps: int | None = None
+    # A validation function is there: trials of the stages after the first of length `tau_max` are judged by
+    # it
     validation: bool = False
-    validations: int = 16
+    validations: int = 16  # Validations in such a trial
+    # A loss that exceeds the first one by more than `divergence - 1` times its absolute value diverges
     divergence: float = 3.0
-    method: Method = Method.ROBUST
-    seed: int = 0
+    method: Method = Method.ROBUST  # How losses are forecast and rates proposed
+    seed: int = 0  # Seed of the proposals
 
     def __post_init__(self) -> None:
         low, high = self.lr_range
         if not (isfinite(low) and isfinite(high) and 0 < low < high):
-            msg = f"expected lr_range (low, high) with 0 < low < high, found ({low}, {high}): give positive rates."
-            raise InputError(msg)
+            raise InputError(
+                f"expected lr_range (low, high) with 0 < low < high, found ({low}, {high}): give positive rates."
+            )
         for name, least in (
             ("candidates", 1),
             ("trial_share", 1),
@@ -80,31 +67,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("seed", 0),
         ):
             if getattr(self, name) < least:
-                msg = f"expected {name} >= {least}, found {getattr(self, name)}: raise it."
-                raise InputError(msg)
+                raise InputError(f"expected {name} >= {least}, found {getattr(self, name)}: raise it.")
         if self.trial_steps(self.tau) < FEWEST_TRIAL_STEPS:
-            msg = (
+            raise InputError(
                 f"expected tau / trial_share >= {FEWEST_TRIAL_STEPS} steps per trial, found "
                 f"{self.tau} / {self.trial_share}: raise tau."
             )
-            raise InputError(msg)
         if self.tau_max < self.tau:
-            msg = f"expected tau_max >= tau, found {self.tau_max} < {self.tau}: raise tau_max."
-            raise InputError(msg)
+            raise InputError(f"expected tau_max >= tau, found {self.tau_max} < {self.tau}: raise tau_max.")
         if not (isfinite(self.warmup_lr) and self.warmup_lr > 0):
-            msg = f"expected warmup_lr > 0, found {self.warmup_lr}: give the rate that the warm-up ends with."
-            raise InputError(msg)
+            raise InputError(
+                f"expected warmup_lr > 0, found {self.warmup_lr}: give the rate that the warm-up ends with."
+            )
         if self.kept_steps is not None and self.kept_steps < 1:
-            msg = (
+            raise InputError(
                 f"expected kept_steps >= 1 or None, found {self.kept_steps}: give the length of the training."
             )
-            raise InputError(msg)
         if self.method is Method.ANNEALED and self.kept_steps is None:
-            msg = "expected kept_steps with method 'annealed', found None: give the length that the rate falls over."
-            raise InputError(msg)
+            raise InputError(
+                "expected kept_steps with method 'annealed', found None: give the length that the rate falls over."
+            )
         if not self.divergence > 1:
-            msg = f"expected divergence > 1, found {self.divergence}: 3 is usual."
-            raise InputError(msg)
+            raise InputError(f"expected divergence > 1, found {self.divergence}: 3 is usual.")
 
     def trial_steps(self, tau: int) -> int:
         """Steps of one trial before a stage of ``tau`` steps.

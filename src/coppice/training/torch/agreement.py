@@ -11,8 +11,6 @@ import torch.distributed as dist
 from coppice.arguments import shown
 from coppice.errors import CheckError, CoppiceError, InputError
 
-__all__ = ["require_told_alike", "told_by_first"]
-
 _KINDS: dict[str, type[CoppiceError]] = {kind.__name__: kind for kind in (InputError, CheckError)}
 
 
@@ -21,19 +19,9 @@ def told_by_first(
     *,
     first: int,
     group: dist.ProcessGroup | None,
-    device: torch.device | None = None,
+    device: torch.device | None = None,  # Where the group takes bytes from; None: the group knows
 ) -> Any:
-    """What the first rank finds, on every rank.
-
-    Args:
-        find: Called on that rank only.
-        first: Its global rank.
-        group: The ranks.
-        device: Where the group takes bytes from; None: the group knows.
-
-    Raises:
-        CoppiceError: On every rank, what the first one raised; CheckError where that was another error.
-    """
+    """What the first rank finds, on every rank."""
     told: list[Any] = [None, None, None]
     raised: Exception | None = None
     if dist.get_rank() == first:
@@ -51,20 +39,16 @@ def told_by_first(
         return found
     if kind:
         raise _KINDS[kind](said)
-    msg = f"expected rank {first} to say how to go on, found that it failed ({said})."
-    raise CheckError(msg)
+    raise CheckError(f"expected rank {first} to say how to go on, found that it failed ({said}).")
 
 
 def require_told_alike(told: Mapping[str, object], call: str, group: dist.ProcessGroup | None) -> None:
     """That all ranks were told the same; else some would wait for messages that others never send.
 
     Args:
-        told: What this rank was told, by argument: numbers, words, and what is made of them. Other things are left out.
-        call: The function.
+        told: What this rank was told, by argument: numbers, words, and what is made of them. Other things are left
+            out.
         group: The ranks; None: all.
-
-    Raises:
-        InputError: If they were told different things.
     """
     own = {key: value for key, value in told.items() if _is_plain(value)}
     everyone: list[Any] = [None] * dist.get_world_size(group)
@@ -72,11 +56,10 @@ def require_told_alike(told: Mapping[str, object], call: str, group: dist.Proces
     for rank, other in enumerate(everyone):
         differing = next((key for key in {**own, **other} if own.get(key) != other.get(key)), None)
         if differing is not None:
-            msg = (
+            raise InputError(
                 f"expected the same {differing} on all ranks, found {shown(own.get(differing))} on this rank and "
                 f"{shown(other.get(differing))} on rank {rank}: call {call} alike on all."
             )
-            raise InputError(msg)
 
 
 def _is_plain(value: object) -> bool:

@@ -19,8 +19,6 @@ from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 
-__all__ = ["ModuleAttachments"]
-
 _REDUCE = "__reduce_ex__"
 
 
@@ -133,18 +131,13 @@ class _PlainCopies:
         }
 
     def __deepcopy__(self, memo: object) -> Any:
-        """A class that copies its attributes by itself would take over what is attached.
-
-        Raises:
-            InputError: Always.
-        """
+        """A class that copies its attributes by itself would take over what is attached."""
         del memo
         module = self._module()
-        msg = (
+        raise InputError(
             f"expected a scheduled model whose class leaves copies to torch, found {type(module).__name__} with a "
             "__deepcopy__ of its own: load model.state_dict() into a new one, or call optimizer.close() first."
         )
-        raise InputError(msg)
 
 
 def _plain_copies(module: nn.Module) -> _PlainCopies:
@@ -156,21 +149,16 @@ def _plain_copies(module: nn.Module) -> _PlainCopies:
 
 
 def _group_called(name: str) -> dist.ProcessGroup:
-    """The group of a name in this process.
-
-    Raises:
-        InputError: If it has none.
-    """
+    """The group of a name in this process."""
     try:
         found: Any = torch._C._distributed_c10d  # noqa: SLF001 (torch finds its groups so)
         resolved: dist.ProcessGroup = found._resolve_process_group(name)  # noqa: SLF001
         return resolved
     except (RuntimeError, AttributeError):
-        msg = (
+        raise InputError(
             f"expected the process group {name!r} of the saved model, found none of that name: make the groups in the "
             "same order first, or save model.state_dict() and load that."
-        )
-        raise InputError(msg) from None
+        ) from None
 
 
 def _reduced_group(group: dist.ProcessGroup) -> tuple[Callable[[str], dist.ProcessGroup], tuple[str]]:

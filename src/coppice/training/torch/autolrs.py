@@ -30,8 +30,6 @@ from coppice.training.torch.snapshot import (
 )
 from coppice.training.torch.world import World
 
-__all__ = ["AutoLRS"]
-
 VERSION = 1
 Policy = Literal["restore", "keep"]
 
@@ -255,8 +253,9 @@ class AutoLRS:
         if settings != self.settings:
             names = Settings.__struct_fields__
             name = next(name for name in names if getattr(settings, name) != getattr(self.settings, name))
-            msg = f"expected the settings that the state was saved with, found another {name}: build AutoLRS alike."
-            raise InputError(msg)
+            raise InputError(
+                f"expected the settings that the state was saved with, found another {name}: build AutoLRS alike."
+            )
         self._rates.ratios = list(state["ratios"])
         self._controller.state = msgspec.msgpack.decode(
             state["state"].numpy().tobytes(), type=decodable(State)
@@ -280,8 +279,7 @@ class AutoLRS:
         """
         if self._losses.parts:
             parts = f"{self._losses.parts} of {self._losses.accumulate} micro-batches"
-            msg = f"expected a whole step, found {parts}: save after optimizer.step()."
-            raise InputError(msg)
+            raise InputError(f"expected a whole step, found {parts}: save after optimizer.step().")
         content = {"training": self._training.capture(), "tuner": self.state_dict()}
         checkpoints.save(content, Path(directory), number=self.total_steps, world=self._world)
 
@@ -312,8 +310,7 @@ class AutoLRS:
     def _validate(self) -> float:
         """The validation loss; training goes on as if nothing had been asked."""
         if self._val_fn is None:
-            msg = "expected a validation function, found none: give val_fn."
-            raise InputError(msg)
+            raise InputError("expected a validation function, found none: give val_fn.")
         modes = [(module, module.training) for module in self._training.model.modules()]
         if not self._training.rng:
             loss = self._val_fn()
@@ -349,11 +346,13 @@ def _check(*, rng: str, buffers: str, method: str, accumulate: int) -> None:
         ("method", str(method), tuple(map(str, Method))),
     ):
         if value not in choices:
-            msg = f"expected {name} to be one of {', '.join(choices)}, found {value!r}: choose one."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {name} to be one of {', '.join(choices)}, found {value!r}: choose one."
+            )
     if accumulate < 1:
-        msg = f"expected accumulate >= 1 micro-batches per step, found {accumulate}: leave it out for one."
-        raise InputError(msg)
+        raise InputError(
+            f"expected accumulate >= 1 micro-batches per step, found {accumulate}: leave it out for one."
+        )
 
 
 def _things(also: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:
@@ -362,8 +361,9 @@ def _things(also: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:
     for name, thing in things.items():
         pairs = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
         if not any(hasattr(thing, get) and hasattr(thing, put) for get, put in pairs):
-            msg = f"expected {name!r} to have state_dict and load_state_dict, found {type(thing).__name__}: wrap it."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {name!r} to have state_dict and load_state_dict, found {type(thing).__name__}: wrap it."
+            )
     return things
 
 
@@ -373,5 +373,6 @@ def _settings_of(state: Mapping[str, Any]) -> Settings:
             return msgspec.json.decode(state["settings"], type=decodable(Settings))
     except (KeyError, TypeError, msgspec.MsgspecError):
         pass
-    msg = f"expected a state of AutoLRS, version {VERSION}, found something else: load what state_dict returned."
-    raise InputError(msg)
+    raise InputError(
+        f"expected a state of AutoLRS, version {VERSION}, found something else: load what state_dict returned."
+    )

@@ -20,8 +20,6 @@ from coppice.errors import InputError
 from coppice.files import replacing, write_atomically
 from coppice.training.torch.world import World
 
-__all__ = ["load", "load_file", "save", "save_file"]
-
 _LATEST = "LATEST"
 
 
@@ -29,13 +27,7 @@ def save(content: Any, directory: Path, *, number: int, world: World) -> None:
     """Write this rank's part of a checkpoint.
 
     Args:
-        content: Tensors and plain values.
         directory: Where checkpoints of this training are.
-        number: Number of the step.
-        world: The ranks.
-
-    Raises:
-        InputError: If a file cannot be written.
     """
     name = f"step-{number:09d}"
     save_file(content, directory / name / f"rank-{world.rank}.pt")
@@ -58,11 +50,10 @@ def load(directory: Path, *, world: World) -> Any:
     if not words:
         return None
     if len(words) != 2 or words[1] != str(world.size):
-        msg = (
+        raise InputError(
             f"expected a checkpoint of {world.size} ranks in {directory}, found {' '.join(words)!r}: resume on as many "
             "ranks as wrote it."
         )
-        raise InputError(msg)
     return load_file(directory / words[0] / f"rank-{world.rank}.pt")
 
 
@@ -74,11 +65,7 @@ def _latest(directory: Path) -> list[str]:
 
 
 def save_file(value: Any, path: Path) -> None:
-    """Write a packed tree; a crash at any moment leaves the old file, or the new one.
-
-    Raises:
-        InputError: If the file cannot be written.
-    """
+    """Write a packed tree; a crash at any moment leaves the old file, or the new one."""
     with replacing(path) as temporary:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
@@ -86,16 +73,14 @@ def save_file(value: Any, path: Path) -> None:
 
 
 def load_file(path: Path) -> Any:
-    """Read a packed tree; code in it would not be run.
-
-    Raises:
-        InputError: If it cannot be read, or holds something else.
-    """
+    """Read a packed tree; code in it would not be run."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        msg = f"cannot read {path} ({error.strerror or error}): give the directory of the checkpoints."
-        raise InputError(msg) from None
+        raise InputError(
+            f"cannot read {path} ({error.strerror or error}): give the directory of the checkpoints."
+        ) from None
     except Exception as error:  # noqa: BLE001 (torch raises whatever the damage leads to)
-        msg = f"expected a checkpoint of AutoLRS in {path}, found something else ({error}): use another one."
-        raise InputError(msg) from None
+        raise InputError(
+            f"expected a checkpoint of AutoLRS in {path}, found something else ({error}): use another one."
+        ) from None

@@ -17,8 +17,6 @@ from coppice.iteration.estimate import Cluster
 from coppice.iteration.transformer import Layout
 from coppice.topology.model import Topology
 
-__all__ = ["runtime_estimation"]
-
 RuntimeEstimation = Callable[[Any, int | None], float | None]
 
 
@@ -42,8 +40,9 @@ def runtime_estimation(
     try:
         from torch._inductor.fx_passes.profile_guided_estimation import _get_collective_info
     except ImportError:
-        msg = f"expected a torch with estimates from profiles (2.13), found {torch.__version__}: take another one."
-        raise CheckError(msg) from None
+        raise CheckError(
+            f"expected a torch with estimates from profiles (2.13), found {torch.__version__}: take another one."
+        ) from None
     if isinstance(costs, Topology):
         costs = cluster_of(costs)
     known = costs_of(costs) if isinstance(costs, Cluster) else costs

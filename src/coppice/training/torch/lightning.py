@@ -9,8 +9,6 @@ from typing import Any
 from coppice.errors import InputError, MissingExtraError
 from coppice.training.torch.autolrs import AutoLRS
 
-__all__ = ["lightning_callback"]
-
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
@@ -30,8 +28,7 @@ def lightning_callback(**options: Any) -> Any:
     """
     package = next((name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None), None)
     if package is None:
-        msg = "this needs the package lightning: run `pip install lightning`."
-        raise MissingExtraError(msg)
+        raise MissingExtraError("this needs the package lightning: run `pip install lightning`.")
     base: Any = import_module(package).Callback
     return type("AutoLRSCallback", (_Adapter, base), {})(options)
 
@@ -49,11 +46,10 @@ class _Adapter:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Build the search, when weights and optimizer are loaded."""
         if len(trainer.optimizers) != 1 or trainer.lr_scheduler_configs:
-            msg = (
+            raise InputError(
                 f"expected one optimizer and no scheduler, found {len(trainer.optimizers)} and "
                 f"{len(trainer.lr_scheduler_configs)}: AutoLRS sets the learning rate alone."
             )
-            raise InputError(msg)
         options = dict(self._options)
         if options.get("val_fn") is not None:
             validate = options["val_fn"]

@@ -9,8 +9,6 @@ from torch.distributed.tensor import DTensor
 
 from coppice.errors import InputError
 
-__all__ = ["LearningRates", "LossBuffer"]
-
 
 class LossBuffer:
     """Sums of the losses of micro-batches, one per step.
@@ -31,18 +29,15 @@ class LossBuffer:
         self._sums: torch.Tensor | None = None
 
     def add(self, loss: torch.Tensor | float) -> bool:
-        """Take a loss in, without waiting for it; whether it completes a step.
-
-        Raises:
-            InputError: If it is not a single number.
-        """
+        """Take a loss in, without waiting for it; whether it completes a step."""
         if not isinstance(loss, torch.Tensor):
             loss = _tensor(loss)
         elif isinstance(loss, DTensor):
             loss = loss.full_tensor()
         if loss.numel() != 1:
-            msg = f"expected the loss of a step as one number, found a tensor of {tuple(loss.shape)}: take its mean."
-            raise InputError(msg)
+            raise InputError(
+                f"expected the loss of a step as one number, found a tensor of {tuple(loss.shape)}: take its mean."
+            )
         sums = self._sums
         if sums is None or sums.device != loss.device or (loss.dtype == torch.float64 != sums.dtype):
             self._move(loss)
@@ -79,8 +74,9 @@ class LossBuffer:
         """Put back what :meth:`state` returned."""
         sums, parts = state["sums"], state["parts"]
         if not isinstance(sums, list) or not isinstance(parts, int) or len(sums) > self._capacity:
-            msg = "expected the losses that a checkpoint holds, found something else: use a checkpoint of AutoLRS."
-            raise InputError(msg)
+            raise InputError(
+                "expected the losses that a checkpoint holds, found something else: use a checkpoint of AutoLRS."
+            )
         self._sums, self._slots = None, []
         self.parts, self.steps = parts, len(sums) - bool(parts)
         if sums:
@@ -104,8 +100,9 @@ def _tensor(loss: object) -> torch.Tensor:
     except OverflowError:
         return torch.tensor(inf, dtype=torch.float64)
     except (TypeError, ValueError):
-        msg = f"expected a loss as a tensor or a number, found {type(loss).__name__}: give the loss of the step."
-        raise InputError(msg) from None
+        raise InputError(
+            f"expected a loss as a tensor or a number, found {type(loss).__name__}: give the loss of the step."
+        ) from None
 
 
 class LearningRates:
@@ -117,7 +114,6 @@ class LearningRates:
     Attributes:
         initial: Rate of the first group at the beginning.
         current: Rate that was set last.
-        ratios: Rate of every group, as a multiple of the first one's.
 
     Raises:
         InputError: If the first group's rate is not positive: the others have no ratio to it then.
@@ -136,20 +132,19 @@ class LearningRates:
         rates = self.all()
         self.initial = self.current = rates[0]
         if not (isfinite(self.initial) and self.initial > 0):
-            msg = (
+            raise InputError(
                 f"expected a learning rate > 0 of the first parameter group, found {self.initial}: give one."
             )
-            raise InputError(msg)
+        # Rate of every group, as a multiple of the first one's
         self.ratios = [rate / self.initial for rate in rates]
 
     def set(self, rate: float) -> None:
         """Set the rate of the first group, and all others with it."""
         groups = self._optimizer.param_groups
         if len(groups) != len(self.ratios):
-            msg = (
+            raise InputError(
                 f"expected {len(self.ratios)} parameter groups, found {len(groups)}: add them before AutoLRS."
             )
-            raise InputError(msg)
         self.current = rate
         for group, ratio in zip(groups, self.ratios, strict=True):
             present = group["lr"]

@@ -25,47 +25,24 @@ from torch.distributed.tensor import DTensor
 from coppice.errors import InputError
 from coppice.training.torch.checkpoints import load_file, save_file
 
-__all__ = [
-    "Snapshots",
-    "Training",
-    "copy_into",
-    "is_tensor",
-    "pack",
-    "preserved_random_state",
-    "random_state",
-    "set_random_state",
-    "unpack",
-]
-
-
 _cuda: Any = torch.cuda  # is_initialized has no types
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a snapshot is of.
+    """What a snapshot is of."""
 
-    Attributes:
-        model: The module whose parameters and buffers are trained; sharded ones are captured shard by shard.
-        optimizer: Its optimizer: whatever keeps its state in ``state`` and ``param_groups``.
-        also: Further objects by name, with ``state_dict`` and ``load_state_dict``, or ``get_state`` and ``set_state``
-            (random generators): a gradient scaler, a stateful loader, an average of weights.
-        buffers: Buffers of the model, such as running means of batch norm, go back as well.
-        rng: Global random numbers go back as well.
-    """
-
+    # The module whose parameters and buffers are trained; sharded ones are captured shard by shard
     model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer  # Its optimizer: whatever keeps its state in `state` and `param_groups`
+    # Further objects by name, with `state_dict` and `load_state_dict`, or `get_state` and `set_state` (random
+    # generators): a gradient scaler, a stateful loader, an average of weights
     also: Mapping[str, Any] = field(default_factory=dict)
-    buffers: bool = True
-    rng: bool = True
+    buffers: bool = True  # Buffers of the model, such as running means of batch norm, go back as well
+    rng: bool = True  # Global random numbers go back as well
 
     def capture(self, reuse: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The state of everything, packed; memory of ``reuse`` is overwritten where it fits.
-
-        Raises:
-            InputError: If some state is not made of tensors and plain values.
-        """
+        """The state of everything, packed; memory of ``reuse`` is overwritten where it fits."""
         tree = {
             "parameters": dict(self.model.named_parameters()),
             "loose": self._loose(),
@@ -85,9 +62,6 @@ class Training:
         Args:
             packed: What :meth:`capture` returned.
             everything: Put buffers back even if the policy keeps them: a training is resumed, not a trial undone.
-
-        Raises:
-            InputError: If model or optimizer are others than those that were captured.
         """
         _copy_named(dict(self.model.named_parameters()), packed["parameters"], "parameter")
         if self.buffers or everything:
@@ -106,8 +80,9 @@ class Training:
         self._restore_optimizer(packed["optimizer"])
         for name, thing in self.also.items():
             if name not in packed["also"]:
-                msg = f"expected the state of {name!r} in the snapshot, found none: give `also` the same names as then."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected the state of {name!r} in the snapshot, found none: give `also` the same names as then."
+                )
             _put_back(thing, unpack(packed["also"][name]))
         if self.rng and packed["random"]:
             set_random_state(unpack(packed["random"]))
@@ -166,24 +141,15 @@ class Snapshots:
         self.put(self.training.capture(old))
 
     def restore(self) -> None:
-        """Put the training back.
-
-        Raises:
-            InputError: If nothing was captured, or the file is gone.
-        """
+        """Put the training back."""
         self.training.restore(self.packed())
 
     def packed(self) -> dict[str, Any]:
-        """The snapshot; memory of it is used again by the next one.
-
-        Raises:
-            InputError: If nothing was captured, or the file is gone.
-        """
+        """The snapshot; memory of it is used again by the next one."""
         if self._packed is not None:
             return self._packed
         if self.file is None:
-            msg = "expected a snapshot to go back to, found none: the training has not begun."
-            raise InputError(msg)
+            raise InputError("expected a snapshot to go back to, found none: the training has not begun.")
         packed: dict[str, Any] = load_file(self.file)
         return packed
 
@@ -202,8 +168,9 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def _copy_named(tensors: dict[str, Any], saved: dict[str, Any], kind: str) -> None:
     if tensors.keys() != saved.keys():
         name = sorted(tensors.keys() ^ saved.keys())[0]
-        msg = f"expected the {kind}s that were captured, found a difference at {name!r}: use the same model."
-        raise InputError(msg)
+        raise InputError(
+            f"expected the {kind}s that were captured, found a difference at {name!r}: use the same model."
+        )
     for name, tensor in tensors.items():
         copy_into(tensor, saved[name])
 
@@ -293,11 +260,8 @@ def pack(value: Any, reuse: Any = None) -> Any:
 
     Args:
         value: A tensor, a plain value, or dictionaries, lists and tuples of such.
-        reuse: A tree packed earlier whose memory may be overwritten; where it does not fit it is ignored. Copies from a
-            GPU into pinned memory are asynchronous: synchronize before they are read.
-
-    Raises:
-        InputError: If something else is found.
+        reuse: A tree packed earlier whose memory may be overwritten; where it does not fit it is ignored. Copies
+            from a GPU into pinned memory are asynchronous: synchronize before they are read.
     """
     if isinstance(value, torch.Tensor):
         local = _local(value.detach())
@@ -315,11 +279,10 @@ def pack(value: Any, reuse: Any = None) -> Any:
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, _VALUES):
         return value
-    msg = (
+    raise InputError(
         f"expected tensors, numbers, text, lists and dictionaries in the state to save, found {type(value).__name__}: "
         "give such an object to `also` with a state_dict of plain values."
     )
-    raise InputError(msg)
 
 
 def unpack(packed: Any, *, current: Any = None, like: torch.Tensor | None = None) -> Any:
@@ -361,19 +324,14 @@ def unpack(packed: Any, *, current: Any = None, like: torch.Tensor | None = None
 
 
 def copy_into(tensor: torch.Tensor, packed: Any) -> None:
-    """Overwrite a tensor (of a DTensor: this rank's shard) with what was packed of it.
-
-    Raises:
-        InputError: If shape, type or sharding changed since.
-    """
+    """Overwrite a tensor (of a DTensor: this rank's shard) with what was packed of it."""
     if not _fits(tensor, packed):
         saved = packed[_TENSOR]
         local = _local(tensor)
-        msg = (
+        raise InputError(
             f"expected a tensor of {tuple(saved.shape)} {saved.dtype}, as was saved, found {tuple(local.shape)} "
             f"{local.dtype}: restore into the same model, sharded alike."
         )
-        raise InputError(msg)
     with torch.no_grad():
         _local(tensor).copy_(packed[_TENSOR], non_blocking=True)
 

@@ -14,8 +14,6 @@ from coppice.errors import CheckError, CoppiceError
 from coppice.training.autolrs.controller import Controller
 from coppice.training.autolrs.state import Action, SearchDecision, State
 
-__all__ = ["World"]
-
 _FAILED, _GOES_ON, _ENDED = 0, 1, 2
 
 
@@ -57,11 +55,7 @@ class World:
     def observe(
         self, controller: Controller, losses: Sequence[float], validation: float | None
     ) -> SearchDecision:
-        """Let rank 0 observe averaged losses; every rank returns its decision and has its state.
-
-        Raises:
-            CheckError: On every rank, if training fails at every rate.
-        """
+        """Let rank 0 observe averaged losses; every rank returns its decision and has its state."""
         if self.size == 1:
             return controller.observe(losses, validation)
         decision: SearchDecision | None = None

@@ -9,14 +9,8 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.centauri import Centauri, path_tails, tiered_plan
-from coppice.iteration.policies.whole.operations import (
-    Channel,
-    GraphOperation,
-    Motif,
-    MotifChoice,
-    MotifPlan,
-    OperationGraph,
-)
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.partition import (
     AXES,
     AXES_OF_LABEL,

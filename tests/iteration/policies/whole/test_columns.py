@@ -9,14 +9,8 @@ import pytest
 
 from coppice import _core
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import (
-    Channel,
-    GraphOperation,
-    Motif,
-    MotifChoice,
-    MotifPlan,
-    OperationGraph,
-)
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.running import run_tasks
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 

@@ -11,14 +11,8 @@ import pytest
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina, packed_experts, remote_share
 from coppice.iteration.policies.whole.lina_inference import PathPopularity, place_experts, second_phase
-from coppice.iteration.policies.whole.operations import (
-    Channel,
-    GraphOperation,
-    Motif,
-    MotifChoice,
-    MotifPlan,
-    OperationGraph,
-)
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.running import run_tasks
 
 

@@ -8,14 +8,8 @@ import random
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import (
-    Channel,
-    GraphOperation,
-    Motif,
-    MotifChoice,
-    MotifPlan,
-    OperationGraph,
-)
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.plans import MOVES
 from coppice.iteration.policies.whole.syndicate import Syndicate, search_plan
 from coppice.iteration.running import run_tasks

@@ -18,12 +18,14 @@ from coppice.iteration.policies.whole import steps
 from coppice.iteration.policies.whole.catalogue import WHOLE_POLICIES, whole_policy_named
 from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.lina import Lina
-from coppice.iteration.policies.whole.operations import MotifChoice, MotifPlan, OperationGraph
+from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step, step_operations
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
-from coppice.iteration.step.overlap import Overlap, StepMessage
+from coppice.iteration.step.overlap import Overlap
+from coppice.iteration.step.policy_messages import StepMessage
 from coppice.iteration.step.simulated import simulate_step
 
 NIC = {"NIC": 1.0}

@@ -194,8 +194,7 @@ def _named(found: Any, name: str, at: At) -> Typed:
 
 
 def _no_value(_: Cells) -> Any:
-    msg = "a header or struct as a whole has no value"
-    raise AssertionError(msg)
+    raise AssertionError("a header or struct as a whole has no value")
 
 
 def _kept(place: LeafPlace, at: At) -> Typed:

@@ -65,8 +65,7 @@ def refuse(at: At, words: str) -> NoReturn:
     Raises:
         InputError: Always.
     """
-    msg = f"{at}: {words}."
-    raise InputError(msg)
+    raise InputError(f"{at}: {words}.")
 
 
 def tokens_of(text: str, *, file: str = "the program") -> list[P4Token]:

@@ -317,8 +317,7 @@ def test_an_event_that_cannot_be_asked_for_is_a_failure() -> None:
 
     class Broken(Event):
         def query(self) -> bool:
-            msg = "CUDA error: an illegal memory access was encountered"
-            raise RuntimeError(msg)
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     said: list[str] = []
     dog = Watchdog("NCCL", lambda: "", lambda: None, grace_s=0.05, end=said.append)

@@ -27,8 +27,7 @@ REPLAYS = 40
 
 
 def forbidden(*_: object, **__: object) -> Any:
-    msg = "a replay must not come here"
-    raise AssertionError(msg)
+    raise AssertionError("a replay must not come here")
 
 
 @pytest.mark.parametrize("seed", [-1, 0, 1, 2])

@@ -233,8 +233,7 @@ def test_an_error_of_the_library_ends_the_run_on_all_ranks() -> None:
 
 
 def broken(*_: object) -> None:
-    msg = "unhandled system error"
-    raise OSError(msg)
+    raise OSError("unhandled system error")
 
 
 def test_signals_reach_a_peer_in_their_order_each_after_its_data() -> None:

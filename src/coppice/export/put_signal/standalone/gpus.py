@@ -151,10 +151,9 @@ class OverNccl(OnGpu):
                 name: line.register_window(window, flag) for name, window in self.memory.windows.items()
             }
             if not all(is_registered(window) for window in handles.values()):
-                msg = (
+                raise RuntimeError(
                     "NCCL registers no symmetric windows here: see NCCL_CUMEM_ENABLE, NCCL_WIN_ENABLE and GIN"
                 )
-                raise RuntimeError(msg)
             line.signal(
                 rank, stream=self.stream(0)
             )  # the first call of a communicator is collective up to 2.30
@@ -226,13 +225,13 @@ class SharedLibrary:
         """Call a function that returns 0 where all is well."""
         code = getattr(self.library, name)(*arguments)
         if code:
-            msg = f"{name} returned {code}"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{name} returned {code}")
 
     def NCCLConfig(self, **settings: int) -> None:  # noqa: N802 (nccl4py's name)
         """Settings, which structures of every release hold elsewhere."""
-        msg = f"expected no settings of a communicator, found {settings}: take the engine nccl4py."
-        raise RuntimeError(msg)
+        raise RuntimeError(
+            f"expected no settings of a communicator, found {settings}: take the engine nccl4py."
+        )
 
     def get_unique_id(self) -> Any:
         """A name for a communicator."""
@@ -317,8 +316,9 @@ class OverTorch(OnGpu):
             for each in call.get("transfer", ())
         ]
         if any(call["communicator"] or any(each[-2:]) for _, call, each in every):
-            msg = "torch's symmetric memory has one communicator, signal and context: plan with lanes=1 and signals=1"
-            raise RuntimeError(msg)
+            raise RuntimeError(
+                "torch's symmetric memory has one communicator, signal and context: plan with lanes=1 and signals=1"
+            )
         lands: dict[int, dict[tuple[Any, ...], int]] = defaultdict(dict)
         self.coming: dict[int, list[tuple[Any, ...] | None]] = defaultdict(list)
         for sender, _, each in every:

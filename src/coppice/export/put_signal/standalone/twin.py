@@ -249,11 +249,9 @@ class TwinRank(threading.Thread):
             with self.twin.changed:
                 self.twin.changed.wait_for(lambda: self.twin.failures or self.missing() == 0, self.timeout)
                 if self.twin.failures:
-                    msg = "stopped"
-                    raise InterruptedError(msg)
+                    raise InterruptedError("stopped")
                 if self.missing():
-                    msg = f"{self.missing()} signal(s) of rank {peer} did not come"
-                    raise TimeoutError(msg)
+                    raise TimeoutError(f"{self.missing()} signal(s) of rank {peer} did not come")
 
     def missing(self) -> int:
         """Signals that did not come, of those that were asked for."""

@@ -31,8 +31,6 @@ from coppice.iteration.policies.data_parallel.tuning import tuned_settings
 from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import PositiveBytes
 
-__all__ = ["ByteScheduler", "optimal_partition_bytes"]
-
 
 def optimal_partition_bytes(workload: LayerWorkload) -> float:
     """Bytes of partitions that are best by the bound; 0: messages cost nothing.
@@ -48,15 +46,10 @@ def optimal_partition_bytes(workload: LayerWorkload) -> float:
 
 
 class CreditOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Partitions and credit; the defaults are those for all-reduces, of elements of 4 bytes.
+    """Partitions and credit; the defaults are those for all-reduces, of elements of 4 bytes."""
 
-    Attributes:
-        partition_bytes: Bytes of a partition at most.
-        credit_bytes: Bytes in flight.
-    """
-
-    partition_bytes: PositiveBytes = 32e6
-    credit_bytes: PositiveBytes = 64e6
+    partition_bytes: PositiveBytes = 32e6  # Bytes of a partition at most
+    credit_bytes: PositiveBytes = 64e6  # Bytes in flight
 
 
 class ByteScheduler(Priority):

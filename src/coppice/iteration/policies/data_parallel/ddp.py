@@ -26,8 +26,6 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.policy import Bytes
 
-__all__ = ["Bucketed", "assign_buckets"]
-
 
 def assign_buckets(
     sizes: Sequence[float], dtypes: Sequence[str], caps: Sequence[float], *, in_order: bool
@@ -35,7 +33,6 @@ def assign_buckets(
     """Tensors in buckets, as the reducer of PyTorch assigns them.
 
     Args:
-        sizes: Bytes of each tensor.
         dtypes: Its type; a bucket holds one.
         caps: Bytes that close the first, second, ... bucket of a type; the last holds for all that follow.
         in_order: Buckets stay in the order in which they were closed; otherwise they are put in that of their first
@@ -65,19 +62,12 @@ def assign_buckets(
 
 
 class BucketOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of buckets, as of PyTorch DDP.
+    """Sizes of buckets, as of PyTorch DDP."""
 
-    Attributes:
-        bucket_bytes: A bucket is closed when it has as many bytes.
-        first_bytes: The same for the first one of a type.
-        find_unused_parameters: Buckets are made before the first iteration, and stay.
-        first_iteration: The buckets before they are built anew: one for each type.
-    """
-
-    bucket_bytes: Bytes = 25 * 2**20
-    first_bytes: Bytes = 2**20
-    find_unused_parameters: bool = False
-    first_iteration: bool = False
+    bucket_bytes: Bytes = 25 * 2**20  # A bucket is closed when it has as many bytes
+    first_bytes: Bytes = 2**20  # The same for the first one of a type
+    find_unused_parameters: bool = False  # Buckets are made before the first iteration, and stay
+    first_iteration: bool = False  # The buckets before they are built anew: one for each type
 
 
 class Bucketed(DataParallelPolicy):

@@ -26,18 +26,12 @@ from coppice.iteration.policies.data_parallel.tuning import tuned_settings
 from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Bytes, Count
 
-__all__ = ["DecoupledAllReduce"]
-
 
 class ThresholdOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Groups.
+    """Groups."""
 
-    Attributes:
-        threshold_bytes: A group is closed when it has as many bytes; 0: each layer by itself.
-        ahead: Groups that are all-gathered ahead of the one that is computed; None: all, one after the other.
-    """
-
-    threshold_bytes: Bytes = 25e6
+    threshold_bytes: Bytes = 25e6  # A group is closed when it has as many bytes; 0: each layer by itself
+    # Groups that are all-gathered ahead of the one that is computed; None: all, one after the other
     ahead: Count | None = None
 
 

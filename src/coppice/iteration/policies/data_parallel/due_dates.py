@@ -18,8 +18,6 @@ from collections.abc import Sequence
 
 from coppice.iteration.layers import LayerWorkload
 
-__all__ = ["due_dates", "earliest_due_date", "greatest_lateness"]
-
 
 def due_dates(workload: LayerWorkload) -> list[float]:
     """Seconds after the start of a forward pass at which each layer must start.
@@ -49,7 +47,6 @@ def earliest_due_date(
 
     Args:
         release: Time at which each job is there.
-        work: Time that it takes.
         due: Its due date; of equal ones the first job goes first.
         quantum: Jobs are interrupted after so much of their work only; None: at any time.
 

@@ -20,8 +20,6 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.policy import Bytes
 
-__all__ = ["MergedGradients", "TensorFusion", "communication_end", "gradient_times"]
-
 
 def gradient_times(workload: LayerWorkload) -> list[float]:
     """Seconds after the beginning of the backward pass at which the gradients of each layer are there.
@@ -60,13 +58,9 @@ def communication_end(workload: LayerWorkload, groups: Sequence[Sequence[int]]) 
 
 
 class FusionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which tensors are small.
+    """Which tensors are small."""
 
-    Attributes:
-        theta_bytes: Bytes of a tensor that goes by itself, and of a pool that is sent.
-    """
-
-    theta_bytes: Bytes = 2**20
+    theta_bytes: Bytes = 2**20  # Bytes of a tensor that goes by itself, and of a pool that is sent
 
 
 class TensorFusion(DataParallelPolicy):
@@ -106,13 +100,9 @@ class TensorFusion(DataParallelPolicy):
 
 
 class MergeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When merging is not asked about.
+    """When merging is not asked about."""
 
-    Attributes:
-        small_elements: Layers of fewer elements are always merged.
-    """
-
-    small_elements: Annotated[int, msgspec.Meta(ge=0)] = 8192
+    small_elements: Annotated[int, msgspec.Meta(ge=0)] = 8192  # Layers of fewer elements are always merged
 
 
 class MergedGradients(DataParallelPolicy):

@@ -28,9 +28,6 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Bytes, Count
 
-__all__ = ["NORMS", "GradientFlow", "norm_bytes", "optimal_theta_bytes", "sparse_traffic"]
-
-
 NORMS = "norms"
 """Name of the message with the norms of all chunks."""
 
@@ -70,17 +67,13 @@ def sparse_traffic(workload: LayerWorkload, ratio: float, chunk_elements: int) -
 
 
 class FlowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of messages, and what is sent.
+    """Sizes of messages, and what is sent."""
 
-    Attributes:
-        theta_bytes: Bytes of ready gradients that are sent at once; None: the best in closed form.
-        ratio: Share of the chunks that is sent; 1: all, and no norms.
-        chunk_elements: Elements of a chunk.
-    """
-
+    # Bytes of ready gradients that are sent at once; None: the best in closed form
     theta_bytes: Bytes | None = None
+    # Share of the chunks that is sent; 1: all, and no norms
     ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    chunk_elements: Count = 32768
+    chunk_elements: Count = 32768  # Elements of a chunk
 
 
 class GradientFlow(DataParallelPolicy):

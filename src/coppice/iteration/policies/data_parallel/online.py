@@ -22,8 +22,6 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.data_parallel.tuning import ImprovementSearch, places_of, policy_seconds
 
-__all__ = ["MeasuredTrial", "OnlineTuner"]
-
 _SPREAD = 0.05  # of times, or of times over those simulated, that are worth a look
 _SIMULATED_TRIALS = 10
 _ONE_WINDOW = 1e-4  # variance of the logarithm where nothing tells it
@@ -31,15 +29,10 @@ _ONE_WINDOW = 1e-4  # variance of the logarithm where nothing tells it
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTrial:
-    """Settings that were held for some windows of iterations.
+    """Settings that were held for some windows of iterations."""
 
-    Attributes:
-        settings: The settings.
-        windows: Mean seconds of an iteration in each window.
-    """
-
-    settings: Mapping[str, Any]
-    windows: tuple[float, ...]
+    settings: Mapping[str, Any]  # The settings
+    windows: tuple[float, ...]  # Mean seconds of an iteration in each window
 
     @property
     def seconds(self) -> float:
@@ -59,7 +52,6 @@ class OnlineTuner:
 
     Attributes:
         settings: Those to hold next; at the end the best.
-        trials: What was measured.
         done: Nothing is left to try.
 
     Examples:
@@ -85,7 +77,7 @@ class OnlineTuner:
         known: Iterable[MeasuredTrial] = (),
     ) -> None:
         self._choices = _distinct(policy, workload)
-        self.trials: list[MeasuredTrial] = []
+        self.trials: list[MeasuredTrial] = []  # What was measured
         initial, most = policy.tuning_trials
         first, expected = [0], None
         if simulated and len(self._choices) > 1:

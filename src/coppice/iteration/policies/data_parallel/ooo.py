@@ -23,19 +23,13 @@ from coppice.iteration.policies.data_parallel.priority import Priority
 from coppice.iteration.policies.messages import LayerPass
 from coppice.iteration.policies.policy import PositiveBytes
 
-__all__ = ["OutOfOrder"]
-
 
 class DelayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is delayed, and how messages are cut.
+    """What is delayed, and how messages are cut."""
 
-    Attributes:
-        k: Layers, from the first on, whose gradients of weights are delayed.
-        partition_bytes: Bytes of a message at most; None: messages are not cut.
-    """
-
+    # Layers, from the first on, whose gradients of weights are delayed
     k: Annotated[int, msgspec.Meta(ge=0)] = 0
-    partition_bytes: PositiveBytes | None = None
+    partition_bytes: PositiveBytes | None = None  # Bytes of a message at most; None: messages are not cut
 
 
 class OutOfOrder(Priority):
@@ -54,8 +48,9 @@ class OutOfOrder(Priority):
         """
         delayed = self.settings.k
         if delayed > workload.layers:
-            msg = f"expected `k` at most {workload.layers}, the number of layers, found {delayed}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected `k` at most {workload.layers}, the number of layers, found {delayed}."
+            )
         found = []
         for layer in reversed(range(workload.layers)):
             if not workload.is_separable(layer):

@@ -15,8 +15,6 @@ from typing import ClassVar
 
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 
-__all__ = ["Serial", "WaitFree"]
-
 
 class Serial(DataParallelPolicy):
     """Nothing overlaps."""

@@ -24,19 +24,12 @@ from coppice.iteration.policies.data_parallel.priority import Priority, cut
 from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Count
 
-__all__ = ["PriorityPropagation"]
-
 
 class SliceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Slices, and what carries them.
+    """Slices, and what carries them."""
 
-    Attributes:
-        slice_elements: Elements of a slice at most.
-        transport: Parameter servers, or all-reduces.
-    """
-
-    slice_elements: Count = 50_000
-    transport: Literal["server", "all_reduce"] = "server"
+    slice_elements: Count = 50_000  # Elements of a slice at most
+    transport: Literal["server", "all_reduce"] = "server"  # Parameter servers, or all-reduces
 
 
 class PriorityPropagation(Priority):

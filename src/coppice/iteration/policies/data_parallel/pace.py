@@ -30,8 +30,6 @@ from coppice.iteration.policies.messages import LayerPass, Message, message_grap
 from coppice.iteration.policies.policy import PositiveBytes
 from coppice.iteration.steady import steady_iteration
 
-__all__ = ["Preemptive", "fuse_by_schedule", "fuse_tensors"]
-
 Groups = tuple[tuple[int, ...], ...]
 
 _BEAM = 4
@@ -133,17 +131,14 @@ def fuse_by_schedule(workload: LayerWorkload, quantum: float) -> Groups:
 
 
 class DueDateOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Quanta and fusion.
+    """Quanta and fusion."""
 
-    Attributes:
-        quantum_bytes: Bytes that are sent before anything more urgent; None: what costs least by ByteScheduler's bound,
-            or a hundredth of the largest tensor where messages cost nothing.
-        fusion: ``none``; ``end`` by dynamic programming over the end of communication; ``schedule`` by simulation.
-        update_scope: ``group`` as soon as a group is summed, ``barrier`` when all are: then nothing is cut.
-    """
-
+    # Bytes that are sent before anything more urgent; None: what costs least by ByteScheduler's bound, or a
+    # hundredth of the largest tensor where messages cost nothing
     quantum_bytes: PositiveBytes | None = None
+    # `none`; `end` by dynamic programming over the end of communication; `schedule` by simulation
     fusion: Literal["none", "end", "schedule"] = "none"
+    # `group` as soon as a group is summed, `barrier` when all are: then nothing is cut
     update_scope: UpdateScope = UpdateScope.GROUP
 
 

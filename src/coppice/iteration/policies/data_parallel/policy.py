@@ -12,8 +12,6 @@ from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import LayerPass, Message, message_graph
 from coppice.iteration.policies.policy import IterationGraph, Policy, PolicyCosts
 
-__all__ = ["DataParallelPolicy", "UpdateScope"]
-
 
 class UpdateScope(StrEnum):
     """What must be summed before a layer runs again."""
@@ -30,19 +28,15 @@ class DataParallelPolicy(Policy):
     A message for every layer, first come first served, and an optimizer that steps when all are done. All is decided
     before anything runs, so that simulation and real training can ask the same policy, and so that every rank decides
     alike.
-
-    Attributes:
-        update_scope: What must be summed before a layer runs again.
-        overlaps: Communication runs beside the backward pass; otherwise it begins when that is over.
-        in_order: Groups are launched in their order only.
-        tuning_trials: Choices that a search tries at random, and in all, where not all are tried.
     """
 
     decides: ClassVar[frozenset[str]] = frozenset({"gradients"})
     assumes: ClassVar[str] = "an all-reduce that runs beside computation"
-    update_scope: UpdateScope = UpdateScope.BARRIER
+    update_scope: UpdateScope = UpdateScope.BARRIER  # What must be summed before a layer runs again
+    # Communication runs beside the backward pass; otherwise it begins when that is over
     overlaps: ClassVar[bool] = True
-    in_order: ClassVar[bool] = False
+    in_order: ClassVar[bool] = False  # Groups are launched in their order only
+    # Choices that a search tries at random, and in all, where not all are tried
     tuning_trials: ClassVar[tuple[int, int]] = (4, 10)
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
@@ -83,9 +77,6 @@ class DataParallelPolicy(Policy):
 
         A group of gradients is ready when the backward passes of its layers are done; its messages then wait for the
         network.
-
-        Raises:
-            InputError: If the groups are not the layers, each once.
         """
         groups = self.layer_groups(workload)
         every = tuple(range(workload.layers))
@@ -119,23 +110,16 @@ class DataParallelPolicy(Policy):
         return sum(len(self.parts(workload, size)) for size in sizes if size)
 
     def layer_groups(self, workload: LayerWorkload) -> list[tuple[int, ...]]:
-        """The groups.
-
-        Raises:
-            InputError: If they are not the layers, each once.
-        """
+        """The groups."""
         groups = [tuple(group) for group in self.groups(workload)]
         if sorted(layer for group in groups for layer in group) != list(range(workload.layers)):
-            msg = f"expected groups of policy {self.name} with each of {workload.layers} layers once, found {groups}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected groups of policy {self.name} with each of {workload.layers} layers once, found {groups}."
+            )
         return groups
 
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
-        """The tasks of one worker, whose others do the same at the same time, in so many iterations.
-
-        Raises:
-            InputError: If the policy does not suit the workload.
-        """
+        """The tasks of one worker, whose others do the same at the same time, in so many iterations."""
         return message_graph(workload, self.backward(workload), self.messages(workload), count)
 
     def costs(self, workload: LayerWorkload) -> PolicyCosts:

@@ -29,8 +29,6 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Count, PolicyCosts
 
-__all__ = ["Poseidon", "adam_elements", "factor_elements", "factor_samples", "server_elements"]
-
 
 def server_elements(rows: int, columns: int, workers: int, servers: int) -> float:
     """Elements that a node with a worker and a shard sends and receives for a matrix by parameter server.
@@ -70,13 +68,9 @@ def factor_samples(rows: int, columns: int, workers: int, servers: int) -> int:
 
 
 class PoseidonOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The parameter server.
+    """The parameter server."""
 
-    Attributes:
-        servers: Shards of the server, each on a node of a worker; None: as many as workers.
-    """
-
-    servers: Count | None = None
+    servers: Count | None = None  # Shards of the server, each on a node of a worker; None: as many as workers
 
 
 class Poseidon(DataParallelPolicy):

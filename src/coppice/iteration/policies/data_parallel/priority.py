@@ -21,8 +21,6 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.policy import PositiveBytes
 
-__all__ = ["Priority", "cut"]
-
 _MOST_PARTS = 1_000_000
 
 
@@ -30,11 +28,7 @@ def cut(size_bytes: float, most_bytes: float | None) -> list[float]:
     """Bytes of the parts of a message, each at most so large, the last one the rest.
 
     Args:
-        size_bytes: Bytes of the message.
         most_bytes: Bytes of a part at most; None: one part.
-
-    Raises:
-        InputError: If it would be a million parts or more.
 
     Examples:
         >>> cut(5.0, 2.0)
@@ -44,22 +38,17 @@ def cut(size_bytes: float, most_bytes: float | None) -> list[float]:
         return [size_bytes]
     whole = int(size_bytes / most_bytes * (1 + 1e-12))
     if whole >= _MOST_PARTS:
-        msg = (
+        raise InputError(
             f"expected fewer than {_MOST_PARTS:,} parts of a message, found {whole:,}: cut into larger parts."
         )
-        raise InputError(msg)
     rest = size_bytes - whole * most_bytes
     return [most_bytes] * whole + ([rest] if rest > 1e-9 * most_bytes else [])
 
 
 class PriorityOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How messages are cut.
+    """How messages are cut."""
 
-    Attributes:
-        partition_bytes: Bytes of a message at most; None: messages are not cut.
-    """
-
-    partition_bytes: PositiveBytes | None = None
+    partition_bytes: PositiveBytes | None = None  # Bytes of a message at most; None: messages are not cut
 
 
 class Priority(DataParallelPolicy):

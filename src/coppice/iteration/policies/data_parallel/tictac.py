@@ -18,8 +18,6 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, 
 from coppice.iteration.policies.data_parallel.transfer_order import TransferGraph, tac_order, tic_priorities
 from coppice.iteration.policies.messages import Message
 
-__all__ = ["TicTac", "forward_graph"]
-
 
 def forward_graph(workload: LayerWorkload) -> TransferGraph:
     """The forward pass of a workload, each layer that has parameters after a receive of them."""
@@ -39,12 +37,9 @@ def _received(workload: LayerWorkload) -> list[int]:
 
 
 class OrderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The order.
+    """The order."""
 
-    Attributes:
-        order: ``tac`` by times, ``tic`` by structure, ``backward`` as gradients were pushed.
-    """
-
+    # `tac` by times, `tic` by structure, `backward` as gradients were pushed
     order: Literal["tac", "tic", "backward"] = "tac"
 
 

@@ -22,40 +22,34 @@ from coppice.errors import InputError
 from coppice.iteration.running import run_tasks
 from coppice.iteration.tasks import TaskGraphBuilder
 
-__all__ = ["TransferGraph", "order_efficiency", "order_seconds", "tac_order", "tic_priorities"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TransferGraph:
     """Receives and the operations that wait for them.
 
-    Attributes:
-        receives: Seconds of each receive.
-        operations: Seconds of each operation.
-        needs_receives: Receives that each operation waits for, by number.
-        needs_operations: Operations that each waits for, all before it.
-
     Raises:
         InputError: If an operation waits for what there is not, or for one after it.
     """
 
-    receives: tuple[float, ...]
-    operations: tuple[float, ...]
-    needs_receives: tuple[tuple[int, ...], ...]
-    needs_operations: tuple[tuple[int, ...], ...]
+    receives: tuple[float, ...]  # Seconds of each receive
+    operations: tuple[float, ...]  # Seconds of each operation
+    needs_receives: tuple[tuple[int, ...], ...]  # Receives that each operation waits for, by number
+    needs_operations: tuple[tuple[int, ...], ...]  # Operations that each waits for, all before it
 
     def __post_init__(self) -> None:
         columns = (len(self.operations), len(self.needs_receives), len(self.needs_operations))
         if len(set(columns)) != 1:
-            msg = f"expected what each of {columns[0]} operations needs, found {columns[1]} and {columns[2]}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected what each of {columns[0]} operations needs, found {columns[1]} and {columns[2]}."
+            )
         for number in range(columns[0]):
             found = [*self.needs_receives[number], *self.needs_operations[number]]
             late = [each for each in self.needs_operations[number] if each >= number]
             gone = [each for each in self.needs_receives[number] if each >= len(self.receives)]
             if late or gone or min(found, default=0) < 0:
-                msg = f"expected operation {number} after receives and operations before it, found {found}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected operation {number} after receives and operations before it, found {found}."
+                )
 
     def dependencies(self) -> list[frozenset[int]]:
         """Receives that each operation waits for, directly or not."""

@@ -20,15 +20,6 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.policy import Policy
 from coppice.iteration.steady import steady_iteration
 
-__all__ = [
-    "ImprovementSearch",
-    "best_settings",
-    "minimize_by_expected_improvement",
-    "places_of",
-    "policy_seconds",
-    "tuned_settings",
-]
-
 _MARGIN = 0.1
 _NOISE = 1e-6
 _LENGTHS = (0.1, 0.2, 0.4, 0.8)
@@ -70,21 +61,14 @@ def tuned_settings(
 
 
 def minimize_by_expected_improvement(
-    objective: Callable[[int], float],
-    places: NDArray[np.float64],
+    objective: Callable[[int], float],  # Value of a choice, by number
+    places: NDArray[np.float64],  # Where the choices are, (choices, dimensions)
     *,
-    initial: int = 10,
-    trials: int = 15,
+    initial: int = 10,  # Choices tried at first, at random
+    trials: int = 15,  # Choices tried in all, no more than there are
     seed: int = 0,
 ) -> dict[int, float]:
     """Look for the least of a function on a finite set by Bayesian optimization.
-
-    Args:
-        objective: Value of a choice, by number.
-        places: Where the choices are, (choices, dimensions).
-        initial: Choices tried at first, at random.
-        trials: Choices tried in all, no more than there are.
-        seed: Seed of the random part.
 
     Returns:
         Value of each choice that was tried.
@@ -134,10 +118,6 @@ class ImprovementSearch:
         first: Choices to begin with.
         expected: What is expected of each choice, up to a constant; None: nothing is.
         least_spread: Spread of values that is assumed where those seen have less.
-
-    Attributes:
-        tried: Value of each choice that was tried.
-        noise: Variance of the values told.
     """
 
     def __init__(
@@ -158,8 +138,8 @@ class ImprovementSearch:
         self._trials = min(max(trials, len(self._opening)), len(places))
         self._expected = np.asarray(expected) if expected is not None else np.zeros(len(places))
         self._least_spread = least_spread
-        self.tried: dict[int, float] = {}
-        self.noise = 0.0
+        self.tried: dict[int, float] = {}  # Value of each choice that was tried
+        self.noise = 0.0  # Variance of the values told
 
     def tell(self, number: int, value: float) -> None:
         """The value of a choice."""
@@ -219,7 +199,6 @@ def _expected_improvement(better: NDArray[np.float64], sigma: NDArray[np.float64
 
     Args:
         better: By how much each is expected to improve.
-        sigma: Its deviation.
     """
     ratio = better / sigma
     below = np.asarray([(1 + erf(each / sqrt(2))) / 2 for each in ratio])

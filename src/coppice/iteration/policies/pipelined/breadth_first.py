@@ -21,8 +21,6 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined
 
-__all__ = ["BreadthFirst", "ShardedTraffic", "sharded_traffic"]
-
 
 class BreadthFirst(Pipelined):
     """All micro-batches of a chunk before the next one."""
@@ -36,17 +34,11 @@ class BreadthFirst(Pipelined):
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedTraffic:
-    """How often the weights of a stage cross the network in an iteration when replicas shard them (ZeRO-3, FSDP).
+    """How often the weights of a stage cross the network in an iteration when replicas shard them (ZeRO-3, FSDP)."""
 
-    Attributes:
-        forward_gathers: All-gathers of weights for forward passes.
-        backward_gathers: All-gathers of weights for backward passes.
-        reductions: Reduce-scatters of gradients.
-    """
-
-    forward_gathers: int
-    backward_gathers: int
-    reductions: int
+    forward_gathers: int  # All-gathers of weights for forward passes
+    backward_gathers: int  # All-gathers of weights for backward passes
+    reductions: int  # Reduce-scatters of gradients
 
     @property
     def times(self) -> int:
@@ -62,14 +54,8 @@ def sharded_traffic(order: PipelineOrder) -> Sequence[ShardedTraffic]:
     with the gradients that this stage has added up; it gathers, and sums, when it goes on to another stage. Where it
     has one stage only, it gathers once and keeps them.
 
-    Args:
-        order: The programs of the devices.
-
     Returns:
         For each stage, what crosses the network.
-
-    Raises:
-        InputError: If backward passes are in two parts: which weights are there is then not said by the order.
 
     Examples:
         >>> from coppice.iteration.pipeline.orders import breadth_first, interleaved
@@ -81,8 +67,9 @@ def sharded_traffic(order: PipelineOrder) -> Sequence[ShardedTraffic]:
         there: dict[Work, int] = {}
         for each in program:
             if each.work not in gathers:
-                msg = f"expected whole backward passes of an order whose weights are sharded, found {each}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected whole backward passes of an order whose weights are sharded, found {each}."
+                )
             if there.get(each.work) != each.stage:
                 gathers[each.work][each.stage] += 1
                 there[each.work] = each.stage

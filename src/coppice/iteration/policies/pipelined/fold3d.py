@@ -30,8 +30,6 @@ from coppice.iteration.pipeline.orders import breadth_first
 from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt
 from coppice.iteration.policies.policy import IterationGraph
 
-__all__ = ["Fold3D", "forward_share"]
-
 
 @checked
 def forward_share(ratio: float, *, recompute: bool = False) -> float:
@@ -41,30 +39,22 @@ def forward_share(ratio: float, *, recompute: bool = False) -> float:
         ratio: Time of the forward pass over that of the backward pass, without recomputation.
         recompute: Activations are recomputed, so that the backward pass runs the forward pass again.
 
-    Raises:
-        InputError: If the ratio is negative.
-
     Examples:
         >>> forward_share(0.5), forward_share(0.5, recompute=True)
         (0.3333333333333333, 0.25)
     """
     if not ratio >= 0:
-        msg = f"expected a forward time of 0 or more backward times, found `ratio={ratio}`."
-        raise InputError(msg)
+        raise InputError(f"expected a forward time of 0 or more backward times, found `ratio={ratio}`.")
     return ratio / ((2 if recompute else 1) * ratio + 1)
 
 
 class FoldOptions(ChunkedOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A pipeline whose sums are split.
+    """A pipeline whose sums are split."""
 
-    Attributes:
-        share: Share of the gradients of a chunk that is summed beside the next forward pass; if not given, that of the
-            published formula for the times of the layers.
-        recompute: The backward times are with recomputation of activations.
-    """
-
+    # Share of the gradients of a chunk that is summed beside the next forward pass; if not given, that of the
+    # published formula for the times of the layers
     share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    recompute: bool = False
+    recompute: bool = False  # The backward times are with recomputation of activations
 
 
 class Fold3D(Pipelined):

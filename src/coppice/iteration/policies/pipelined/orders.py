@@ -21,8 +21,6 @@ from __future__ import annotations
 
 from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined
 
-__all__ = ["GPipe", "Interleaved", "OneForwardOneBackward", "ZeroBubble"]
-
 
 class GPipe(Pipelined):
     """All forward passes, then all backward passes (Huang et al., NeurIPS 2019)."""

@@ -26,8 +26,6 @@ from coppice.iteration.pipeline.orders import breadth_first, gpipe
 from coppice.iteration.pipeline.split import weights_last
 from coppice.iteration.policies.pipelined.policy import Pipelined, PipelineOptions, dealt
 
-__all__ = ["FastForward", "Modulo"]
-
 
 class FastForward(Pipelined):
     """Gradients of inputs first, those of weights while a device waits."""

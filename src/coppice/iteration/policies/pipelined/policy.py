@@ -15,31 +15,19 @@ from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.policy import Count, IterationGraph, Policy, Seconds
 from coppice.iteration.running import lower_bound_seconds
 
-__all__ = ["ChunkedOptions", "PipelineOptions", "Pipelined", "dealt"]
-
 
 class PipelineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A pipeline.
+    """A pipeline."""
 
-    Attributes:
-        stages: Devices in a row.
-        micro_batches: Micro-batches of an iteration.
-        transfer_seconds: Time until the next device has what a stage gives.
-    """
-
-    stages: Count = 4
-    micro_batches: Count = 8
-    transfer_seconds: Seconds = 0.0
+    stages: Count = 4  # Devices in a row
+    micro_batches: Count = 8  # Micro-batches of an iteration
+    transfer_seconds: Seconds = 0.0  # Time until the next device has what a stage gives
 
 
 class ChunkedOptions(PipelineOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A pipeline whose devices have several chunks.
+    """A pipeline whose devices have several chunks."""
 
-    Attributes:
-        chunks: Chunks of a device.
-    """
-
-    chunks: Count = 2
+    chunks: Count = 2  # Chunks of a device
 
 
 class Pipelined(Policy):
@@ -50,11 +38,7 @@ class Pipelined(Policy):
     decides = frozenset({"order"})
 
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
-        """The tasks of so many iterations in a row.
-
-        Raises:
-            InputError: If there are fewer layers than stages, or the order does not suit the micro-batches.
-        """
+        """The tasks of so many iterations in a row."""
         return pipeline_graph(*self.stages(workload), count)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
@@ -83,11 +67,7 @@ def dealt(workload: LayerWorkload, stages: int, *, transfer_seconds: float = 0.0
 
     Args:
         workload: Layers, with times of a micro-batch.
-        stages: Number of stages.
         transfer_seconds: Time until the next device has what a stage gives.
-
-    Raises:
-        InputError: If there are fewer layers than stages.
 
     Examples:
         >>> four = LayerWorkload(forward=(1, 1, 1, 1), backward=(2,) * 4, bytes=(3,) * 4, bytes_per_second=1.0)
@@ -95,8 +75,9 @@ def dealt(workload: LayerWorkload, stages: int, *, transfer_seconds: float = 0.0
         [6.0, 6.0]
     """
     if workload.layers < stages:
-        msg = f"expected a layer for each of {stages} stages, found {workload.layers}: take fewer stages."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a layer for each of {stages} stages, found {workload.layers}: take fewer stages."
+        )
     cut = [stage * workload.layers // stages for stage in range(stages + 1)]
     of_stage = [slice(low, high) for low, high in itertools.pairwise(cut)]
     sizes = [sum(workload.bytes[each]) for each in of_stage]

@@ -13,8 +13,6 @@ from coppice.iteration.policies.pipelined.fold3d import forward_share
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, Step
 from coppice.iteration.step.policy_messages import StepMessage
 
-__all__ = ["fast_forward_order", "fold3d_messages", "stage_times"]
-
 
 def stage_times(step: Step) -> StageTimes:
     """Times of the stages of a step for a micro-batch, with what is exchanged inside passes."""
@@ -45,7 +43,6 @@ def fast_forward_order(step: Step, order: PipelineOrder) -> PipelineOrder:
 
     Args:
         step: The step, whose times say when devices wait.
-        order: An order of its passes.
     """
     return weights_last(order, stage_times(step))
 
@@ -59,7 +56,6 @@ def fold3d_messages(
     forward pass. The second messages go when no first one is waiting, those of earlier chunks first.
 
     Args:
-        step: The step.
         order: The programs of its devices; the policy takes breadth-first ones.
         share: Share of the second messages; if not given, that of the published formula.
     """

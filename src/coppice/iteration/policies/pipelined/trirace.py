@@ -37,48 +37,33 @@ from coppice.iteration.policies.pipelined.policy import Pipelined, PipelineOptio
 from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.tasks import TaskGraphBuilder
 
-__all__ = ["GroupSum", "TriRace"]
-
 _ACTIVATIONS, _EMBEDDING, _GRADIENTS = range(3)
 
 
 class TriRaceOptions(PipelineOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An asynchronous pipeline; its micro-batches are those of a group.
+    """An asynchronous pipeline; its micro-batches are those of a group."""
 
-    Attributes:
-        chunk_bytes: Gradients are cut in pieces of as many bytes.
-        devices_of_node: Devices in a row that share a NIC.
-        touched: Share of the rows of the first layer, the embedding, that a replica touches in a group.
-        tied: The last stage uses the weights of the first layer as well.
-        delayed: Sums have a group of time; otherwise a device waits for those of its stage.
-        classes: Traffic goes by urgency and in pieces; otherwise in the order in which groups make it, uncut.
-    """
-
+    # Gradients are cut in pieces of as many bytes
     chunk_bytes: Annotated[float, msgspec.Meta(gt=0)] = 25 * 2**20
-    devices_of_node: Annotated[int, msgspec.Meta(ge=1)] = 1
+    devices_of_node: Annotated[int, msgspec.Meta(ge=1)] = 1  # Devices in a row that share a NIC
+    # Share of the rows of the first layer, the embedding, that a replica touches in a group
     touched: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    tied: bool = False
-    delayed: bool = True
+    tied: bool = False  # The last stage uses the weights of the first layer as well
+    delayed: bool = True  # Sums have a group of time; otherwise a device waits for those of its stage
+    # Traffic goes by urgency and in pieces; otherwise in the order in which groups make it, uncut
     classes: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSum:
-    """A message with gradients of a group.
+    """A message with gradients of a group."""
 
-    Attributes:
-        stage: Stage on whose NIC it is.
-        of_stages: Stages whose last backward pass of the group it comes after.
-        seconds: Time that it takes.
-        size_bytes: Bytes of gradients in it; of an embedding whose touched rows are exchanged, those of all its rows.
-        urgency: 1 for the embedding, 2 for others.
-    """
-
-    stage: int
-    of_stages: tuple[int, ...]
-    seconds: float
+    stage: int  # Stage on whose NIC it is
+    of_stages: tuple[int, ...]  # Stages whose last backward pass of the group it comes after
+    seconds: float  # Time that it takes
+    # Bytes of gradients in it; of an embedding whose touched rows are exchanged, those of all its rows
     size_bytes: float
-    urgency: int
+    urgency: int  # 1 for the embedding, 2 for others
 
 
 class TriRace(Pipelined):
@@ -94,18 +79,13 @@ class TriRace(Pipelined):
     options = TriRaceOptions
 
     def sums(self, workload: LayerWorkload) -> list[GroupSum]:
-        """The messages of a group.
-
-        Raises:
-            InputError: If rows of a tied embedding are to be exchanged: its gradients are dense.
-        """
+        """The messages of a group."""
         settings, last = self.settings, self.settings.stages - 1
         if settings.tied and settings.touched < 1:
-            msg = (
+            raise InputError(
                 f"expected all rows of a tied embedding to be summed, as the last layer touches all, found "
                 f"`touched={settings.touched}`: leave one of them out."
             )
-            raise InputError(msg)
         table = workload.bytes[0]
         rows = table * min(1.0, settings.touched * workload.workers / 2)
         apart = bool(table) and (settings.tied or rows < table)
@@ -143,18 +123,13 @@ class TriRace(Pipelined):
             )
 
     def order(self, workload: LayerWorkload) -> PipelineOrder:
-        """The programs of the devices for one group, as if the pipeline drained after it.
-
-        Raises:
-            InputError: If there are fewer micro-batches than stages.
-        """
+        """The programs of the devices for one group, as if the pipeline drained after it."""
         del workload
         if self.settings.micro_batches < self.settings.stages:
-            msg = (
+            raise InputError(
                 f"expected as many micro-batches in a group as there are stages, {self.settings.stages}, or more, as "
                 f"gradients are to be one group late, found {self.settings.micro_batches}."
             )
-            raise InputError(msg)
         return one_f_one_b(self.settings.stages, self.settings.micro_batches)
 
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:

@@ -13,22 +13,15 @@ from coppice.iteration.policies.tensor.policy import TensorPolicy
 from coppice.iteration.policies.tensor.triggered import Triggered
 from coppice.iteration.step.block import Step
 
-__all__ = ["TENSOR_POLICIES", "tensor_policies", "tensor_policy_named", "transformed"]
-
 TENSOR_POLICIES: dict[str, type[TensorPolicy]] = {
     each.name: each for each in (Decomposition, FusedCollectives, Triggered, TwoHalves, WindowedRecompute)
 }
 
 
 def tensor_policy_named(name: str) -> type[TensorPolicy]:
-    """The policy of a name.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """The policy of a name."""
     if name not in TENSOR_POLICIES:
-        msg = f"expected a policy inside layers ({', '.join(TENSOR_POLICIES)}), found {name!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a policy inside layers ({', '.join(TENSOR_POLICIES)}), found {name!r}.")
     return TENSOR_POLICIES[name]
 
 
@@ -37,10 +30,6 @@ def tensor_policies(names: str, *, ranks: int) -> list[TensorPolicy]:
 
     Args:
         names: Their names, joined by ``+``.
-        ranks: Ranks of a tensor-parallel group.
-
-    Raises:
-        InputError: If there is none of a name.
 
     Examples:
         >>> [policy.name for policy in tensor_policies("decomposition+lynx", ranks=8)]
@@ -56,18 +45,13 @@ def tensor_policies(names: str, *, ranks: int) -> list[TensorPolicy]:
 
 
 def transformed(step: Step, policies: Sequence[TensorPolicy]) -> Step:
-    """A step with several policies: those about exchanges before those about what is computed again beside them.
-
-    Raises:
-        InputError: If two decide the same.
-    """
+    """A step with several policies: those about exchanges before those about what is computed again beside them."""
     decided: dict[str, str] = {}
     for policy in policies:
         for question in sorted(policy.decides):
             if question in decided:
                 both = f"{decided[question]} and {policy.name}, which both decide {question}"
-                msg = f"expected policies that decide different things, found {both}."
-                raise InputError(msg)
+                raise InputError(f"expected policies that decide different things, found {both}.")
             decided[question] = policy.name
     for policy in sorted(policies, key=lambda each: "tensor" not in each.decides):
         step = policy.transform(step)

@@ -20,25 +20,16 @@ from coppice.iteration.policies.tensor.policy import ProductOptions, ProductPoli
 from coppice.iteration.policies.tensor.ring_products import RingProduct
 from coppice.iteration.step.block import GroupExchange
 
-__all__ = ["Decomposition"]
-
 
 class DecompositionOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How products are cut.
+    """How products are cut."""
 
-    Attributes:
-        both_ways: Half of the shards go each way around a ring whose links carry as much in both directions.
-        copy_seconds: What copying a buffer before each hop takes; 0: the loop is unrolled by two.
-        extra_seconds: What cutting costs by itself, for the gate.
-        rows: Rows of the product as a whole: tokens of a micro-batch.
-        half_rows: Rows with which a product reaches half of the peak; 0: shards lose nothing.
-    """
-
+    # Half of the shards go each way around a ring whose links carry as much in both directions
     both_ways: bool = False
-    copy_seconds: Seconds = 0.0
-    extra_seconds: Seconds = 0.0
-    rows: Count = 4096
-    half_rows: Seconds = 0.0
+    copy_seconds: Seconds = 0.0  # What copying a buffer before each hop takes; 0: the loop is unrolled by two
+    extra_seconds: Seconds = 0.0  # What cutting costs by itself, for the gate
+    rows: Count = 4096  # Rows of the product as a whole: tokens of a micro-batch
+    half_rows: Seconds = 0.0  # Rows with which a product reaches half of the peak; 0: shards lose nothing
 
 
 class Decomposition(ProductPolicy):
@@ -61,7 +52,6 @@ class Decomposition(ProductPolicy):
         """The decomposed product of an exchange, if that is worth it: what simulation and real training go by.
 
         Args:
-            each: The exchange.
             product: Seconds of the product as a whole.
             hop: As :meth:`ring` takes it.
         """
@@ -75,7 +65,6 @@ class Decomposition(ProductPolicy):
         """The decomposed product of an exchange.
 
         Args:
-            each: The exchange.
             product: Seconds of the product as a whole.
             hop: Seconds in which a shard goes to the neighbour; None: as in a ring that takes the exchange's time.
         """

@@ -21,8 +21,6 @@ from coppice.iteration.step.block import FORWARD, LayerBlock
 from coppice.iteration.step.blocks import transformer_blocks
 from coppice.iteration.transformer import Layout, Transformer
 
-__all__ = ["degree_problem"]
-
 _STATES = 16  # bytes of a parameter, its gradient and the states of Adam
 
 
@@ -32,13 +30,7 @@ def degree_problem(
     """The blocks of a transformer on a tensor-parallel group, with each degree.
 
     Args:
-        model: The transformer.
         layout: How the job lies on the GPUs; ``tensor`` is the size of the group.
-        cluster: The GPUs and their network.
-        degrees: Degrees to choose from.
-
-    Raises:
-        InputError: If a degree does not divide the group, or the micro-batch cannot be shared out in halves.
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of
@@ -76,13 +68,11 @@ def degree_problem(
 def _halved(model: Transformer, layout: Layout, cluster: Cluster, degree: int) -> LayerBlock:
     """A layer with half of the micro-batch that a replica inside the group has."""
     if degree < 1 or layout.tensor % degree:
-        msg = f"expected degrees that divide a group of {layout.tensor} GPUs, found {degree}."
-        raise InputError(msg)
+        raise InputError(f"expected degrees that divide a group of {layout.tensor} GPUs, found {degree}.")
     sequences, left = divmod(layout.micro_batch * degree, 2 * layout.tensor)
     if left or not sequences:
         needed = f"a multiple of {2 * layout.tensor // degree} sequences for degree {degree}"
-        msg = f"expected a micro-batch of {needed}, found {layout.micro_batch}."
-        raise InputError(msg)
+        raise InputError(f"expected a micro-batch of {needed}, found {layout.micro_batch}.")
     replicas = layout.data * layout.tensor // degree
     own = replace(
         layout,

@@ -28,8 +28,6 @@ from dataclasses import dataclass
 
 from coppice.errors import InputError
 
-__all__ = ["DegreePlan", "DegreeProblem", "TransformerBytes"]
-
 _TICKS = 2**34
 _Table = list[list[int]]  # blocks by degrees
 _Label = tuple[int, int, tuple[int, ...]]  # ticks, bytes, places of degrees
@@ -37,34 +35,21 @@ _Label = tuple[int, int, tuple[int, ...]]  # ticks, bytes, places of degrees
 
 @dataclass(frozen=True, kw_only=True)
 class DegreePlan:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        degrees: Degree of each block.
-        seconds: Cost of a training step.
-        memory_bytes: Bytes that the blocks take.
-    """
-
-    degrees: tuple[int, ...]
-    seconds: float
-    memory_bytes: int
+    degrees: tuple[int, ...]  # Degree of each block
+    seconds: float  # Cost of a training step
+    memory_bytes: int  # Bytes that the blocks take
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerBytes:
-    """Bytes of a block, as the released planner counts them: 12 activations and five times its parameters.
+    """Bytes of a block, as the released planner counts them: 12 activations and five times its parameters."""
 
-    Attributes:
-        batch: Sequences.
-        seq: Tokens of a sequence.
-        hidden: Width.
-        parameter_bytes: Bytes of its parameters.
-    """
-
-    batch: int
-    seq: int
-    hidden: int
-    parameter_bytes: int
+    batch: int  # Sequences
+    seq: int  # Tokens of a sequence
+    hidden: int  # Width
+    parameter_bytes: int  # Bytes of its parameters
 
     def of(self, degree: int) -> int:
         """Bytes of one of so many ranks."""
@@ -74,16 +59,6 @@ class TransformerBytes:
 @dataclass(frozen=True, kw_only=True)
 class DegreeProblem:
     """Blocks and degrees.
-
-    Attributes:
-        degrees: The degrees to choose from.
-        forward: Seconds of half a forward pass, of each block with each degree.
-        backward: Seconds of half a backward pass.
-        again: Seconds of half of what is computed again before it; empty: nothing.
-        sums: Seconds of the sum of a half.
-        memory: Bytes of each block with each degree.
-        device_bytes: Memory of a device.
-        share: Share of it that blocks may take.
 
     Raises:
         InputError: If tables are not of blocks by degrees, or there are no blocks.
@@ -101,25 +76,25 @@ class DegreeProblem:
         ((2, 2, 2), 47.0)
     """
 
-    degrees: Sequence[int]
-    forward: Sequence[Sequence[float]]
-    backward: Sequence[Sequence[float]]
-    sums: Sequence[Sequence[float]]
-    memory: Sequence[Sequence[int]]
-    device_bytes: int
+    degrees: Sequence[int]  # The degrees to choose from
+    forward: Sequence[Sequence[float]]  # Seconds of half a forward pass, of each block with each degree
+    backward: Sequence[Sequence[float]]  # Seconds of half a backward pass
+    sums: Sequence[Sequence[float]]  # Seconds of the sum of a half
+    memory: Sequence[Sequence[int]]  # Bytes of each block with each degree
+    device_bytes: int  # Memory of a device
+    # Seconds of half of what is computed again before it; empty: nothing
     again: Sequence[Sequence[float]] = ()
-    share: float = 0.95
+    share: float = 0.95  # Share of it that blocks may take
 
     def __post_init__(self) -> None:
         blocks = len(self.forward)
         for name in ("forward", "backward", "sums", "memory", *(["again"] if self.again else [])):
             table = getattr(self, name)
             if not blocks or len(table) != blocks or any(len(row) != len(self.degrees) for row in table):
-                msg = (
+                raise InputError(
                     f"expected 1 block or more and {len(self.degrees)} degrees of each in `{name}`, found "
                     f"{[len(row) for row in table]}."
                 )
-                raise InputError(msg)
 
     @property
     def budget(self) -> int:
@@ -139,15 +114,13 @@ class DegreeProblem:
 
         Args:
             one_cut: Two degrees at most: one up to some block, the other from there on.
-
-        Raises:
-            InputError: If none fits.
         """
         found = self._one_cut() if one_cut else self._chain()
         if found is None:
             least = sum(min(row) for row in self.memory)
-            msg = f"expected a device with room for {least} bytes of blocks or more, found {self.budget}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a device with room for {least} bytes of blocks or more, found {self.budget}."
+            )
         ticks, used, choice = found
         return DegreePlan(
             degrees=tuple(self.degrees[each] for each in choice),
@@ -215,21 +188,14 @@ class DegreeProblem:
 
 @dataclass(frozen=True)
 class _Costs:
-    """Costs in whole numbers: ticks, times what makes quotients of degrees whole.
+    """Costs in whole numbers: ticks, times what makes quotients of degrees whole."""
 
-    Attributes:
-        degrees: The degrees.
-        scale: Least common multiple of them.
-        first_half: Computation of the first half of blocks by degrees, forward and backward.
-        second_half: The same of the second half.
-        sums: Sums of blocks by degrees.
-    """
-
-    degrees: Sequence[int]
-    scale: int
+    degrees: Sequence[int]  # The degrees
+    scale: int  # Least common multiple of them
+    # Computation of the first half of blocks by degrees, forward and backward
     first_half: tuple[_Table, _Table]
-    second_half: tuple[_Table, _Table]
-    sums: _Table
+    second_half: tuple[_Table, _Table]  # The same of the second half
+    sums: _Table  # Sums of blocks by degrees
 
     @classmethod
     def of(cls, problem: DegreeProblem) -> _Costs:

@@ -26,19 +26,12 @@ from coppice.iteration.policies.tensor.policy import (
 )
 from coppice.iteration.step.block import GroupExchange, LayerBlock
 
-__all__ = ["FusedCollectives"]
-
 
 class FusedOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is fused and overlapped.
+    """What is fused and overlapped."""
 
-    Attributes:
-        chunks: Chunks of a product and its collective.
-        elementwise: Share of a pass's computation that moves into its sums.
-    """
-
-    chunks: Count = 16
-    elementwise: Share = 0.0
+    chunks: Count = 16  # Chunks of a product and its collective
+    elementwise: Share = 0.0  # Share of a pass's computation that moves into its sums
 
 
 class FusedCollectives(ProductPolicy):

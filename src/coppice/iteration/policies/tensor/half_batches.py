@@ -35,51 +35,32 @@ from dataclasses import dataclass
 from coppice.errors import InputError
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
-__all__ = ["PASS_IS_OVER", "HalfBatches", "HalfPass", "HalfSegment", "HalvedBlock", "add_pass"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class HalvedBlock:
-    """A block, as one rank computes it for half of a micro-batch.
+    """A block, as one rank computes it for half of a micro-batch."""
 
-    Attributes:
-        forward: Seconds of its forward pass.
-        gradients: Seconds of its backward pass.
-        again: Seconds of what is computed again before it.
-        forward_sum: Seconds of the sum that ends the forward pass.
-        backward_sum: Seconds of the sum that ends the backward pass.
-    """
-
-    forward: float
-    gradients: float = 0.0
-    again: float = 0.0
-    forward_sum: float = 0.0
-    backward_sum: float = 0.0
+    forward: float  # Seconds of its forward pass
+    gradients: float = 0.0  # Seconds of its backward pass
+    again: float = 0.0  # Seconds of what is computed again before it
+    forward_sum: float = 0.0  # Seconds of the sum that ends the forward pass
+    backward_sum: float = 0.0  # Seconds of the sum that ends the backward pass
 
     def __post_init__(self) -> None:
         times = (self.forward, self.gradients, self.again, self.forward_sum, self.backward_sum)
         if min(times) < 0:
-            msg = f"expected 0 or more seconds for each part of a block, found {times}."
-            raise InputError(msg)
+            raise InputError(f"expected 0 or more seconds for each part of a block, found {times}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HalfPass:
-    """What is computed of half a block without a pause.
+    """What is computed of half a block without a pause."""
 
-    Attributes:
-        kind: ``F`` (forward), ``R`` (computed again) or ``B`` (gradients).
-        block: Number of the block.
-        half: 1 or 2.
-        seconds: Time that it takes.
-        first: Number of the first block in a longer row.
-    """
-
-    kind: str
-    block: int
-    half: int
-    seconds: float
-    first: int = 0
+    kind: str  # `F` (forward), `R` (computed again) or `B` (gradients)
+    block: int  # Number of the block
+    half: int  # 1 or 2
+    seconds: float  # Time that it takes
+    first: int = 0  # Number of the first block in a longer row
 
     @property
     def name(self) -> str:
@@ -89,15 +70,10 @@ class HalfPass:
 
 @dataclass(frozen=True, kw_only=True)
 class HalfSegment:
-    """What is computed between two waits for sums, and the sum that starts behind it.
+    """What is computed between two waits for sums, and the sum that starts behind it."""
 
-    Attributes:
-        passes: What is computed, in this order; the last of it is summed.
-        seconds: Time of the sum.
-    """
-
-    passes: tuple[HalfPass, ...]
-    seconds: float
+    passes: tuple[HalfPass, ...]  # What is computed, in this order; the last of it is summed
+    seconds: float  # Time of the sum
 
     @property
     def summed(self) -> str:
@@ -118,11 +94,6 @@ PASS_IS_OVER = "pass is over"
 class HalfBatches:
     """Blocks that run in two halves.
 
-    Attributes:
-        blocks: The blocks in the order of the forward pass.
-        silent: Nothing is summed again where blocks are computed again.
-        first: Number of the first block, for names.
-
     Examples:
         The published example of 48 blocks, 192 seconds without overlap:
 
@@ -135,9 +106,9 @@ class HalfBatches:
         (193.0, 193.0)
     """
 
-    blocks: Sequence[HalvedBlock]
-    silent: bool = True
-    first: int = 0
+    blocks: Sequence[HalvedBlock]  # The blocks in the order of the forward pass
+    silent: bool = True  # Nothing is summed again where blocks are computed again
+    first: int = 0  # Number of the first block, for names
 
     @property
     def serial_seconds(self) -> float:

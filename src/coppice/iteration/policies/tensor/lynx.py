@@ -31,8 +31,6 @@ from coppice.iteration.policies.tensor.stage_windows import layers_added, plan_s
 from coppice.iteration.step.block import BACKWARD, FORWARD, LayerBlock
 from coppice.planners.synthesis.mip.program import SearchLimits
 
-__all__ = ["WindowedRecompute"]
-
 # Operations of a layer: per mille of its forward pass, and parts of 32 of the bytes that its backward pass needs.
 _OPS = (
     ("first norm", 20, 2),
@@ -48,21 +46,16 @@ _NEVER = 2**40  # micro-batches in flight for which nothing can be kept
 
 
 class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Memory.
+    """Memory."""
 
-    Attributes:
-        layer_bytes: All activations of a layer that its backward pass needs of a micro-batch; 0: no more are kept.
-        limit_bytes: Memory of a stage for them.
-        whole: Operations have to fit into their windows.
-        search: All layers of a stage share a choice (``layer``), or every layer has its own (``stage``), for stages of
-            a few layers.
-        nodes: Nodes of the search for a stage beside what all layers share; the first takes seconds for six layers.
-    """
-
+    # All activations of a layer that its backward pass needs of a micro-batch; 0: no more are kept
     layer_bytes: Bytes = 0.0
-    limit_bytes: Bytes = 0.0
-    whole: bool = False
+    limit_bytes: Bytes = 0.0  # Memory of a stage for them
+    whole: bool = False  # Operations have to fit into their windows
+    # All layers of a stage share a choice (`layer`), or every layer has its own (`stage`), for stages of a
+    # few layers
     search: Literal["layer", "stage"] = "layer"
+    # Nodes of the search for a stage beside what all layers share; the first takes seconds for six layers
     nodes: Count = 1
 
 
@@ -132,13 +125,8 @@ class WindowedRecompute(TensorPolicy):
         """What each layer of a stage keeps, and where it computes the rest again, as of ``plan_stage``.
 
         Args:
-            windows: What its layers are like.
-            layers: How many there are.
             in_flight: Micro-batches whose activations the stage holds.
             limit_bytes: Bytes for activations; None: only what takes no bytes is kept.
-
-        Raises:
-            InputError: If there is not memory for one layer.
         """
         settings = self.settings
         flying = _NEVER if limit_bytes is None else in_flight

@@ -21,20 +21,13 @@ from coppice.iteration.policies.policy import Seconds
 from coppice.iteration.policies.tensor.policy import TensorPolicy, is_sum, tensor_exchanges
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock
 
-__all__ = ["TwoHalves"]
-
 
 class HalvesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How halves run.
+    """How halves run."""
 
-    Attributes:
-        silent: Nothing is summed again where layers are computed again.
-        slower: By what share products of half a micro-batch take longer than half of the whole.
-        half_sum: Share of the time of a sum that the sum of half as much takes.
-    """
-
-    silent: bool = True
-    slower: Seconds = 0.0
+    silent: bool = True  # Nothing is summed again where layers are computed again
+    slower: Seconds = 0.0  # By what share products of half a micro-batch take longer than half of the whole
+    # Share of the time of a sum that the sum of half as much takes
     half_sum: Annotated[float, msgspec.Meta(ge=0.5, le=1)] = 0.5
 
 
@@ -125,21 +118,13 @@ class TwoHalves(TensorPolicy):
 
 @dataclass(frozen=True)
 class _Half:
-    """Half of a block in a pass.
+    """Half of a block in a pass."""
 
-    Attributes:
-        block: Number of the block.
-        when: The pass.
-        computed: Seconds of computation.
-        summed: Seconds of the sum behind it.
-        exposed: Seconds for which that holds the stage up.
-    """
-
-    block: int
-    when: str
-    computed: float
-    summed: float
-    exposed: float = 0.0
+    block: int  # Number of the block
+    when: str  # The pass
+    computed: float  # Seconds of computation
+    summed: float  # Seconds of the sum behind it
+    exposed: float = 0.0  # Seconds for which that holds the stage up
 
 
 def _sums(exchanges: Sequence[GroupExchange], share: float) -> list[float]:

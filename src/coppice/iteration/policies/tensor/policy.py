@@ -17,8 +17,6 @@ import msgspec
 from coppice.iteration.policies.policy import ConfiguredPolicy
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 
-__all__ = ["ProductOptions", "ProductPolicy", "Ranks", "Share", "TensorPolicy", "is_sum", "tensor_exchanges"]
-
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Ranks = Annotated[int, msgspec.Meta(ge=2)]
 
@@ -48,15 +46,10 @@ class TensorPolicy(ConfiguredPolicy):
 
 
 class ProductOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Products beside exchanges.
+    """Products beside exchanges."""
 
-    Attributes:
-        ranks: Ranks of a tensor-parallel group.
-        products: Share of a pass's computation that products next to its exchanges make up.
-    """
-
-    ranks: Ranks = 8
-    products: Share = 0.8
+    ranks: Ranks = 8  # Ranks of a tensor-parallel group
+    products: Share = 0.8  # Share of a pass's computation that products next to its exchanges make up
 
 
 class ProductPolicy(TensorPolicy):

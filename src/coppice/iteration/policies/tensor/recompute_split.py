@@ -18,20 +18,13 @@ from dataclasses import dataclass
 from coppice.errors import InputError
 from coppice.iteration.policies.tensor.recompute_windows import LayerWindows, least_bytes, plan_layer
 
-__all__ = ["LayerSplit", "split_layers"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSplit:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        layers: Layers of each stage.
-        seconds: Time of a forward and backward pass of each stage.
-    """
-
-    layers: tuple[int, ...]
-    seconds: tuple[float, ...]
+    layers: tuple[int, ...]  # Layers of each stage
+    seconds: tuple[float, ...]  # Time of a forward and backward pass of each stage
 
 
 def split_layers(
@@ -41,26 +34,14 @@ def split_layers(
     stages: int,
     micro_batches: int,
     device_bytes: int,
-    layer_bytes: int,
-    exact: bool = False,
+    layer_bytes: int,  # Bytes of a layer's parameters, gradients and states
+    exact: bool = False,  # The best split there is, instead of moving layers while that helps
 ) -> LayerSplit:
-    """Layers of each stage of a 1F1B pipeline, every stage with the best choice of what it computes again.
-
-    Args:
-        layer: What all layers are like.
-        layers: How many there are.
-        stages: Stages of the pipeline.
-        micro_batches: Micro-batches of an iteration.
-        device_bytes: Memory of a device.
-        layer_bytes: Bytes of a layer's parameters, gradients and states.
-        exact: The best split there is, instead of moving layers while that helps.
-
-    Raises:
-        InputError: If there are fewer layers than stages, or they do not fit.
-    """
+    """Layers of each stage of a 1F1B pipeline, every stage with the best choice of what it computes again."""
     if not 1 <= stages <= layers:
-        msg = f"expected 1 stage or more, and {stages} layers or more for them, found {layers} layers."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 1 stage or more, and {stages} layers or more for them, found {layers} layers."
+        )
     known: dict[tuple[int, int], float] = {}
 
     def seconds(stage: int, count: int) -> float:
@@ -76,8 +57,9 @@ def split_layers(
     counts = (_best if exact else _moved)(layers, stages, seconds)
     times = tuple(seconds(stage, count) for stage, count in enumerate(counts))
     if math.isinf(max(times)):
-        msg = f"expected devices with room for {layers} layers in {stages} stages, found {device_bytes} bytes each."
-        raise InputError(msg)
+        raise InputError(
+            f"expected devices with room for {layers} layers in {stages} stages, found {device_bytes} bytes each."
+        )
     return LayerSplit(layers=tuple(counts), seconds=times)
 
 

@@ -34,18 +34,6 @@ from fractions import Fraction
 from coppice.errors import InputError
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
-__all__ = [
-    "KEPT",
-    "TICKS",
-    "LayerWindows",
-    "RecomputePlan",
-    "RecomputedOp",
-    "least_bytes",
-    "plan_layer",
-    "stage_graph",
-    "ticks",
-]
-
 KEPT = -1
 TICKS = 2**34  # of a second, as in the simulator
 
@@ -57,55 +45,41 @@ def ticks(seconds: float) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputedOp:
-    """An operation whose output the backward pass needs.
+    """An operation whose output the backward pass needs."""
 
-    Attributes:
-        name: Its name.
-        seconds: Time to compute it again.
-        size_bytes: Bytes of its output.
-        after: Numbers of the operations whose outputs it takes, all before it.
-    """
-
-    name: str
-    seconds: float
-    size_bytes: int
-    after: tuple[int, ...] = ()
+    name: str  # Its name
+    seconds: float  # Time to compute it again
+    size_bytes: int  # Bytes of its output
+    after: tuple[int, ...] = ()  # Numbers of the operations whose outputs it takes, all before it
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWindows:
     """A layer, of which a stage has several.
 
-    Attributes:
-        ops: Its operations, each after those it takes from.
-        backward: Seconds of the windows of its backward pass.
-        forward: Seconds of those of its forward pass, as many.
-        compute: Seconds of computation of both passes, nothing computed again.
-
     Raises:
         InputError: If a time is negative, windows differ in number, or an operation takes from a later one.
     """
 
-    ops: tuple[RecomputedOp, ...]
-    backward: tuple[float, ...]
-    forward: tuple[float, ...]
-    compute: float = 0.0
+    ops: tuple[RecomputedOp, ...]  # Its operations, each after those it takes from
+    backward: tuple[float, ...]  # Seconds of the windows of its backward pass
+    forward: tuple[float, ...]  # Seconds of those of its forward pass, as many
+    compute: float = 0.0  # Seconds of computation of both passes, nothing computed again
 
     def __post_init__(self) -> None:
         if len(self.backward) != len(self.forward):
-            msg = (
+            raise InputError(
                 f"expected as many windows in both passes, found {len(self.forward)} forwards and "
                 f"{len(self.backward)} backwards."
             )
-            raise InputError(msg)
         times = (*self.backward, *self.forward, self.compute, *(op.seconds for op in self.ops))
         if min(times) < 0:
-            msg = f"expected 0 or more seconds, found {min(times)}."
-            raise InputError(msg)
+            raise InputError(f"expected 0 or more seconds, found {min(times)}.")
         for number, op in enumerate(self.ops):
             if not all(0 <= before < number for before in op.after):
-                msg = f"expected operation {op.name} to come after operations before it, found {op.after}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected operation {op.name} to come after operations before it, found {op.after}."
+                )
 
     @property
     def base_seconds(self) -> float:
@@ -115,17 +89,12 @@ class LayerWindows:
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputePlan:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        place: For each operation -1 (kept), the number of a window, or the number of windows (on demand).
-        added_seconds: What it adds to a forward and backward pass of the stage.
-        memory_bytes: Activations at their peak.
-    """
-
+    # For each operation -1 (kept), the number of a window, or the number of windows (on demand)
     place: tuple[int, ...]
-    added_seconds: float
-    memory_bytes: int
+    added_seconds: float  # What it adds to a forward and backward pass of the stage
+    memory_bytes: int  # Activations at their peak
 
 
 def least_bytes(layer: LayerWindows) -> int:
@@ -139,14 +108,8 @@ def plan_layer(
     """The best choice that all layers of a stage share.
 
     Args:
-        layer: The layer.
-        layers: Layers of the stage.
         in_flight: Micro-batches whose activations the stage holds.
-        limit_bytes: Bytes for activations.
         whole: Operations have to fit into their windows.
-
-    Raises:
-        InputError: If there is not memory for one layer.
 
     Examples:
         >>> ops = tuple(RecomputedOp(name="", seconds=seconds, size_bytes=1) for seconds in (3, 2, 2))
@@ -157,12 +120,14 @@ def plan_layer(
         (-1, -1, -1)
     """
     if min(layers, in_flight) < 1:
-        msg = f"expected 1 or more layers and micro-batches in flight, found {layers} and {in_flight}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 1 or more layers and micro-batches in flight, found {layers} and {in_flight}."
+        )
     needed = least_bytes(layer)
     if needed > limit_bytes:
-        msg = f"expected room for {needed} bytes of one layer's activations or more, found {limit_bytes}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected room for {needed} bytes of one layer's activations or more, found {limit_bytes}."
+        )
     search = _KeepSearch(layer, layers=layers, in_flight=in_flight, whole=whole)
     search.run(0, limit_bytes - needed, 0)
     return RecomputePlan(

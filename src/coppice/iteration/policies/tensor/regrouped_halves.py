@@ -17,15 +17,12 @@ from coppice.iteration.policies.tensor.degrees import DegreeProblem
 from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock, add_pass
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
-__all__ = ["RegroupedHalves", "regrouped_before"]
-
 
 def regrouped_before(kind: str, block: int) -> str:
     """The name of a change of degrees, in graphs and records.
 
     Args:
         kind: ``F`` or ``B``: before the forward pass of a block or before its gradients.
-        block: Number of the block.
     """
     return f"regroup before {kind}{block}"
 
@@ -33,10 +30,6 @@ def regrouped_before(kind: str, block: int) -> str:
 @dataclass(frozen=True, kw_only=True)
 class RegroupedHalves:
     """Rows of blocks, each of one degree.
-
-    Attributes:
-        rows: The rows in the order of the forward pass.
-        changes: Seconds of each change between two rows: forward, backward.
 
     Raises:
         InputError: If there is not one change less than rows.
@@ -48,26 +41,22 @@ class RegroupedHalves:
         (7.25, 7.25)
     """
 
-    rows: Sequence[HalfBatches]
-    changes: Sequence[tuple[float, float]]
+    rows: Sequence[HalfBatches]  # The rows in the order of the forward pass
+    changes: Sequence[tuple[float, float]]  # Seconds of each change between two rows: forward, backward
 
     def __post_init__(self) -> None:
         if not self.rows or len(self.changes) != len(self.rows) - 1:
-            msg = f"expected 1 row or more and a change between two, found {len(self.rows)} and {len(self.changes)}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected 1 row or more and a change between two, found {len(self.rows)} and {len(self.changes)}."
+            )
 
     @classmethod
     def of(
         cls, blocks: Sequence[HalvedBlock], degrees: Sequence[int], changes: Sequence[tuple[float, float]]
     ) -> RegroupedHalves:
-        """Blocks, each with its degree; neighbours of one degree are a row.
-
-        Raises:
-            InputError: If there are not as many degrees as blocks.
-        """
+        """Blocks, each with its degree; neighbours of one degree are a row."""
         if len(blocks) != len(degrees):
-            msg = f"expected a degree for each of {len(blocks)} blocks, found {len(degrees)}."
-            raise InputError(msg)
+            raise InputError(f"expected a degree for each of {len(blocks)} blocks, found {len(degrees)}.")
         firsts = [
             number for number in range(len(blocks)) if not number or degrees[number] != degrees[number - 1]
         ]
@@ -83,16 +72,13 @@ class RegroupedHalves:
         """The passes of a plan, in the seconds of its planner.
 
         Args:
-            problem: What was planned.
             degrees: Degree of each block, such as :attr:`DegreePlan.degrees`.
-
-        Raises:
-            InputError: If there are not as many degrees as blocks, or one that the problem has not.
         """
         known = list(problem.degrees)
         if len(degrees) != len(problem.forward) or not {*degrees} <= {*known}:
-            msg = f"expected one of {known} for each of {len(problem.forward)} blocks, found {list(degrees)}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected one of {known} for each of {len(problem.forward)} blocks, found {list(degrees)}."
+            )
         places = [known.index(degree) for degree in degrees]
         sums = [problem.sums[block][place] for block, place in enumerate(places)]
         blocks = [

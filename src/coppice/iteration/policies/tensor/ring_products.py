@@ -39,42 +39,29 @@ from dataclasses import dataclass, field, replace
 from coppice.errors import InputError
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
-__all__ = ["RingProduct", "RingStep", "carried_out", "shard_sizes"]
-
 
 def shard_sizes(rows: int, ranks: int) -> list[int]:
     """Rows of each shard where ranks need not divide them: as many as the largest, the last ones fewer.
-
-    Raises:
-        InputError: If there are no rows or ranks.
 
     Examples:
         >>> shard_sizes(10, 4), shard_sizes(5, 4)
         ([3, 3, 3, 1], [2, 2, 1, 0])
     """
     if rows < 1 or ranks < 1:
-        msg = f"expected 1 or more rows and ranks, found {rows} and {ranks}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 or more rows and ranks, found {rows} and {ranks}.")
     most = -(-rows // ranks)
     return [min(most, max(0, rows - rank * most)) for rank in range(ranks)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RingStep:
-    """A task of a rank, all ranks alike.
+    """A task of a rank, all ranks alike."""
 
-    Attributes:
-        kind: ``product``, ``hop``, ``copy`` of what goes, or ``sum`` of what came last.
-        step: Its number among those of its kind and way.
-        offset: The shard that it is about is that of the rank so many further on.
-        way: -1: to the rank before, from the next one; 1: the other way; 0: it stays.
-        after: Numbers of the tasks that it comes after; of a hop among them, what arrives by it.
-    """
-
-    kind: str
-    step: int
-    offset: int
-    way: int = 0
+    kind: str  # `product`, `hop`, `copy` of what goes, or `sum` of what came last
+    step: int  # Its number among those of its kind and way
+    offset: int  # The shard that it is about is that of the rank so many further on
+    way: int = 0  # -1: to the rank before, from the next one; 1: the other way; 0: it stays
+    # Numbers of the tasks that it comes after; of a hop among them, what arrives by it
     after: tuple[int, ...] = ()
 
 
@@ -117,16 +104,6 @@ def carried_out(steps: Sequence[RingStep]) -> list[tuple[str, int]]:
 class RingProduct:
     """A product and its ring, shard by shard.
 
-    Attributes:
-        ranks: Ranks of the ring, N.
-        product: Seconds of the product of a shard.
-        hop: Seconds in which a shard goes to the neighbour.
-        scatter: The product comes first and a reduce-scatter takes it; otherwise an all-gather feeds it.
-        both_ways: Half of the shards go each way around.
-        copy: Seconds in which a buffer is copied before each hop; 0 where the loop is unrolled by two.
-        later: Seconds of a product beside which a hop goes, where hops slow products down: all but the first of a
-            scatter, all but the last of a gather; None: as that one.
-
     Raises:
         InputError: If a number is out of range, or copies are asked for both ways.
 
@@ -137,24 +114,26 @@ class RingProduct:
         11.0
     """
 
-    ranks: int
-    product: float
-    hop: float
+    ranks: int  # Ranks of the ring, N
+    product: float  # Seconds of the product of a shard
+    hop: float  # Seconds in which a shard goes to the neighbour
+    # The product comes first and a reduce-scatter takes it; otherwise an all-gather feeds it
     scatter: bool = False
-    both_ways: bool = False
+    both_ways: bool = False  # Half of the shards go each way around
+    # Seconds in which a buffer is copied before each hop; 0 where the loop is unrolled by two
     copy: float = 0.0
+    # Seconds of a product beside which a hop goes, where hops slow products down: all but the first of a
+    # scatter, all but the last of a gather; None: as that one
     later: float | None = None
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or min(self.product, self.hop, self.copy, self.later or 0.0) < 0:
-            msg = (
+            raise InputError(
                 "expected 1 or more ranks and seconds of 0 or more, found "
                 f"{self.ranks} ranks and {self.product}, {self.hop}, {self.copy}, {self.later} s."
             )
-            raise InputError(msg)
         if self.both_ways and (self.copy or self.later is not None):
-            msg = "expected no copies and no slower products in a ring both ways, found some."
-            raise InputError(msg)
+            raise InputError("expected no copies and no slower products in a ring both ways, found some.")
 
     @property
     def serial_seconds(self) -> float:
@@ -181,24 +160,18 @@ class RingProduct:
     def graph(
         self,
         *,
-        folded: bool = True,
+        folded: bool = True,  # One rank stands for all, which do the same at the same time
+        # Seconds of the product of each shard, where they differ; not folded
         products: Sequence[float] | None = None,
+        # Seconds of the hop of each shard, where they differ; not folded
         hops: Sequence[float] | None = None,
     ) -> TaskGraph:
-        """The tasks.
-
-        Args:
-            folded: One rank stands for all, which do the same at the same time.
-            products: Seconds of the product of each shard, where they differ; not folded.
-            hops: Seconds of the hop of each shard, where they differ; not folded.
-
-        Raises:
-            InputError: If shards differ and ranks are folded, or there are not as many as ranks.
-        """
+        """The tasks."""
         for each in (products, hops):
             if each is not None and (folded or len(each) != self.ranks):
-                msg = f"expected {self.ranks} shards that differ, and `folded=False`, found {len(each)} and {folded}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected {self.ranks} shards that differ, and `folded=False`, found {len(each)} and {folded}."
+                )
         return self._built(1 if folded else self.ranks, products, hops).graph.build()
 
     def steps(self) -> tuple[RingStep, ...]:

@@ -27,26 +27,18 @@ from coppice.iteration.policies.tensor.recompute_windows import (
 )
 from coppice.planners.synthesis.mip.program import MixedProgram, SearchLimits
 
-__all__ = ["StagePlan", "layers_added", "plan_stage", "shared_places", "stage_added_seconds", "stage_bytes"]
-
 _Places = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlan:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        places: For each layer and operation -1 (kept), the number of a window, or a larger one (on demand).
-        added_seconds: What it adds to a forward and backward pass.
-        memory_bytes: Activations at their peak.
-        optimal: It is proved that no other is quicker.
-    """
-
+    # For each layer and operation -1 (kept), the number of a window, or a larger one (on demand)
     places: _Places
-    added_seconds: float
-    memory_bytes: int
-    optimal: bool
+    added_seconds: float  # What it adds to a forward and backward pass
+    memory_bytes: int  # Activations at their peak
+    optimal: bool  # It is proved that no other is quicker
 
 
 def shared_places(layer: LayerWindows, place: Sequence[int], layers: int) -> _Places:
@@ -99,24 +91,14 @@ def stage_bytes(layer: LayerWindows, places: Sequence[Sequence[int]], in_flight:
 
 
 def plan_stage(
-    layer: LayerWindows,
+    layer: LayerWindows,  # What all its layers are like
     *,
     layers: int,
-    in_flight: int,
+    in_flight: int,  # Micro-batches whose activations the stage holds
     limit_bytes: int,
-    limits: SearchLimits | None = None,
+    limits: SearchLimits | None = None,  # When to stop the search; None: with the proof
 ) -> StagePlan:
     """The best choice for every layer of a stage.
-
-    Args:
-        layer: What all its layers are like.
-        layers: How many there are.
-        in_flight: Micro-batches whose activations the stage holds.
-        limit_bytes: Bytes for activations.
-        limits: When to stop the search; None: with the proof.
-
-    Raises:
-        InputError: If there is not memory for one layer.
 
     Examples:
         >>> from coppice.iteration.policies.tensor.recompute_windows import RecomputedOp

@@ -34,20 +34,10 @@ from coppice.iteration.policies.tensor.policy import ProductOptions, ProductPoli
 from coppice.iteration.policies.tensor.ring_products import RingProduct
 from coppice.iteration.step.block import GroupExchange
 
-__all__ = ["Triggered", "TriggeredProduct"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TriggeredProduct:
     """A product and the reduce-scatter of its result, on N ranks.
-
-    Attributes:
-        ranks: Ranks of the ring.
-        product: Seconds of the product of a chunk on all compute units.
-        hop: Seconds of the hop of a chunk with all it needs.
-        contention: By what share a product takes longer beside a hop, gamma.
-        units: Share of the compute units that the software gives to communication, x.
-        needed: Share of the compute units with which hops are as quick as they can be.
 
     Raises:
         InputError: If a number is out of range.
@@ -58,20 +48,19 @@ class TriggeredProduct:
         (15.0, 10.0, 8.875, 8.0)
     """
 
-    ranks: int
-    product: float
-    hop: float
-    contention: float = 0.0
-    units: float = 0.2
-    needed: float = 0.14
+    ranks: int  # Ranks of the ring
+    product: float  # Seconds of the product of a chunk on all compute units
+    hop: float  # Seconds of the hop of a chunk with all it needs
+    contention: float = 0.0  # By what share a product takes longer beside a hop, gamma
+    units: float = 0.2  # Share of the compute units that the software gives to communication, x
+    needed: float = 0.14  # Share of the compute units with which hops are as quick as they can be
 
     def __post_init__(self) -> None:
         if not (self.contention >= 0 and 0 < self.units < 1 and 0 < self.needed < 1):
-            msg = (
+            raise InputError(
                 "expected contention of 0 or more and shares of the compute units between 0 and 1, found "
                 f"{self.contention}, {self.units} and {self.needed}."
             )
-            raise InputError(msg)
 
     @property
     def sequential_seconds(self) -> float:
@@ -110,19 +99,13 @@ _Part = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
 
 class TriggeredOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What overlaps products with their scatters.
+    """What overlaps products with their scatters."""
 
-    Attributes:
-        mode: ``t3`` with contention for memory, ``t3-mca`` without, ``split`` by sharing out compute units in software.
-        contention: By what share a product takes longer beside a hop.
-        units: Share of the compute units that ``split`` gives to communication.
-        needed: Share of the compute units with which hops are as quick as they can be.
-    """
-
+    # `t3` with contention for memory, `t3-mca` without, `split` by sharing out compute units in software
     mode: Literal["t3", "t3-mca", "split"] = "t3"
-    contention: Seconds = 0.1
-    units: _Part = 0.2
-    needed: _Part = 0.14
+    contention: Seconds = 0.1  # By what share a product takes longer beside a hop
+    units: _Part = 0.2  # Share of the compute units that `split` gives to communication
+    needed: _Part = 0.14  # Share of the compute units with which hops are as quick as they can be
 
 
 class Triggered(ProductPolicy):

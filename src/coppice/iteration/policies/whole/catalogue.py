@@ -8,18 +8,13 @@ from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.syndicate import Syndicate
 
-__all__ = ["WHOLE_POLICIES", "whole_policy_named"]
-
 WHOLE_POLICIES: dict[str, type[WholePolicy]] = {each.name: each for each in (Lina, Syndicate, Centauri)}
 
 
 def whole_policy_named(name: str) -> type[WholePolicy]:
-    """The policy of a name.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """The policy of a name."""
     if name not in WHOLE_POLICIES:
-        msg = f"expected a policy of the whole iteration ({', '.join(WHOLE_POLICIES)}), found {name!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a policy of the whole iteration ({', '.join(WHOLE_POLICIES)}), found {name!r}."
+        )
     return WHOLE_POLICIES[name]

@@ -21,13 +21,12 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice import _core
-from coppice.iteration.policies.whole.operations import GraphOperation, MotifChoice, MotifPlan, OperationGraph
+from coppice.iteration.policies.whole.motifs import GraphOperation, MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.partition import AXES, AXES_OF_LABEL
 from coppice.iteration.policies.whole.plans import PlanSpace
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.running import run_tasks
-
-__all__ = ["TIERS", "Centauri", "tiered_plan"]
 
 TIERS = ("operation", "layer", "model")
 """The tiers, from the smallest."""
@@ -101,22 +100,14 @@ class _TierSearch:
 
 
 def tiered_plan(
-    graph: OperationGraph,
+    graph: OperationGraph,  # Operations whose ways are labelled as those of `collective_ways`
     *,
-    axes: Iterable[str] = AXES,
-    tiers: int = len(TIERS),
-    most_pieces: int = 16,
-    budget: int = 2000,
+    axes: Iterable[str] = AXES,  # What may be done, of `AXES` of the partitions
+    tiers: int = len(TIERS),  # How many of the tiers decide, from the smallest
+    most_pieces: int = 16,  # Pieces of an operation at most, a power of two
+    budget: int = 2000,  # Plans that are simulated at most in each part; where there are no more, all are
 ) -> MotifPlan:
-    """The plan that the tiers find along some axes, never worse than the plain one.
-
-    Args:
-        graph: Operations whose ways are labelled as those of ``collective_ways``.
-        axes: What may be done, of ``AXES`` of the partitions.
-        tiers: How many of the tiers decide, from the smallest.
-        most_pieces: Pieces of an operation at most, a power of two.
-        budget: Plans that are simulated at most in each part; where there are no more, all are.
-    """
+    """The plan that the tiers find along some axes, never worse than the plain one."""
     wanted = frozenset(axes)
     pieces = tuple(2**k for k in range(most_pieces.bit_length()))
     space = PlanSpace(graph, pieces=pieces)
@@ -206,17 +197,12 @@ def _part(graph: OperationGraph, numbers: list[int]) -> OperationGraph:
 
 
 class CentauriOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A search.
+    """A search."""
 
-    Attributes:
-        tiers: How many of the tiers decide: 1: operations; 2: and layers; 3: and the whole step.
-        most_pieces: Pieces of an operation at most.
-        budget: Plans that are simulated at most in each part.
-    """
-
+    # How many of the tiers decide: 1: operations; 2: and layers; 3: and the whole step
     tiers: Annotated[int, msgspec.Meta(ge=1, le=3)] = 3
-    most_pieces: Annotated[int, msgspec.Meta(ge=1)] = 16
-    budget: Annotated[int, msgspec.Meta(ge=1)] = 2000
+    most_pieces: Annotated[int, msgspec.Meta(ge=1)] = 16  # Pieces of an operation at most
+    budget: Annotated[int, msgspec.Meta(ge=1)] = 2000  # Plans that are simulated at most in each part
 
 
 class Centauri(WholePolicy):

@@ -18,8 +18,6 @@ from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Mot
 from coppice.iteration.tasks import TaskGraph
 from coppice.rows import first_rows, offsets, ranges
 
-__all__ = ["OperationColumns"]
-
 
 class OperationColumns:
     """Operations and channels as columns; ways that operations share are written down once.
@@ -93,11 +91,7 @@ class OperationColumns:
         }
 
     def task_graph(self, plan: MotifPlan) -> TaskGraph:
-        """The tasks under a plan.
-
-        Raises:
-            InputError: If a task takes a negative or infinite time, or the plan cuts in less than one piece.
-        """
+        """The tasks under a plan."""
         settled = self._settled(plan)
         operation, piece, option, stream, seconds, priority, after_start, after = _core.operation_tasks(
             **self.columns, **settled, width=self.width
@@ -107,8 +101,7 @@ class OperationColumns:
         bad = np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0)))
         if len(bad):
             task = int(bad[0])
-            msg = f"expected tasks of 0 or more seconds, found {seconds[task]} for {names[task]}."
-            raise InputError(msg)
+            raise InputError(f"expected tasks of 0 or more seconds, found {seconds[task]} for {names[task]}.")
         counts, loaded = np.zeros(len(option), dtype=np.int64), np.zeros(0, dtype=np.int64)
         if self.links:
             channel = self.channel[option]
@@ -138,8 +131,9 @@ class OperationColumns:
         options = np.zeros((number, self.width), dtype=np.int32)
         for name, choice in plan.choices.items():
             if choice.pieces < 1:
-                msg = f"expected a plan that cuts {name} in 1 piece or more, found {choice.pieces}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected a plan that cuts {name} in 1 piece or more, found {choice.pieces}."
+                )
             at = self.decisions.get(name)
             if at is not None:
                 pieces[at], way[at] = choice.pieces, choice.way

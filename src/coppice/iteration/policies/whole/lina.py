@@ -22,10 +22,9 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import MotifChoice, MotifPlan, OperationGraph
+from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.policy import WholePolicy
-
-__all__ = ["Lina", "packed_experts", "remote_share"]
 
 _EXCHANGE = "all_to_all"
 _SUMS = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
@@ -33,14 +32,10 @@ _TOKEN_PIECES = (1, 2, 4, 8)
 
 
 class LinaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of pieces.
+    """Sizes of pieces."""
 
-    Attributes:
-        micro_bytes: Sums of gradients are cut in as many bytes.
-        token_pieces: Pieces of exchanges; 0: of 1, 2, 4 and 8 those with which the step takes least.
-    """
-
-    micro_bytes: Annotated[float, msgspec.Meta(gt=0)] = 30e6
+    micro_bytes: Annotated[float, msgspec.Meta(gt=0)] = 30e6  # Sums of gradients are cut in as many bytes
+    # Pieces of exchanges; 0: of 1, 2, 4 and 8 those with which the step takes least
     token_pieces: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
@@ -93,23 +88,15 @@ def remote_share(experts: int, of_device: int) -> float:
 def packed_experts(
     experts: int,
     *,
-    expert_seconds: Callable[[int], float],
-    exchange_seconds: Callable[[int], float],
+    expert_seconds: Callable[[int], float],  # Time of the experts of a device for a piece, of how many it has
+    exchange_seconds: Callable[[int], float],  # Time of the exchange of a piece, of the same
+    # Says whether so many fit in the memory of a device; if not given, all do
     fits: Callable[[int], bool] | None = None,
 ) -> int:
     """Experts that each device gets.
 
     Doubled while the experts of a device take less time for a piece than its exchange, until all are on every device or
     memory is full.
-
-    Args:
-        experts: Experts of a layer.
-        expert_seconds: Time of the experts of a device for a piece, of how many it has.
-        exchange_seconds: Time of the exchange of a piece, of the same.
-        fits: Says whether so many fit in the memory of a device; if not given, all do.
-
-    Raises:
-        InputError: If there is no expert, or not even one fits.
 
     Examples:
         An exchange takes 8 times the share of tokens that leave a device, and an expert 1.5:
@@ -118,8 +105,7 @@ def packed_experts(
         4
     """
     if experts < 1 or (fits is not None and not fits(1)):
-        msg = f"expected an expert or more, of which one fits a device, found {experts}."
-        raise InputError(msg)
+        raise InputError(f"expected an expert or more, of which one fits a device, found {experts}.")
     count = 1
     while 2 * count <= experts and expert_seconds(count) < exchange_seconds(count):
         if fits is not None and not fits(2 * count):

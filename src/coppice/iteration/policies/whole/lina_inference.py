@@ -19,18 +19,12 @@ from fractions import Fraction
 
 from coppice.errors import InputError
 
-__all__ = ["ExpertPlacement", "PathPopularity", "place_experts", "second_phase"]
-
 _ROUNDS = 20
 
 
 @dataclass
 class PathPopularity:
     """What experts follow which paths.
-
-    Attributes:
-        experts: Experts of a layer.
-        length: Layers of a path, at most.
 
     Examples:
         >>> table = PathPopularity(experts=2, length=1)
@@ -39,8 +33,8 @@ class PathPopularity:
         [Fraction(0, 1), Fraction(3, 1)]
     """
 
-    experts: int
-    length: int = 3
+    experts: int  # Experts of a layer
+    length: int = 3  # Layers of a path, at most
     _followed: dict[tuple[int, ...], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     def observe(self, taken: Sequence[int]) -> None:
@@ -70,17 +64,11 @@ class PathPopularity:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertPlacement:
-    """Where experts are.
+    """Where experts are."""
 
-    Attributes:
-        replicas: Replicas of each expert, which share its tokens evenly.
-        devices: For each device its experts, one for each replica.
-        popularity: What it was made for.
-    """
-
-    replicas: tuple[int, ...]
-    devices: tuple[tuple[int, ...], ...]
-    popularity: tuple[Fraction, ...]
+    replicas: tuple[int, ...]  # Replicas of each expert, which share its tokens evenly
+    devices: tuple[tuple[int, ...], ...]  # For each device its experts, one for each replica
+    popularity: tuple[Fraction, ...]  # What it was made for
 
     def loads(self, popularity: Sequence[Fraction | int | float]) -> list[Fraction]:
         """What each device has to do under some popularity, in units of what experts get."""
@@ -105,20 +93,15 @@ def place_experts(popularity: Sequence[Fraction | int | float], devices: int) ->
 
     Args:
         popularity: Tokens of each expert, or any multiple.
-        devices: Number of devices.
-
-    Raises:
-        InputError: If there are no experts or devices, or a popularity is negative.
 
     Examples:
         >>> place_experts([6, 1, 1], 4).devices
         ((0,), (0,), (0,), (1, 2))
     """
     if not popularity or devices < 1 or min(popularity) < 0:
-        msg = (
+        raise InputError(
             f"expected experts of popularity 0 or more and a device, found {list(popularity)} and {devices}."
         )
-        raise InputError(msg)
     wanted = tuple(Fraction(each) for each in popularity)
     total = sum(wanted, Fraction(0))
     even = [Fraction(1)] * len(wanted)
@@ -157,8 +140,6 @@ def second_phase(
     """Second phase: the placement, or a new one where the most popular experts are others than estimated.
 
     Args:
-        placement: What the estimate gave.
-        popularity: True tokens of each expert.
         most: How many of the most popular experts must be the same ones.
 
     Examples:

@@ -6,67 +6,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Channel", "GraphOperation", "Motif", "MotifChoice", "MotifPlan"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """What does one thing at a time: the compute stream of a device, the links of a node, its NIC.
+    """What does one thing at a time: the compute stream of a device, the links of a node, its NIC."""
 
-    Attributes:
-        units_per_second: Bytes, or seconds of computation, that it does in a second.
-        start_seconds: Time that a motif takes to start.
-        loads: Share of each link, by name, that it takes meanwhile; links are shared with other channels.
-        parallel: What it is given does not wait for its turn.
-    """
-
-    units_per_second: float = 1.0
-    start_seconds: float = 0.0
+    units_per_second: float = 1.0  # Bytes, or seconds of computation, that it does in a second
+    start_seconds: float = 0.0  # Time that a motif takes to start
+    # Share of each link, by name, that it takes meanwhile; links are shared with other channels
     loads: Mapping[str, float] = field(default_factory=dict)
-    parallel: bool = False
+    parallel: bool = False  # What it is given does not wait for its turn
 
 
 @dataclass(frozen=True, kw_only=True)
 class Motif:
-    """A part of an operation that one channel does.
+    """A part of an operation that one channel does."""
 
-    Attributes:
-        kind: What it is, such as ``reduce_scatter``.
-        amount: Bytes, or seconds of computation.
-        channels: Channels of which any can do it.
-        starts: Steps, each of which takes the time that its channel takes to start.
-    """
-
-    kind: str
-    amount: float
-    channels: tuple[str, ...]
-    starts: int = 1
+    kind: str  # What it is, such as `reduce_scatter`
+    amount: float  # Bytes, or seconds of computation
+    channels: tuple[str, ...]  # Channels of which any can do it
+    starts: int = 1  # Steps, each of which takes the time that its channel takes to start
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOperation:
-    """Something to do.
+    """Something to do."""
 
-    Attributes:
-        name: Its name.
-        ways: The ways in which it can be done, of which the first is the plain one.
-        labels: What each way is called; missing: nothing is said.
-        after: Numbers of the operations that it comes after.
-        decision: Operations with the same one are cut, routed and ordered alike; empty: nothing is to be decided.
-        group: Operations of a group go piece by piece; empty: it is alone.
-        layer: What it is part of: a layer in a direction.
-        priority: Of those that wait for a channel the least runs first, unless a plan says otherwise.
-        size_bytes: Bytes of its buffer, where its motifs are in other units; None: those of the plain way.
-    """
-
-    name: str
+    name: str  # Its name
+    # The ways in which it can be done, of which the first is the plain one
     ways: tuple[tuple[Motif, ...], ...]
-    labels: tuple[str, ...] = ()
-    after: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()  # What each way is called; missing: nothing is said
+    after: tuple[int, ...] = ()  # Numbers of the operations that it comes after
+    # Operations with the same one are cut, routed and ordered alike; empty: nothing is to be decided
     decision: str = ""
-    group: str = ""
-    layer: str = ""
-    priority: int = 0
+    group: str = ""  # Operations of a group go piece by piece; empty: it is alone
+    layer: str = ""  # What it is part of: a layer in a direction
+    priority: int = 0  # Of those that wait for a channel the least runs first, unless a plan says otherwise
+    # Bytes of its buffer, where its motifs are in other units; None: those of the plain way
     size_bytes: float | None = None
 
     @property
@@ -88,14 +64,11 @@ class MotifChoice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MotifPlan:
-    """How a step is done.
+    """How a step is done."""
 
-    Attributes:
-        choices: For each decision what is settled; missing: in one piece, the plain way, the first channels.
-        ranks: For each decision its priority, the least first; missing: as operations say.
-    """
-
+    # For each decision what is settled; missing: in one piece, the plain way, the first channels
     choices: Mapping[str, MotifChoice] = field(default_factory=dict)
+    # For each decision its priority, the least first; missing: as operations say
     ranks: Mapping[str, int] = field(default_factory=dict)
 
     def key(self) -> tuple[tuple[tuple[str, MotifChoice], ...], tuple[tuple[str, int], ...]]:

@@ -19,16 +19,10 @@ from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Mot
 from coppice.iteration.running import run_tasks
 from coppice.iteration.tasks import TaskGraph
 
-__all__ = ["Channel", "GraphOperation", "Motif", "MotifChoice", "MotifPlan", "OperationGraph"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OperationGraph:
     """Operations that wait for each other, and the channels that do them.
-
-    Attributes:
-        operations: In the order in which they are submitted.
-        channels: By name.
 
     Raises:
         InputError: If an operation has no way, comes after one that there is not, or needs a channel that there is not,
@@ -48,22 +42,22 @@ class OperationGraph:
         (7.0, 4.75)
     """
 
-    operations: tuple[GraphOperation, ...]
-    channels: Mapping[str, Channel]
+    operations: tuple[GraphOperation, ...]  # In the order in which they are submitted
+    channels: Mapping[str, Channel]  # By name
 
     def __post_init__(self) -> None:
         known: set[tuple[int, bool]] = set()
         for each in self.operations:
             if not each.ways or not all(each.ways):
-                msg = f"expected ways of one motif or more for operation {each.name}, found {len(each.ways)} ways."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected ways of one motif or more for operation {each.name}, found {len(each.ways)} ways."
+                )
             for number in each.after:
                 if not 0 <= number < len(self.operations):
-                    msg = (
+                    raise InputError(
                         f"expected operation {each.name} after operations below {len(self.operations)}, found "
                         f"{number}."
                     )
-                    raise InputError(msg)
             if (id(each.ways), bool(each.decision)) in known:
                 continue
             known.add((id(each.ways), bool(each.decision)))
@@ -71,14 +65,14 @@ class OperationGraph:
                 for name in motif.channels:
                     if name not in self.channels:
                         has = ", ".join(self.channels) or "none"
-                        msg = f"expected channels of operation {each.name} that there are ({has}), found {name!r}."
-                        raise InputError(msg)
+                        raise InputError(
+                            f"expected channels of operation {each.name} that there are ({has}), found {name!r}."
+                        )
                     if each.decision and self.channels[name].parallel:
-                        msg = (
+                        raise InputError(
                             f"expected nothing to be decided of operation {each.name}, whose channel {name} does "
                             f"any number of things at once, found decision {each.decision!r}."
                         )
-                        raise InputError(msg)
 
     def decisions(self) -> Mapping[str, GraphOperation]:
         """What is to be decided, with the first operation that has most ways."""
@@ -103,11 +97,7 @@ class OperationGraph:
             yield motif, motif.channels[chosen if chosen < len(motif.channels) else 0]
 
     def task_graph(self, plan: MotifPlan | None = None) -> TaskGraph:
-        """The tasks under a plan; those of operation i in order of pieces and motifs, operations in order.
-
-        Raises:
-            InputError: If a task takes a negative or infinite time, or the plan cuts in less than one piece.
-        """
+        """The tasks under a plan; those of operation i in order of pieces and motifs, operations in order."""
         return self._columns.task_graph(plan or MotifPlan())
 
     def seconds(self, plan: MotifPlan | None = None) -> float:

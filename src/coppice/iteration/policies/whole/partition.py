@@ -20,19 +20,7 @@ from types import MappingProxyType
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import Motif
-
-__all__ = [
-    "AXES",
-    "AXES_OF_LABEL",
-    "GROUPED",
-    "GROUPED_AND_SUBSTITUTED",
-    "PLAIN",
-    "SUBSTITUTED",
-    "best_pieces",
-    "collective_ways",
-    "pieces_seconds",
-]
+from coppice.iteration.policies.whole.motifs import Motif
 
 AXES = ("substitution", "group", "workload")
 """The three."""
@@ -54,10 +42,8 @@ def pieces_seconds(compute: float, communicate: float, start: float, pieces: int
     """Time of computation and the communication of what it gives, both cut in pieces that follow each other.
 
     Args:
-        compute: Seconds of computation.
         communicate: Seconds of communication, without what pieces cost.
         start: Seconds that a piece of communication costs.
-        pieces: Number of pieces.
 
     Examples:
         >>> [pieces_seconds(8.0, 16.0, 0.125, pieces) for pieces in (1, 8, 32)]
@@ -75,24 +61,18 @@ def best_pieces(compute: float, communicate: float, start: float, *, most: int =
     is t_c / m + t_n + m alpha, least next to sqrt(t_c / alpha).
 
     Args:
-        compute: Seconds of computation.
         communicate: Seconds of communication, without what pieces cost.
         start: Seconds that a piece of communication costs.
-        most: Pieces at most.
-
-    Raises:
-        InputError: If a time is negative or nothing may be cut.
 
     Examples:
         >>> best_pieces(8.0, 16.0, 0.125)
         8
     """
     if min(compute, communicate, start) < 0 or most < 1:
-        msg = (
+        raise InputError(
             f"expected times of 0 or more and a piece or more, found {compute}, {communicate}, {start} and "
             f"`most={most}`."
         )
-        raise InputError(msg)
     near = [1.0, float(most)]
     if start:
         near += [(compute - communicate) / start, math.sqrt(compute / start)]
@@ -101,29 +81,18 @@ def best_pieces(compute: float, communicate: float, start: float, *, most: int =
 
 
 def collective_ways(
+    # `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, or `send`, from one rank to
+    # another, between nodes if there are several
     collective: str,
-    size_bytes: float,
+    size_bytes: float,  # Bytes of the whole buffer of a rank
     *,
     nodes: int,
-    ranks_of_node: int,
-    inside: tuple[str, ...] = ("NVLink",),
-    between: tuple[str, ...] = ("NIC",),
-    axes: Iterable[str] = AXES,
+    ranks_of_node: int,  # Ranks of the group on each
+    inside: tuple[str, ...] = ("NVLink",),  # Channels inside a node; a rank has its own
+    between: tuple[str, ...] = ("NIC",),  # Channels between nodes; a rank has its own
+    axes: Iterable[str] = AXES,  # What may be done, of `substitution` and `group`
 ) -> tuple[tuple[tuple[Motif, ...], ...], tuple[str, ...]]:
     """The ways of a collective of ranks on nodes, and what each is called; the plain one, by rings, first.
-
-    Args:
-        collective: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, or ``send``, from
-            one rank to another, between nodes if there are several.
-        size_bytes: Bytes of the whole buffer of a rank.
-        nodes: Nodes of the group.
-        ranks_of_node: Ranks of the group on each.
-        inside: Channels inside a node; a rank has its own.
-        between: Channels between nodes; a rank has its own.
-        axes: What may be done, of ``substitution`` and ``group``.
-
-    Raises:
-        InputError: If there is no such collective, or a group of one rank.
 
     Examples:
         >>> ways, labels = collective_ways("all_gather", 16.0, nodes=2, ranks_of_node=4)
@@ -133,8 +102,7 @@ def collective_ways(
     n, k = nodes, ranks_of_node
     ranks = n * k
     if n < 1 or k < 1 or ranks < 2:
-        msg = f"expected a group of two ranks or more, found {n} nodes of {k}."
-        raise InputError(msg)
+        raise InputError(f"expected a group of two ranks or more, found {n} nodes of {k}.")
 
     def ring(kind: str, size: float, group: int, channels: tuple[str, ...]) -> Motif:
         rounds = 2 if kind == "all_reduce" else 1
@@ -187,11 +155,10 @@ def collective_ways(
     elif collective == "send":
         ways = {PLAIN: (Motif(kind="send", amount=size_bytes, channels=flat),)}
     else:
-        msg = (
+        raise InputError(
             "expected all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or send, found "
             f"{collective!r}."
         )
-        raise InputError(msg)
     kept = [label for label in AXES_OF_LABEL if label in ways and AXES_OF_LABEL[label] <= set(axes)]
     return tuple(ways[label] for label in kept), tuple(kept)
 

@@ -6,9 +6,8 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from coppice.iteration.policies.whole.operations import GraphOperation, MotifChoice, MotifPlan, OperationGraph
-
-__all__ = ["MOVES", "PlanSpace"]
+from coppice.iteration.policies.whole.motifs import GraphOperation, MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 
 MOVES = ("pieces", "way", "channel", "order")
 """What a plan may settle otherwise than the plain one."""
@@ -16,11 +15,6 @@ MOVES = ("pieces", "way", "channel", "order")
 
 class PlanSpace:
     """The plans of a graph of operations that settle some things.
-
-    Attributes:
-        graph: The graph.
-        pieces: Numbers of pieces that an operation may be cut in.
-        moves: What may be settled, of :data:`MOVES`.
 
     Examples:
         >>> from coppice.iteration.policies.whole.operations import Channel, Motif
@@ -34,9 +28,10 @@ class PlanSpace:
     def __init__(
         self, graph: OperationGraph, *, pieces: Sequence[int] = (1,), moves: Sequence[str] = MOVES
     ) -> None:
-        self.graph = graph
+        self.graph = graph  # The graph
+        # Numbers of pieces that an operation may be cut in
         self.pieces = tuple(pieces) if "pieces" in moves else (1,)
-        self.moves = frozenset(moves)
+        self.moves = frozenset(moves)  # What may be settled, of :data:`MOVES`
         self._decisions = graph.decisions()
 
     def choices(self, operation: GraphOperation) -> list[MotifChoice]:

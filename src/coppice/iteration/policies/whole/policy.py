@@ -6,18 +6,14 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from coppice.iteration.policies.policy import ConfiguredPolicy
-from coppice.iteration.policies.whole.operations import MotifPlan, OperationGraph
-
-__all__ = ["WholePolicy"]
+from coppice.iteration.policies.whole.motifs import MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 
 
 class WholePolicy(ConfiguredPolicy):
-    """How collectives are cut, routed and ordered together with computation.
+    """How collectives are cut, routed and ordered together with computation."""
 
-    Attributes:
-        beside: Gradients of weights are computed beside what is exchanged for gradients of inputs.
-    """
-
+    # Gradients of weights are computed beside what is exchanged for gradients of inputs
     beside: ClassVar[bool] = False
 
     @abstractmethod

@@ -14,19 +14,11 @@ from dataclasses import dataclass, replace
 from coppice.errors import InputError
 from coppice.iteration.pipeline.graph import source_of
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
-from coppice.iteration.policies.whole.operations import (
-    Channel,
-    GraphOperation,
-    Motif,
-    MotifChoice,
-    MotifPlan,
-    OperationGraph,
-)
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
-
-__all__ = ["PlannedStep", "plan_step", "step_operations"]
 
 _START_SECONDS = 10e-6
 """What a piece of an exchange costs, unless told otherwise."""
@@ -39,25 +31,16 @@ _HALVES = {"all_reduce": ("reduce_scatter", "all_gather")}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlannedStep:
-    """A step under a policy of the whole iteration.
+    """A step under a policy of the whole iteration."""
 
-    Attributes:
-        plan: How its operations are done.
-        seconds: Time of the step.
-        plain_seconds: Time of the step with every exchange in one piece, the plain way, in the order of the passes.
-        lower_bound_seconds: What no plan beats.
-        exposed_seconds: Exchanges, sends and sums on its critical path.
-        messages: Messages about gradients, a piece of a part of a sum being one, of all devices.
-        operations: The operations.
-    """
-
-    plan: MotifPlan
-    seconds: float
+    plan: MotifPlan  # How its operations are done
+    seconds: float  # Time of the step
+    # Time of the step with every exchange in one piece, the plain way, in the order of the passes
     plain_seconds: float
-    lower_bound_seconds: float
-    exposed_seconds: float
-    messages: int
-    operations: OperationGraph
+    lower_bound_seconds: float  # What no plan beats
+    exposed_seconds: float  # Exchanges, sends and sums on its critical path
+    messages: int  # Messages about gradients, a piece of a part of a sum being one, of all devices
+    operations: OperationGraph  # The operations
 
 
 def plan_step(
@@ -65,22 +48,12 @@ def plan_step(
     order: PipelineOrder,
     policy: WholePolicy,
     *,
-    start_seconds: float = _START_SECONDS,
+    start_seconds: float = _START_SECONDS,  # What a piece of an exchange costs
+    # Micro-batches for which the plan is made, which then holds for all; if not given, twice as many as there
+    # are devices, or fewer, so that a search simulates few thousand operations at a time
     micro_batches: int | None = None,
 ) -> PlannedStep:
-    """Switch a policy of the whole iteration on in a step; never worse than the plain step.
-
-    Args:
-        step: The step.
-        order: The programs of its devices.
-        policy: The policy.
-        start_seconds: What a piece of an exchange costs.
-        micro_batches: Micro-batches for which the plan is made, which then holds for all; if not given, twice as many
-            as there are devices, or fewer, so that a search simulates few thousand operations at a time.
-
-    Raises:
-        InputError: If replicas share parameters out, or the order does not suit the step.
-    """
+    """Switch a policy of the whole iteration on in a step; never worse than the plain step."""
     _check(step, order)
 
     def layout(few: int, *, beside: bool) -> _Layout:
@@ -141,13 +114,8 @@ def step_operations(
     """The operations of a step.
 
     Args:
-        step: The step.
-        order: The programs of its devices.
         start_seconds: What a piece of an exchange costs, contained in its time.
         beside: Gradients of weights are computed beside what is exchanged for gradients of inputs.
-
-    Raises:
-        InputError: If replicas share parameters out, or the order does not suit the step.
     """
     _check(step, order)
     return _Layout(step, order, start_seconds, beside=beside).graph()
@@ -156,14 +124,14 @@ def step_operations(
 def _check(step: Step, order: PipelineOrder) -> None:
     """The order suits the step, and replicas keep their parameters."""
     if (order.stages, order.micro_batches) != (len(step.stages), step.micro_batches):
-        msg = (
+        raise InputError(
             f"expected an order of {len(step.stages)} stages and {step.micro_batches} micro-batches, found "
             f"{order.stages} and {order.micro_batches}."
         )
-        raise InputError(msg)
     if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
-        msg = "expected parameters that replicas keep for a policy of the whole iteration, found them shared out."
-        raise InputError(msg)
+        raise InputError(
+            "expected parameters that replicas keep for a policy of the whole iteration, found them shared out."
+        )
 
 
 def _first(order: PipelineOrder, micro_batches: int) -> PipelineOrder:

@@ -22,11 +22,10 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from coppice.iteration.policies.whole.operations import MotifChoice, MotifPlan, OperationGraph
+from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.plans import MOVES, PlanSpace
 from coppice.iteration.policies.whole.policy import WholePolicy
-
-__all__ = ["FoundPlan", "Syndicate", "search_plan"]
 
 _WARMEST = 0.25
 """First temperature, as a share of the time of the plain plan."""
@@ -36,42 +35,25 @@ _REPEATS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPlan:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        plan: The best plan.
-        seconds: Its time.
-        default_seconds: Time of the plain plan.
-        simulated: Plans that were simulated.
-        exact: There is no better plan, as all were tried or a bound is attained.
-    """
-
-    plan: MotifPlan
-    seconds: float
-    default_seconds: float
-    simulated: int
-    exact: bool
+    plan: MotifPlan  # The best plan
+    seconds: float  # Its time
+    default_seconds: float  # Time of the plain plan
+    simulated: int  # Plans that were simulated
+    exact: bool  # There is no better plan, as all were tried or a bound is attained
 
 
 def search_plan(
     graph: OperationGraph,
     *,
-    budget: int = 1000,
-    seed: int = 0,
-    most_pieces: int = 16,
-    moves: Iterable[str] = MOVES,
-    walk: bool = False,
+    budget: int = 1000,  # Plans that are simulated at most
+    seed: int = 0,  # Seed of the choices; the same one gives the same plan
+    most_pieces: int = 16,  # Pieces of an operation at most
+    moves: Iterable[str] = MOVES,  # What may be changed, of :data:`MOVES`
+    walk: bool = False,  # Walk even where plans are few
 ) -> FoundPlan:
-    """The best plan that a random walk meets, or the best of all where they are few.
-
-    Args:
-        graph: Operations and channels.
-        budget: Plans that are simulated at most.
-        seed: Seed of the choices; the same one gives the same plan.
-        most_pieces: Pieces of an operation at most.
-        moves: What may be changed, of :data:`MOVES`.
-        walk: Walk even where plans are few.
-    """
+    """The best plan that a random walk meets, or the best of all where they are few."""
     draw = random.Random(seed)
     decisions = sorted(graph.decisions())
     wanted = [move for move in MOVES if move in set(moves)]
@@ -165,17 +147,11 @@ def _ranks(decisions: Iterable[str], plan: MotifPlan) -> dict[str, int]:
 
 
 class SyndicateOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A search.
+    """A search."""
 
-    Attributes:
-        budget: Plans that are simulated at most.
-        seed: Seed of the choices.
-        most_pieces: Pieces of an operation at most.
-    """
-
-    budget: Annotated[int, msgspec.Meta(ge=0)] = 1000
-    seed: int = 0
-    most_pieces: Annotated[int, msgspec.Meta(ge=1)] = 16
+    budget: Annotated[int, msgspec.Meta(ge=0)] = 1000  # Plans that are simulated at most
+    seed: int = 0  # Seed of the choices
+    most_pieces: Annotated[int, msgspec.Meta(ge=1)] = 16  # Pieces of an operation at most
 
 
 class Syndicate(WholePolicy):

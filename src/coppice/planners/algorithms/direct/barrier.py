@@ -28,8 +28,6 @@ from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.planners.algorithms.parts.radix import levels, log_floor, num_messages, radix_parameter
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ALGORITHMS"]
-
 
 def linear(case: AlgorithmCase) -> Schedule:
     """All to position 0 and back."""

@@ -49,8 +49,6 @@ from coppice.planners.algorithms.parts.radix import levels, num_messages, radix_
 from coppice.planners.algorithms.parts.trees import k_nomial
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["BROADCAST", "GATHER_SCATTER"]
-
 
 def tree(case: AlgorithmCase) -> Schedule:
     """Blocks of subtrees."""

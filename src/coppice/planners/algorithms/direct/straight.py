@@ -68,8 +68,6 @@ from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs, whole
 from coppice.planners.algorithms.parts.radix import levels, spans
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ALL_GATHER", "DIRECT", "LINEAR", "PAIRWISE", "REDUCE_SCATTER", "TWO_PROC"]
-
 
 def reduce_scatter(case: AlgorithmCase) -> Schedule:
     """Every part of a block goes straight to the block's owner."""

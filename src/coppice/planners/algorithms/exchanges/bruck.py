@@ -49,8 +49,6 @@ from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs
 from coppice.planners.algorithms.parts.radix import levels, num_messages, radix_parameter
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ALL_GATHER", "ALL_TO_ALL", "PAT"]
-
 
 def all_gather(case: AlgorithmCase) -> Schedule:
     """Runs of blocks grow by the factor k."""

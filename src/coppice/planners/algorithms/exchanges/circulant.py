@@ -52,17 +52,6 @@ from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, all_reduce_of, blocks, whole
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = [
-    "ALL_REDUCE",
-    "BLOCKS",
-    "ROOTED",
-    "baseblocks",
-    "receive_table",
-    "send_table",
-    "skips",
-    "transfers",
-]
-
 
 def rooted(case: AlgorithmCase) -> Schedule:
     """Round by round; a reduction is the rounds of the broadcast backwards."""

@@ -55,9 +55,6 @@ from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs
 from coppice.planners.algorithms.parts.radix import Folding, folding, radix_parameter, reversed_digits, spans
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["DOUBLING", "RECEXCH", "DoublingStep", "doubling_steps"]
-
-
 # An all-to-all moves P^2 (P - 1) blocks in all.
 _MOST_RANKS = 128
 
@@ -66,21 +63,13 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DoublingStep:
-    """Messages that pass at the same time, an entry each.
+    """Messages that pass at the same time, an entry each."""
 
-    Attributes:
-        src: Senders.
-        dst: Receivers.
-        data: First and last + 1 position of the subtrees whose data travel (2 x messages).
-        home: Likewise the subtrees of the receivers.
-        passed_on: Senders only pass on what they got, to members of their own subtree.
-    """
-
-    src: Positions
-    dst: Positions
-    data: Positions
-    home: Positions
-    passed_on: bool
+    src: Positions  # Senders
+    dst: Positions  # Receivers
+    data: Positions  # First and last + 1 position of the subtrees whose data travel (2 x messages)
+    home: Positions  # Likewise the subtrees of the receivers
+    passed_on: bool  # Senders only pass on what they got, to members of their own subtree
 
 
 def doubling_steps(size: int) -> Iterator[DoublingStep]:

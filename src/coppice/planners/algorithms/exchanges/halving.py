@@ -70,9 +70,6 @@ from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.algorithms.parts.radix import Folding, folding, reversed_digits, spans
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["RABENSEIFNER", "REDUCE_SCATTER"]
-
-
 _Positions = NDArray[np.int64]
 
 

@@ -54,8 +54,6 @@ from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.planners.algorithms.parts.radix import folding, radix_parameter
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ONE_GROUP", "PARTS", "WHOLE_BUFFERS"]
-
 
 def _recursive_multiplying(case: AlgorithmCase, radix: int) -> Schedule:
     moves, fold = Moves(case, whole(case)), folding(case.size, radix)
@@ -72,11 +70,10 @@ def _recursive_multiplying_cost(case: AlgorithmCase, radix: int) -> Cost:
     fold = folding(case.size, radix)
     folded = int(case.size > fold.core)
     if folded and fold.radix > 2:
-        msg = (
+        raise InputError(
             f"the cost of recursive multiplying with radix {radix} is known for powers of {radix} ranks only, "
             f"found {case.size}: simulate it, or use radix 2."
         )
-        raise InputError(msg)
     exchanges = (fold.radix - 1) * fold.depth
     messages, added = exchanges + 2 * folded, exchanges + folded
     return Cost.of_one_chain(

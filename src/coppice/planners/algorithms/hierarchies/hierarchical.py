@@ -43,8 +43,6 @@ from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ALGORITHMS"]
-
 Chunks = NDArray[np.int64]
 
 

@@ -28,8 +28,6 @@ from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ALGORITHMS"]
-
 
 def _build(case: AlgorithmCase) -> Schedule:
     case, k = grouped(case, case.number("k"))

@@ -63,8 +63,6 @@ from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ACCL", "PLINK", "TORUS", "halves"]
-
 _COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 
@@ -78,21 +76,13 @@ class Pattern(enum.Enum):
 
 @dataclass(frozen=True)
 class Level:
-    """One digit of the positions.
+    """One digit of the positions."""
 
-    Attributes:
-        size: Members of a group; a power of two for halving.
-        pattern: How they scatter and gather.
-    """
-
-    size: int
-    pattern: Pattern = Pattern.RING
+    size: int  # Members of a group; a power of two for halving
+    pattern: Pattern = Pattern.RING  # How they scatter and gather
 
     def rounds(self, digit: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Reduce-scatter: for each step the digit of the receiver, and the digits of the parts that it is sent.
-
-        Args:
-            digit: Digit of every position.
 
         Yields:
             Receivers (one per position), and parts (one row per position).

@@ -7,8 +7,6 @@ inner vertex change places: the mirror image for even P, shifted by one for odd 
 
 from __future__ import annotations
 
-__all__ = ["binary_tree", "depths", "pair_of_trees", "rooted_pair", "two_colours"]
-
 
 def binary_tree(size: int) -> list[int]:
     """Parent of every position, -1 for position 0, the root.

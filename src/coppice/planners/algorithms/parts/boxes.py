@@ -21,19 +21,6 @@ from coppice.planners.ring.search import boxes_of
 from coppice.planners.ring.tour import all_paths, exact_tour, local_tour
 from coppice.topology.model import Topology
 
-__all__ = [
-    "RELAY",
-    "boxes",
-    "crossings",
-    "equal_boxes",
-    "grouped",
-    "hop_costs",
-    "in_order",
-    "nearest_divisor",
-    "short_path",
-    "short_tour",
-]
-
 
 @lru_cache(maxsize=16)
 def boxes(topology: Topology) -> tuple[tuple[int, ...], ...]:
@@ -118,8 +105,7 @@ def grouped(case: AlgorithmCase, group: int, *, alone: bool = False) -> tuple[Al
             return in_order(case, tuple(rank for box in found for rank in box)), len(found[0])
         return case, 1 if alone else nearest_divisor(case.size)
     if case.size % group:
-        msg = f"expected groups that divide {case.size} ranks, found {group}: choose a divisor."
-        raise InputError(msg)
+        raise InputError(f"expected groups that divide {case.size} ranks, found {group}: choose a divisor.")
     return case, group
 
 

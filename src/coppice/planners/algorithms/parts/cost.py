@@ -20,56 +20,35 @@ from fractions import Fraction
 
 from coppice.collectives import Collective
 
-__all__ = ["Chain", "Clocks", "Cost"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """Messages that wait for each other.
+    """Messages that wait for each other."""
 
-    Attributes:
-        messages: Number of messages on the chain: factor of alpha.
-        sent: Bytes of these messages, as a share of M: factor of beta.
-        reduced: Bytes that are added on the chain, as a share of M: factor of gamma.
-    """
-
-    messages: int
-    sent: Fraction
-    reduced: Fraction = Fraction(0)
+    messages: int  # Number of messages on the chain: factor of alpha
+    sent: Fraction  # Bytes of these messages, as a share of M: factor of beta
+    reduced: Fraction = Fraction(0)  # Bytes that are added on the chain, as a share of M: factor of gamma
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Exact cost on a uniform full crossbar.
+    """Exact cost on a uniform full crossbar."""
 
-    Attributes:
-        steps: Number of steps of the schedule.
-        sent: Most bytes that a rank sends, as a share of M.
-        chains: The chains that can be the longest; none where nothing moves.
-    """
-
-    steps: int
-    sent: Fraction
-    chains: tuple[Chain, ...]
+    steps: int  # Number of steps of the schedule
+    sent: Fraction  # Most bytes that a rank sends, as a share of M
+    chains: tuple[Chain, ...]  # The chains that can be the longest; none where nothing moves
 
     @classmethod
     def of_one_chain(
         cls,
         *,
         steps: int,
-        sent: Fraction,
-        messages: int | None = None,
-        moved: Fraction | None = None,
-        reduced: Fraction = Fraction(0),
+        sent: Fraction,  # Most bytes that a rank sends, as a share of M
+        messages: int | None = None,  # Messages of the chain; None: one in every step
+        moved: Fraction | None = None,  # Bytes of these messages; None: as many as `sent`
+        reduced: Fraction = Fraction(0),  # Bytes that are added on the chain
     ) -> Cost:
         """The cost where one chain is the longest for every alpha, beta and gamma; nothing without a message.
-
-        Args:
-            steps: Number of steps.
-            sent: Most bytes that a rank sends, as a share of M.
-            messages: Messages of the chain; None: one in every step.
-            moved: Bytes of these messages; None: as many as ``sent``.
-            reduced: Bytes that are added on the chain.
 
         Examples:
             >>> Cost.of_one_chain(steps=2, sent=Fraction(3, 4)).chains
@@ -86,9 +65,7 @@ class Cost:
         """The cost of a reduce-scatter or an all-gather that moves no byte twice, or of an all-reduce made of both.
 
         Args:
-            collective: What is performed.
             ranks: P: a rank sends (P - 1)/P M in a phase, and adds as much where it reduces.
-            steps: Steps of a phase.
             ways: Messages of a step, one after the other.
         """
         moved = Fraction(ranks - 1, ranks)
@@ -102,19 +79,14 @@ class Cost:
 
     def time_us(
         self,
-        size_bytes: int,
+        size_bytes: int,  # M in bytes
         *,
-        alpha_us: Fraction,
-        gb_per_s: Fraction,
+        alpha_us: Fraction,  # Cost of a message in microseconds
+        gb_per_s: Fraction,  # Rate of a port, 1 / beta
+        # Rate at which a rank adds, 1 / gamma; None: adding takes no time
         reduce_gb_per_s: Fraction | None = None,
     ) -> Fraction:
         """Time for M = ``size_bytes``, exact.
-
-        Args:
-            size_bytes: M in bytes.
-            alpha_us: Cost of a message in microseconds.
-            gb_per_s: Rate of a port, 1 / beta.
-            reduce_gb_per_s: Rate at which a rank adds, 1 / gamma; None: adding takes no time.
 
         Examples:
             >>> ring = Cost(steps=3, sent=Fraction(3, 4), chains=(Chain(messages=3, sent=Fraction(3, 4)),))

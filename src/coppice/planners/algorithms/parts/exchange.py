@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from coppice.planners.algorithms.parts.moves import Moves
 from coppice.schedule.schedule import Op
 
-__all__ = ["Exchange", "partners"]
-
 Members = NDArray[np.int64]
 
 
@@ -47,18 +45,12 @@ def partners(radix: int) -> tuple[Members, Members]:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """The members, and how they exchange.
+    """The members, and how they exchange."""
 
-    Attributes:
-        position: Position of each of the ``radix ** depth`` members.
-        radix: k.
-        depth: Number of phases, L.
-        in_rounds: The rotations of a phase of :meth:`scatter` and :meth:`gather` are steps of their own.
-    """
-
-    position: Members
-    radix: int
-    depth: int
+    position: Members  # Position of each of the `radix ** depth` members
+    radix: int  # k
+    depth: int  # Number of phases, L
+    # The rotations of a phase of :meth:`scatter` and :meth:`gather` are steps of their own
     in_rounds: bool = False
 
     @property

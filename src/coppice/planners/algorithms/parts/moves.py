@@ -15,24 +15,16 @@ from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ChunkLayout", "Moves", "all_reduce_of", "blocks", "pairs", "whole"]
-
 Positions = int | Sequence[int] | NDArray[np.integer]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ChunkLayout(Brief):
-    """How the buffer of a collective is cut: chunk ``slot * parts + part`` for every slot that is cut.
+    """How the buffer of a collective is cut: chunk ``slot * parts + part`` for every slot that is cut."""
 
-    Attributes:
-        slot_weight: Relative size of each slot.
-        slots: Slots that have chunks, ascending.
-        parts: Chunks of each of these.
-    """
-
-    slot_weight: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    parts: int
+    slot_weight: NDArray[np.int64]  # Relative size of each slot
+    slots: NDArray[np.int64]  # Slots that have chunks, ascending
+    parts: int  # Chunks of each of these
 
 
 def blocks(case: AlgorithmCase, parts: int = 1) -> ChunkLayout:
@@ -88,10 +80,7 @@ class Moves:
 
         Args:
             step: Step, 0 or more. Rows of a step may be added at any time; they keep the order of addition.
-            src: Sending positions.
-            dst: Receiving positions.
             chunk: Chunks, as the layout numbers them.
-            op: What the receiver does.
         """
         columns = np.broadcast_arrays(
             *(np.asarray(c, dtype=np.int64) for c in (step, src, dst, chunk, int(op)))

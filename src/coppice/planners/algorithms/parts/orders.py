@@ -32,8 +32,6 @@ from coppice.planners.ring.patch import patched_tour
 from coppice.planners.ring.tour import local_tour
 from coppice.topology.model import Topology
 
-__all__ = ["POLICIES", "box_order", "box_rings", "depth_first", "links_crossed", "order_by", "tour_of_boxes"]
-
 POLICIES = ("rank", "rail", "dfs", "near")
 _MOST_RANKS = 4096  # more than that are not compared with each other
 _MOST_TOURED = 256
@@ -82,17 +80,15 @@ def box_order(topology: Topology) -> tuple[int, ...]:
 def order_by(topology: Topology, policy: str) -> tuple[int, ...]:
     """The order of one policy, one of :data:`POLICIES`; it begins with rank 0.
 
-    Raises:
-        InputError: If there is no such policy.
-
     Examples:
         >>> from coppice.topology.presets import preset
         >>> order_by(preset("torus", dims=(3, 3)), "dfs")
         (0, 1, 2, 3, 4, 5, 6, 7, 8)
     """
     if policy not in POLICIES:
-        msg = f"expected an order that is {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, found {policy!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected an order that is {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, found {policy!r}."
+        )
     ranks = tuple(range(topology.num_ranks))
     if policy == "rail" and len(boxes(topology)) > 1:
         return _from_zero(box_rings(topology, 1)[0])
@@ -184,10 +180,6 @@ def box_rings(topology: Topology, channels: int) -> tuple[tuple[int, ...], ...]:
     """Orders of all ranks, one for each channel, that keep the ranks of a box together.
 
     Where boxes differ in size, or there is one only, channels alternate between one order and its reverse.
-
-    Args:
-        topology: Where the rings run.
-        channels: Number of rings.
 
     Examples:
         >>> from coppice.topology.presets import preset

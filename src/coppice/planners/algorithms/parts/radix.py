@@ -11,17 +11,6 @@ from coppice.display import Brief
 from coppice.planners.algorithms.algorithm import AlgorithmParameter
 from coppice.rows import offsets, ranges
 
-__all__ = [
-    "Folding",
-    "folding",
-    "levels",
-    "log_floor",
-    "num_messages",
-    "radix_parameter",
-    "reversed_digits",
-    "spans",
-]
-
 
 def radix_parameter(default: int = 2) -> dict[str, AlgorithmParameter]:
     """The parameter ``radix`` of an algorithm."""
@@ -86,16 +75,11 @@ class Folding(Brief):
     """Runs of neighbouring positions, of which the last one stands for all.
 
     The first runs have k positions, one more may have fewer, and all others have one.
-
-    Attributes:
-        radix: k, at most the number of positions (2 for one position).
-        depth: L, with k^L runs.
-        start: Run v holds positions ``start[v] .. start[v + 1] - 1`` (k^L + 1 numbers).
     """
 
-    radix: int
-    depth: int
-    start: NDArray[np.int64]
+    radix: int  # k, at most the number of positions (2 for one position)
+    depth: int  # L, with k^L runs
+    start: NDArray[np.int64]  # Run v holds positions `start[v] .. start[v + 1] - 1` (k^L + 1 numbers).
 
     @property
     def core(self) -> int:

@@ -13,23 +13,16 @@ from coppice.collectives import Collective
 from coppice.schedule.forest import Forest, Phase
 from coppice.topology.model import Topology
 
-__all__ = ["Edge", "ForestRows", "downward", "meeting_points", "upward"]
-
 Edge = tuple[int, ...]
 """Nodes of the path of a tree edge, from the sender to the receiver."""
 
 
 @dataclass
 class ForestRows:
-    """Collects the trees of a forest.
+    """Collects the trees of a forest."""
 
-    Attributes:
-        topology: Where they live.
-        collective: What they implement.
-    """
-
-    topology: Topology
-    collective: Collective
+    topology: Topology  # Where they live
+    collective: Collective  # What they implement
     _roots: list[int] = field(default_factory=list)
     _weights: list[int] = field(default_factory=list)
     _phases: list[Phase] = field(default_factory=list)
@@ -142,8 +135,6 @@ def meeting_points(topology: Topology, members: Sequence[int], *, inside: bool =
     """Switches that copy and add and are nearest to all ``members`` together, both ways.
 
     Args:
-        topology: The network.
-        members: Nodes of ranks.
         inside: Only switches that all members are linked with directly.
     """
     able = np.flatnonzero((topology.rank < 0) & topology.multicast & topology.aggregate)

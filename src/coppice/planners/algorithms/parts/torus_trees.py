@@ -35,8 +35,6 @@ from numpy.typing import NDArray
 
 from coppice.topology.model import Topology
 
-__all__ = ["LONG_AXES", "TorusTrees", "torus_dims", "torus_trees"]
-
 LONG_AXES = 3
 """Most axes of three and more nodes."""
 
@@ -46,15 +44,10 @@ Hops = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class TorusTrees:
-    """Trees to node 0 of a torus, which every translation takes to trees to another node.
+    """Trees to node 0 of a torus, which every translation takes to trees to another node."""
 
-    Attributes:
-        dims: Size of each axis; nodes count the last axis fastest.
-        hops: The next node on the way to node 0, per tree and node.
-    """
-
-    dims: tuple[int, ...]
-    hops: Hops
+    dims: tuple[int, ...]  # Size of each axis; nodes count the last axis fastest
+    hops: Hops  # The next node on the way to node 0, per tree and node
 
     @property
     def count(self) -> int:

@@ -27,38 +27,15 @@ from coppice.display import Brief
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.rows import positions
 
-__all__ = [
-    "Pace",
-    "PositionTree",
-    "by_depth",
-    "chains",
-    "chains_pace",
-    "growing_k_nomial",
-    "k_ary",
-    "k_ary_pace",
-    "k_nomial",
-    "k_nomial_by_depth_pace",
-    "k_nomial_pace",
-    "preorder_binary",
-    "preorder_binary_pace",
-]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PositionTree(Brief):
-    """A rooted tree on nodes 0 .. P - 1, edge by edge.
+    """A rooted tree on nodes 0 .. P - 1, edge by edge."""
 
-    Attributes:
-        parent: Upper end of each edge, in the order in which a broadcast serves them.
-        child: Lower end; every node but 0 once.
-        level: Step of the edge in a broadcast of one piece.
-        contiguous: Every subtree is an interval of nodes, with those of siblings side by side.
-    """
-
-    parent: NDArray[np.int64]
-    child: NDArray[np.int64]
-    level: NDArray[np.int64]
-    contiguous: bool = True
+    parent: NDArray[np.int64]  # Upper end of each edge, in the order in which a broadcast serves them
+    child: NDArray[np.int64]  # Lower end; every node but 0 once
+    level: NDArray[np.int64]  # Step of the edge in a broadcast of one piece
+    contiguous: bool = True  # Every subtree is an interval of nodes, with those of siblings side by side
 
     @property
     def height(self) -> int:
@@ -191,21 +168,13 @@ def _joined(edges: Sequence[Sequence[NDArray[np.integer]]], *, contiguous: bool)
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What a tree costs.
+    """What a tree costs."""
 
-    Attributes:
-        height: Levels.
-        degree: Children of the root; no node has more.
-        inner: Most children of any other node.
-        arrival: Messages, one after the other, until the last node has one piece from the root.
-        completion: Messages, one after the other, until the root has added one piece of all.
-    """
-
-    height: int = 0
-    degree: int = 0
-    inner: int = 0
-    arrival: int = 0
-    completion: int = 0
+    height: int = 0  # Levels
+    degree: int = 0  # Children of the root; no node has more
+    inner: int = 0  # Most children of any other node
+    arrival: int = 0  # Messages, one after the other, until the last node has one piece from the root
+    completion: int = 0  # Messages, one after the other, until the root has added one piece of all
 
     def broadcast(self, segments: int = 1) -> Cost:
         """Cost of a broadcast in ``segments`` pieces."""

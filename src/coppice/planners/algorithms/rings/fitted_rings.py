@@ -33,8 +33,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["BEST_RING", "PATARASUK_YUAN"]
-
 
 def _tree_of_switches(case: AlgorithmCase) -> str | None:
     topology = case.topology
@@ -102,11 +100,10 @@ def _best_ring(case: AlgorithmCase) -> Schedule | Forest:
         root = case.root if case.order is None else case.order[case.root]
     found = _rings(case.topology, case.collective, root)
     if found is None:
-        msg = (
+        raise UnreachableError(
             f"best-ring found no ring through all ranks of {case.topology.name} whose hops pass no other rank: "
             "choose `forest`, or `ring` with `relay_gpus`."
         )
-        raise UnreachableError(msg)
     return ring_forest(found)
 
 

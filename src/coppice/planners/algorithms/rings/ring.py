@@ -59,8 +59,6 @@ from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.algorithms.parts.orders import box_rings
 from coppice.schedule.schedule import Op, Schedule, in_pieces
 
-__all__ = ["COLLECTIVES", "NCCL", "NEIGHBOR_EXCHANGE", "RING", "SEGMENTED"]
-
 
 def all_gather(case: AlgorithmCase) -> Schedule:
     """Blocks travel once around."""
@@ -238,8 +236,9 @@ def _nccl_cost(case: AlgorithmCase) -> Cost:
 
 def _cost_of_chain(case: AlgorithmCase) -> Cost:
     if _uniform(case) > 1:
-        msg = "expected one channel: the cost of chains in both directions has no closed form; set `channels=1`."
-        raise InputError(msg)
+        raise InputError(
+            "expected one channel: the cost of chains in both directions has no closed form; set `channels=1`."
+        )
     segments = case.number("segments")
     steps = case.size - 2 + segments if case.size > 1 else 0
     moved = Fraction(steps, segments)
@@ -252,8 +251,9 @@ def _uniform(case: AlgorithmCase) -> int:
     """Number of channels on a network without boxes."""
     channels = _channels(case)
     if channels > 1 and equal_boxes(case.topology) is not None:
-        msg = "expected a uniform crossbar, found boxes: simulate the schedule, or set `channels=1`."
-        raise InputError(msg)
+        raise InputError(
+            "expected a uniform crossbar, found boxes: simulate the schedule, or set `channels=1`."
+        )
     return channels
 
 

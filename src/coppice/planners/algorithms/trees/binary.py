@@ -41,8 +41,6 @@ from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.planners.algorithms.parts.trees import k_ary, k_ary_pace, preorder_binary, preorder_binary_pace
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["IN_ORDER", "SPLIT"]
-
 
 def split_binary(case: AlgorithmCase) -> Schedule:
     """Pieces 0 .. S - 1 are the first half, S .. 2 S - 1 the second."""

@@ -30,8 +30,6 @@ from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Algo
 from coppice.planners.algorithms.parts.torus_trees import LONG_AXES, torus_dims, torus_trees
 from coppice.schedule.forest import Forest, Phase
 
-__all__ = ["CAMDOOP"]
-
 _PHASES = {
     Collective.REDUCE: (Phase.REDUCE,),
     Collective.REDUCE_SCATTER: (Phase.REDUCE,),

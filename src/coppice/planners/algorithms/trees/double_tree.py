@@ -48,8 +48,6 @@ from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.schedule.schedule import Op, Schedule, in_pieces
 
-__all__ = ["DOUBLE", "NCCL", "boxed_trees"]
-
 
 @dataclass(frozen=True)
 class _Edge:
@@ -127,8 +125,9 @@ def _boxes_asked_for(case: AlgorithmCase) -> str | None:
 
 def _double_binary_tree_cost(case: AlgorithmCase) -> Cost:
     if _boxed(case):
-        msg = "the cost of trees of boxes depends on the topology: simulate it, or take layout=flat."
-        raise InputError(msg)
+        raise InputError(
+            "the cost of trees of boxes depends on the topology: simulate it, or take layout=flat."
+        )
     clocks = Clocks(case.size, unit=2 * case.number("segments"))
     for _, matching in groupby(_messages(case), key=itemgetter(0)):
         clocks.step((src, dst, 1, int(op is Op.REDUCE)) for _, src, dst, _, op in matching)
@@ -163,10 +162,8 @@ def boxed_trees(case: AlgorithmCase, *, group: int = 0, channels: int = 0, segme
     """An all-reduce by chains in boxes below pairs of trees of boxes.
 
     Args:
-        case: What is served.
         group: Ranks of a chain; 0 takes the boxes of the topology, and single ranks where there are none.
         channels: Pairs of trees; 0 takes as many as a box has ranks.
-        segments: Pieces that follow each other.
     """
     channels = channels or len((equal_boxes(case.topology) or ((0,),))[0])
     case, group = grouped(case, group, alone=True)

@@ -36,8 +36,6 @@ from coppice.schedule.forest import Forest, Phase
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 
-__all__ = ["ALGORITHMS"]
-
 Inside = Callable[["_SwitchedBoxes", int, int], list[Edge]]
 """Edges that bring a slice from the members of a box to its head: (cluster, box, head)."""
 
@@ -229,8 +227,7 @@ def _all_reduce(name: str, inside: Inside, *, network: bool, summary: str, sourc
                 return _through_network(cluster, inside)
             return _through_trees(cluster, inside)
         except UnreachableError as error:
-            msg = f"algorithm {name} does not fit {case.topology.name}: {error}"
-            raise UnreachableError(msg) from None
+            raise UnreachableError(f"algorithm {name} does not fit {case.topology.name}: {error}") from None
 
     return Algorithm(
         name=name,

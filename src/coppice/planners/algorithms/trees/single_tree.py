@@ -92,35 +92,16 @@ from coppice.planners.algorithms.parts.trees import (
 )
 from coppice.schedule.schedule import Op, Schedule, in_pieces
 
-__all__ = [
-    "ALL_REDUCE",
-    "BROADCAST",
-    "DISTANCE",
-    "REDUCE",
-    "SHAPES",
-    "TreeShape",
-    "tree_broadcast",
-    "tree_reduction",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TreeShape:
-    """A family of trees that serves broadcast and reduce under one name.
+    """A family of trees that serves broadcast and reduce under one name."""
 
-    Attributes:
-        tree: The tree of a case.
-        pace: What it costs.
-        summary: Its shape, in a few words.
-        source: Where it comes from.
-        parameters: Its parameters.
-    """
-
-    tree: Callable[[AlgorithmCase], PositionTree]
-    pace: Callable[[AlgorithmCase], Pace]
-    summary: str
-    source: str
-    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)
+    tree: Callable[[AlgorithmCase], PositionTree]  # The tree of a case
+    pace: Callable[[AlgorithmCase], Pace]  # What it costs
+    summary: str  # Its shape, in a few words
+    source: str  # Where it comes from
+    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)  # Its parameters
 
     def segments(self, case: AlgorithmCase) -> int:
         """Pieces of the buffer; 1 where the family does not cut it."""

@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from coppice.errors import UnreachableError
 
-__all__ = ["shortest_arborescence"]
-
 Length = TypeVar("Length", float, Fraction)
 
 
@@ -23,15 +21,10 @@ def shortest_arborescence(
 
     Args:
         num_nodes: Nodes are 0 .. num_nodes - 1.
-        root: Where the tree begins.
-        edges: (from, to) of each edge.
         lengths: Length of each edge, 0 or more; whole numbers, floats or fractions.
 
     Returns:
         Numbers of the edges, ascending.
-
-    Raises:
-        UnreachableError: If a node cannot be reached.
 
     Examples:
         >>> shortest_arborescence(3, 0, [(0, 1), (1, 2), (2, 1), (0, 2)], [5, 1, 1, 5])
@@ -43,8 +36,9 @@ def shortest_arborescence(
             best[dst] = number
     for node in range(num_nodes):
         if node != root and best[node] < 0:
-            msg = f"expected a spanning tree from node {root}, found that none of its edges leads to node {node}."
-            raise UnreachableError(msg)
+            raise UnreachableError(
+                f"expected a spanning tree from node {root}, found that none of its edges leads to node {node}."
+            )
     circle: list[int] = _circle([edges[each][0] if each >= 0 else -1 for each in best], root)
     if not circle:
         return sorted(each for each in best if each >= 0)

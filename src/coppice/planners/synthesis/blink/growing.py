@@ -17,18 +17,12 @@ from coppice.planners.synthesis.blink.ways import Way
 from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase
 
-__all__ = ["GrowingForest"]
-
 
 @dataclass
 class GrowingForest:
-    """Collects trees.
+    """Collects trees."""
 
-    Attributes:
-        problem: What they carry out.
-    """
-
-    problem: Problem
+    problem: Problem  # What they carry out
     _roots: list[int] = field(default_factory=list)
     _weights: list[Fraction] = field(default_factory=list)
     _phases: list[Phase] = field(default_factory=list)
@@ -38,8 +32,6 @@ class GrowingForest:
         """Add a tree, in both directions for an all-reduce.
 
         Args:
-            root: Its root, a rank.
-            edges: Parents before children.
             weight: Its share of the data, relative to that of others.
         """
         collective = self.problem.collective
@@ -61,18 +53,15 @@ class GrowingForest:
         self._edges.append(paths)
 
     def forest(self) -> Forest:
-        """The forest of all trees, those of the reduce phase first.
-
-        Raises:
-            InputError: If the weights need whole numbers beyond 62 bits.
-        """
+        """The forest of all trees, those of the reduce phase first."""
         order = sorted(range(len(self._roots)), key=lambda tree: self._phases[tree] is Phase.BROADCAST)
         scale = lcm(*(weight.denominator for weight in self._weights))
         whole = [int(self._weights[tree] * scale) for tree in order]
         shared = gcd(*whole) or 1
         if sum(whole) // shared >= 2**62:
-            msg = "the trees need weights below 2^62: choose another packing (`parameters=packing=integer`)."
-            raise InputError(msg)
+            raise InputError(
+                "the trees need weights below 2^62: choose another packing (`parameters=packing=integer`)."
+            )
         index: dict[tuple[int, ...], int] = {}
         edges = [path for tree in order for path in self._edges[tree]]
         places = [index.setdefault(path, len(index)) for path in edges]

@@ -23,24 +23,15 @@ from coppice.planners.synthesis.blink.growing import GrowingForest
 from coppice.planners.synthesis.blink.ways import Way, Ways, ways_between
 from coppice.topology.model import Topology
 
-__all__ = ["LocalTrees", "grow_three_phases", "machines_of", "partition_roots"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LocalTrees:
-    """The trees inside one machine.
+    """The trees inside one machine."""
 
-    Attributes:
-        members: Its ranks.
-        ways: What tree edges run over inside.
-        trees: Edges of each tree.
-        shares: Share of the data of each; they add up to 1.
-    """
-
-    members: tuple[int, ...]
-    ways: Ways
-    trees: tuple[tuple[Way, ...], ...]
-    shares: tuple[Fraction, ...]
+    members: tuple[int, ...]  # Its ranks
+    ways: Ways  # What tree edges run over inside
+    trees: tuple[tuple[Way, ...], ...]  # Edges of each tree
+    shares: tuple[Fraction, ...]  # Share of the data of each; they add up to 1
 
 
 def machines_of(topology: Topology) -> list[tuple[int, ...]]:
@@ -57,11 +48,7 @@ def machines_of(topology: Topology) -> list[tuple[int, ...]]:
 def partition_roots(
     topology: Topology, machines: Sequence[tuple[int, ...]]
 ) -> tuple[list[list[int]], dict[tuple[int, int], Way]]:
-    """The roots of each partition, one in every machine, and the ways between them.
-
-    Raises:
-        InputError: If the GPUs of some machine reach those of others through other GPUs only.
-    """
+    """The roots of each partition, one in every machine, and the ways between them."""
     ways = ways_between(topology, range(topology.num_ranks), Collective.ALL_REDUCE)
     at = {(way.parent, way.child): way for way in ways.ways}
     free = [list(members) for members in machines]
@@ -78,28 +65,20 @@ def partition_roots(
             for others, rank in zip(free, row, strict=True):
                 others.remove(rank)
     if not roots:
-        msg = (
+        raise InputError(
             f"expected GPUs of all machines of {topology.name} that reach each other through the network, found "
             "none: choose ranks with NICs, or pack over all links at once (`parameters=machines=flat`)."
         )
-        raise InputError(msg)
     return roots, at
 
 
 def grow_three_phases(
     forest: GrowingForest,
     machines: Sequence[LocalTrees],
-    roots: Sequence[Sequence[int]],
+    roots: Sequence[Sequence[int]],  # For each partition its root in every machine
     across: dict[tuple[int, int], Way],
 ) -> int:
-    """Add the trees of all three phases; their number is returned.
-
-    Args:
-        forest: Gets the trees.
-        machines: The trees inside each machine.
-        roots: For each partition its root in every machine.
-        across: Ways between roots.
-    """
+    """Add the trees of all three phases; their number is returned."""
     partitions = [Fraction(p, len(roots)) for p in range(len(roots))]
     starts = [_starts(machine) for machine in machines]
     cuts = sorted({*partitions, *(start for each in starts for start in each)})

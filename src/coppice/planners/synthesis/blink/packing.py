@@ -33,8 +33,6 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.loads import body_loads
 from coppice.text import parse_size, percent_text, plural, shortened
 
-__all__ = ["METHOD", "pcie_share"]
-
 _MOST_RANKS = 256
 
 
@@ -98,23 +96,21 @@ def pcie_share(size_bytes: int, pcie: Fraction, nvlink: Fraction, switch_us: Fra
 
 
 def synthesized(request: Request) -> Synthesis:
-    """The trees of a request.
-
-    Raises:
-        InputError: If an option does not fit the topology.
-        UnreachableError: If the links that may be used do not reach a rank.
-    """
+    """The trees of a request."""
     problem, options = request.problem, request.options
     topology, ranks = problem.topology, problem.topology.num_ranks
     if ranks > _MOST_RANKS:
-        msg = f"expected at most {_MOST_RANKS} ranks for blink, found {ranks}: plan them with the forest planner."
-        raise InputError(msg)
+        raise InputError(
+            f"expected at most {_MOST_RANKS} ranks for blink, found {ranks}: plan them with the forest planner."
+        )
     if options.tree_root >= ranks:
-        msg = f"expected a rank of 0 .. {ranks - 1} as `tree_root`, found {options.tree_root}: choose one of these."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a rank of 0 .. {ranks - 1} as `tree_root`, found {options.tree_root}: choose one of these."
+        )
     if options.switch_us and not options.size:
-        msg = "expected `size` beside `switch_us`, found none: say how many bytes there are (`parameters=size=64M`)."
-        raise InputError(msg)
+        raise InputError(
+            "expected `size` beside `switch_us`, found none: say how many bytes there are (`parameters=size=64M`)."
+        )
     answer = _Account(details={"packing": options.packing, "packings": []}, words=[])
     machines = machines_of(topology)
     phases = (

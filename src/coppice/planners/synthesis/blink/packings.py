@@ -24,28 +24,17 @@ from coppice.errors import CoppiceError, UnreachableError
 from coppice.planners.synthesis.blink.arborescence import shortest_arborescence
 from coppice.planners.synthesis.blink.ways import Way, Ways
 
-__all__ = ["Packed", "TreeLoads", "exact_packing", "weighted_packing"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Packed(Brief):
-    """Trees with their rates.
+    """Trees with their rates."""
 
-    Attributes:
-        ways: What their edges run over.
-        root: Their root, a rank.
-        trees: Numbers of the ways of each.
-        rates: Rate of each in GB/s.
-        most: No packing of such trees is faster than this rate in GB/s, exactly.
-        interrupted: Ctrl-C or the deadline ended the search.
-    """
-
-    ways: Ways
-    root: int
-    trees: tuple[tuple[int, ...], ...]
-    rates: tuple[Fraction, ...]
-    most: Fraction
-    interrupted: bool = False
+    ways: Ways  # What their edges run over
+    root: int  # Their root, a rank
+    trees: tuple[tuple[int, ...], ...]  # Numbers of the ways of each
+    rates: tuple[Fraction, ...]  # Rate of each in GB/s
+    most: Fraction  # No packing of such trees is faster than this rate in GB/s, exactly
+    interrupted: bool = False  # Ctrl-C or the deadline ended the search
 
     @property
     def rate(self) -> Fraction:
@@ -73,18 +62,12 @@ def _from_root(ways: list[Way], root: int) -> list[Way]:
 
 @dataclass
 class TreeLoads:
-    """Trees that were found on some ways, and what each loads.
+    """Trees that were found on some ways, and what each loads."""
 
-    Attributes:
-        ways: What their edges run over.
-        root: Their root, a rank.
-        known: Number of each tree.
-        loads: Links of each tree, and how often it loads each.
-    """
-
-    ways: Ways
-    root: int
-    known: dict[tuple[int, ...], int] = field(default_factory=dict)
+    ways: Ways  # What their edges run over
+    root: int  # Their root, a rank
+    known: dict[tuple[int, ...], int] = field(default_factory=dict)  # Number of each tree
+    # Links of each tree, and how often it loads each
     loads: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -92,12 +75,11 @@ class TreeLoads:
         lost = self.ways.unreached(self.root)
         if lost is not None:
             names, nodes = self.ways.topology.node_ids, self.ways.topology.rank_nodes
-            msg = (
+            raise UnreachableError(
                 f"expected links between {names[nodes[self.root]]} and all GPUs, in both directions for an all-reduce, "
                 f"found none that lead to {names[nodes[lost]]} on {self.ways.topology.name}: choose ranks that are "
                 "connected, or other links (`parameters=links=together`)."
             )
-            raise UnreachableError(msg)
         place = {rank: number for number, rank in enumerate(self.ways.members)}
         self._edges = [(place[way.parent], place[way.child]) for way in self.ways.ways]
         self._root = place[self.root]
@@ -153,30 +135,19 @@ _CHECKED = 16
 
 
 def weighted_packing(
-    ways: Ways,
-    root: int,
+    ways: Ways,  # What tree edges may run over
+    root: int,  # Root of the trees, a rank
     *,
-    epsilon: float,
-    gap: float,
-    deadline: float | None = None,
-    on_progress: Callable[[str], None] | None = None,
+    epsilon: float,  # How fast links get longer: less is nearer to the optimum, and slower
+    gap: float,  # End when this near to the optimum (a share of it)
+    deadline: float | None = None,  # Of :func:`time.monotonic`, when to end
+    on_progress: Callable[[str], None] | None = None,  # Called with a few words now and then
 ) -> Packed:
     """Trees by multiplicative weights (N. Garg and J. Koenemann 1998, as Blink uses it).
 
     Every link has a length. The shortest tree gets as much as its narrowest link can carry, and its links get longer by
     ``1 + epsilon * (what they carry of it) / capacity``. All rates are scaled at the end to what the links can carry.
     The lengths bound the optimum as well: it is at most their sum, weighted by capacity, over the shortest tree.
-
-    Args:
-        ways: What tree edges may run over.
-        root: Root of the trees, a rank.
-        epsilon: How fast links get longer: less is nearer to the optimum, and slower.
-        gap: End when this near to the optimum (a share of it).
-        deadline: Of :func:`time.monotonic`, when to end.
-        on_progress: Called with a few words now and then.
-
-    Raises:
-        UnreachableError: If a rank cannot be reached.
     """
     found = TreeLoads(ways, root)
     topology = ways.topology
@@ -275,9 +246,6 @@ def exact_packing(ways: Ways, root: int) -> Packed:
 
     The linear program over the trees that are known gives prices of links; the shortest tree under these prices is
     added while it is shorter than 1. When none is, the prices prove that no packing is faster.
-
-    Raises:
-        UnreachableError: If a rank cannot be reached.
     """
     found = TreeLoads(ways, root)
     topology = ways.topology
@@ -314,6 +282,5 @@ def _vertex(found: TreeLoads, room: list[int]) -> ExactVertex:
     vertex = program.exact_vertex() if program.solve() is not None else None
     vertex = solve_in_integers(program) if vertex is None else vertex
     if vertex is None:
-        msg = "the packing of trees has no limit: this is an error in the planner."
-        raise CoppiceError(msg)
+        raise CoppiceError("the packing of trees has no limit: this is an error in the planner.")
     return vertex

@@ -21,8 +21,6 @@ from coppice.errors import UnreachableError
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 
-__all__ = ["Fabric", "Way", "Ways", "one_hop", "ways_between"]
-
 
 class Fabric(StrEnum):
     """Which links trees may use."""
@@ -37,36 +35,22 @@ class Fabric(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What one tree edge may run over.
+    """What one tree edge may run over."""
 
-    Attributes:
-        parent: Rank nearer to the root.
-        child: The other rank.
-        down: Nodes from parent to child.
-        up: Nodes from child to parent.
-        links: Links that the edge loads, each as often as it loads it.
-    """
-
-    parent: int
-    child: int
-    down: tuple[int, ...]
-    up: tuple[int, ...]
-    links: tuple[int, ...]
+    parent: int  # Rank nearer to the root
+    child: int  # The other rank
+    down: tuple[int, ...]  # Nodes from parent to child
+    up: tuple[int, ...]  # Nodes from child to parent
+    links: tuple[int, ...]  # Links that the edge loads, each as often as it loads it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Ways(Brief):
-    """The ways between some ranks of a topology.
+    """The ways between some ranks of a topology."""
 
-    Attributes:
-        topology: The whole topology.
-        members: The ranks, ascending.
-        ways: At most one for each ordered pair, sorted by parent and child.
-    """
-
-    topology: Topology
-    members: tuple[int, ...]
-    ways: tuple[Way, ...]
+    topology: Topology  # The whole topology
+    members: tuple[int, ...]  # The ranks, ascending
+    ways: tuple[Way, ...]  # At most one for each ordered pair, sorted by parent and child
 
     def unreached(self, root: int) -> int | None:
         """A member that no tree from ``root`` reaches, or None."""
@@ -85,16 +69,10 @@ def ways_between(
     collective: Collective,
     fabric: Fabric = Fabric.TOGETHER,
     *,
+    # Only switches of this host (a row of its hosts), not the network between hosts
     inside: int | None = None,
 ) -> Ways:
     """The ways between members that a collective may take on a fabric.
-
-    Args:
-        topology: The whole topology.
-        members: Ranks.
-        collective: Broadcast, reduce or all-reduce.
-        fabric: Which links may be used.
-        inside: Only switches of this host (a row of its hosts), not the network between hosts.
 
     Examples:
         >>> from coppice.topology.presets import preset

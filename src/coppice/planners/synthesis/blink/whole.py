@@ -18,8 +18,6 @@ from coppice.bounds.lp.program import Constraint
 from coppice.bounds.lp.solver import new_solver, run_interruptibly
 from coppice.planners.synthesis.blink.packings import Packed, TreeLoads
 
-__all__ = ["WholePacking", "whole_packing"]
-
 _MOST_PARTS = 12
 """A tree has at least this part of a unit."""
 
@@ -35,17 +33,11 @@ _MOST_NODES = 500
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WholePacking:
-    """Trees with whole rates.
+    """Trees with whole rates."""
 
-    Attributes:
-        packed: The trees.
-        unit: What a rate is a multiple of, in GB/s.
-        parts: Into how many parts the unit of one link was cut.
-    """
-
-    packed: Packed
-    unit: Fraction
-    parts: int
+    packed: Packed  # The trees
+    unit: Fraction  # What a rate is a multiple of, in GB/s
+    parts: int  # Into how many parts the unit of one link was cut
 
 
 def whole_packing(
@@ -54,7 +46,6 @@ def whole_packing(
     """Few of the trees of ``packed``, with whole rates, that lose no more than a share of its rate if they can.
 
     Args:
-        packed: Trees of which to choose.
         unit: Rate of a whole tree in GB/s.
         loss: Share of the rate that may be lost.
         deadline: Of :func:`time.monotonic`, when to end.

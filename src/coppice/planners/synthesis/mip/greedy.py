@@ -18,22 +18,15 @@ from coppice.errors import UnreachableError
 from coppice.planners.synthesis.mip.legs import Leg
 from coppice.planners.synthesis.mip.timed import Piece, TimedSend
 
-__all__ = ["LinkUse", "distances", "greedy_sends"]
-
 _FAR = 1e15
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkUse:
-    """How many pieces may begin to use a link in how long.
+    """How many pieces may begin to use a link in how long."""
 
-    Attributes:
-        slots: Pieces that may begin within one period.
-        period: Time until as many may begin again.
-    """
-
-    slots: int
-    period: float
+    slots: int  # Pieces that may begin within one period
+    period: float  # Time until as many may begin again
 
 
 def distances(ranks: int, legs: Sequence[Leg], transit: Sequence[float]) -> NDArray[np.float64]:
@@ -51,28 +44,15 @@ def greedy_sends(
     pieces: Sequence[Piece],
     ranks: int,
     legs: Sequence[Leg],
-    transit: Sequence[float],
+    transit: Sequence[float],  # Time from start to arrival on each leg
+    # What a send over each leg takes of the resources that it uses, by their numbers
     use: Sequence[dict[int, LinkUse]],
     *,
     seed: int = 0,
-    jitter: float = 0.0,
-    allowed: NDArray[np.bool_] | None = None,
+    jitter: float = 0.0,  # Share by which nearness is varied at random
+    allowed: NDArray[np.bool_] | None = None,  # `allowed[p, l]`: piece p may take leg l; None: any
 ) -> list[TimedSend]:
-    """Sends that bring every piece to all of its targets.
-
-    Args:
-        pieces: What has to be where.
-        ranks: Number of ranks.
-        legs: Ways between them.
-        transit: Time from start to arrival on each leg.
-        use: What a send over each leg takes of the resources that it uses, by their numbers.
-        seed: Of the random choices.
-        jitter: Share by which nearness is varied at random.
-        allowed: ``allowed[p, l]``: piece p may take leg l; None: any.
-
-    Raises:
-        UnreachableError: If a piece cannot reach a target.
-    """
+    """Sends that bring every piece to all of its targets."""
     chance = random.Random(seed)
     count = len(pieces)
     nearness = _Nearness(pieces, ranks, legs, transit, allowed)
@@ -85,8 +65,9 @@ def greedy_sends(
         near[p] = nearness.of(p)[piece.source]
     if (unmet & (near >= _FAR)).any():
         p, target = np.argwhere(unmet & (near >= _FAR))[0].tolist()
-        msg = f"expected legs from rank {pieces[p].source} to rank {target}, found none: add a link or a sender."
-        raise UnreachableError(msg)
+        raise UnreachableError(
+            f"expected legs from rank {pieces[p].source} to rank {target}, found none: add a link or a sender."
+        )
     used: dict[int, tuple[float, int]] = {}
     events = [0.0]
     sends: list[TimedSend] = []
@@ -96,8 +77,9 @@ def greedy_sends(
     together = _together(ranks, legs)
     while unmet.any():
         if not events:
-            msg = "expected the sketch to let every piece reach its ranks, found one that is stuck: allow more legs."
-            raise UnreachableError(msg)
+            raise UnreachableError(
+                "expected the sketch to let every piece reach its ranks, found one that is stuck: allow more legs."
+            )
         now = heapq.heappop(events)
         while events and events[0] <= now:
             heapq.heappop(events)

@@ -17,33 +17,21 @@ from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 
-__all__ = ["MOST_RANKS", "Leg", "leg_of", "legs_of"]
-
 MOST_RANKS = 128
 """Programs of more ranks are beyond what the solver handles."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leg:
-    """A way from one rank to another that passes no other rank.
+    """A way from one rank to another that passes no other rank."""
 
-    Attributes:
-        src: Sending rank.
-        dst: Receiving rank.
-        nodes: Nodes along it, both ends included.
-        links: Links along it.
-        gb_per_s: Rate of its narrowest link.
-        latency_us: Sum of the latencies of its links.
-        crosses: It leads from one box to another.
-    """
-
-    src: int
-    dst: int
-    nodes: tuple[int, ...]
-    links: tuple[int, ...]
-    gb_per_s: Fraction
-    latency_us: float
-    crosses: bool
+    src: int  # Sending rank
+    dst: int  # Receiving rank
+    nodes: tuple[int, ...]  # Nodes along it, both ends included
+    links: tuple[int, ...]  # Links along it
+    gb_per_s: Fraction  # Rate of its narrowest link
+    latency_us: float  # Sum of the latencies of its links
+    crosses: bool  # It leads from one box to another
 
     def turned(self) -> Leg:
         """The same way back, as it is on the topology with its links reversed; its links are not numbered there."""
@@ -79,9 +67,6 @@ def legs_of(topology: Topology) -> list[Leg]:
     Inside a box a route through switches is left out where direct links, one after the other, are as wide; between
     two boxes those with the fewest hops are kept. Where this would cut a rank off, nothing is left out.
 
-    Raises:
-        InputError: If there are more than :data:`MOST_RANKS` ranks.
-
     Examples:
         >>> from coppice.topology.presets import preset
         >>> crossing = [leg for leg in legs_of(preset("ndv2", boxes=2)) if leg.crosses]
@@ -90,10 +75,9 @@ def legs_of(topology: Topology) -> list[Leg]:
     """
     ranks = topology.num_ranks
     if ranks > MOST_RANKS:
-        msg = (
+        raise InputError(
             f"expected at most {MOST_RANKS} ranks for a program, found {ranks}: use tacos, or `coppice plan`."
         )
-        raise InputError(msg)
     router = Router(topology)
     every: list[Leg] = []
     for src in range(ranks):

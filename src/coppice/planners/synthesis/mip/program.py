@@ -13,48 +13,31 @@ from numpy.typing import NDArray
 from coppice.bounds.lp.solver import new_solver, run_interruptibly
 from coppice.display import Brief
 
-__all__ = ["MixedProgram", "MixedSolution", "SearchLimits"]
-
 _SEEDS = 2**31 - 1
 _FEASIBILITY = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchLimits:
-    """When a search ends.
+    """When a search ends."""
 
-    Attributes:
-        seconds: Time for it; None: without limit.
-        nodes: Nodes of the search tree: unlike seconds, they stop at the same place on any machine. None: all.
-        gap: A solution that is proved to be within this share of the optimum is good enough.
-        seed: Of the solver.
-    """
-
-    seconds: float | None = None
+    seconds: float | None = None  # Time for it; None: without limit
+    # Nodes of the search tree: unlike seconds, they stop at the same place on any machine. None: all.
     nodes: int | None = None
-    gap: float = 1e-4
-    seed: int = 0
+    gap: float = 1e-4  # A solution that is proved to be within this share of the optimum is good enough
+    seed: int = 0  # Of the solver
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class MixedSolution(Brief):
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        values: Of the columns, the best found; None where none was.
-        objective: Its objective.
-        bound: No solution has an objective below it, as far as floats prove.
-        infeasible: It is proved that there is no solution.
-        optimal: The best found is optimal within the gap that was asked for.
-        interrupted: Ctrl-C ended the search.
-    """
-
-    values: NDArray[np.float64] | None
-    objective: float
-    bound: float
-    infeasible: bool
-    optimal: bool
-    interrupted: bool
+    values: NDArray[np.float64] | None  # Of the columns, the best found; None where none was
+    objective: float  # Its objective
+    bound: float  # No solution has an objective below it, as far as floats prove
+    infeasible: bool  # It is proved that there is no solution
+    optimal: bool  # The best found is optimal within the gap that was asked for
+    interrupted: bool  # Ctrl-C ended the search
 
     @property
     def gap(self) -> float | None:
@@ -118,16 +101,12 @@ class MixedProgram:
         self,
         limits: SearchLimits,
         *,
+        # A solution that is known, from which HiGHS works out what is missing
         start: Mapping[int, float] | None = None,
+        # Called with the objective of each better solution, from another thread
         on_solution: Callable[[float], None] | None = None,
     ) -> MixedSolution:
-        """Search from ``start``, values of some columns, until the limits are reached or Ctrl-C comes.
-
-        Args:
-            limits: When to stop.
-            start: A solution that is known, from which HiGHS works out what is missing.
-            on_solution: Called with the objective of each better solution, from another thread.
-        """
+        """Search from ``start``, values of some columns, until the limits are reached or Ctrl-C comes."""
         import highspy
 
         solver = self._loaded(limits)

@@ -21,8 +21,6 @@ from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["COLLECTIVES", "Copying", "Piece", "TimedSend", "combined", "copying_part", "require_equal_sizes"]
-
 COLLECTIVES = (
     Collective.ALL_GATHER,
     Collective.REDUCE_SCATTER,
@@ -44,69 +42,43 @@ _FORWARDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A chunk, where it begins and where it has to be.
+    """A chunk, where it begins and where it has to be."""
 
-    Attributes:
-        source: Rank that has it.
-        targets: Ranks that need it.
-        slot: Slot of the schedule that it is part of.
-        share: Its weight among the pieces of the slot.
-        number: Which of the pieces of the slot it is.
-    """
-
-    source: int
-    targets: frozenset[int]
-    slot: int
-    share: int = 1
-    number: int = 0
+    source: int  # Rank that has it
+    targets: frozenset[int]  # Ranks that need it
+    slot: int  # Slot of the schedule that it is part of
+    share: int = 1  # Its weight among the pieces of the slot
+    number: int = 0  # Which of the pieces of the slot it is
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSend:
-    """A piece goes over a leg.
+    """A piece goes over a leg."""
 
-    Attributes:
-        piece: Number of the piece.
-        leg: The way that it takes.
-        start: When it leaves, in any unit.
-        end: When it has arrived.
-        op: What the receiver does.
-    """
-
-    piece: int
-    leg: Leg
-    start: float
-    end: float
-    op: Op = Op.COPY
+    piece: int  # Number of the piece
+    leg: Leg  # The way that it takes
+    start: float  # When it leaves, in any unit
+    end: float  # When it has arrived
+    op: Op = Op.COPY  # What the receiver does
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Copying:
-    """A collective that copies, on a network: what a method has to solve.
+    """A collective that copies, on a network: what a method has to solve."""
 
-    Attributes:
-        topology: The network.
-        collective: all_gather, broadcast or all_to_all.
-        pieces: What has to be where.
-        backwards: Its sends are turned round afterwards.
-    """
-
-    topology: Topology
-    collective: Collective
-    pieces: tuple[Piece, ...]
-    backwards: bool
+    topology: Topology  # The network
+    collective: Collective  # all_gather, broadcast or all_to_all
+    pieces: tuple[Piece, ...]  # What has to be where
+    backwards: bool  # Its sends are turned round afterwards
 
 
 def require_equal_sizes(problem: Problem, method: str) -> None:
-    """Refuse shards of different sizes.
-
-    Raises:
-        InputError: If the problem has weights or demands.
-    """
+    """Refuse shards of different sizes."""
     for name in ("weights", "demands"):
         if getattr(problem, name) is not None:
-            msg = f"method {method} takes equal shards, found `{name}`: leave it out, or use `coppice plan`."
-            raise InputError(msg)
+            raise InputError(
+                f"method {method} takes equal shards, found `{name}`: leave it out, or use `coppice plan`."
+            )
 
 
 def copying_part(problem: Problem, per_slot: int, *, backwards: bool) -> Copying:
@@ -114,7 +86,6 @@ def copying_part(problem: Problem, per_slot: int, *, backwards: bool) -> Copying
 
     Args:
         problem: One of :data:`COLLECTIVES`.
-        per_slot: Pieces of each slot.
         backwards: The direction that adds, seen backwards.
     """
     topology = problem.topology.transposed() if backwards else problem.topology
@@ -141,21 +112,16 @@ def copying_part(problem: Problem, per_slot: int, *, backwards: bool) -> Copying
 
 
 def combined(
-    problem: Problem,
+    problem: Problem,  # One of :data:`COLLECTIVES`
     per_slot: int,
     solve: Callable[[Copying], _Answer],
+    # The pieces of an answer, which are the same for all directions, and its sends
     sends_of: Callable[[_Answer], tuple[Sequence[Piece], Sequence[TimedSend]]],
 ) -> tuple[Schedule, list[_Answer]]:
     """Solve each direction of ``problem`` and make one schedule of them.
 
     An all-reduce is a reduce-scatter and then an all-gather. Where reversed links are the same links, one answer
     serves both.
-
-    Args:
-        problem: One of :data:`COLLECTIVES`.
-        per_slot: Pieces of each slot.
-        solve: Solves a direction.
-        sends_of: The pieces of an answer, which are the same for all directions, and its sends.
     """
     ways = [True] if problem.collective in _BACKWARDS else []
     if problem.collective not in _BACKWARDS or problem.collective is Collective.ALL_REDUCE:

@@ -21,20 +21,13 @@ from numpy.typing import NDArray
 from coppice.bounds.partition import partition_bound
 from coppice.topology.model import Topology
 
-__all__ = ["GroupBound", "groups_bound"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GroupBound:
-    """A lower bound.
+    """A lower bound."""
 
-    Attributes:
-        ns_per_byte: Time per byte of each group, in nanoseconds: 1 / (GB/s).
-        words: What it follows from.
-    """
-
-    ns_per_byte: Fraction
-    words: str
+    ns_per_byte: Fraction  # Time per byte of each group, in nanoseconds: 1 / (GB/s)
+    words: str  # What it follows from
 
 
 def groups_bound(
@@ -43,7 +36,6 @@ def groups_bound(
     """The best of the bounds on all-reduces of all groups at once.
 
     Args:
-        topology: Where they run.
         groups: ``(groups, members)`` ranks.
         parts: Sets of ranks to look at, each a division of all ranks with its name.
 

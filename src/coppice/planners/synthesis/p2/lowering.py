@@ -24,18 +24,6 @@ from coppice.schedule.schedule import Op, Schedule, routed
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 
-__all__ = [
-    "GroupCall",
-    "block_counts",
-    "call_alone",
-    "calls_of",
-    "chunks_of",
-    "group_schedule",
-    "schedule_of_all",
-    "shares_of",
-    "transfers_of",
-]
-
 _CHAINS = (GroupOperation.REDUCE, GroupOperation.BROADCAST)
 
 _BLOCKS = 64
@@ -46,25 +34,15 @@ _CHAIN_BLOCKS = (1, 8, 64, 512)
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class GroupCall(Brief):
-    """The transfers of one instruction in one group.
+    """The transfers of one instruction in one group."""
 
-    Attributes:
-        instruction: The instruction.
-        rounds: Rounds that it takes: steps of a ring in each phase, or blocks of a chain.
-        step: Step of each transfer, from 0 (int64).
-        src: Sending member (int64).
-        dst: Receiving member (int64).
-        chunk: Chunk of the group that is sent (int64).
-        op: Copy or reduce (int64).
-    """
-
-    instruction: ReductionCall
-    rounds: int
-    step: NDArray[np.int64]
-    src: NDArray[np.int64]
-    dst: NDArray[np.int64]
-    chunk: NDArray[np.int64]
-    op: NDArray[np.int64]
+    instruction: ReductionCall  # The instruction
+    rounds: int  # Rounds that it takes: steps of a ring in each phase, or blocks of a chain
+    step: NDArray[np.int64]  # Step of each transfer, from 0 (int64)
+    src: NDArray[np.int64]  # Sending member (int64)
+    dst: NDArray[np.int64]  # Receiving member (int64)
+    chunk: NDArray[np.int64]  # Chunk of the group that is sent (int64)
+    op: NDArray[np.int64]  # Copy or reduce (int64)
 
     @property
     def steps(self) -> int:
@@ -76,7 +54,6 @@ def chunks_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] | No
     """Chunks into which the data of a group is cut: whole numbers for every device, ring and block of a chain.
 
     Args:
-        program: What is done.
         sizes: Cardinality of each level of the group.
         blocks: Blocks of the chains of each call; None: 64.
     """
@@ -89,7 +66,6 @@ def transfers_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] |
     """Transfers of a program in one group, without listing them.
 
     Args:
-        program: A valid program.
         sizes: Cardinality of each level of the group.
         blocks: Blocks of the chains of each call; None: 64.
 
@@ -117,7 +93,6 @@ def calls_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] | Non
     """The instructions of a program as transfers between the members of one group.
 
     Args:
-        program: A valid program.
         sizes: Cardinality of each level of the group.
         blocks: Blocks of the chains of each call; None: 64.
 
@@ -145,7 +120,6 @@ def shares_of(program: Program, sizes: Sequence[int]) -> list[Fraction]:
     """The share of the data with which the devices of each instruction begin.
 
     Args:
-        program: A valid program.
         sizes: Cardinality of each level of the group.
 
     Examples:
@@ -180,11 +154,9 @@ def call_alone(
     """The transfers of one instruction by itself, as far as they decide what it takes: which chunks go does not.
 
     Args:
-        instruction: The instruction.
         sizes: Cardinality of each level of the group.
         share: Share of the data with which its devices begin.
         most_rounds: Only so many rounds of it.
-        blocks: Blocks of a chain.
     """
     chunks = chunks_of((instruction,), sizes, (blocks,))
     rows = int(chunks * share)
@@ -323,26 +295,16 @@ def _even(wanted: int, share: Fraction, sizes: Sequence[int]) -> int:
 
 def schedule_of_all(
     topology: Topology,
-    groups: NDArray[np.int64],
-    calls: Sequence[GroupCall],
+    groups: NDArray[np.int64],  # `(groups, members)` ranks
+    calls: Sequence[GroupCall],  # What happens in each, one after the other
     chunks: int,
     *,
-    relay_gpus: bool = False,
+    relay_gpus: bool = False,  # GPUs may pass on what is not theirs
 ) -> Schedule:
     """The calls of all groups at once, as transfers on the whole topology.
 
     Chunk c of group g is chunk ``g * chunks + c``, and all are of one size: with M bytes in each group the size is
     M times the number of groups. Every group is an all-reduce of its own, and not the whole.
-
-    Args:
-        topology: Where they run.
-        groups: ``(groups, members)`` ranks.
-        calls: What happens in each, one after the other.
-        chunks: Chunks of each group.
-        relay_gpus: GPUs may pass on what is not theirs.
-
-    Raises:
-        UnreachableError: If members have no path between them.
     """
     count, members = groups.shape
     starts = np.cumsum([0, *(call.steps for call in calls)])
@@ -378,17 +340,9 @@ def group_schedule(
     calls: Sequence[GroupCall],
     chunks: int,
     *,
-    relay_gpus: bool = False,
+    relay_gpus: bool = False,  # Other GPUs stay and may forward
 ) -> Schedule:
-    """The all-reduce of one group, on the part of the topology that is its own and the switches.
-
-    Args:
-        topology: The whole topology.
-        members: Ranks of the group.
-        calls: What happens in it.
-        chunks: Chunks of the group.
-        relay_gpus: Other GPUs stay and may forward.
-    """
+    """The all-reduce of one group, on the part of the topology that is its own and the switches."""
     own = subset(topology, [int(rank) for rank in members], relays=relay_gpus)
     whole = np.arange(len(members), dtype=np.int64)[None, :]
     return schedule_of_all(own, whole, calls, chunks, relay_gpus=relay_gpus)

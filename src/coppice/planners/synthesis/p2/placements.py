@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 
-__all__ = ["AxisPlacement", "default_placement", "parse_counts", "placements"]
-
 _MOST = 100_000
 
 _NAME = re.compile(r"[^\s=,+;]{1,40}")
@@ -29,11 +27,7 @@ def parse_counts(given: str | Mapping[str, int], *, option: str) -> dict[str, in
     """Names with whole numbers of 1 or more, from a text such as ``dp=4,tp=8`` or a mapping.
 
     Args:
-        given: The text, or the mapping.
         option: The option that it is the value of, for the message.
-
-    Raises:
-        InputError: If it is none, or a name repeats.
 
     Examples:
         >>> parse_counts("dp=4,tp=8", option="axes")
@@ -48,30 +42,22 @@ def parse_counts(given: str | Mapping[str, int], *, option: str) -> dict[str, in
     for name, number in pairs or [("", "")]:
         if not _NAME.fullmatch(name) or not number.isdecimal() or len(number) > 6 or int(number) < 1:
             each = f"{name}={number}"[:40]
-            msg = (
+            raise InputError(
                 f"expected names with numbers of 1 or more as `{option}`, such as dp=4,tp=8, found {each!r}."
             )
-            raise InputError(msg)
         if name in found:
-            msg = f"expected different names as `{option}`, found {name[:40]} twice: rename one."
-            raise InputError(msg)
+            raise InputError(f"expected different names as `{option}`, found {name[:40]} twice: rename one.")
         found[name] = int(number)
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class AxisPlacement:
-    """A placement.
+    """A placement."""
 
-    Attributes:
-        axes: Names of the axes.
-        levels: Names of the levels, from the outside in.
-        matrix: For each axis how often it is cut at each level.
-    """
-
-    axes: tuple[str, ...]
-    levels: tuple[str, ...]
-    matrix: tuple[tuple[int, ...], ...]
+    axes: tuple[str, ...]  # Names of the axes
+    levels: tuple[str, ...]  # Names of the levels, from the outside in
+    matrix: tuple[tuple[int, ...], ...]  # For each axis how often it is cut at each level
 
     def __str__(self) -> str:
         """Every axis with what it is cut into.
@@ -116,14 +102,12 @@ class AxisPlacement:
 
         Returns:
             ``(groups, members)`` device numbers; members vary along the levels, the innermost fastest.
-
-        Raises:
-            InputError: If there is no such axis.
         """
         for name in reduced:
             if name not in self.axes:
-                msg = f"expected axes to reduce of {', '.join(self.axes)}, found {name[:40]!r}: name one of these."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected axes to reduce of {', '.join(self.axes)}, found {name[:40]!r}: name one of these."
+                )
         inside = np.zeros(self.devices, dtype=np.int64)
         outside = np.zeros(self.devices, dtype=np.int64)
         for number, (axis, size) in enumerate(self._digits()):
@@ -152,11 +136,7 @@ def placements(axes: Mapping[str, int], levels: Mapping[str, int]) -> list[AxisP
     """All placements of axes on a hierarchy, in lexical order of their matrices.
 
     Args:
-        axes: Size of each axis.
         levels: Cardinality of each level, from the outside in.
-
-    Raises:
-        InputError: If the products differ, or there are more than 100,000 placements.
 
     Examples:
         >>> [each.matrix for each in placements({"dp": 4, "tp": 8}, {"node": 4, "gpu": 8})]
@@ -164,17 +144,17 @@ def placements(axes: Mapping[str, int], levels: Mapping[str, int]) -> list[AxisP
     """
     wanted, there = prod(axes.values()), prod(levels.values())
     if wanted != there:
-        msg = (
+        raise InputError(
             f"expected axes whose sizes multiply to the {there} devices of {_counts(levels)}, found {wanted} of "
             f"{_counts(axes)}: change `axes` or `hierarchy`."
         )
-        raise InputError(msg)
     found: list[AxisPlacement] = []
     for rows in _matrices(list(axes.values()), list(levels.values())):
         found.append(AxisPlacement(axes=tuple(axes), levels=tuple(levels), matrix=rows))
         if len(found) > _MOST:
-            msg = f"expected at most {_MOST} placements, found more: use fewer axes, or fewer levels (`hierarchy`)."
-            raise InputError(msg)
+            raise InputError(
+                f"expected at most {_MOST} placements, found more: use fewer axes, or fewer levels (`hierarchy`)."
+            )
     return found
 
 

@@ -22,8 +22,6 @@ from enum import StrEnum
 from functools import cache
 from math import prod
 
-__all__ = ["Form", "GroupOperation", "Program", "ReductionCall", "applied", "goal", "programs", "start"]
-
 
 class GroupOperation(StrEnum):
     """What devices that work together do."""
@@ -54,25 +52,15 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReductionCall:
-    """One collective of a program, in many places at once.
+    """One collective of a program, in many places at once."""
 
-    Attributes:
-        form: Which devices work together.
-        depth: Depth of the slices: 0 is the whole group.
-        ancestor: Depth of the slice in which slices work together; the same as ``depth`` for ``inside``.
-        operation: What they do.
-    """
-
-    form: Form
-    depth: int
-    ancestor: int
-    operation: GroupOperation
+    form: Form  # Which devices work together
+    depth: int  # Depth of the slices: 0 is the whole group
+    ancestor: int  # Depth of the slice in which slices work together; the same as `depth` for `inside`
+    operation: GroupOperation  # What they do
 
     def members(self, sizes: Sequence[int]) -> list[list[int]]:
         """The devices of each place, the first the master; devices are numbered with the innermost level fastest.
-
-        Args:
-            sizes: Cardinality of each level.
 
         Examples:
             >>> ReductionCall(Form.PARALLEL, 1, 0, GroupOperation.ALL_REDUCE).members([2, 3])
@@ -93,9 +81,6 @@ class ReductionCall:
     def words(self, levels: Sequence[str]) -> str:
         """The instruction with names of levels.
 
-        Args:
-            levels: Name of each level.
-
         Examples:
             >>> ReductionCall(Form.PARALLEL, 1, 0, GroupOperation.ALL_REDUCE).words(["node", "gpu"])
             'all_reduce across node'
@@ -113,9 +98,6 @@ class ReductionCall:
 
     def short(self, levels: Sequence[str]) -> str:
         """The same in few letters, for tables.
-
-        Args:
-            levels: Name of each level.
 
         Examples:
             >>> ReductionCall(Form.MASTER, 1, 0, GroupOperation.ALL_REDUCE).short(["node", "gpu"])
@@ -151,13 +133,7 @@ def goal(devices: int) -> State:
 
 
 def applied(state: State, instruction: ReductionCall, sizes: Sequence[int]) -> State | None:
-    """The state after an instruction; None where it is not valid, or changes nothing.
-
-    Args:
-        state: Before.
-        instruction: What is done.
-        sizes: Cardinality of each level.
-    """
+    """The state after an instruction; None where it is not valid, or changes nothing."""
     after = list(state)
     for members in instruction.members(sizes):
         changed = _together([state[device] for device in members], instruction.operation)
@@ -221,7 +197,6 @@ def programs(depth: int, most: int = 5) -> tuple[Program, ...]:
 
     Args:
         depth: Number of levels of two devices or more; 0 has the empty program alone.
-        most: Most instructions.
 
     Examples:
         >>> [[each.words(["gpu"]) for each in program] for program in programs(1)]

@@ -13,26 +13,17 @@ import numpy as np
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 
-__all__ = ["Commodity", "blocks_of", "dual", "unweighted"]
-
 _DUALS = {Collective.REDUCE: Collective.BROADCAST, Collective.REDUCE_SCATTER: Collective.ALL_GATHER}
 
 
 @dataclass(frozen=True)
 class Commodity:
-    """A slot of the collective that has to move.
+    """A slot of the collective that has to move."""
 
-    Attributes:
-        slot: Which one.
-        source: Rank that has it.
-        targets: Ranks that want it, without the source.
-        weight: Relative size; it is cut into so many chunks for each chunk of a block of weight 1.
-    """
-
-    slot: int
-    source: int
-    targets: frozenset[int]
-    weight: int
+    slot: int  # Which one
+    source: int  # Rank that has it
+    targets: frozenset[int]  # Ranks that want it, without the source
+    weight: int  # Relative size; it is cut into so many chunks for each chunk of a block of weight 1
 
 
 def dual(problem: Problem) -> Problem | None:

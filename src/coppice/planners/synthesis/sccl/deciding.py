@@ -26,27 +26,18 @@ from coppice.planners.synthesis.sccl.routes import find_routes
 from coppice.planners.synthesis.sccl.schedules import SendPhase, schedule_of
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["InstanceDecider", "InstanceVerdict", "decider_of", "schedule_from"]
-
 FIRST_CONFLICTS = 1_000
 """Conflicts of the first attempt at an instance; each further one, with another seed, has four times as many."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class InstanceVerdict(Brief):
-    """What was found out about an instance.
+    """What was found out about an instance."""
 
-    Attributes:
-        status: Whether there is a schedule.
-        why: What proves that there is none, in words; empty otherwise.
-        phases: The sends, in one phase or two.
-        rounds: Rounds of each step.
-    """
-
-    status: Status
-    why: str = ""
-    phases: tuple[SendPhase, ...] = ()
-    rounds: tuple[int, ...] = ()
+    status: Status  # Whether there is a schedule
+    why: str = ""  # What proves that there is none, in words; empty otherwise
+    phases: tuple[SendPhase, ...] = ()  # The sends, in one phase or two
+    rounds: tuple[int, ...] = ()  # Rounds of each step
 
 
 class InstanceDecider(Protocol):
@@ -67,21 +58,13 @@ class InstanceDecider(Protocol):
         """What can be found out before the deadline and with so many conflicts of the solver.
 
         A conflict in a formula of n thousand literals counts n times, as it takes about as long.
-
-        Raises:
-            KeyboardInterrupt: On Ctrl-C.
         """
 
 
 def decider_of(
     request: Request, *, detour: int, round_gb_per_s: Fraction | None
 ) -> tuple[InstanceDecider, Fraction]:
-    """The decider of a request, and the rate in GB/s that carries one chunk in a round.
-
-    Raises:
-        InputError: If there are too many routes.
-        UnreachableError: If some rank cannot be reached.
-    """
+    """The decider of a request, and the rate in GB/s that carries one chunk in a round."""
     problem = request.problem
     unit = find_routes(problem.topology, detour=detour, round_gb_per_s=round_gb_per_s).round_gb_per_s
     if problem.collective is not Collective.ALL_REDUCE:
@@ -106,11 +89,10 @@ class _OnePhase:
             for rank in sorted(block.targets):
                 if self.model.distances[block.source, rank] < 0:
                     ends = (rank, block.source) if self.reduces else (block.source, rank)
-                    msg = (
+                    raise UnreachableError(
                         f"rank {ends[1]} needs what rank {ends[0]} has, found no route on {problem.topology.name}: "
                         "add links or leave a rank out."
                     )
-                    raise UnreachableError(msg)
         self.fewest_steps = self.model.fewest_steps
         self.least = bound(forward).inv_rate * unit if self.model.blocks else Fraction(0)
         self._known: dict[StepInstance, InstanceVerdict] = {}

@@ -28,8 +28,6 @@ from coppice.planners.synthesis.method import Status
 from coppice.planners.synthesis.sccl.commodities import Commodity
 from coppice.planners.synthesis.sccl.model import SendWindow, StepModel, SymmetryImages
 
-__all__ = ["ChunkSend", "SendSolution", "StepFormula", "StepInstance", "require_z3"]
-
 _PATIENCE_S = 10.0
 """For Z3 to notice that it shall end; leaving Python with Z3 at work may crash."""
 
@@ -61,25 +59,16 @@ class ChunkSend:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SendSolution(Brief):
-    """What was found out about an instance.
+    """What was found out about an instance."""
 
-    Attributes:
-        status: Whether there is a schedule.
-        sends: Its sends, each chunk to each rank once and no further than it is wanted, sorted.
-        rounds: Rounds of each step.
-    """
-
-    status: Status
+    status: Status  # Whether there is a schedule
+    # Its sends, each chunk to each rank once and no further than it is wanted, sorted
     sends: tuple[ChunkSend, ...] = ()
-    rounds: tuple[int, ...] = ()
+    rounds: tuple[int, ...] = ()  # Rounds of each step
 
 
 def require_z3() -> Any:
-    """The module z3.
-
-    Raises:
-        MissingExtraError: If it is not installed.
-    """
+    """The module z3."""
     try:
         import z3
     except ImportError:
@@ -121,21 +110,11 @@ class StepFormula:
         self,
         *,
         seed: int = 0,
-        conflicts: int = 2**32 - 1,
-        rounds: tuple[int, ...] | None = None,
-        deadline: float | None = None,
+        conflicts: int = 2**32 - 1,  # Give up after so many, the same on every machine
+        rounds: tuple[int, ...] | None = None,  # Rounds of each step; None leaves them open
+        deadline: float | None = None,  # Of :func:`time.monotonic`
     ) -> SendSolution:
-        """Look for a schedule; another seed searches in another order.
-
-        Args:
-            seed: Of the solver.
-            conflicts: Give up after so many, the same on every machine.
-            rounds: Rounds of each step; None leaves them open.
-            deadline: Of :func:`time.monotonic`.
-
-        Raises:
-            KeyboardInterrupt: On Ctrl-C, at once.
-        """
+        """Look for a schedule; another seed searches in another order."""
         z3 = self._z3
         running: list[Any] = []
 
@@ -198,11 +177,10 @@ class StepFormula:
     def _literal(self) -> int:
         self.num_literals += 1
         if self.num_literals > MOST_LITERALS:
-            msg = (
+            raise InputError(
                 f"expected an instance of at most {MOST_LITERALS} literals, found more for {self.instance}: "
                 "use fewer steps or chunks, or another method."
             )
-            raise InputError(msg)
         return self.num_literals
 
     def _require(self, literals: Iterable[int]) -> None:

@@ -18,8 +18,6 @@ from coppice.planners.synthesis.sccl.deciding import FIRST_CONFLICTS, InstanceDe
 from coppice.planners.synthesis.sccl.encoding import StepInstance
 from coppice.text import plural
 
-__all__ = ["AskedInstance", "InstanceSearch", "most_chunks"]
-
 MANY_CHUNKS = 12
 SOME_CHUNKS = 8
 
@@ -53,29 +51,20 @@ def most_chunks(decider: InstanceDecider) -> int:
 
 @dataclass
 class InstanceSearch:
-    """A search and what it has found so far, which is what an interruption leaves.
+    """A search and what it has found so far, which is what an interruption leaves."""
 
-    Attributes:
-        decider: Decides instances.
-        request: What was asked, with the deadline.
-        conflicts: Of the solver, after which an instance of its own choice is left undecided; None: never.
-        best: The best instance that has a schedule, with it.
-        front: Instances that no other beats, by steps, of those steps that are done.
-        proved: Nothing that could be better was left undecided.
-        proved_for_any_chunks: Nothing better exists with more chunks either.
-        decided: Every instance that was decided, and how.
-        why: What refutes the instance that was asked for.
-    """
-
-    decider: InstanceDecider
-    request: Request
+    decider: InstanceDecider  # Decides instances
+    request: Request  # What was asked, with the deadline
+    # Of the solver, after which an instance of its own choice is left undecided; None: never
     conflicts: int | None = None
-    best: tuple[StepInstance, InstanceVerdict] | None = None
+    best: tuple[StepInstance, InstanceVerdict] | None = None  # The best instance that has a schedule, with it
+    # Instances that no other beats, by steps, of those steps that are done
     front: list[StepInstance] = field(default_factory=list)
-    proved: bool = False
-    proved_for_any_chunks: bool = False
+    proved: bool = False  # Nothing that could be better was left undecided
+    proved_for_any_chunks: bool = False  # Nothing better exists with more chunks either
+    # Every instance that was decided, and how
     decided: dict[StepInstance, Status] = field(default_factory=dict)
-    why: str = ""
+    why: str = ""  # What refutes the instance that was asked for
 
     @property
     def late(self) -> bool:

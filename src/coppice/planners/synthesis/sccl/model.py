@@ -20,20 +20,13 @@ from coppice.planners.synthesis.sccl.commodities import Commodity, blocks_of, un
 from coppice.planners.synthesis.sccl.routes import RouteGroup, StepRoutes
 from coppice.topology.symmetry import Symmetry, find_symmetry
 
-__all__ = ["SendWindow", "StepModel", "SymmetryImages", "model_of"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SymmetryImages(Brief):
-    """A group of symmetries as permutations, the identity first.
+    """A group of symmetries as permutations, the identity first."""
 
-    Attributes:
-        route: ``route[e][i]`` is the image of route i under element e.
-        slot: ``slot[e][s]`` is the image of slot s.
-    """
-
-    route: list[list[int]]
-    slot: list[list[int]]
+    route: list[list[int]]  # `route[e][i]` is the image of route i under element e
+    slot: list[list[int]]  # `slot[e][s]` is the image of slot s
 
     @property
     def order(self) -> int:
@@ -52,21 +45,13 @@ class SendWindow:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class StepModel(Brief):
-    """A problem that adds nothing, with its routes.
+    """A problem that adds nothing, with its routes."""
 
-    Attributes:
-        problem: What is asked.
-        routes: StepRoutes and groups.
-        blocks: What has to move.
-        images: The symmetries; the identity alone where none is known.
-        trivial: The identity alone.
-    """
-
-    problem: Problem
-    routes: StepRoutes
-    blocks: tuple[Commodity, ...]
-    images: SymmetryImages
-    trivial: SymmetryImages
+    problem: Problem  # What is asked
+    routes: StepRoutes  # StepRoutes and groups
+    blocks: tuple[Commodity, ...]  # What has to move
+    images: SymmetryImages  # The symmetries; the identity alone where none is known
+    trivial: SymmetryImages  # The identity alone
 
     @cached_property
     def distances(self) -> NDArray[np.int64]:

@@ -17,8 +17,6 @@ from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.planners.synthesis.sccl.commodities import Commodity
 from coppice.planners.synthesis.sccl.model import StepModel
 
-__all__ = ["fewest_rounds_per_chunk"]
-
 MOST_COLUMNS = 60_000
 
 
@@ -28,7 +26,6 @@ def fewest_rounds_per_chunk(
     """No schedule of so many steps has fewer rounds per chunk; None where the program is too large or out of time.
 
     Args:
-        model: The problem.
         steps: As many as the distances ask for, or more.
         time_limit_s: Give up after so many seconds.
 

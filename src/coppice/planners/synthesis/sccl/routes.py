@@ -22,44 +22,30 @@ from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 
-__all__ = ["MOST_ROUTES", "RouteGroup", "StepRoutes", "find_routes"]
-
 MOST_ROUTES = 64
 """Most routes between two ranks: all are tried, so that what is proved to be impossible is."""
 
 
 @dataclass(frozen=True)
 class RouteGroup:
-    """Routes that share a link.
+    """Routes that share a link."""
 
-    Attributes:
-        routes: Their numbers, ascending.
-        rate: Rate of the link, in units of the topology.
-    """
-
-    routes: tuple[int, ...]
-    rate: int
+    routes: tuple[int, ...]  # Their numbers, ascending
+    rate: int  # Rate of the link, in units of the topology
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class StepRoutes(Brief):
-    """All routes of a topology and the groups that limit them.
+    """All routes of a topology and the groups that limit them."""
 
-    Attributes:
-        topology: Where they lead.
-        path: Nodes of each route, both ranks included.
-        src: Sending rank of each route.
-        dst: Receiving rank of each route.
-        groups: The groups, of those with the same routes the slowest, none that another implies.
-        unit: Rate of the link that carries one chunk in a round, in units of the topology (``rate / denominator``
-            is in GB/s): the slowest of the groups, unless another was asked for.
-    """
-
-    topology: Topology
-    path: tuple[tuple[int, ...], ...]
-    src: tuple[int, ...]
-    dst: tuple[int, ...]
+    topology: Topology  # Where they lead
+    path: tuple[tuple[int, ...], ...]  # Nodes of each route, both ranks included
+    src: tuple[int, ...]  # Sending rank of each route
+    dst: tuple[int, ...]  # Receiving rank of each route
+    # The groups, of those with the same routes the slowest, none that another implies
     groups: tuple[RouteGroup, ...]
+    # Rate of the link that carries one chunk in a round, in units of the topology (`rate / denominator` is in
+    # GB/s): the slowest of the groups, unless another was asked for
     unit: Fraction
 
     @property
@@ -94,12 +80,8 @@ def find_routes(topology: Topology, *, detour: int = 0, round_gb_per_s: Fraction
     """The routes of a topology.
 
     Args:
-        topology: The network.
         detour: Between two ranks all routes count that have at most so many hops more than the shortest.
         round_gb_per_s: The rate that carries a chunk in a round; None: that of the slowest group.
-
-    Raises:
-        InputError: If there are more than 64 routes between two ranks, or a number is out of range.
 
     Examples:
         GPUs behind one switch share what they send and what they receive:
@@ -110,11 +92,10 @@ def find_routes(topology: Topology, *, detour: int = 0, round_gb_per_s: Fraction
         ((0, 0, 1, 1, 2, 2), (1, 2, 0, 2, 0, 1), [(0, 1), (2, 3), (4, 5), (2, 4), (0, 5), (1, 3)])
     """
     if detour < 0 or (round_gb_per_s is not None and round_gb_per_s <= 0):
-        msg = (
+        raise InputError(
             f"expected a `detour` of 0 or more hops and a `round_gb_per_s` above 0, found {detour} and "
             f"{round_gb_per_s}: correct them."
         )
-        raise InputError(msg)
     onward: list[list[int]] = [[] for _ in range(topology.num_nodes)]
     for a, b in zip(topology.src.tolist(), topology.dst.tolist(), strict=True):
         onward[a].append(b)
@@ -173,11 +154,10 @@ def _paths_from(
 
 def _refuse(topology: Topology, start: int, refused: bool) -> None:  # noqa: FBT001 (private, one call's condition)
     if refused:
-        msg = (
+        raise InputError(
             f"expected at most {MOST_ROUTES} routes between two ranks, found more from {topology.node_ids[start]} on "
             f"{topology.name}: use a lower `detour`, or a smaller topology."
         )
-        raise InputError(msg)
 
 
 def _groups(topology: Topology, paths: list[tuple[int, ...]]) -> tuple[RouteGroup, ...]:

@@ -14,23 +14,15 @@ from coppice.planners.synthesis.sccl.routes import StepRoutes
 from coppice.rows import offsets
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["SendPhase", "schedule_of"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SendPhase(Brief):
-    """Sends that follow each other in steps.
+    """Sends that follow each other in steps."""
 
-    Attributes:
-        sends: What is sent, in the order of the steps.
-        routes: The routes that they take.
-        steps: Number of steps.
-        reduces: The sends are those of the dual on the network with its links turned round, and are run backwards.
-    """
-
-    sends: tuple[ChunkSend, ...]
-    routes: StepRoutes
-    steps: int
+    sends: tuple[ChunkSend, ...]  # What is sent, in the order of the steps
+    routes: StepRoutes  # The routes that they take
+    steps: int  # Number of steps
+    # The sends are those of the dual on the network with its links turned round, and are run backwards
     reduces: bool
 
 
@@ -38,7 +30,6 @@ def schedule_of(problem: Problem, phases: list[SendPhase], chunks: int) -> Sched
     """The schedule of phases that follow each other.
 
     Args:
-        problem: What it performs.
         phases: One, or a reduce-scatter and an all-gather.
         chunks: Chunks of a block of weight 1.
     """

@@ -27,33 +27,24 @@ from coppice.planners.synthesis.sccl.fronts import AskedInstance, InstanceSearch
 from coppice.text import plural, rate_text
 from coppice.topology.model import exact_rate
 
-__all__ = ["METHOD", "ScclOptions"]
-
 _ANY = "with any number of chunks"
 
 
 class ScclOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the method; what is left out of steps, rounds and chunks is chosen as the best.
+    """Options of the method; what is left out of steps, rounds and chunks is chosen as the best."""
 
-    Attributes:
-        steps: Steps S.
-        rounds: Rounds R of all steps together.
-        chunks: Chunks C of every block (of weight 1): of each rank's in an all-gather, of each pair's in an
-            all-to-all. For a front, up to so many.
-        pareto: All pairs of steps and rounds per chunk that no other beats.
-        detour: StepRoutes may have so many hops through switches more than the shortest.
-        round_gb_per_s: The rate that carries one chunk in a round, such as 25 or 25/2 [default: the slowest link's].
-        conflicts: Of the solver, after which an instance is left undecided, so that a choice or a front ends; 0: never.
-            One in a formula of n thousand literals counts n times. An instance that is given by steps, rounds and
-            chunks is searched to the end.
-    """
-
-    steps: int | None = None
-    rounds: int | None = None
+    steps: int | None = None  # Steps S
+    rounds: int | None = None  # Rounds R of all steps together
+    # Chunks C of every block (of weight 1): of each rank's in an all-gather, of each pair's in an all-to-all.
+    # For a front, up to so many.
     chunks: int | None = None
-    pareto: bool = False
-    detour: int = 0
+    pareto: bool = False  # All pairs of steps and rounds per chunk that no other beats
+    detour: int = 0  # StepRoutes may have so many hops through switches more than the shortest
+    # The rate that carries one chunk in a round, such as 25 or 25/2 [default: the slowest link's]
     round_gb_per_s: str | int | float | None = None
+    # Of the solver, after which an instance is left undecided, so that a choice or a front ends; 0: never.
+    # One in a formula of n thousand literals counts n times. An instance that is given by steps, rounds and
+    # chunks is searched to the end.
     conflicts: int = 10_000
 
 
@@ -99,19 +90,15 @@ def _run(request: Request) -> Synthesis:
 
 
 def _check(options: ScclOptions) -> None:
-    """Refuse options that make no instance.
-
-    Raises:
-        InputError: With the option named.
-    """
+    """Refuse options that make no instance."""
     if options.pareto and (options.steps is not None or options.rounds is not None):
-        msg = "a front has all steps and rounds that are of use: leave out `steps` and `rounds`, or `pareto`."
-        raise InputError(msg)
+        raise InputError(
+            "a front has all steps and rounds that are of use: leave out `steps` and `rounds`, or `pareto`."
+        )
     for name, least in (("steps", 0), ("rounds", 0), ("chunks", 1), ("detour", 0), ("conflicts", 0)):
         value = getattr(options, name)
         if value is not None and value < least:
-            msg = f"expected `{name}` to be {least} or more, found {value}: correct it."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` to be {least} or more, found {value}: correct it.")
 
 
 @dataclass(frozen=True)

@@ -18,24 +18,15 @@ from coppice.display import Brief
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.symmetry import find_symmetry
 
-__all__ = ["Dimension", "GroupNetwork", "coordinate_systems", "group_network", "whole"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Dimension(Brief):
-    """A partition of the ranks into groups of one size.
+    """A partition of the ranks into groups of one size."""
 
-    Attributes:
-        name: What it is.
-        members: ``members[g, l]`` is the rank at place l of group g (int64).
-        group: Group of each rank (int64).
-        place: Place of each rank in its group (int64).
-    """
-
-    name: str
-    members: NDArray[np.int64]
-    group: NDArray[np.int64]
-    place: NDArray[np.int64]
+    name: str  # What it is
+    members: NDArray[np.int64]  # `members[g, l]` is the rank at place l of group g (int64)
+    group: NDArray[np.int64]  # Group of each rank (int64)
+    place: NDArray[np.int64]  # Place of each rank in its group (int64)
 
     @property
     def size(self) -> int:
@@ -47,9 +38,7 @@ class Dimension(Brief):
         """The dimension of one coordinate.
 
         Args:
-            name: What it is.
             digits: ``digits[r, i]`` is coordinate i of rank r; every combination occurs once.
-            axis: The coordinate.
         """
         others = np.delete(digits, axis, axis=1)
         group = np.unique(others, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -62,17 +51,11 @@ class Dimension(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GroupNetwork:
-    """What the ranks of a group have between them.
+    """What the ranks of a group have between them."""
 
-    Attributes:
-        topology: Places in the group as ranks, and the switches and NICs between them.
-        nodes: Node of the whole topology for each of its nodes (int64).
-        key: Equal for groups whose networks are the same, place by place.
-    """
-
-    topology: Topology
-    nodes: NDArray[np.int64]
-    key: bytes
+    topology: Topology  # Places in the group as ranks, and the switches and NICs between them
+    nodes: NDArray[np.int64]  # Node of the whole topology for each of its nodes (int64)
+    key: bytes  # Equal for groups whose networks are the same, place by place
 
 
 def coordinate_systems(topology: Topology) -> Iterator[list[Dimension]]:
@@ -130,12 +113,7 @@ def _placed(groups: NDArray[np.int64]) -> NDArray[np.int64] | None:
 
 
 def group_network(topology: Topology, members: NDArray[np.int64]) -> GroupNetwork:
-    """What joins the ranks of a group without other GPUs: inside their box where they share one.
-
-    Args:
-        topology: The whole network.
-        members: Ranks by place.
-    """
+    """What joins the ranks of a group without other GPUs: inside their box where they share one."""
     own = topology.rank_nodes[members]
     hosts = set(topology.host[own].tolist())
     keeps = topology.rank < 0

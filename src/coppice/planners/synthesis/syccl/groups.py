@@ -19,32 +19,20 @@ from coppice.schedule.forest import expanded
 from coppice.schedule.schedule import hops_of
 from coppice.topology.model import Topology
 
-__all__ = ["GroupSolver", "GroupTrees", "SolvedDimension"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class GroupTrees(Brief):
-    """Broadcast trees from every place of a group to all others; tree edges come parents first.
+    """Broadcast trees from every place of a group to all others; tree edges come parents first."""
 
-    Attributes:
-        ends: For each place the ends of its trees' parts of the unit interval, ascending, the last one 1.
-        first: For each place its first tree.
-        parent: ``parent[t, i]`` is the sending place of edge i of tree t (int64).
-        child: The receiving place (int64).
-        path: Its path (int64).
-        depth: How many edges lie before it (int64).
-        path_start: Table of paths (int64).
-        path_nodes: Their nodes, of the group's network (int64).
-    """
-
+    # For each place the ends of its trees' parts of the unit interval, ascending, the last one 1
     ends: tuple[tuple[Fraction, ...], ...]
-    first: NDArray[np.int64]
-    parent: NDArray[np.int64]
-    child: NDArray[np.int64]
-    path: NDArray[np.int64]
-    depth: NDArray[np.int64]
-    path_start: NDArray[np.int64]
-    path_nodes: NDArray[np.int64]
+    first: NDArray[np.int64]  # For each place its first tree
+    parent: NDArray[np.int64]  # `parent[t, i]` is the sending place of edge i of tree t (int64)
+    child: NDArray[np.int64]  # The receiving place (int64)
+    path: NDArray[np.int64]  # Its path (int64)
+    depth: NDArray[np.int64]  # How many edges lie before it (int64)
+    path_start: NDArray[np.int64]  # Table of paths (int64)
+    path_nodes: NDArray[np.int64]  # Their nodes, of the group's network (int64)
 
     def at(self, where: Fraction) -> NDArray[np.int64]:
         """The tree of each place whose part holds ``where``."""
@@ -54,23 +42,16 @@ class GroupTrees(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SolvedDimension(Brief):
-    """A dimension with the trees of its groups.
+    """A dimension with the trees of its groups."""
 
-    Attributes:
-        dimension: The dimension.
-        kinds: Trees of each kind of group.
-        kind: Kind of each group (int64).
-        nodes: Node of the whole network for each node of a group's network, by group.
-        load: What an all-gather of one unit from every rank puts on each link, times ``scale`` (int64).
-        scale: Common denominator of the loads.
-    """
-
-    dimension: Dimension
-    kinds: tuple[GroupTrees, ...]
-    kind: NDArray[np.int64]
+    dimension: Dimension  # The dimension
+    kinds: tuple[GroupTrees, ...]  # Trees of each kind of group
+    kind: NDArray[np.int64]  # Kind of each group (int64)
+    # Node of the whole network for each node of a group's network, by group
     nodes: tuple[NDArray[np.int64], ...]
+    # What an all-gather of one unit from every rank puts on each link, times `scale` (int64)
     load: NDArray[np.int64]
-    scale: int
+    scale: int  # Common denominator of the loads
 
     @property
     def ends(self) -> set[Fraction]:
@@ -97,11 +78,7 @@ class GroupSolver:
         return len(self._known)
 
     def solve(self, dimension: Dimension) -> SolvedDimension:
-        """The dimension with its trees.
-
-        Raises:
-            UnreachableError: If the ranks of a group cannot reach each other without other GPUs.
-        """
+        """The dimension with its trees."""
         networks = [group_network(self._topology, members) for members in dimension.members]
         keys = list(dict.fromkeys(network.key for network in networks))
         for network in networks:

@@ -38,23 +38,18 @@ from coppice.schedule.schedule import Op
 from coppice.text import percent_text, plural
 from coppice.topology.model import Topology
 
-__all__ = ["METHOD", "SycclOptions", "synthesize_syccl"]
-
 MOST_TRANSFERS = 2**23
 MOST_AXES = 4
 
 
 class SycclOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of SyCCL.
+    """Options of SyCCL."""
 
-    Attributes:
-        trees: Trees from each rank of a group; None: the fewest within 1% of the optimum of the group.
-        group: Ranks that a group may have, beyond which its problem is not small.
-        mix: Mix sketches, which gives the best rate; False takes the best one alone: fewer chunks, for short messages.
-    """
-
+    # Trees from each rank of a group; None: the fewest within 1% of the optimum of the group
     trees: int | None = None
-    group: int = 128
+    group: int = 128  # Ranks that a group may have, beyond which its problem is not small
+    # Mix sketches, which gives the best rate; False takes the best one alone: fewer chunks, for short
+    # messages
     mix: bool = True
 
 
@@ -106,11 +101,6 @@ def synthesize_syccl(request: Request) -> Synthesis:
     Args:
         request: The problem with :class:`SycclOptions`.
 
-    Raises:
-        InputError: If an option or the problem cannot be served, such as a network without symmetric groups.
-        UnreachableError: If ranks cannot reach each other in the dimensions.
-        KeyboardInterrupt: On Ctrl-C before there is a sketch.
-
     Examples:
         >>> from coppice.bounds.problem import Problem
         >>> from coppice.topology.presets import preset
@@ -122,12 +112,12 @@ def synthesize_syccl(request: Request) -> Synthesis:
     problem, options = request.problem, request.options
     check_problem(problem)
     if problem.weights is not None and len(set(problem.weights)) > 1:
-        msg = "syccl moves blocks of one size, found different `weights`: leave them out, or plan by forest."
-        raise InputError(msg)
+        raise InputError(
+            "syccl moves blocks of one size, found different `weights`: leave them out, or plan by forest."
+        )
     for name, value in (("trees", options.trees), ("group", options.group)):
         if value is not None and not 1 <= value <= 2**16:
-            msg = f"expected `{name}` to be a number of 1 or more, found {value}: give one."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` to be a number of 1 or more, found {value}: give one.")
     collective, ranks = problem.collective, problem.topology.num_ranks
     directions = []
     if collective.reduces:
@@ -137,11 +127,10 @@ def synthesize_syccl(request: Request) -> Synthesis:
     cuts = sorted(set().union(*(direction.cuts for direction in directions)) | {Fraction(1)})
     pieces = len(cuts) - 1
     if pieces * ranks * max(ranks - 1, 1) * len(directions) > MOST_TRANSFERS:
-        msg = (
+        raise InputError(
             f"syccl makes up to {MOST_TRANSFERS:,} transfers, found {plural(pieces, 'chunk')} of each of "
             f"{ranks} blocks: use fewer trees (`trees=1`)."
         )
-        raise InputError(msg)
     made = [_transfers(direction, cuts) for direction in directions]
     if collective.reduces:
         transfers, start, nodes = made[0]
@@ -226,11 +215,10 @@ def _direction(topology: Topology, request: Request) -> _Direction:
     if best is None:
         if reason is not None:
             raise reason
-        msg = (
+        raise InputError(
             f"syccl needs dimensions with groups of at most {options.group} ranks (`group`), found none in the "
             f"{topology.num_ranks} ranks of {topology.name}: plan it with another method."
         )
-        raise InputError(msg)
     return _Direction(
         topology=topology,
         shares=best[1],

@@ -15,8 +15,6 @@ from coppice.planners.synthesis.mip.timed import Piece
 from coppice.planners.synthesis.taccl.network import SketchedNetwork
 from coppice.planners.synthesis.taccl.ordering import Transfer
 
-__all__ = ["joined_transfers", "replayed"]
-
 _MOST_TOGETHER = 6
 _HALF = 0.5
 
@@ -27,8 +25,6 @@ def joined_transfers(
     """The transfers that go together with the one before them on their leg.
 
     Args:
-        pieces: What is sent.
-        network: The legs.
         transfers: In the order that is kept on every link.
         limits: When to stop; without a better solution nothing goes together.
 

@@ -24,55 +24,33 @@ from coppice.planners.synthesis.taccl.sketch import (
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 
-__all__ = ["Costs", "SketchedNetwork", "suited_sketch"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Where the costs of links come from.
+    """Where the costs of links come from."""
 
-    Attributes:
-        chunk_bytes: Size of a chunk.
-        alpha_us: Latency inside a box, in place of the topology's.
-        remote_alpha_us: Latency between boxes, likewise.
-        profile: File with costs in place of the topology's rates and latencies.
-    """
-
-    chunk_bytes: int
-    alpha_us: float | None = None
-    remote_alpha_us: float | None = None
-    profile: str | None = None
+    chunk_bytes: int  # Size of a chunk
+    alpha_us: float | None = None  # Latency inside a box, in place of the topology's
+    remote_alpha_us: float | None = None  # Latency between boxes, likewise
+    profile: str | None = None  # File with costs in place of the topology's rates and latencies
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SketchedNetwork:
-    """The legs of a sketch; make one with :meth:`of`.
+    """The legs of a sketch; make one with :meth:`of`."""
 
-    Attributes:
-        topology: The network.
-        sketch: The sketch.
-        gpus: GPUs of a box.
-        legs: The ways that the sketch leaves.
-        alpha: Latency of each leg in microseconds.
-        beta: Time of a chunk on each leg, without it.
-        use: For each leg, its links and the ports of the sketch's switches by number, with the time of a chunk there.
-    """
-
-    topology: Topology
-    sketch: CommunicationSketch
-    gpus: int
-    legs: tuple[Leg, ...]
-    alpha: tuple[float, ...]
-    beta: tuple[float, ...]
+    topology: Topology  # The network
+    sketch: CommunicationSketch  # The sketch
+    gpus: int  # GPUs of a box
+    legs: tuple[Leg, ...]  # The ways that the sketch leaves
+    alpha: tuple[float, ...]  # Latency of each leg in microseconds
+    beta: tuple[float, ...]  # Time of a chunk on each leg, without it
+    # For each leg, its links and the ports of the sketch's switches by number, with the time of a chunk there
     use: tuple[dict[int, float], ...]
 
     @classmethod
     def of(cls, topology: Topology, sketch: CommunicationSketch, costs: Costs) -> SketchedNetwork:
-        """The legs that ``sketch`` leaves of ``topology``.
-
-        Raises:
-            InputError: If the sketch connects what has no path, or the profile does not fit.
-        """
+        """The legs that ``sketch`` leaves of ``topology``."""
         gpus = max(1, topology.num_ranks // sketch.nnodes)
         legs = [leg for leg in legs_of(topology) if leg.src // gpus == leg.dst // gpus]
         legs += _between(topology, sketch, gpus)
@@ -148,11 +126,7 @@ class SketchedNetwork:
 
 
 def _between(topology: Topology, sketch: CommunicationSketch, gpus: int) -> list[Leg]:
-    """The legs between boxes that the sketch names.
-
-    Raises:
-        InputError: If there is no path.
-    """
+    """The legs between boxes that the sketch names."""
     router = Router(topology)
     legs = []
     connections = sketch.connections(gpus)
@@ -167,8 +141,9 @@ def _between(topology: Topology, sketch: CommunicationSketch, gpus: int) -> list
                     legs.append(leg_of(topology, router.path(src, dst)))
                 except UnreachableError as error:
                     place = "$.internode_sketch.internode_conn"
-                    msg = f"the sketch connects rank {src} with rank {dst} at {place}: {error}"
-                    raise InputError(msg) from None
+                    raise InputError(
+                        f"the sketch connects rank {src} with rank {dst} at {place}: {error}"
+                    ) from None
     return legs
 
 

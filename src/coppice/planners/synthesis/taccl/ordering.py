@@ -15,24 +15,15 @@ from coppice.planners.synthesis.mip.timed import Piece
 from coppice.planners.synthesis.taccl.network import SketchedNetwork
 from coppice.planners.synthesis.taccl.routing import Route
 
-__all__ = ["Transfer", "ordered"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """A piece on a leg.
+    """A piece on a leg."""
 
-    Attributes:
-        piece: Number of the piece.
-        leg: Number of the leg.
-        start: When it leaves, in microseconds.
-        end: When it has arrived.
-    """
-
-    piece: int
-    leg: int
-    start: float
-    end: float
+    piece: int  # Number of the piece
+    leg: int  # Number of the leg
+    start: float  # When it leaves, in microseconds
+    end: float  # When it has arrived
 
 
 def ordered(pieces: Sequence[Piece], network: SketchedNetwork, routes: Route) -> list[Transfer]:

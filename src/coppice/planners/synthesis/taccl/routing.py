@@ -20,8 +20,6 @@ from coppice.planners.synthesis.mip.timed import Copying, Piece
 from coppice.planners.synthesis.taccl.network import SketchedNetwork
 from coppice.planners.synthesis.taccl.sketch import turned_rank
 
-__all__ = ["Route", "RoutingProgram", "needed_routes"]
-
 Route = dict[tuple[int, int], int]
 """Leg on which a piece comes to a rank, by piece and rank."""
 
@@ -102,11 +100,10 @@ class RoutingProgram:
                         continue
                     turned = turned_ranks[leg.src], turned_ranks[leg.dst]
                     if turned not in number_of:
-                        msg = (
+                        raise InputError(
                             f"expected $.symmetry_offsets[{i}] to be a symmetry, found that it takes the link from "
                             f"rank {leg.src} to rank {leg.dst} to ranks {turned[0]} and {turned[1]}, which have none."
                         )
-                        raise InputError(msg)
                     self._keys.join((p, leg.src, leg.dst), (q, *turned))
 
     def _sent(self, p: int, number: int) -> int:
@@ -143,8 +140,7 @@ class RoutingProgram:
             wanted = v in piece.targets
             if wanted and not ways:
                 ends = f"from rank {piece.source} to rank {v}"
-                msg = f"expected the sketch to leave a way {ends}, found none: allow more."
-                raise InputError(msg)
+                raise InputError(f"expected the sketch to leave a way {ends}, found none: allow more.")
             if not ways:
                 continue
             self._row(ways, least=1.0 if wanted else -math.inf, most=1.0)
@@ -165,11 +161,10 @@ class RoutingProgram:
                 if network.crosses(number) and network.legs[number].dst // network.gpus == box
             ]
             if not ways:
-                msg = (
+                raise InputError(
                     f"expected the sketch to let rank {piece.source} reach box {box}, found no sender for it at "
                     "$.internode_sketch: add one."
                 )
-                raise InputError(msg)
             self._row(ways, least=1.0)
 
     def _add_loads(self) -> None:

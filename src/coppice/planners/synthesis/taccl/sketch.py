@@ -17,87 +17,48 @@ from coppice.files import read_bytes
 from coppice.topology.readers.document import DuplicateKey
 from coppice.topology.readers.json_yaml import parse_json
 
-__all__ = [
-    "CommunicationSketch",
-    "Hyperparameters",
-    "InternodeSketch",
-    "IntranodeSketch",
-    "read_sketch",
-    "turned_rank",
-]
-
 
 class IntranodeSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens inside a box.
+    """What happens inside a box."""
 
-    Attributes:
-        strategy: ``none``; ``switch``; ``minmax`` and ``maxmin`` even the load of the links out.
-        switches: GPUs of each switch.
-        switch_hyperedge_strategy: For each switch: use few connections, many, or any number.
-    """
-
+    # `none`; `switch`; `minmax` and `maxmin` even the load of the links out
     strategy: Literal["none", "switch", "minmax", "maxmin"]
-    switches: tuple[tuple[int, ...], ...] = ()
+    switches: tuple[tuple[int, ...], ...] = ()  # GPUs of each switch
+    # For each switch: use few connections, many, or any number
     switch_hyperedge_strategy: tuple[Literal["uc-min", "uc-max", "freedom"], ...] = ()
 
 
 class InternodeSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens between boxes.
+    """What happens between boxes."""
 
-    Attributes:
-        strategy: ``relay``: some GPUs send for the others.
-        internode_conn: Receivers in other boxes of each sender, or ``direct-map`` or ``fully-connected``.
-        gpus_to_sender_rev_map: For each sender the GPUs whose chunks it sends; None: any sender sends any chunk.
-        enforce_ordering: A sender sends its own chunks first.
-    """
-
-    strategy: Literal["relay"]
+    strategy: Literal["relay"]  # `relay`: some GPUs send for the others
+    # Receivers in other boxes of each sender, or `direct-map` or `fully-connected`
     internode_conn: dict[str, tuple[int, ...]] | Literal["direct-map", "fully-connected"]
+    # For each sender the GPUs whose chunks it sends; None: any sender sends any chunk
     gpus_to_sender_rev_map: dict[str, tuple[int, ...]] | None = None
-    enforce_ordering: bool = False
+    enforce_ordering: bool = False  # A sender sends its own chunks first
 
 
 class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Numbers beside.
+    """Numbers beside."""
 
-    Attributes:
-        input_chunkup: Chunks of each rank's block.
-        heuristic: Number of the ordering heuristic in TACCL; here all are tried.
-    """
-
-    input_chunkup: int = 1
-    heuristic: int | None = None
+    input_chunkup: int = 1  # Chunks of each rank's block
+    heuristic: int | None = None  # Number of the ordering heuristic in TACCL; here all are tried
 
 
 class CommunicationSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A communication sketch.
+    """A communication sketch."""
 
-    Attributes:
-        nnodes: Number of boxes.
-        intranode_sketch: Inside a box.
-        internode_sketch: Between boxes; None with one box.
-        multinode: Which boxes send to which; only what TACCL takes by default, every box to every other.
-        symmetry_offsets: Symmetries ``[offset, size]``.
-        hyperparameters: Chunks.
-    """
-
-    nnodes: int
-    intranode_sketch: IntranodeSketch
-    internode_sketch: InternodeSketch | None = None
+    nnodes: int  # Number of boxes
+    intranode_sketch: IntranodeSketch  # Inside a box
+    internode_sketch: InternodeSketch | None = None  # Between boxes; None with one box
+    # Which boxes send to which; only what TACCL takes by default, every box to every other
     multinode: dict[str, Any] | None = None
-    symmetry_offsets: tuple[tuple[int, int], ...] = ()
-    hyperparameters: Hyperparameters = Hyperparameters()
+    symmetry_offsets: tuple[tuple[int, int], ...] = ()  # Symmetries `[offset, size]`
+    hyperparameters: Hyperparameters = Hyperparameters()  # Chunks
 
     def checked(self, ranks: int, *, where: str) -> CommunicationSketch:
-        """The sketch itself, if it fits a number of ranks.
-
-        Args:
-            ranks: Number of ranks.
-            where: The file, for messages.
-
-        Raises:
-            InputError: If it does not, with the place.
-        """
+        """The sketch itself, if it fits a number of ranks."""
         if self.nnodes < 1 or ranks % self.nnodes:
             _refuse(where, "$.nnodes", f"a number of boxes that divides {ranks} ranks", self.nnodes)
         gpus = ranks // self.nnodes
@@ -184,18 +145,13 @@ def turned_rank(rank: int, offset: int, size: int) -> int:
 
 
 def read_sketch(path: str, ranks: int) -> CommunicationSketch:
-    """The sketch of a file for a number of ranks.
-
-    Raises:
-        InputError: If the file cannot be read, or is no sketch that fits; with line or place.
-    """
+    """The sketch of a file for a number of ranks."""
     try:
         tree = parse_json(read_bytes(path, what="a sketch file"), file=path)
         _refuse_repeated(tree, path, "$")
         sketch = msgspec.convert(tree, decodable(CommunicationSketch))
     except msgspec.ValidationError as error:
-        msg = f"{path}: expected a sketch as TACCL reads it, found otherwise: {error}."
-        raise InputError(msg) from None
+        raise InputError(f"{path}: expected a sketch as TACCL reads it, found otherwise: {error}.") from None
     return sketch.checked(ranks, where=path)
 
 
@@ -221,5 +177,6 @@ def _check_gpus(members: tuple[int, ...], gpus: int, where: str, place: str) -> 
 
 
 def _refuse(where: str, place: str, expected: str, found: object) -> None:
-    msg = f"{where}: expected {expected} at {place}, found {found}: mend the sketch, or choose other boxes."
-    raise InputError(msg)
+    raise InputError(
+        f"{where}: expected {expected} at {place}, found {found}: mend the sketch, or choose other boxes."
+    )

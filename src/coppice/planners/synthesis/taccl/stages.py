@@ -34,8 +34,6 @@ from coppice.planners.synthesis.taccl.routing import Route, RoutingProgram, need
 from coppice.planners.synthesis.taccl.sketch import CommunicationSketch, read_sketch
 from coppice.text import parse_size, percent_text, size_text, time_text
 
-__all__ = ["METHOD"]
-
 _ROOM = 2.0
 """Times the finish of the schedule that needs no solver: with less room HiGHS is slow to find a first solution."""
 
@@ -47,48 +45,30 @@ _ROUTING_SHARE = 0.7
 
 
 class SketchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of TACCL.
+    """Options of TACCL."""
 
-    Attributes:
-        sketch: CommunicationSketch file; None: one that suits the topology.
-        profile: File with link costs; None: those of the topology.
-        chunk_size: Size of a chunk.
-        chunks: Chunks of each rank's block, in place of the sketch's.
-        alpha_us: Latency inside a box, in place of the topology's.
-        remote_alpha_us: Latency between boxes, likewise.
-        nodes: Nodes of the search tree for each program: unlike seconds, they stop at the same place on any machine.
-    """
-
-    sketch: str | None = None
-    profile: str | None = None
-    chunk_size: str = "1M"
-    chunks: int | None = None
-    alpha_us: float | None = None
-    remote_alpha_us: float | None = None
+    sketch: str | None = None  # CommunicationSketch file; None: one that suits the topology
+    profile: str | None = None  # File with link costs; None: those of the topology
+    chunk_size: str = "1M"  # Size of a chunk
+    chunks: int | None = None  # Chunks of each rank's block, in place of the sketch's
+    alpha_us: float | None = None  # Latency inside a box, in place of the topology's
+    remote_alpha_us: float | None = None  # Latency between boxes, likewise
+    # Nodes of the search tree for each program: unlike seconds, they stop at the same place on any machine
     nodes: int = 200
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StagedSchedule:
-    """What the stages made of one direction.
+    """What the stages made of one direction."""
 
-    Attributes:
-        pieces: What is sent.
-        sends: With their times in microseconds.
-        finish_us: When the last has arrived.
-        ordered_us: The same before chunks were joined.
-        routing_gap: Share by which the routing program may still be improved; None where it found nothing.
-        routes_by: ``program`` or ``greedy``.
-        joined: Transfers that go together with the one before them.
-    """
-
-    pieces: Sequence[Piece]
-    sends: Sequence[TimedSend]
-    finish_us: float = 0.0
-    ordered_us: float = 0.0
+    pieces: Sequence[Piece]  # What is sent
+    sends: Sequence[TimedSend]  # With their times in microseconds
+    finish_us: float = 0.0  # When the last has arrived
+    ordered_us: float = 0.0  # The same before chunks were joined
+    # Share by which the routing program may still be improved; None where it found nothing
     routing_gap: float | None = 0.0
-    routes_by: str = "program"
-    joined: int = 0
+    routes_by: str = "program"  # `program` or `greedy`
+    joined: int = 0  # Transfers that go together with the one before them
 
 
 @dataclass
@@ -258,16 +238,11 @@ def _run(request: Request) -> Synthesis:
 
 
 def _check(options: SketchOptions) -> None:
-    """Refuse options without meaning.
-
-    Raises:
-        InputError: With the option.
-    """
+    """Refuse options without meaning."""
     for name, least in (("chunks", 1), ("nodes", 1), ("alpha_us", 0), ("remote_alpha_us", 0)):
         value = getattr(options, name)
         if value is not None and not value >= least:
-            msg = f"expected `{name}` to be {least} or more, found {value}."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` to be {least} or more, found {value}.")
 
 
 METHOD = SynthesisMethod(

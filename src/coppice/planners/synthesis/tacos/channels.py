@@ -23,8 +23,6 @@ from coppice.schedule.schedule import hops_of
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 
-__all__ = ["ChunkChannels", "channels_of"]
-
 MOST_CHANNELS = 2**20
 WAYS = 4
 """Equally good paths between two ranks that are channels of their own."""
@@ -35,31 +33,19 @@ SUM_LIMIT = 2**61
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ChunkChannels(Brief):
-    """ChunkChannels between ranks, and the time that a chunk takes on them.
+    """ChunkChannels between ranks, and the time that a chunk takes on them."""
 
-    Attributes:
-        src: Rank that each leaves (int32).
-        dst: Rank that each enters (int32).
-        duration: From the start to the arrival of a chunk (int64, in units of ``unit``).
-        port_start: Ports of channel k are ``port[port_start[k] : port_start[k + 1]]`` (int64).
-        port: Links that it takes (int32).
-        hold: How long a chunk holds each of them (int64).
-        num_ports: Number of links.
-        path_nodes: Its nodes: those of channel k begin at ``port_start[k] + k`` (int32).
-        unit: Microseconds of a unit of time for a chunk of the given size; without one, seconds per (GB of chunk).
-        exact: Times are exact, and not rounded up to a grid.
-    """
-
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
-    duration: NDArray[np.int64]
-    port_start: NDArray[np.int64]
-    port: NDArray[np.int32]
-    hold: NDArray[np.int64]
-    num_ports: int
-    path_nodes: NDArray[np.int32]
+    src: NDArray[np.int32]  # Rank that each leaves (int32)
+    dst: NDArray[np.int32]  # Rank that each enters (int32)
+    duration: NDArray[np.int64]  # From the start to the arrival of a chunk (int64, in units of `unit`)
+    port_start: NDArray[np.int64]  # Ports of channel k are `port[port_start[k] : port_start[k + 1]]` (int64)
+    port: NDArray[np.int32]  # Links that it takes (int32)
+    hold: NDArray[np.int64]  # How long a chunk holds each of them (int64)
+    num_ports: int  # Number of links
+    path_nodes: NDArray[np.int32]  # Its nodes: those of channel k begin at `port_start[k] + k` (int32)
+    # Microseconds of a unit of time for a chunk of the given size; without one, seconds per (GB of chunk)
     unit: Fraction
-    exact: bool
+    exact: bool  # Times are exact, and not rounded up to a grid
 
     @property
     def path_start(self) -> NDArray[np.int64]:
@@ -86,12 +72,8 @@ def channels_of(topology: Topology, chunk_bytes: int | None, transfers: int) -> 
     """The channels of a topology.
 
     Args:
-        topology: Where chunks move.
         chunk_bytes: Size of a chunk; None is the limit of large ones, where latency does not count.
         transfers: How many transfers may follow one another, at most; their times add up to less than 2^61.
-
-    Raises:
-        InputError: If there are more than 2^20 channels.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -102,8 +84,9 @@ def channels_of(topology: Topology, chunk_bytes: int | None, transfers: int) -> 
     src, dst = _pairs(topology)
     ways = WAYS if topology.num_ranks <= MANY_RANKS and (topology.rank < 0).any() else 1
     if len(src) > MOST_CHANNELS:
-        msg = f"tacos matches up to {MOST_CHANNELS:,} channels between ranks, found {len(src):,}: use fewer ranks."
-        raise InputError(msg)
+        raise InputError(
+            f"tacos matches up to {MOST_CHANNELS:,} channels between ranks, found {len(src):,}: use fewer ranks."
+        )
     channel = np.tile(np.arange(ways), len(src))
     start, nodes = Router(topology).paths(np.repeat(src, ways), np.repeat(dst, ways), channel)
     start, nodes = _distinct(start, nodes)

@@ -30,8 +30,6 @@ from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in
 from coppice.schedule.schedule import Op
 from coppice.text import plural, short_size, size_of, time_text
 
-__all__ = ["METHOD", "Attempts", "BestAttempt", "Demand", "TacosOptions", "demand_of", "synthesize_tacos"]
-
 RULES = {"random": 0, "rarest": 1, "local": 2}
 MOST_TRANSFERS = 2**24
 USUAL_CHUNKS = 12
@@ -39,38 +37,28 @@ USUAL_TRANSFERS = 2**14
 
 
 class TacosOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of TACOS.
+    """Options of TACOS."""
 
-    Attributes:
-        chunks: Chunks of each block; None: 12, and fewer down to 1 where that makes more than 2^14 transfers; as many
-            as there are ranks, and at least 12, of a broadcast and a reduce; one of an all-to-all.
-        chunk_size: Size of a chunk, such as 1M, where latency counts; None: the limit of large chunks.
-        seeds: Attempts with different random numbers, of which the best is kept.
-        rule: How a chunk is drawn (see cpp/tacos/tacos.h); ``auto`` takes them in turn, attempt by attempt.
-        threads: Threads that share the attempts; None: one for each core. The result does not depend on it.
-    """
-
+    # Chunks of each block; None: 12, and fewer down to 1 where that makes more than 2^14 transfers; as many
+    # as there are ranks, and at least 12, of a broadcast and a reduce; one of an all-to-all
     chunks: int | None = None
+    # Size of a chunk, such as 1M, where latency counts; None: the limit of large chunks
     chunk_size: str | int | None = None
-    seeds: int = 20
+    seeds: int = 20  # Attempts with different random numbers, of which the best is kept
+    # How a chunk is drawn (see cpp/tacos/tacos.h); `auto` takes them in turn, attempt by attempt
     rule: Literal["auto", "random", "rarest", "local"] = "auto"
+    # Threads that share the attempts; None: one for each core. The result does not depend on it.
     threads: int | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Demand:
-    """Chunks to be moved.
+    """Chunks to be moved."""
 
-    Attributes:
-        slot: Slot of each chunk (int64).
-        source: Rank that has it (int32).
-        target: Rank that wants it, or -1: all of the group of its source (int32).
-        group: Group of each rank (int32); empty: all are one.
-    """
-
-    slot: NDArray[np.int64]
-    source: NDArray[np.int32]
-    target: NDArray[np.int32]
+    slot: NDArray[np.int64]  # Slot of each chunk (int64)
+    source: NDArray[np.int32]  # Rank that has it (int32)
+    target: NDArray[np.int32]  # Rank that wants it, or -1: all of the group of its source (int32)
+    # Group of each rank (int32); empty: all are one
     group: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
 
@@ -89,11 +77,6 @@ def synthesize_tacos(request: Request) -> Synthesis:
     Args:
         request: The problem with :class:`TacosOptions`.
 
-    Raises:
-        InputError: If an option or the problem cannot be served.
-        UnreachableError: If some rank cannot be reached.
-        KeyboardInterrupt: On Ctrl-C before any attempt is done.
-
     Examples:
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(preset("torus", dims=(4, 4)), Collective.ALL_GATHER)
@@ -109,8 +92,9 @@ def synthesize_tacos(request: Request) -> Synthesis:
     chunk_bytes = None if options.chunk_size is None else size_of(options.chunk_size)
     deliveries = int(np.where(demand.target < 0, ranks - 1, 1).sum())
     if deliveries > MOST_TRANSFERS:
-        msg = f"tacos makes up to {MOST_TRANSFERS:,} transfers, found {deliveries:,}: use fewer `chunks`."
-        raise InputError(msg)
+        raise InputError(
+            f"tacos makes up to {MOST_TRANSFERS:,} transfers, found {deliveries:,}: use fewer `chunks`."
+        )
     channels = channels_of(problem.topology, chunk_bytes, (len(demand.slot) + 1) * (ranks + 1))
     _check_reachable(problem, channels)
     search = Attempts(request, demand, deliveries)
@@ -160,7 +144,6 @@ def demand_of(problem: Problem, chunks: int | None) -> Demand:
     """What has to be moved (for a sum: the other way round).
 
     Args:
-        problem: The collective.
         chunks: Chunks of each block; None as in :class:`TacosOptions`.
     """
     ranks, collective = problem.topology.num_ranks, problem.collective
@@ -275,13 +258,13 @@ def _check(problem: Problem, options: TacosOptions) -> None:
     for name in ("chunks", "seeds", "threads"):
         value = getattr(options, name)
         if value is not None and not 1 <= value <= 2**20:
-            msg = f"expected `{name}` to be a number of 1 or more, found {value}: give one."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` to be a number of 1 or more, found {value}: give one.")
     sizes = problem.weights if problem.demands is None else [b for row in problem.demands for b in row]
     if sizes is not None and len(set(sizes)) > 1:
         given = "weights" if problem.demands is None else "demands"
-        msg = f"tacos moves chunks of one size, found different `{given}`: leave them out, or plan by forest or flow."
-        raise InputError(msg)
+        raise InputError(
+            f"tacos moves chunks of one size, found different `{given}`: leave them out, or plan by forest or flow."
+        )
 
 
 def _check_reachable(problem: Problem, channels: ChunkChannels) -> None:
@@ -295,11 +278,10 @@ def _check_reachable(problem: Problem, channels: ChunkChannels) -> None:
         apart = np.argwhere(~joined_to)
         if len(apart):
             a, b = apart[0].tolist()
-            msg = (
+            raise UnreachableError(
                 f"tacos brings chunks only to ranks that want them, and no link or path of switches leads from "
                 f"{names[a]} to {names[b]}: plan this all_to_all with `algorithm=flow`."
             )
-            raise UnreachableError(msg)
         return
     rooted = problem.root is not None
     origin = 0 if problem.root is None else problem.root
@@ -317,11 +299,10 @@ def _check_reachable(problem: Problem, channels: ChunkChannels) -> None:
             queue += fresh
         if len(seen) < ranks:
             lost = next(v for v in range(ranks) if v not in seen)
-            msg = (
+            raise UnreachableError(
                 f"expected a way {one} {names[origin]} {other} every rank, found none {other} {names[lost]}: "
                 "add links, or choose ranks that are connected."
             )
-            raise UnreachableError(msg)
 
 
 def _total(problem: Problem, chunks: int) -> int:

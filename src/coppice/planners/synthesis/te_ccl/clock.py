@@ -16,32 +16,20 @@ from coppice.planners.synthesis.mip.greedy import LinkUse
 from coppice.planners.synthesis.mip.legs import Leg
 from coppice.topology.model import Topology
 
-__all__ = ["Clock"]
-
 _NEGLIGIBLE = Fraction(1, 10)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Clock:
-    """The epochs of one network; make one with :meth:`of`.
+    """The epochs of one network; make one with :meth:`of`."""
 
-    Attributes:
-        legs: The ways between ranks.
-        epoch: Length of an epoch, in the time that a piece takes at 1 GB/s.
-        epoch_us: The same in microseconds.
-        delay: Epochs of latency of each leg.
-        transit: Epochs from the start of a piece on each leg until it may be sent on.
-        per_epoch: Pieces that each link carries in an epoch, by link.
-        use: What a piece on each leg takes of its links.
-    """
-
-    legs: tuple[Leg, ...]
-    epoch: Fraction
-    epoch_us: float
-    delay: tuple[int, ...]
-    transit: tuple[int, ...]
-    per_epoch: dict[int, Fraction]
-    use: tuple[dict[int, LinkUse], ...]
+    legs: tuple[Leg, ...]  # The ways between ranks
+    epoch: Fraction  # Length of an epoch, in the time that a piece takes at 1 GB/s
+    epoch_us: float  # The same in microseconds
+    delay: tuple[int, ...]  # Epochs of latency of each leg
+    transit: tuple[int, ...]  # Epochs from the start of a piece on each leg until it may be sent on
+    per_epoch: dict[int, Fraction]  # Pieces that each link carries in an epoch, by link
+    use: tuple[dict[int, LinkUse], ...]  # What a piece on each leg takes of its links
 
     @classmethod
     def of(
@@ -50,11 +38,7 @@ class Clock:
         """The clock of ``topology``.
 
         Args:
-            topology: The network.
-            legs: The ways between its ranks.
-            chunk_bytes: Size of a piece.
             fastest: An epoch is the time of a piece on the fastest leg, instead of the slowest.
-            multiplier: So many times as long.
 
         Examples:
             >>> from coppice.planners.synthesis.mip.legs import legs_of

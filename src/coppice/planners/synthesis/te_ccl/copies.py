@@ -19,8 +19,6 @@ from coppice.planners.synthesis.mip.program import MixedProgram, MixedSolution
 from coppice.planners.synthesis.mip.timed import Piece, TimedSend
 from coppice.planners.synthesis.te_ccl.clock import Clock
 
-__all__ = ["CopyProgram", "program_size", "pruned"]
-
 _HALF = 0.5
 
 

@@ -20,8 +20,6 @@ from coppice.planners.synthesis.te_ccl.search import EpochOptions, EpochSchedule
 from coppice.schedule.plan import Parameter
 from coppice.text import parse_size, size_text, suggestion, time_text
 
-__all__ = ["METHOD"]
-
 _CHOICES = {
     "epoch": ("fastest", "slowest"),
     "solver": ("auto", "milp", "rounds", "lp", "greedy"),
@@ -107,27 +105,23 @@ def _account(
 
 
 def _check(options: EpochOptions, collective: Collective) -> None:
-    """Refuse options without meaning.
-
-    Raises:
-        InputError: With the option.
-    """
+    """Refuse options without meaning."""
     for name in ("chunks", "epoch_multiplier", "round_epochs", "tries", "nodes", "epochs"):
         value = getattr(options, name)
         if value is not None and value < 1:
-            msg = f"expected `{name}` to be 1 or more, found {value}."
-            raise InputError(msg)
+            raise InputError(f"expected `{name}` to be 1 or more, found {value}.")
     for name, known in _CHOICES.items():
         value = getattr(options, name)
         if value not in known:
-            msg = f"expected `{name}` to be {', '.join(known)}, found {value!r}: {suggestion(value, known)}"
-            raise InputError(msg)
+            raise InputError(
+                f"expected `{name}` to be {', '.join(known)}, found {value!r}: {suggestion(value, known)}"
+            )
     if options.solver == "lp" and collective is not Collective.ALL_TO_ALL:
-        msg = f"fractions that nobody copies serve all_to_all, found {collective}: leave out `solver='lp'`."
-        raise InputError(msg)
+        raise InputError(
+            f"fractions that nobody copies serve all_to_all, found {collective}: leave out `solver='lp'`."
+        )
     if options.solver == "lp" and options.chunks > 1:
-        msg = "a linear program cuts blocks by itself, found `chunks` beside it: leave one out."
-        raise InputError(msg)
+        raise InputError("a linear program cuts blocks by itself, found `chunks` beside it: leave one out.")
 
 
 METHOD = SynthesisMethod(

@@ -21,8 +21,6 @@ from coppice.planners.synthesis.mip.program import MixedProgram, MixedSolution
 from coppice.planners.synthesis.mip.timed import Piece, TimedSend
 from coppice.planners.synthesis.te_ccl.clock import Clock
 
-__all__ = ["FlowProgram"]
-
 _GRID = 5040
 _TINY = 1e-7
 

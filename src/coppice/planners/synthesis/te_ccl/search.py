@@ -20,8 +20,6 @@ from coppice.planners.synthesis.te_ccl.clock import Clock
 from coppice.planners.synthesis.te_ccl.copies import CopyProgram, program_size, pruned
 from coppice.planners.synthesis.te_ccl.flows import FlowProgram
 
-__all__ = ["EpochOptions", "EpochSchedule", "EpochSearch"]
-
 MOST_WHOLE = 4_000
 """Whole variables up to which a program is solved without being asked for."""
 
@@ -38,81 +36,49 @@ _JITTER = 0.3
 
 
 class EpochOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of TE-CCL.
+    """Options of TE-CCL."""
 
-    Attributes:
-        chunks: Chunks of each rank's block.
-        chunk_size: Size of a chunk, where latency counts.
-        epoch: ``fastest``: an epoch is the time of a chunk on the fastest link; ``slowest``: on the slowest.
-        epoch_multiplier: So many times as long.
-        epochs: Find a schedule of so many epochs, or prove that there is none; None: the fewest.
-        solver: ``milp`` (whole chunks), ``rounds`` (A*), ``lp`` (fractions; all_to_all only), ``greedy`` (none), or
-            ``auto``.
-        round_epochs: Epochs of a round.
-        tries: First schedules, of which the best is taken.
-        nodes: Nodes of the search tree for each program: unlike seconds, they stop at the same place on any machine.
-    """
-
-    chunks: int = 1
-    chunk_size: str = "1M"
+    chunks: int = 1  # Chunks of each rank's block
+    chunk_size: str = "1M"  # Size of a chunk, where latency counts
+    # `fastest`: an epoch is the time of a chunk on the fastest link; `slowest`: on the slowest
     epoch: str = "fastest"
-    epoch_multiplier: int = 1
+    epoch_multiplier: int = 1  # So many times as long
+    # Find a schedule of so many epochs, or prove that there is none; None: the fewest
     epochs: int | None = None
+    # `milp` (whole chunks), `rounds` (A*), `lp` (fractions; all_to_all only), `greedy` (none), or `auto`
     solver: str = "auto"
-    round_epochs: int = 4
-    tries: int = 16
+    round_epochs: int = 4  # Epochs of a round
+    tries: int = 16  # First schedules, of which the best is taken
+    # Nodes of the search tree for each program: unlike seconds, they stop at the same place on any machine
     nodes: int = 200
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EpochSchedule:
-    """What is known about one direction.
+    """What is known about one direction."""
 
-    Attributes:
-        clock: The epochs.
-        pieces: What was sent, a block perhaps in several shares.
-        sends: The best schedule; None where none was found.
-        epochs: How many it takes.
-        least: So many epochs are needed, as is proved.
-        none: It is proved that there is none of the number of epochs that was asked for.
-        found_by: What found it.
-    """
-
-    clock: Clock
-    pieces: Sequence[Piece]
-    sends: Sequence[TimedSend] | None
-    epochs: int
-    least: int
-    none: bool = False
-    found_by: str = "greedy"
+    clock: Clock  # The epochs
+    pieces: Sequence[Piece]  # What was sent, a block perhaps in several shares
+    sends: Sequence[TimedSend] | None  # The best schedule; None where none was found
+    epochs: int  # How many it takes
+    least: int  # So many epochs are needed, as is proved
+    none: bool = False  # It is proved that there is none of the number of epochs that was asked for
+    found_by: str = "greedy"  # What found it
 
 
 @dataclass
 class EpochSearch:
-    """Searches one direction after the other within one request.
+    """Searches one direction after the other within one request."""
 
-    Attributes:
-        request: What was asked.
-        options: Its options.
-        chunk_bytes: Size of a chunk.
-        ways: Directions that are still to come, this one included; they share the time that is left.
-        interrupted: Ctrl-C came: what is still needed is made without a search.
-    """
-
-    request: Request
-    options: EpochOptions
-    chunk_bytes: int
-    ways: int
-    interrupted: bool = False
+    request: Request  # What was asked
+    options: EpochOptions  # Its options
+    chunk_bytes: int  # Size of a chunk
+    ways: int  # Directions that are still to come, this one included; they share the time that is left
+    interrupted: bool = False  # Ctrl-C came: what is still needed is made without a search
     _best: EpochSchedule | None = field(default=None, init=False)
 
     def __call__(self, copying: Copying) -> EpochSchedule:
-        """The schedule of one direction.
-
-        Raises:
-            UnreachableError: If ranks are not connected.
-            KeyboardInterrupt: If it came before there was any schedule.
-        """
+        """The schedule of one direction."""
         self._best = None
         topology, ranks = copying.topology, copying.topology.num_ranks
         options = self.options

@@ -15,8 +15,6 @@ from typing import Any
 from coppice.errors import CheckError
 from coppice.program.two_sided.operations.instructions import InstructionGraph
 
-__all__ = ["MOST_CHANNELS", "BlockTable", "OpenBlock", "UnplacedChainError", "chains_of", "connect"]
-
 MOST_CHANNELS = 32
 """Most channels of a runtime."""
 
@@ -34,21 +32,13 @@ class UnplacedChainError(CheckError):
 
 @dataclass(frozen=True, slots=True)
 class OpenBlock:
-    """A thread block that may still get peers.
+    """A thread block that may still get peers."""
 
-    Attributes:
-        rank: Its rank.
-        send: Peer that it sends to, or -1.
-        recv: Peer that it receives from, or -1.
-        channel: Channel, or -1 where it has no peer yet.
-        label: What its author calls it, or None.
-    """
-
-    rank: int
-    send: int = -1
-    recv: int = -1
-    channel: int = -1
-    label: int | None = None
+    rank: int  # Its rank
+    send: int = -1  # Peer that it sends to, or -1
+    recv: int = -1  # Peer that it receives from, or -1
+    channel: int = -1  # Channel, or -1 where it has no peer yet
+    label: int | None = None  # What its author calls it, or None
 
     def with_(self, other: OpenBlock) -> OpenBlock | None:
         """Both as one thread block, None where they cannot be."""
@@ -66,15 +56,11 @@ class BlockTable:
     """Thread blocks by number, and which of them has which end of a connection.
 
     Everything is in dictionaries whose changes are noted, so that what was only tried can be taken back.
-
-    Attributes:
-        blocks: All thread blocks.
-        channel: Channel of each message.
     """
 
     def __init__(self) -> None:
-        self.blocks: dict[int, OpenBlock] = {}
-        self.channel: dict[int, int] = {}
+        self.blocks: dict[int, OpenBlock] = {}  # All thread blocks
+        self.channel: dict[int, int] = {}  # Channel of each message
         self._ends: dict[_Connection, int] = {}
         self._ends_of: dict[int, tuple[_Connection, ...]] = {}
         self._labels: dict[tuple[int, int], int] = {}
@@ -182,22 +168,13 @@ def _is_asked(graph: InstructionGraph, number: int) -> bool:
 
 def connect(
     graph: InstructionGraph,
-    chains: Sequence[Sequence[int]],
+    chains: Sequence[Sequence[int]],  # Their chains, in the order in which they are placed
     *,
-    refused: Mapping[int, set[int]],
+    refused: Mapping[int, set[int]],  # Channels that a chain (by its first message) may not take
+    # Thread blocks that only receive and such that only send become one, at most one with another
     paired: bool,
 ) -> BlockTable:
-    """Place all chains.
-
-    Args:
-        graph: The instructions.
-        chains: Their chains, in the order in which they are placed.
-        refused: Channels that a chain (by its first message) may not take.
-        paired: Thread blocks that only receive and such that only send become one, at most one with another.
-
-    Raises:
-        UnplacedChainError: If what is asked for cannot be had, or there are not enough channels.
-    """
+    """Place all chains."""
     table = BlockTable()
     for number in graph.present():
         each = graph.at(number)

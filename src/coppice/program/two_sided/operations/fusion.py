@@ -14,8 +14,6 @@ from coppice.program.two_sided.builder import NOWHERE
 from coppice.program.two_sided.operations.instructions import Instruction, InstructionGraph
 from coppice.program.two_sided.program import StepOp
 
-__all__ = ["depths_of", "fuse", "heights_of"]
-
 
 def depths_of(graph: InstructionGraph) -> list[int]:
     """Longest way from the start to each instruction, in instructions."""
@@ -38,8 +36,8 @@ def fuse(graph: InstructionGraph, memory: ProgramMemory, *, apart: Collection[in
     """Join what can be joined, in place.
 
     Args:
-        graph: Instructions as :func:`~coppice.program.two_sided.operations.instructions.instructions_of` makes them.
-        memory: Addresses of all slots.
+        graph: Instructions as :func:`~coppice.program.two_sided.operations.instructions.instructions_of` makes
+            them.
         apart: Messages that are not to be passed on in the step that receives them.
     """
     height = heights_of(graph)

@@ -14,41 +14,25 @@ from coppice.program.two_sided.builder import NOWHERE, Slot
 from coppice.program.two_sided.operations.operation import SlotOperation
 from coppice.program.two_sided.program import StepOp
 
-__all__ = ["Instruction", "InstructionGraph", "SlotMessage", "instructions_of"]
-
 
 @dataclass(slots=True)
 class Instruction:
-    """One step of a rank, before it has a thread block.
+    """One step of a rank, before it has a thread block."""
 
-    Attributes:
-        op: What it does.
-        rank: Who does it.
-        src: Slot that it reads.
-        dst: Slot that it writes.
-        count: Slots.
-        where: Where it was written down.
-        block: Label of the thread block that is asked for, or None.
-        step: Place in it that is asked for, or None.
-        received: Message that it receives, or -1.
-        sent: Message that it sends, or -1.
-        before: Instructions that it waits for, within its rank.
-        readers: For each slot that it writes, the instructions that read the value before it is overwritten.
-        kept: For each slot that it writes, whether the value is there at the end.
-    """
-
-    op: StepOp
-    rank: int
-    src: Slot
-    dst: Slot
-    count: int
-    where: str
-    block: int | None
-    step: int | None
-    received: int = -1
-    sent: int = -1
-    before: set[int] = field(default_factory=set)
+    op: StepOp  # What it does
+    rank: int  # Who does it
+    src: Slot  # Slot that it reads
+    dst: Slot  # Slot that it writes
+    count: int  # Slots
+    where: str  # Where it was written down
+    block: int | None  # Label of the thread block that is asked for, or None
+    step: int | None  # Place in it that is asked for, or None
+    received: int = -1  # Message that it receives, or -1
+    sent: int = -1  # Message that it sends, or -1
+    before: set[int] = field(default_factory=set)  # Instructions that it waits for, within its rank
+    # For each slot that it writes, the instructions that read the value before it is overwritten
     readers: list[list[int]] = field(default_factory=list)
+    # For each slot that it writes, whether the value is there at the end
     kept: list[bool] = field(default_factory=list)
 
 
@@ -65,15 +49,10 @@ class SlotMessage:
 
 @dataclass(frozen=True)
 class InstructionGraph:
-    """Instructions in an order in which they can be carried out, and their messages.
+    """Instructions in an order in which they can be carried out, and their messages."""
 
-    Attributes:
-        instructions: All instructions; those that were joined to another are None.
-        messages: All messages.
-    """
-
-    instructions: list[Instruction | None]
-    messages: list[SlotMessage]
+    instructions: list[Instruction | None]  # All instructions; those that were joined to another are None
+    messages: list[SlotMessage]  # All messages
 
     def present(self) -> list[int]:
         """Numbers of the instructions that there are."""
@@ -83,8 +62,7 @@ class InstructionGraph:
         """An instruction that there is."""
         found = self.instructions[number]
         if found is None:
-            msg = f"instruction {number} was joined to another"
-            raise LookupError(msg)
+            raise LookupError(f"instruction {number} was joined to another")
         return found
 
     def waits_for(self, number: int) -> set[int]:
@@ -94,12 +72,7 @@ class InstructionGraph:
 
 
 def instructions_of(operations: Sequence[SlotOperation], memory: ProgramMemory) -> InstructionGraph:
-    """The instructions of operations that are carried out one after the other.
-
-    Args:
-        operations: What is to be done.
-        memory: Addresses of all slots.
-    """
+    """The instructions of operations that are carried out one after the other."""
     made = _Making(memory)
     for operation in operations:
         made.add(operation)

@@ -35,8 +35,6 @@ from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import message_pairs
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["SlotLayout", "lower_operations"]
-
 _ATTEMPTS = 64
 
 
@@ -57,33 +55,22 @@ class SlotLayout:
 
 
 def lower_operations(
-    operations: Sequence[SlotOperation],
+    operations: Sequence[SlotOperation],  # What is to be done, in an order in which it can be
     layout: SlotLayout,
     *,
     in_place: bool,
+    # Copies of the program side by side, each on its part of every slot, with channels of its own
     instances: int = 1,
+    # Steps may receive and add, and receive and send. Otherwise what is received to be added goes by way of
+    # scratch memory.
     fused: bool = True,
     name: str = "program",
-    protocol: str = "Simple",
+    protocol: str = "Simple",  # `Simple`, `LL` or `LL128`
 ) -> Program:
     """The program that carries out operations one after the other, as far as they touch the same slots.
 
-    Args:
-        operations: What is to be done, in an order in which it can be.
-        layout: Slots of the ranks.
-        in_place: Input and output share memory.
-        instances: Copies of the program side by side, each on its part of every slot, with channels of its own.
-        fused: Steps may receive and add, and receive and send. Otherwise what is received to be added goes by way of
-            scratch memory.
-        name: Label.
-        protocol: ``Simple``, ``LL`` or ``LL128``.
-
     Returns:
         A program for all sizes at which it comes to an end.
-
-    Raises:
-        CheckError: If channels or thread blocks that are asked for cannot be had, or it deadlocks by them.
-        InputError: If only some operations of a thread block have a place in it.
     """
     if not fused:
         operations, layout = _by_way_of_scratch(operations, layout)
@@ -212,11 +199,11 @@ def _ordered(graph: InstructionGraph, *, paired: bool, protocol: str) -> tuple[B
         refused[chains[place[moved]][0]].add(table.channel[moved])
     worst = max((chains[place[message]] for message in late), key=len)
     message = graph.messages[worst[0]]
-    msg = (
+    raise UnplacedChainError(
         f"{graph.at(message.recv).where}: the message from rank {message.src} to rank {message.dst} has to wait for "
-        "one behind it on its channel: use another channel, or fewer hints."
+        "one behind it on its channel: use another channel, or fewer hints.",
+        worst,
     )
-    raise UnplacedChainError(msg, worst)
 
 
 def _built(
@@ -231,11 +218,10 @@ def _built(
 ) -> Program:
     ranks, channels = layout.num_ranks, max([1, *(block.channel + 1 for block in blocks)])
     if channels * instances > MOST_CHANNELS:
-        msg = (
+        raise CheckError(
             f"expected at most {MOST_CHANNELS} channels, found {channels} for each of {instances} instances: use fewer "
             "`instances`."
         )
-        raise CheckError(msg)
     number = _numbers(blocks)
     place = {
         each: (block, position) for block, steps in enumerate(lists) for position, each in enumerate(steps)
@@ -317,11 +303,10 @@ def _waits(
             if step > position:
                 found = graph.at(each)
                 name = f"thread block {found.block}" if found.block is not None else "its thread block"
-                msg = (
+                raise CheckError(
                     f"{found.where}: deadlock: this needs what {graph.at(earlier).where} does, which comes later in "
                     f"{name} of rank {found.rank}: put it behind."
                 )
-                raise CheckError(msg)
             continue
         if step > waited.get(block, -1):
             wanted[block] = max(step, wanted.get(block, -1))

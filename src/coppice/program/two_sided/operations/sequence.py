@@ -18,8 +18,6 @@ from coppice.program.two_sided.operations.connections import BlockTable, OpenBlo
 from coppice.program.two_sided.operations.fusion import depths_of, heights_of
 from coppice.program.two_sided.operations.instructions import InstructionGraph
 
-__all__ = ["Stuck", "block_lists", "sequence"]
-
 
 class Stuck(Exception):  # noqa: N818 (an outcome, caught by the lowering)
     """No order keeps to the room and the order of connections; ``messages`` are those that come too late."""
@@ -33,12 +31,7 @@ def sequence(graph: InstructionGraph, table: BlockTable, *, room: int) -> list[i
     """All instructions in one order.
 
     Args:
-        graph: The instructions.
-        table: Channels of their messages.
         room: Messages that a connection holds, 1 or more.
-
-    Raises:
-        Stuck: If there is none.
     """
     depth, height = depths_of(graph), heights_of(graph)
     after: dict[int, list[int]] = defaultdict(list)
@@ -103,13 +96,8 @@ def block_lists(
     """Thread blocks sorted by rank, and the instructions of each in the order in which it carries them out.
 
     Args:
-        graph: The instructions.
         table: Their channels and thread blocks; work within a rank may add some.
         order: One order of all of them.
-
-    Raises:
-        CheckError: If an author's order takes messages of a connection in another order than they are sent.
-        InputError: If only some of the operations of a thread block have a place.
     """
     lists: dict[int, list[int]] = {number: [] for number in table.blocks}
     at: dict[int, int] = {}
@@ -160,11 +148,10 @@ def _in_asked_order(graph: InstructionGraph, numbers: list[int]) -> None:
     for number in numbers:
         each = graph.at(number)
         if each.step is None:
-            msg = (
+            raise InputError(
                 f"{each.where}: expected a place (`send_step`, `recv_step`) for every operation of the thread block, "
                 f"as {graph.at(asked[0]).where} has one, found none: give all of them one, or none."
             )
-            raise InputError(msg)
     numbers.sort(key=lambda number: graph.at(number).step or 0)
 
 
@@ -183,9 +170,8 @@ def _check_connections(graph: InstructionGraph, table: BlockTable, lists: dict[i
         for first, other in zip(messages, received[src, dst, channel], strict=True):
             if first != other:
                 one, two = (graph.at(graph.messages[message].recv).where for message in (first, other))
-                msg = (
+                raise CheckError(
                     f"{two}: rank {dst} receives this from rank {src} on channel {channel} before what {one} sends "
                     "first: a channel delivers messages in the order of their sends; receive them so, or use another "
                     "channel."
                 )
-                raise CheckError(msg)

@@ -29,8 +29,6 @@ from coppice.run.engines.progress import ExecutionOrder, carry_out
 from coppice.run.errors import PeerLost, RunError, TimedOut
 from coppice.run.programs.rank_program import RankProgram, RowKind
 
-__all__ = ["MpiEngine"]
-
 _KEPT = 32
 """Programs with their buffers whose requests are kept."""
 
@@ -80,11 +78,10 @@ class MpiEngine(BaseEngine):
         timeout_s: float,
     ) -> None:
         if len(program.tag) and int(program.tag.max()) > self._largest_tag:
-            msg = (
+            raise InputError(
                 f"expected at most {self._largest_tag + 1} messages between two ranks, the tags of this MPI library, "
                 f"found {int(program.tag.max()) + 1}: choose longer pieces."
             )
-            raise InputError(msg)
         memory = RankMemory(program, given, wanted, dtype=dtype, op=op)
         with self._telling_others(str(program.collective)):
             requests = self._requests(program, memory, dtype)
@@ -104,11 +101,13 @@ class MpiEngine(BaseEngine):
     ) -> None:
         """See :meth:`~coppice.run.bench.measuring.Native.native`: MPI's own collective, waiting as long as it likes."""
         if dtype in (DataType.BFLOAT16, DataType.FLOAT16):
-            msg = f"expected a type that MPI knows, found {dtype}: choose float32, or leave native out."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a type that MPI knows, found {dtype}: choose float32, or leave native out."
+            )
         if given is None and collective is Collective.REDUCE_SCATTER:
-            msg = "MPI's reduce-scatter in place puts the result elsewhere: leave native or `in_place` out."
-            raise InputError(msg)
+            raise InputError(
+                "MPI's reduce-scatter in place puts the result elsewhere: leave native or `in_place` out."
+            )
         run_native(self.mpi, self.data, collective, given, output, op=op, root=root)
 
     def exchange(self, data: bytes) -> list[bytes]:
@@ -222,21 +221,16 @@ class MpiEngine(BaseEngine):
         return found
 
     def _finish(self, request: Any, *memory: NDArray[Any]) -> None:
-        """Wait for one request, in naps.
-
-        Raises:
-            RunError: If a rank is gone or does not answer.
-        """
+        """Wait for one request, in naps."""
         end = time.monotonic() + self._exchange_timeout_s
         try:
             while not request.Test():
                 self.look_around(range(self.ranks))
                 if time.monotonic() > end:
-                    msg = (
+                    raise TimedOut(
                         f"rank {self.rank} waited {self._exchange_timeout_s:g} s in an exchange for the other "
                         "ranks: see what they do, or allow more time."
                     )
-                    raise TimedOut(msg)
                 time.sleep(_POLL_S)
         except BaseException:
             _keep_for_ever((request, memory))
@@ -251,8 +245,9 @@ class MpiEngine(BaseEngine):
         for peer in awaited:
             # What it sent before it closed may still be on its way.
             if self._gone.get(peer, late) < late:
-                msg = f"rank {peer} closed its engine while rank {self.rank} waited for it: see its output."
-                raise PeerLost(msg)
+                raise PeerLost(
+                    f"rank {peer} closed its engine while rank {self.rank} waited for it: see its output."
+                )
 
     def _hear(self) -> None:
         """Take in what other ranks have told."""
@@ -280,16 +275,14 @@ class _Requests:
 
     Attributes:
         order: Of the program.
-        scratch: SCRATCH of every run.
-        staging: Memory for arrivals.
-        made: The request of every row that was started once.
     """
 
     def __init__(self, mpi: Any, order: ExecutionOrder, memory: RankMemory) -> None:
         self._mpi, self.order = mpi, order
-        self.scratch = memory.scratch
+        self.scratch = memory.scratch  # SCRATCH of every run
+        # Memory for arrivals
         self.staging: NDArray[Any] = np.empty(order.staging_elements, dtype=memory.scratch.dtype)
-        self.made: list[Any] = [None] * len(order.kind)
+        self.made: list[Any] = [None] * len(order.kind)  # The request of every row that was started once
 
     def free(self) -> None:
         """Give the requests back."""
@@ -333,8 +326,9 @@ class _MpiTransport:
         try:
             found = self.mpi.Request.Testsome(self._active)
         except self.mpi.Exception as error:
-            msg = f"rank {self._engine.rank} lost another rank ({error}): see the output of the others."
-            raise PeerLost(msg) from None
+            raise PeerLost(
+                f"rank {self._engine.rank} lost another rank ({error}): see the output of the others."
+            ) from None
         if not found:
             return []
         rows = [self._rows[place] for place in found]

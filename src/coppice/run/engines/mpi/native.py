@@ -9,30 +9,18 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.run.engines.datatype import ReduceOp
 
-__all__ = ["run_native"]
-
 
 def run_native(
-    mpi: Any,
+    mpi: Any,  # The module `mpi4py.MPI`
     communicator: Any,
     collective: Collective,
-    given: NDArray[Any] | None,
+    given: NDArray[Any] | None,  # INPUT, or None
     output: NDArray[Any],
     *,
-    op: ReduceOp,
-    root: int,
+    op: ReduceOp,  # The reduction; an average is a sum that is divided afterwards
+    root: int,  # Root rank, or -1
 ) -> None:
-    """Run it; in place if nothing is given.
-
-    Args:
-        mpi: The module ``mpi4py.MPI``.
-        communicator: The communicator.
-        collective: The collective; blocks are equal.
-        given: INPUT, or None.
-        output: OUTPUT.
-        op: The reduction; an average is a sum that is divided afterwards.
-        root: Root rank, or -1.
-    """
+    """Run it; in place if nothing is given."""
     source = mpi.IN_PLACE if given is None else given
     rank, ranks = communicator.Get_rank(), communicator.Get_size()
     names = {ReduceOp.AVG: "SUM", ReduceOp.PRODUCT: "PROD"}

@@ -23,8 +23,6 @@ from coppice.run.engines.put_signal.local_call import LocalCall
 from coppice.run.engines.put_signal.watch import Watchdog
 from coppice.run.errors import RunError, TimedOut
 
-__all__ = ["PLACE", "CudaStreams"]
-
 PLACE = "cuda"
 """Where windows and tensors are."""
 
@@ -42,9 +40,6 @@ class CudaStreams:
     Args:
         name: What the device is called in messages.
 
-    Attributes:
-        window: The own window, bytes.
-
     Raises:
         MissingExtraError: If torch is not installed.
         InputError: If torch sees no GPU.
@@ -57,14 +52,15 @@ class CudaStreams:
             package = "torch"
             raise MissingExtraError.of(package, extra=package) from None
         if not torch.cuda.is_available():
-            msg = f"expected a GPU for {name}, found none that torch sees: use the twin, or run where there is one."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a GPU for {name}, found none that torch sees: use the twin, or run where there is one."
+            )
         if "LOCAL_RANK" in os.environ:  # of torchrun: a GPU each, or in turn where there are fewer
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         self.torch: Any = torch
         self.name = name
         self.device = torch.device(PLACE, torch.cuda.current_device())
-        self.window: Any = None
+        self.window: Any = None  # The own window, bytes
         self._streams: list[Any] = []
         self._end: Any = None
         self._given_up = False
@@ -116,11 +112,7 @@ class CudaStreams:
         self.finish("what was issued", _PREPARE_S)
 
     def order(self) -> None:
-        """Let the caller's stream wait for the end of the run before, whatever stream that was for.
-
-        Raises:
-            RunError: If a run has failed since.
-        """
+        """Let the caller's stream wait for the end of the run before, whatever stream that was for."""
         self._watchdog.check()
         if self.recording():
             self._recorded = True
@@ -131,10 +123,6 @@ class CudaStreams:
         """Bytes of the window to make, 0 where that of now will do; all that uses the old one is over then.
 
         But for graphs, whose replays nobody knows of: see :meth:`window_kept`.
-
-        Raises:
-            InputError: While calls are recorded.
-            RunError: If the runs before do not end.
         """
         if self.window is not None and num_bytes <= self.window.numel():
             return 0
@@ -258,14 +246,14 @@ class CudaStreams:
             if reason or late:
                 self._waiting = events
             if reason:
-                msg = f"expected {what} to complete on {self.name}, found {reason}: see the output of the other ranks."
-                raise RunError(msg)
+                raise RunError(
+                    f"expected {what} to complete on {self.name}, found {reason}: see the output of the other ranks."
+                )
             if late:
-                msg = (
+                raise TimedOut(
                     f"{what} did not complete on {self.name} within {timeout_s:g} s: see what the other ranks do, or "
                     "allow more time."
                 )
-                raise TimedOut(msg)
             time.sleep(_POLL_S)
 
     def failure(self) -> str:
@@ -293,9 +281,6 @@ class CudaStreams:
         """Let what was issued end, as long as that may take, and the library destroy what it holds.
 
         What does not end is left to the watchdog.
-
-        Raises:
-            RunError: If the library waits for something, such as a graph that still holds calls.
         """
         if self._given_up:
             return
@@ -320,11 +305,10 @@ class CudaStreams:
         thread.start()
         thread.join(_DESTROY_S)
         if thread.is_alive():
-            msg = (
+            raise TimedOut(
                 f"expected {self.name} to close within {_DESTROY_S:g} s, found that it waits: delete the CUDA graphs "
                 "that captured calls of this group before it is closed."
             )
-            raise TimedOut(msg)
         if failed:
             raise failed[0]
 

@@ -14,65 +14,39 @@ from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.put_signal.local_call import LocalCall
 
-__all__ = ["Awaited", "Put", "PutSignalDevice", "window_missing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A put with its signal, or a signal alone.
+    """A put with its signal, or a signal alone."""
 
-    Attributes:
-        peer: Rank that it goes to.
-        source: First byte in the own window.
-        target: First byte in the window of the peer.
-        num_bytes: How many; 0 for a signal alone.
-        signal: Signal index.
-        context: Context.
-    """
-
-    peer: int
-    source: int
-    target: int
-    num_bytes: int
-    signal: int
-    context: int
+    peer: int  # Rank that it goes to
+    source: int  # First byte in the own window
+    target: int  # First byte in the window of the peer
+    num_bytes: int  # How many; 0 for a signal alone
+    signal: int  # Signal index
+    context: int  # Context
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Signals that a wait takes.
+    """Signals that a wait takes."""
 
-    Attributes:
-        peer: Rank that they come from.
-        count: How many, 1 or more.
-        signal: Signal index.
-        context: Context.
-    """
-
-    peer: int
-    count: int
-    signal: int
-    context: int
+    peer: int  # Rank that they come from
+    count: int  # How many, 1 or more
+    signal: int  # Signal index
+    context: int  # Context
 
 
 class PutSignalDevice(Protocol):
-    """One rank's end of a library that puts and signals.
+    """One rank's end of a library that puts and signals."""
 
-    Attributes:
-        name: What it is called in messages.
-        rank: This rank.
-        ranks: Number of ranks.
-        signals: Signal indices of a pair that it offers.
-        single: A counter holds one signal at most, as in CUDA graphs: only programs that may be captured run on it.
-        captures: Its calls can be recorded and replayed, as in CUDA graphs.
-    """
-
-    name: str
-    rank: int
-    ranks: int
-    signals: int
+    name: str  # What it is called in messages
+    rank: int  # This rank
+    ranks: int  # Number of ranks
+    signals: int  # Signal indices of a pair that it offers
+    # A counter holds one signal at most, as in CUDA graphs: only programs that may be captured run on it
     single: bool
-    captures: bool
+    captures: bool  # Its calls can be recorded and replayed, as in CUDA graphs
 
     def recording(self) -> bool:
         """What is called now is recorded for replays, and not carried out."""
@@ -83,20 +57,12 @@ class PutSignalDevice(Protocol):
     def elements(
         self, buffer: Any, dtype: DataType, elements: int, *, name: str, writable: bool = False
     ) -> Any:
-        """The first elements of a buffer of the caller's, flat and without a copy.
-
-        Raises:
-            InputError: If it does not hold them, or not where this device reads.
-        """
+        """The first elements of a buffer of the caller's, flat and without a copy."""
 
     def prepare(self, num_bytes: int, *, communicators: int, streams: int) -> None:
         """Have a window of ``num_bytes`` or more on every rank, and communicators and streams; all ranks call this.
 
         What the window held is gone where it grows. It goes before every run, and orders it after the one before.
-
-        Raises:
-            InputError: While calls are recorded, if the window would have to grow.
-            RunError: On every rank, if one of them cannot have it, or an earlier run has failed since.
         """
 
     def begin(self) -> None:
@@ -136,20 +102,13 @@ class PutSignalDevice(Protocol):
         """Copy and add."""
 
     def finish(self, what: str, timeout_s: float) -> None:
-        """Wait until all streams are done.
-
-        Raises:
-            RunError: If they are not within the time, or a rank is gone; the device is of no more use then.
-        """
+        """Wait until all streams are done."""
 
     def join(self, what: str, timeout_s: float, *, into: Any) -> None:
         """Let what the caller issues next wait for all streams.
 
         A caller without a stream of its own, or whose ``into`` is memory of the host, waits here. Otherwise nobody
         does, and a run that fails or takes longer than ``timeout_s`` makes the next :meth:`prepare` raise.
-
-        Raises:
-            RunError: As :meth:`finish`.
         """
 
     def abort(self, reason: str) -> None:

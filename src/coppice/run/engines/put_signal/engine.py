@@ -27,8 +27,6 @@ from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["PutSignalEngine"]
-
 _LOG = logging.getLogger("coppice")
 
 
@@ -61,11 +59,10 @@ class PutSignalEngine(BaseEngine):
         timeout_s: float = 300.0,
     ) -> None:
         if (device.rank, device.ranks) != (below.rank, below.ranks):
-            msg = (
+            raise InputError(
                 f"expected a device of rank {below.rank} of {below.ranks}, found one of rank {device.rank} of "
                 f"{device.ranks}: make both for one group."
             )
-            raise InputError(msg)
         super().__init__(below.rank, below.ranks, timeout_s)
         self.device, self.below = device, below
         self._owns_below, self._lanes, self._pieces = owns_below, lanes, pieces
@@ -110,41 +107,30 @@ class PutSignalEngine(BaseEngine):
 
     def run_program(
         self,
-        program: PutSignalProgram,
-        given: Any,
+        program: PutSignalProgram,  # The program; it should have been verified
+        given: Any,  # This rank's input: `count` elements, or its block of them, as the collective says
         wanted: Any,
         *,
-        count: int,
+        count: int,  # M in elements; in blocks, of which all are equal
         dtype: DataType,
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp = ReduceOp.SUM,  # The reduction; an average is divided at the end
         timeout_s: float = 300.0,
     ) -> None:
-        """Run a put/signal program, such as one from a file, out of place; every rank calls this.
-
-        Args:
-            program: The program; it should have been verified.
-            given: This rank's input: ``count`` elements, or its block of them, as the collective says.
-            wanted: Takes the output, likewise.
-            count: M in elements; in blocks, of which all are equal.
-            dtype: Type of the elements.
-            op: The reduction; an average is divided at the end.
-            timeout_s: Longest wait for another rank.
-
-        Raises:
-            InputError: If a buffer does not fit, or the device cannot run such a program.
-            RunError: If the run did not complete.
-        """
+        """Run a put/signal program, such as one from a file, out of place; every rank calls this."""
         self._check_open()
         if program.num_ranks != self.ranks:
-            msg = f"expected a program of {self.ranks} ranks, found one of {program.num_ranks}: plan for this group."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a program of {self.ranks} ranks, found one of {program.num_ranks}: plan for this group."
+            )
         if program.collective.sharded and count % self.ranks:
-            msg = f"expected equal blocks for {self.ranks} ranks, found {count} elements: pad them."
-            raise InputError(msg)
+            raise InputError(
+                f"expected equal blocks for {self.ranks} ranks, found {count} elements: pad them."
+            )
         reason = _obstacle(program, self.device)
         if reason:
-            msg = f"expected a program that {self.device.name} runs, found {reason}: export it with other options."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a program that {self.device.name} runs, found {reason}: export it with other options."
+            )
         calls = IssuedCalls(program, self.rank, count, dtype)
         elements = self.device.elements
         source = elements(given, dtype, calls.given.blocks * calls.given.length, name="the input")
@@ -216,11 +202,7 @@ class PutSignalEngine(BaseEngine):
             raise
 
     def try_out(self, timeout_s: float, *, num_bytes: int = 1, communicators: int = 1) -> None:
-        """A window, communicators and signals to oneself, so that what does not work shows; every rank calls this.
-
-        Raises:
-            RunError: If the device does not work between these ranks.
-        """
+        """A window, communicators and signals to oneself, so that what does not work shows; every rank calls this."""
         self.device.prepare(num_bytes, communicators=communicators, streams=1)
         self._warm_up(communicators, timeout_s)
 
@@ -234,23 +216,20 @@ class PutSignalEngine(BaseEngine):
         self._owns_below = True
 
     def _check_recordable(self, program: PutSignalProgram) -> None:
-        """Refuse to record what no graph can hold, or what is not set up yet.
-
-        Raises:
-            InputError: If calls of this program cannot be recorded now.
-        """
+        """Refuse to record what no graph can hold, or what is not set up yet."""
         if not self.device.captures:
-            msg = f"expected a library whose calls can be recorded, found {self.device.name}: NCCL 2.30.3 is the first."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a library whose calls can be recorded, found {self.device.name}: NCCL 2.30.3 is the first."
+            )
         if not is_graph_safe(program):
-            msg = (
+            raise InputError(
                 "expected a program that may be captured, found one whose counters hold more than one signal: lower "
                 "it with `graphs=True`."
             )
-            raise InputError(msg)
         if self._warm < program.num_communicators:
-            msg = "expected a call that has run before it is recorded, found a new one: make the same call once before."
-            raise InputError(msg)
+            raise InputError(
+                "expected a call that has run before it is recorded, found a new one: make the same call once before."
+            )
 
     def _warm_up(self, communicators: int, timeout_s: float) -> None:
         """Every rank signals itself on new communicators: the first call of one is collective before NCCL 2.31."""
@@ -281,15 +260,10 @@ class PutSignalEngine(BaseEngine):
     def native(
         self, collective: Collective, given: Any, output: Any, *, dtype: DataType, op: ReduceOp, root: int
     ) -> None:
-        """The library's own collective, of the engine below; see :class:`coppice.run.bench.measuring.Native`.
-
-        Raises:
-            InputError: If that has none.
-        """
+        """The library's own collective, of the engine below; see :class:`coppice.run.bench.measuring.Native`."""
         own = getattr(self.below, "native", None)
         if own is None:
-            msg = f"the engine {self.below.name} has no collectives of its own: leave native out."
-            raise InputError(msg)
+            raise InputError(f"the engine {self.below.name} has no collectives of its own: leave native out.")
         own(collective, given, output, dtype=dtype, op=op, root=root)
 
     def exchange(self, data: bytes) -> list[bytes]:

@@ -13,24 +13,15 @@ from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.put_signal.device import Awaited, Put, PutSignalDevice
 from coppice.run.engines.put_signal.local_call import LocalCall, LocalWork
 
-__all__ = ["IssuedCalls", "WindowStretch"]
-
 
 @dataclass(frozen=True, slots=True)
 class WindowStretch:
-    """A buffer of a rank in its window.
+    """A buffer of a rank in its window."""
 
-    Attributes:
-        offset: First byte.
-        blocks: Equal blocks in it, each as long as ``pitch``.
-        pitch: Elements from one block to the next.
-        length: Elements of a block that count; what is left pads it to whole chunks.
-    """
-
-    offset: int
-    blocks: int
-    pitch: int
-    length: int
+    offset: int  # First byte
+    blocks: int  # Equal blocks in it, each as long as `pitch`
+    pitch: int  # Elements from one block to the next
+    length: int  # Elements of a block that count; what is left pads it to whole chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,6 @@ class IssuedCalls:
         dtype: Their type.
 
     Attributes:
-        window_bytes: What a window must hold, the same on all ranks.
         given: Where the input lies.
         wanted: Where the output lies.
     """
@@ -84,6 +74,7 @@ class IssuedCalls:
         memory = memory_of(program, in_place=False)
         first = memory.base.min(axis=0)
         words = np.diff(np.append(first, memory.words))
+        # What a window must hold, the same on all ranks
         self.window_bytes = int(words.max(initial=0)) * self._chunk_bytes
         self._base = (memory.base - first) * self._chunk_bytes
 

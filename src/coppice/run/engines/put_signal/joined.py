@@ -20,8 +20,6 @@ import triton.language as tl
 from coppice.run.engines.put_signal.local_call import LocalCall, LocalWork
 from coppice.run.errors import RunError
 
-__all__ = ["JoinedKernel"]
-
 _BLOCK_BYTES = 4096
 _ALIGNED_BYTES = 16
 """What a thread reads at once, where slots are multiples of it."""
@@ -75,16 +73,15 @@ class JoinedKernel:
         call = LocalCall([LocalWork(*each, slot) for each in work], slot)
         self.carry_out(window.view(-1).view(torch.uint8), call, torch.bfloat16)
         if not torch.equal(window, wanted):
-            msg = f"expected a kernel of Triton to add on {device}, found other sums: update torch and Triton there."
-            raise RunError(msg)
+            raise RunError(
+                f"expected a kernel of Triton to add on {device}, found other sums: update torch and Triton there."
+            )
 
     def carry_out(self, window: Any, call: LocalCall, kind: Any) -> None:
         """Copy and add in a window of bytes, on torch's current stream.
 
         Args:
-            window: The window.
             call: What is to be done; its table is kept on the window's device.
-            kind: Torch's type of the elements.
         """
         unit = _ALIGNED_BYTES if call.slot_bytes % _ALIGNED_BYTES == 0 else kind.itemsize
         if call.placed is None:

@@ -11,8 +11,6 @@ from typing import Any
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.put_signal.local_call import LocalWork
 
-__all__ = ["TYPES_OF_MANY", "in_few_kernels"]
-
 _TOGETHER = {
     ReduceOp.SUM: "_foreach_add_",
     ReduceOp.AVG: "_foreach_add_",
@@ -28,12 +26,6 @@ TYPES_OF_MANY = {
 
 def in_few_kernels(window: Any, work: Sequence[LocalWork], dtype: DataType, op: ReduceOp) -> list[LocalWork]:
     """Copy and reduce within a window, none of which touches what another part of it writes.
-
-    Args:
-        window: Bytes of torch.
-        work: What is to be done.
-        dtype: Of what is reduced.
-        op: How.
 
     Returns:
         Sums that are kernels of their own: one whose target is neither operand, and all where torch has nothing for

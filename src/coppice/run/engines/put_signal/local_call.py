@@ -12,24 +12,15 @@ from numpy.typing import NDArray
 from coppice.program.put_signal.kernels import dependent_of, levels_of
 from coppice.rows import offsets, positions
 
-__all__ = ["LocalCall", "LocalWork"]
-
 
 @dataclass(frozen=True, slots=True)
 class LocalWork:
-    """A copy within the own window, or a sum.
+    """A copy within the own window, or a sum."""
 
-    Attributes:
-        source: First byte that is read.
-        addend: First byte of what is added to it, or -1: a copy.
-        target: First byte that is written; of a sum it may be the source or the addend.
-        num_bytes: How many.
-    """
-
-    source: int
-    addend: int
-    target: int
-    num_bytes: int
+    source: int  # First byte that is read
+    addend: int  # First byte of what is added to it, or -1: a copy
+    target: int  # First byte that is written; of a sum it may be the source or the addend
+    num_bytes: int  # How many
 
 
 class LocalCall:
@@ -38,28 +29,24 @@ class LocalCall:
     Args:
         work: The copies and sums.
         slot_bytes: Length of a slot; all addresses are multiples of it.
-
-    Attributes:
-        levels: The work in levels, of which none touches what another of it writes.
-        takes_several: Libraries take several kernels for it: there are levels, copies beside sums, or sums whose target
-            is neither operand.
-        slot_bytes: As given.
-        placed: What a device keeps of it.
     """
 
     def __init__(self, work: Sequence[LocalWork], slot_bytes: int) -> None:
-        self.slot_bytes = slot_bytes
-        self.placed: Any = None
+        self.slot_bytes = slot_bytes  # As given
+        self.placed: Any = None  # What a device keeps of it
         columns = np.array([[each.source, each.addend, each.target] for each in work], dtype=np.int64)
         self._slots = np.where(columns < 0, -1, columns // slot_bytes)
         self._count = np.array([each.num_bytes for each in work], dtype=np.int64) // slot_bytes
         source, addend, target = self._slots.T
         level = levels_of(np.zeros(len(work), dtype=np.int64), source, addend, target, self._count)
+        # The work in levels, of which none touches what another of it writes
         self.levels: list[list[LocalWork]] = [[] for _ in range(int(level.max(initial=-1)) + 1)]
         for each, at in zip(work, level.tolist(), strict=True):
             self.levels[at].append(each)
         sums = [each for each in self.levels[0] if each.addend >= 0]
         apart = [each for each in sums if each.target not in (each.source, each.addend)]
+        # Libraries take several kernels for it: there are levels, copies beside sums, or sums whose target is
+        # neither operand
         self.takes_several = len(self.levels) > 1 or len(apart) > 1 or 0 < len(sums) < len(self.levels[0])
 
     def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

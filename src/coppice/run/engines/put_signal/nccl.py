@@ -17,8 +17,6 @@ from coppice.run.engines.put_signal.cuda import CudaStreams
 from coppice.run.engines.put_signal.device import Awaited, Put
 from coppice.run.errors import RunError
 
-__all__ = ["FIRST_NCCL", "FIRST_NCCL4PY", "NcclDevice", "nccl4py"]
-
 FIRST_NCCL = (2, 29, 2)
 """The first release that puts and signals."""
 
@@ -32,39 +30,30 @@ FIRST_NCCL4PY = "0.4.1"
 
 
 def nccl4py() -> Any:
-    """The module ``nccl.core``.
-
-    Raises:
-        InputError: If it is not installed.
-    """
+    """The module ``nccl.core``."""
     try:
         return import_module("nccl.core")
     except ImportError:
-        msg = "expected nccl4py for puts of NCCL, found none: `pip install nccl4py`, or use torch's symmetric memory."
-        raise InputError(msg) from None
+        raise InputError(
+            "expected nccl4py for puts of NCCL, found none: `pip install nccl4py`, or use torch's symmetric memory."
+        ) from None
 
 
 def _release(nccl: Any) -> tuple[int, ...]:
-    """Release of NCCL that nccl4py has loaded.
-
-    Raises:
-        InputError: If it cannot put and signal, or nccl4py does not tell.
-    """
+    """Release of NCCL that nccl4py has loaded."""
     versions = nccl.get_version()
     if not hasattr(versions, "libnccl"):
-        msg = (
+        raise InputError(
             f"expected nccl4py {FIRST_NCCL4PY} or later, which tells the release of NCCL, found "
             f"{getattr(versions, 'nccl4py_version', 'an older one')}: `pip install -U nccl4py`."
         )
-        raise InputError(msg)
     library = versions.libnccl
     version = (0,) if library is None else tuple(library.version.release)
     if version < FIRST_NCCL:
-        msg = (
+        raise InputError(
             f"expected NCCL {'.'.join(map(str, FIRST_NCCL))} or later for puts and signals, found "
             f"{'none' if library is None else library.version}: install a later one."
         )
-        raise InputError(msg)
     return version
 
 
@@ -117,11 +106,10 @@ class NcclDevice(CudaStreams):
         for group in self._groups[0 if length else before :]:
             window = group.register_window(self.window, self._nccl.WindowFlag.COLL_SYMMETRIC)
             if window is None or not window.handle:  # None in some releases of nccl4py
-                msg = (
+                raise RunError(
                     "expected a window of symmetric memory, found none on this platform: NCCL needs cuMem, and peer "
                     "access or GPUDirect RDMA between all ranks."
                 )
-                raise RunError(msg)
             self._windows.append(window)
 
     def transfer(self, communicator: int, stream: int, puts: Sequence[Put]) -> None:
@@ -182,11 +170,7 @@ class NcclDevice(CudaStreams):
             thread.join()
 
     def close(self) -> None:
-        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.close`.
-
-        Raises:
-            RunError: If NCCL waits for a graph that still holds its calls.
-        """
+        """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.close`."""
         self.leave(lambda: self._on_device(self._destroy))
 
     def _destroy(self) -> None:
@@ -211,9 +195,8 @@ class NcclDevice(CudaStreams):
         config = self._nccl.NCCLConfig(**settings)
         group = self._nccl.Communicator.init(self.ranks, self.rank, number, config)
         if not group.host_rma_support:
-            msg = (
+            raise RunError(
                 "expected NCCL to put between these ranks, found that it does not (hostRmaSupport is false): see "
                 "`coppice doctor --target nccl`, or use another engine."
             )
-            raise RunError(msg)
         return group

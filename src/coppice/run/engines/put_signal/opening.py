@@ -14,8 +14,6 @@ from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.put_signal.twin import TwinDevice
 from coppice.run.errors import PeerLost
 
-__all__ = ["DEVICES", "DEVICE_VARIABLE", "GPU_LANES", "open_device", "put_signal_engine"]
-
 DEVICES = ("nccl", "symmetric", "twin")
 DEVICE_VARIABLE = "COPPICE_PUT_SIGNAL"
 """Environment variable that names the device."""
@@ -33,11 +31,6 @@ def open_device(name: str, below: Engine, *, store: Any = None) -> PutSignalDevi
         name: ``twin``, ``symmetric`` (torch's symmetric memory) or ``nccl`` (through nccl4py).
         below: The engine, which exchanges what ranks must know of each other.
         store: Store of torch that these ranks have in common, for ``symmetric`` in a process group.
-
-    Raises:
-        InputError: If there is no such device, or not what it needs.
-        MissingExtraError: If its package is not installed.
-        RunError: If it does not work between these ranks.
     """
     rank, ranks, exchange = below.rank, below.ranks, below.exchange
     if name == "twin":
@@ -54,28 +47,17 @@ def open_device(name: str, below: Engine, *, store: Any = None) -> PutSignalDevi
 
 
 def put_signal_engine(
-    below: Engine,
+    below: Engine,  # Engine of the same ranks, which the new one closes
     *,
-    timeout_s: float = 300.0,
-    devices: Sequence[str] = DEVICES,
-    store: Any = None,
-    left_to: str | None = None,
+    timeout_s: float = 300.0,  # Longest wait for another rank in an exchange, in seconds
+    devices: Sequence[str] = DEVICES,  # What to try, in this order, and what may be named
+    store: Any = None,  # See :func:`open_device`
+    left_to: str | None = None,  # Who carries out what puts cannot, for messages, if not the engine below
 ) -> PutSignalEngine:
     """A put/signal engine on what there is: NCCL, torch's symmetric memory, or else the twin; every rank calls this.
 
     ``COPPICE_PUT_SIGNAL`` names the device instead. What ranks choose, they agree on: each device is tried out by all
     of them, and if one rank cannot have it, none uses it.
-
-    Args:
-        below: Engine of the same ranks, which the new one closes.
-        timeout_s: Longest wait for another rank in an exchange, in seconds.
-        devices: What to try, in this order, and what may be named.
-        store: See :func:`open_device`.
-        left_to: Who carries out what puts cannot, for messages, if not the engine below.
-
-    Raises:
-        InputError: On every rank, if no device does; with the reason of each.
-        RunError: If a rank is gone.
     """
     named = os.environ.get(DEVICE_VARIABLE)
     reasons: dict[str, str] = {}
@@ -116,8 +98,7 @@ def put_signal_engine(
         reasons[name] = reason
     if len(reasons) == 1:
         raise InputError(next(iter(reasons.values())))
-    msg = f"expected a device that puts between these ranks, found none. {_told(reasons)}"
-    raise InputError(msg)
+    raise InputError(f"expected a device that puts between these ranks, found none. {_told(reasons)}")
 
 
 def _first(answers: Sequence[bytes]) -> str:
@@ -137,11 +118,7 @@ def _unknown(name: str, devices: Sequence[str] = DEVICES) -> InputError:
 
 
 def _require(name: str, devices: Sequence[str]) -> None:
-    """Refuse a device whose package or GPU this process has not, before ranks wait for each other in it.
-
-    Raises:
-        CoppiceError: If something is missing.
-    """
+    """Refuse a device whose package or GPU this process has not, before ranks wait for each other in it."""
     if name not in devices:
         raise _unknown(name, devices)
     if name == "twin":

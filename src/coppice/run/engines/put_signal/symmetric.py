@@ -19,8 +19,6 @@ from coppice.errors import InputError
 from coppice.run.engines.put_signal.cuda import CudaStreams
 from coppice.run.engines.put_signal.device import Awaited, Put
 
-__all__ = ["SymmetricMemoryDevice"]
-
 _LOG = logging.getLogger("coppice")
 _SIGNALS = 4
 _NUMBER = count()
@@ -59,16 +57,18 @@ class SymmetricMemoryDevice(CudaStreams):
             import torch.distributed._symmetric_memory as symmetric
             from torch._C import _distributed_c10d as c10d
         except ImportError:
-            msg = "expected a torch with symmetric memory, found an older one: install torch 2.9 or later."
-            raise InputError(msg) from None
+            raise InputError(
+                "expected a torch with symmetric memory, found an older one: install torch 2.9 or later."
+            ) from None
         self.rank, self.ranks, self._exchange = rank, ranks, exchange
         self._symmetric: Any = symmetric
         self._c10d: Any = c10d
         self._process_group: Any = None  # torch's table of names holds it weakly
         chosen = symmetric.get_backend(self.device)
         if chosen not in (None, "CUDA"):
-            msg = f'expected symmetric memory of the back end CUDA, found {chosen}: call `set_backend("CUDA")` first.'
-            raise InputError(msg)
+            raise InputError(
+                f'expected symmetric memory of the back end CUDA, found {chosen}: call `set_backend("CUDA")` first.'
+            )
         if store is None:
             if not dist.is_initialized():
                 dist.init_process_group("nccl", rank=rank, world_size=ranks)
@@ -88,11 +88,10 @@ class SymmetricMemoryDevice(CudaStreams):
             self._peer_streams = [self.torch.cuda.Stream(self.device) for _ in range(self.ranks)]
         room = self._symmetric.get_signal_pad_size() // (4 * self.ranks)
         if communicators * _SIGNALS > room:
-            msg = (
+            raise InputError(
                 f"expected a program of {room // _SIGNALS} communicators or fewer for the signal pad, found "
                 f"{communicators}: use fewer lanes."
             )
-            raise InputError(msg)
         if not length:
             return
         self._exchange(b"")  # nobody puts into what is let go

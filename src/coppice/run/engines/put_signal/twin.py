@@ -40,8 +40,6 @@ from coppice.run.engines.put_signal.twin_segment import (
 )
 from coppice.run.errors import PeerLost, RunError, TimedOut
 
-__all__ = ["TwinDevice"]
-
 _READ, _LAND, _WORK = range(3)
 _LOOK_AROUND_S = 0.05
 """How often the fate of peers is asked for while nothing happens."""
@@ -77,10 +75,6 @@ class TwinDevice:
         exchange: Gives every rank the bytes of all, in rank order; used while windows are made.
         seed: What delays are drawn from; -1 for none, as fast as it goes.
 
-    Attributes:
-        record: Where calls are noted while they are recorded, otherwise None.
-        replaying: What is issued now is the part of a graph.
-
     Raises:
         RunError: On every rank, if there is no memory that ranks could share.
     """
@@ -110,8 +104,9 @@ class TwinDevice:
         self._expected: dict[tuple[int, int, int], int] = defaultdict(int)
         self._waiting: list[TwinWait] = []
         self._blocked: set[tuple[int, int]] = set()
+        # Where calls are noted while they are recorded, otherwise None
         self.record: list[Callable[[], None]] | None = None
-        self.replaying = False
+        self.replaying = False  # What is issued now is the part of a graph
         self._failure: RunError | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._carry_on, name=f"twin-{rank}", daemon=True)
@@ -136,11 +131,10 @@ class TwinDevice:
         """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.prepare`."""
         del streams
         if communicators > MOST_COMMUNICATORS:
-            msg = (
+            raise InputError(
                 f"expected a program of {MOST_COMMUNICATORS} communicators or fewer, found {communicators}: use fewer "
                 "lanes."
             )
-            raise InputError(msg)
         if num_bytes > self._num_bytes:
             if self.record is not None:
                 raise window_missing(num_bytes)

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from coppice.run.engines.put_signal.device import Put
 
-__all__ = ["TwinCall", "TwinMessage", "TwinWait"]
-
 
 @dataclass(eq=False, slots=True)
 class TwinCall:

@@ -12,8 +12,6 @@ from types import TracebackType
 from coppice.errors import InputError
 from coppice.run.engines.put_signal.twin import TwinDevice
 
-__all__ = ["TwinGraph"]
-
 
 class TwinGraph:
     """The calls of one rank; within ``with``, they are recorded and not carried out.
@@ -45,8 +43,9 @@ class TwinGraph:
 
     def __enter__(self) -> TwinGraph:
         if self._device.record is not None or self._record:
-            msg = "expected a new graph, and no other that is recorded: make one graph after the other."
-            raise InputError(msg)
+            raise InputError(
+                "expected a new graph, and no other that is recorded: make one graph after the other."
+            )
         self._device.record = self._record
         return self
 
@@ -60,9 +59,6 @@ class TwinGraph:
 
         Args:
             timeout_s: Longest wait for what comes last.
-
-        Raises:
-            RunError: If they do not complete.
         """
         self._device.replaying = True
         try:

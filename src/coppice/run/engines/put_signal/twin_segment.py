@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from coppice.run.errors import RunError
 
-__all__ = ["ABORTED", "CLOSED", "MOST_COMMUNICATORS", "SIGNALS", "TwinSegment"]
-
 Exchange = Callable[[bytes], list[bytes]]
 
 MOST_COMMUNICATORS, SIGNALS = 16, 4
@@ -40,9 +38,6 @@ class TwinSegment:
         ranks: Number of ranks.
         exchange: Gives every rank the bytes of all.
 
-    Attributes:
-        windows: Bytes of the window of each rank, one array a rank.
-
     Raises:
         RunError: On every rank, if there is no memory for it.
     """
@@ -55,6 +50,7 @@ class TwinSegment:
         self._state = words[:ranks]
         shape = (3, MOST_COMMUNICATORS, ranks, ranks, SIGNALS)
         self._counted, self._raised, self._taken = words[ranks:numbers].reshape(shape)
+        # Bytes of the window of each rank, one array a rank
         self.windows: list[NDArray[np.uint8]] = [np.zeros(0, dtype=np.uint8)] * ranks
         if sys.platform == "linux":
             lock = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, rank, 1, 0)
@@ -141,9 +137,8 @@ class TwinSegment:
         if errors:
             if file >= 0:
                 os.close(file)
-            msg = (
+            raise RunError(
                 f"expected {num_bytes} bytes of memory that the ranks of a twin share, found none ({errors[0]}): make "
                 "room there, or name another directory in memory with COPPICE_SHM_DIR."
             )
-            raise RunError(msg)
         return mmap.mmap(file, num_bytes), file

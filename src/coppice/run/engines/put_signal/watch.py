@@ -12,8 +12,6 @@ from typing import Protocol
 
 from coppice.run.errors import RunError, TimedOut
 
-__all__ = ["Watchdog", "WatchedEvent"]
-
 _LOG = logging.getLogger("coppice")
 _LOOK_S = 0.02
 _GRACE_S = 30.0
@@ -67,11 +65,7 @@ class Watchdog:
             self._watch([(what, event, time.monotonic() + timeout_s, timeout_s)])
 
     def check(self) -> None:
-        """Raise what has gone wrong so far.
-
-        Raises:
-            RunError: If a run has failed.
-        """
+        """Raise what has gone wrong so far."""
         if self._error is not None:
             raise self._error
 
@@ -79,7 +73,6 @@ class Watchdog:
         """Give the device up, once, without waiting for that; the thread that does it.
 
         Args:
-            error: Why.
             waiting: What the GPU should reach now; the process ends if it does not.
         """
         with self._changed:

@@ -29,8 +29,6 @@ from coppice.run.engines.engine import BaseEngine
 from coppice.run.engines.shared_memory.setup import Exchange, join, raise_fault, usual_places
 from coppice.run.programs.rank_program import RankProgram, block_bounds, buffer_elements
 
-__all__ = ["ShmEngine", "shm_engines"]
-
 # As in the native core.
 _KINDS = {dtype: np.dtype(dtype.numpy_name) for dtype in DataType}
 _TYPES = {dtype: number for number, dtype in enumerate(DataType)}
@@ -75,8 +73,7 @@ def shm_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[ShmEng
         >>> engine.close()
     """
     if ranks < 1:
-        msg = f"expected 1 rank or more, found {ranks}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 rank or more, found {ranks}.")
     ends = _run.shm_threads(ranks, *_SIZES)
     return [
         ShmEngine(end, rank, ranks, exchange_timeout_s=exchange_timeout_s) for rank, end in enumerate(ends)
@@ -286,8 +283,7 @@ class ShmEngine(BaseEngine):
         edges = self._edges(count, bounds)
         block = int(edges[self.rank + 1] - edges[self.rank])
         if collective.rooted and not 0 <= root < self.ranks:
-            msg = f"expected a root of 0 to {self.ranks - 1} for {collective}, found {root}."
-            raise InputError(msg)
+            raise InputError(f"expected a root of 0 to {self.ranks - 1} for {collective}, found {root}.")
         numbers = (_COLLECTIVES[collective], _TYPES[dtype], _OPS[op])
         if collective is Collective.ALL_TO_ALL:
             return (edges, count, block * self.ranks, numbers)
@@ -295,14 +291,14 @@ class ShmEngine(BaseEngine):
 
     def _edges(self, count: int, bounds: Sequence[int] | None) -> NDArray[np.int64]:
         if count < 0:
-            msg = f"expected a count of 0 or more, found {count}."
-            raise InputError(msg)
+            raise InputError(f"expected a count of 0 or more, found {count}.")
         if bounds is None:
             return np.array(block_bounds(count, self.ranks), dtype=np.int64)
         edges = np.asarray(bounds, dtype=np.int64)
         if len(edges) != self.ranks + 1 or edges[0] != 0 or edges[-1] != count or (np.diff(edges) < 0).any():
-            msg = f"expected {self.ranks + 1} ascending bounds from 0 to {count}, found {edges.tolist()}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {self.ranks + 1} ascending bounds from 0 to {count}, found {edges.tolist()}."
+            )
         return edges
 
     def _native(self, program: RankProgram) -> _run.ShmProgram:
@@ -327,8 +323,9 @@ class ShmEngine(BaseEngine):
                     program.predecessors,
                 )
             except ValueError as error:
-                msg = f"expected a well-formed program of rank {self.rank} for {program.collective}, found {error}."
-                raise InputError(msg) from error
+                raise InputError(
+                    f"expected a well-formed program of rank {self.rank} for {program.collective}, found {error}."
+                ) from error
             self._programs[program] = found
         return found
 
@@ -337,9 +334,6 @@ def _memory(given: Any, dtype: DataType, elements: int, name: str) -> tuple[NDAr
     """The first ``elements`` elements of a buffer, where the native core can work on them, and their address.
 
     The address is good as long as the array lives.
-
-    Raises:
-        InputError: If it is too short, of another type, not contiguous, not writable (an output) or not aligned.
     """
     plain = type(given) is np.ndarray and given.dtype is _KINDS[dtype] and given.size >= elements > 0
     if plain and given.flags.c_contiguous and given.flags.writeable:
@@ -348,8 +342,9 @@ def _memory(given: Any, dtype: DataType, elements: int, name: str) -> tuple[NDAr
         array = elements_of(given, dtype, elements, name=f"the {name}", writable=name == "output")
     address: int = array.__array_interface__["data"][0]
     if elements and address % array.itemsize:
-        msg = f"expected the {name} at a multiple of {dtype.itemsize} bytes, found address {address:#x}: copy it."
-        raise InputError(msg)
+        raise InputError(
+            f"expected the {name} at a multiple of {dtype.itemsize} bytes, found address {address:#x}: copy it."
+        )
     return array, address
 
 

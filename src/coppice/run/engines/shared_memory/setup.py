@@ -32,8 +32,6 @@ from coppice.native import _run
 from coppice.run.engines.engine import check_rank
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 
-__all__ = ["Exchange", "Fault", "directory_exchange", "join", "raise_fault", "store_exchange", "usual_places"]
-
 Exchange = Callable[[bytes], list[bytes]]
 _PREFIX = "coppice-"
 _STALE_AFTER_S = 60.0
@@ -45,8 +43,6 @@ def store_exchange(store: Any, rank: int, ranks: int, *, prefix: str = "coppice-
 
     Args:
         store: The store. Its own timeout says how long to wait for other ranks.
-        rank: This rank.
-        ranks: Number of ranks.
         prefix: What keys begin with; every group needs another one.
     """
     rounds = 0
@@ -67,8 +63,6 @@ def directory_exchange(
 
     Args:
         directory: The directory; made if it is not there.
-        rank: This rank.
-        ranks: Number of ranks.
         timeout_s: Longest time to wait for another rank, in seconds.
     """
     folder, rounds = Path(directory), 0
@@ -83,8 +77,9 @@ def directory_exchange(
         for peer, path in enumerate(paths):
             while not path.exists():
                 if time.monotonic() > end:
-                    msg = f"rank {peer} did not come to {folder} within {timeout_s:g} s: start it, or see its output."
-                    raise TimedOut(msg)
+                    raise TimedOut(
+                        f"rank {peer} did not come to {folder} within {timeout_s:g} s: start it, or see its output."
+                    )
                 time.sleep(_POLL_S)
         return [path.read_bytes() for path in paths]
 
@@ -114,15 +109,9 @@ def join(
     """This rank's end of a segment that all ranks share; every rank calls this.
 
     Args:
-        rank: This rank.
-        ranks: Number of ranks.
         exchange: Gives every rank what all ranks give.
         places: Directories to make the segment's file in, tried in turn; an empty one stands for an anonymous file.
         sizes: Bytes of a staging slot, number of slots, bytes of a ring.
-
-    Raises:
-        Mismatch: On every rank, if they are not the ranks of one group, host and version.
-        RunError: On every rank, if some rank cannot have the memory.
     """
     from coppice.version import __version__
 
@@ -137,11 +126,10 @@ def join(
         if end is not None:
             return end
         told.append(f"{place or 'an anonymous file'} ({'; '.join(errors)})")
-    msg = (
+    raise RunError(
         f"expected shared memory for {ranks} ranks of this host, found none: {', then '.join(told)}: make room "
         "there, or name another directory in memory with COPPICE_SHM_DIR."
     )
-    raise RunError(msg)
 
 
 def usual_places() -> list[str]:
@@ -159,30 +147,28 @@ def _host() -> str:
 
 
 def _compare(own: _SegmentCard, found: list[bytes]) -> None:
-    """Every rank must be of the same group, version and host.
-
-    Raises:
-        Mismatch: If one is not.
-    """
+    """Every rank must be of the same group, version and host."""
     for peer, data in enumerate(found):
         try:
             card = msgspec.json.decode(data, type=decodable(_SegmentCard))
         except msgspec.MsgspecError as error:
-            msg = f"expected the card of rank {peer} of a shared memory group, found something else: {error}."
-            raise Mismatch(msg) from error
+            raise Mismatch(
+                f"expected the card of rank {peer} of a shared memory group, found something else: {error}."
+            ) from error
         for name in ("version", "layout", "host", "ranks"):
             if getattr(card, name) != getattr(own, name):
-                msg = (
+                raise Mismatch(
                     f"expected {name} {getattr(own, name)} on rank {peer} as on rank {own.rank}, found "
                     f"{getattr(card, name)}: shared memory joins ranks of one host and one version of Coppice."
                 )
-                raise Mismatch(msg)
         if card.rank != peer:
-            msg = f"expected rank {peer} at place {peer} of the exchange, found rank {card.rank}: give each its own."
-            raise Mismatch(msg)
+            raise Mismatch(
+                f"expected rank {peer} at place {peer} of the exchange, found rank {card.rank}: give each its own."
+            )
     if len(found) != own.ranks:
-        msg = f"expected {own.ranks} ranks in the exchange, found {len(found)}: use one of the same group."
-        raise Mismatch(msg)
+        raise Mismatch(
+            f"expected {own.ranks} ranks in the exchange, found {len(found)}: use one of the same group."
+        )
 
 
 def _attempt(
@@ -244,12 +230,7 @@ def raise_fault(fault: Fault | None, rank: int, what: str, timeout_s: float) -> 
 
     Args:
         fault: What the native core says, None if all is well.
-        rank: The rank that raises.
-        what: What it was doing.
         timeout_s: How long it was ready to wait, in seconds.
-
-    Raises:
-        RunError: Of the kind that fits.
 
     Examples:
         >>> raise_fault(None, 0, "all_reduce", 60)
@@ -270,16 +251,15 @@ def raise_fault(fault: Fault | None, rank: int, what: str, timeout_s: float) -> 
             )
         raise TimedOut(msg)
     if kind == _MISMATCH:
-        msg = (
+        raise Mismatch(
             f"expected the same {what} on all ranks, found that rank {by} and rank {culprit} differ in the "
             "collective, its size, type, operation or root: make the same calls on all ranks."
         )
-        raise Mismatch(msg)
     if kind == _FULL:
-        msg = (
+        raise RunError(
             f"expected memory for the data of {what}, found none left for rank {culprit}: make room where the "
             "segment lies, or name another directory in memory with COPPICE_SHM_DIR."
         )
-        raise RunError(msg)
-    msg = f"rank {culprit} {_REASONS[kind]} while rank {rank} needed it for {what}: see the output of that rank."
-    raise PeerLost(msg)
+    raise PeerLost(
+        f"rank {culprit} {_REASONS[kind]} while rank {rank} needed it for {what}: see the output of that rank."
+    )

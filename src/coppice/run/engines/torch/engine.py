@@ -37,8 +37,6 @@ from coppice.run.engines.torch.messages import (
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.programs.rank_program import RankProgram
 
-__all__ = ["TorchEngine"]
-
 WINDOW = 8
 """Steps whose receives are posted at once."""
 _KEPT = 32
@@ -72,8 +70,7 @@ class TorchEngine(BaseEngine):
         dist = _distributed()
         check_rank(rank, ranks)
         if device not in ("cpu", "cuda"):
-            msg = f"expected the device cpu or cuda, found {device!r}: choose one of them."
-            raise InputError(msg)
+            raise InputError(f"expected the device cpu or cuda, found {device!r}: choose one of them.")
         super().__init__(rank, ranks, exchange_timeout_s)
         self.device = device
         self._store = dist.PrefixStore("coppice-engine", store)
@@ -85,10 +82,9 @@ class TorchEngine(BaseEngine):
                 dist.PrefixStore("gloo", self._store), rank, ranks, patience
             )
         except RuntimeError as error:
-            msg = (
+            raise PeerLost(
                 f"rank {rank} did not find the other {ranks - 1} ranks ({first_line(error)}): start them all."
-            )
-            raise PeerLost(msg) from error
+            ) from error
         self._grouped: Any = None
         self._own: Any = None
         if device == "cuda":
@@ -114,14 +110,16 @@ class TorchEngine(BaseEngine):
             name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ
         ]
         if missing:
-            msg = f"expected the variables of torchrun, found no {missing[0]}: start with `torchrun`."
-            raise InputError(msg)
+            raise InputError(
+                f"expected the variables of torchrun, found no {missing[0]}: start with `torchrun`."
+            )
         try:
             store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
         except RuntimeError as error:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            msg = f"expected a store at {address}, found none ({first_line(error)}): start all ranks."
-            raise PeerLost(msg) from error
+            raise PeerLost(
+                f"expected a store at {address}, found none ({first_line(error)}): start all ranks."
+            ) from error
         return cls(store, rank, ranks, exchange_timeout_s=timeout_s)
 
     def _carry_out(
@@ -260,11 +258,7 @@ class TorchEngine(BaseEngine):
 
     @contextlib.contextmanager
     def _failing_together(self, what: str) -> Iterator[None]:
-        """Close the connections when the body raises, so that no other rank waits for this one.
-
-        Raises:
-            PeerLost: In place of what gloo raises.
-        """
+        """Close the connections when the body raises, so that no other rank waits for this one."""
         try:
             yield
         except InputError:
@@ -364,13 +358,8 @@ def _torch() -> Any:
 
 
 def _distributed() -> Any:
-    """torch.distributed, with gloo.
-
-    Raises:
-        InputError: If this build of torch has none.
-    """
+    """torch.distributed, with gloo."""
     distributed = _torch().distributed
     if not distributed.is_available() or not distributed.is_gloo_available():
-        msg = "expected a build of torch with gloo, found one without: install another one."
-        raise InputError(msg)
+        raise InputError("expected a build of torch with gloo, found one without: install another one.")
     return distributed

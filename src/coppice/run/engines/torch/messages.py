@@ -23,9 +23,6 @@ from coppice.run.engines.progress import ExecutionOrder
 from coppice.run.errors import PeerLost, TimedOut
 from coppice.run.programs.rank_program import RowKind
 
-__all__ = ["LARGEST_TAG", "GlooTransport", "first_line", "lost", "run_native", "wait_for", "wait_steps"]
-
-
 LARGEST_TAG = 2**31 - 1
 
 _SENDS_LATER = 3
@@ -109,21 +106,15 @@ class GlooTransport:
 
 
 def wait_for(work: Any, patience: timedelta, rank: int, peer: int, what: str) -> None:
-    """Wait for a message.
-
-    Raises:
-        TimedOut: If it does not complete in time.
-        PeerLost: If it never will.
-    """
+    """Wait for a message."""
     try:
         work.wait(patience)
     except RuntimeError as error:
         if "imed out" in str(error):
-            msg = (
+            raise TimedOut(
                 f"rank {rank} waited {patience.total_seconds():g} s in {what} for rank {peer}: see what that rank "
                 "does, or allow more time."
-            )
-            raise TimedOut(msg) from None
+            ) from None
         raise lost(rank, peer, what, error) from None
 
 
@@ -143,36 +134,25 @@ def lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
 
 
 def run_native(
-    backend: Any,
+    backend: Any,  # A backend of torch, such as gloo
     collective: Collective,
+    # This rank's input; None if the output holds it, as :mod:`coppice.run.programs.rank_program` says
     given: Any,
     output: Any,
     *,
     dtype: DataType,
     op: ReduceOp,
-    root: int,
+    root: int,  # Root rank of a rooted collective, otherwise -1
 ) -> None:
-    """Carry out a collective of a backend of torch on NumPy memory or tensors, and wait for it.
-
-    Args:
-        backend: A backend of torch, such as gloo.
-        collective: The collective.
-        given: This rank's input; None if the output holds it, as :mod:`coppice.run.programs.rank_program` says.
-        output: Takes the result.
-        dtype: Type of the elements.
-        op: The reduction.
-        root: Root rank of a rooted collective, otherwise -1.
-
-    Raises:
-        InputError: If the backend has no such type.
-    """
+    """Carry out a collective of a backend of torch on NumPy memory or tensors, and wait for it."""
     import torch
 
     from coppice.run.engines.torch.tensors import c10d, torch_op
 
     if dtype in (DataType.UINT16, DataType.UINT32, DataType.UINT64, DataType.INT16, DataType.BOOL):
-        msg = f"expected a type that gloo knows, found {dtype}: choose another one, or leave native out."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a type that gloo knows, found {dtype}: choose another one, or leave native out."
+        )
     kind = getattr(torch, dtype.value)
     rank, ranks = backend.rank(), backend.size()
 

@@ -19,28 +19,6 @@ from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 
-__all__ = [
-    "as_type",
-    "bounds_of",
-    "c10d",
-    "combining",
-    "elements_on",
-    "flat",
-    "give_out",
-    "listed",
-    "lists_of",
-    "nccl_group",
-    "overlap",
-    "put_back",
-    "reduce_op",
-    "reduction_options",
-    "run_steps",
-    "set_timeout",
-    "torch_op",
-    "type_of",
-]
-
-
 c10d: Any = distributed_c10d
 """What torch's own Python has from its C++ side; only parts of it are public names."""
 
@@ -143,14 +121,9 @@ _UNSIGNED = {DataType.UINT16, DataType.UINT32, DataType.UINT64}
 
 
 def nccl_group(store: Any, rank: int, ranks: int, timeout: timedelta) -> Any:
-    """A group of messages over NCCL that torch's own registry does not know.
-
-    Raises:
-        InputError: If this build of torch has no NCCL, or there is no GPU.
-    """
+    """A group of messages over NCCL that torch's own registry does not know."""
     if not (dist.is_nccl_available() and torch.cuda.is_available()):
-        msg = "expected a GPU and a build of torch with NCCL, found none: use the device cpu."
-        raise InputError(msg)
+        raise InputError("expected a GPU and a build of torch with NCCL, found none: use the device cpu.")
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout  # noqa: SLF001  (torch has no other name for it)
     group = dist.ProcessGroup(store, rank, ranks)
@@ -163,30 +136,18 @@ def nccl_group(store: Any, rank: int, ranks: int, timeout: timedelta) -> Any:
 
 
 def run_steps(
+    # Has `send` and `recv`; on GPUs also `_start_coalescing` and `_end_coalescing`, since sends and receives
+    # of a step must be started as one there
     group: Any,
     program: RankProgram,
-    given: torch.Tensor | None,
+    given: torch.Tensor | None,  # INPUT, contiguous; not looked at where the program is in place
     wanted: torch.Tensor,
     *,
     dtype: DataType,
     op: ReduceOp,
     device: str | torch.device,
 ) -> None:
-    """Carry out a program on tensors.
-
-    Args:
-        group: Has ``send`` and ``recv``; on GPUs also ``_start_coalescing`` and ``_end_coalescing``, since sends and
-            receives of a step must be started as one there.
-        program: The program of this rank.
-        given: INPUT, contiguous; not looked at where the program is in place.
-        wanted: OUTPUT, contiguous.
-        dtype: Type of the elements.
-        op: The reduction.
-        device: Where the tensors are.
-
-    Raises:
-        InputError: If a tensor does not fit; nothing was sent.
-    """
+    """Carry out a program on tensors."""
     place = torch.device(device)
     combine = combining(op, dtype) if program.collective.reduces else torch.add
     arrays = (
@@ -251,11 +212,7 @@ def _move(
 def elements_on(
     tensor: torch.Tensor | None, dtype: DataType, elements: int, place: torch.device, name: str
 ) -> torch.Tensor:
-    """The first elements of a tensor, flat.
-
-    Raises:
-        InputError: If it is too short, not contiguous, of another type or elsewhere.
-    """
+    """The first elements of a tensor, flat."""
     kind = getattr(torch, dtype.value)
     if not elements:
         return torch.empty(0, dtype=kind, device=place)
@@ -267,21 +224,17 @@ def elements_on(
         or tensor.device.type != place.type
         or not tensor.is_contiguous()
     ):
-        msg = f"expected {elements} contiguous elements of {dtype} on {place} in {name}, found {found}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {elements} contiguous elements of {dtype} on {place} in {name}, found {found}."
+        )
     return tensor.detach().view(-1)[:elements]
 
 
 def combining(op: ReduceOp, dtype: DataType) -> Callable[..., torch.Tensor]:
-    """The function with ``out=`` that reduces two tensors.
-
-    Raises:
-        InputError: If torch has none for the type.
-    """
+    """The function with ``out=`` that reduces two tensors."""
     check_reduction(op, dtype)
     if dtype in _UNSIGNED:
-        msg = f"expected a type that torch adds up, found {dtype}: choose another one."
-        raise InputError(msg)
+        raise InputError(f"expected a type that torch adds up, found {dtype}: choose another one.")
     if dtype is DataType.BOOL:
         any_of = (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BOR)
         if op is ReduceOp.BXOR:

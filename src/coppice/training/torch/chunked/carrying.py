@@ -15,23 +15,13 @@ from typing import Any
 import torch
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import Channel, GraphOperation, Motif, OperationGraph
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.partition import PLAIN, collective_ways
 from coppice.training.torch.chunked.enforcers import Enforcer, TaskRun
 from coppice.training.torch.chunked.grids import BETWEEN, INSIDE, MotifGroups
 from coppice.training.torch.chunked.orders import CarriedPlan
 from coppice.training.torch.chunked.templates import CollectiveBuffers, MotifStep, piece_steps
-
-__all__ = [
-    "NETWORK",
-    "ComputedPiece",
-    "PlanExecutor",
-    "carry_out",
-    "collective_graph",
-    "collective_run",
-    "exchange_operation",
-    "network_channels",
-]
 
 ComputedPiece = Callable[[int, int], None]
 """Computes a piece: its number, and how many there are."""
@@ -43,19 +33,18 @@ def network_channels(network: Mapping[str, tuple[float, float]]) -> dict[str, Ch
     """Channels of a network.
 
     Args:
-        network: Bytes per second and seconds of a step of each; names are ``inside`` and ``between``, and those with
-            a word more, such as ``between 1``, are further connections of that kind.
-
-    Raises:
-        InputError: If a name says nothing, or a figure is not above 0.
+        network: Bytes per second and seconds of a step of each; names are ``inside`` and ``between``, and those
+            with a word more, such as ``between 1``, are further connections of that kind.
     """
     for name, (rate, start) in network.items():
         if name.split(" ")[0] not in (INSIDE, BETWEEN):
-            msg = f"expected channels named inside or between, such as 'between 1', found {name!r}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected channels named inside or between, such as 'between 1', found {name!r}."
+            )
         if not (rate > 0 and start >= 0):
-            msg = f"expected a rate above 0 and a start of 0 s or more of {name}, found {rate} and {start}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a rate above 0 and a start of 0 s or more of {name}, found {rate} and {start}."
+            )
     return {
         name: Channel(units_per_second=rate, start_seconds=start) for name, (rate, start) in network.items()
     }
@@ -68,18 +57,7 @@ def exchange_operation(
     channels: Mapping[str, Channel],
     **settings: Any,
 ) -> GraphOperation:
-    """A collective as an operation of a graph, with all its ways.
-
-    Args:
-        name: Its name.
-        buffers: The collective.
-        groups: Where it runs.
-        channels: Channels that there are.
-        settings: Further attributes of the operation.
-
-    Raises:
-        InputError: If tensors do not fit the ranks.
-    """
+    """A collective as an operation of a graph, with all its ways."""
     grid = groups.of(buffers.group)
     ranks = grid.nodes * grid.ranks_of_node
     buffers.require_parts(ranks)
@@ -130,10 +108,9 @@ def collective_graph(
     for name, row in waits.items():
         for other in row:
             if other not in number:
-                msg = (
+                raise InputError(
                     f"expected {name} after collectives that there are ({', '.join(work)}), found {other!r}."
                 )
-                raise InputError(msg)
     return OperationGraph(
         operations=tuple(
             exchange_operation(
@@ -156,32 +133,21 @@ def collective_run(
     buffers: CollectiveBuffers,
     groups: MotifGroups,
     *,
+    # The buffers of each piece, asked for when it starts; None: parts of the whole
     of_piece: Callable[[int], CollectiveBuffers] | None = None,
 ) -> TaskRun:
-    """What does the motifs of a collective under a plan; process groups that it needs are made now.
-
-    Args:
-        carried: The plan.
-        operation: Number of the collective.
-        buffers: The collective.
-        groups: Where it runs.
-        of_piece: The buffers of each piece, asked for when it starts; None: parts of the whole.
-
-    Raises:
-        InputError: If the plan's way is not one of the collective.
-    """
+    """What does the motifs of a collective under a plan; process groups that it needs are made now."""
     grid = groups.of(buffers.group)
     pieces, label = carried.pieces(operation), carried.label(operation)
     each = carried.graph.operations[operation]
     motifs = list(carried.graph.motifs(each, carried.plan))
     steps = piece_steps(buffers, label, grid, groups.rank)
     if [motif.kind for motif, _ in motifs] != [step.kind for step in steps]:
-        msg = (
+        raise InputError(
             f"expected {each.name} as {', '.join(step.kind for step in steps)} (the {label} way of "
             f"{buffers.collective} of {grid.nodes} x {grid.ranks_of_node} ranks), found "
             f"{', '.join(motif.kind for motif, _ in motifs)} in the plan."
         )
-        raise InputError(msg)
     where = [
         groups.group(channel, grid.part(groups.rank, step.role))
         for step, (_, channel) in zip(steps, motifs, strict=True)
@@ -234,8 +200,7 @@ class PlanExecutor:
         runs: dict[int, TaskRun] = {}
         for number, operation in enumerate(self.carried.graph.operations):
             if operation.name not in work:
-                msg = f"expected buffers of {operation.name}, or what computes it, found none."
-                raise InputError(msg)
+                raise InputError(f"expected buffers of {operation.name}, or what computes it, found none.")
             own = work[operation.name]
             if isinstance(own, CollectiveBuffers):
                 runs[number] = collective_run(self.carried, number, own, self._groups)

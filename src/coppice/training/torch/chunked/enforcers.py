@@ -18,8 +18,6 @@ import torch
 from coppice.errors import CheckError
 from coppice.training.torch.chunked.orders import BARRIER, CarriedPlan
 
-__all__ = ["Enforcer", "TaskRun"]
-
 TaskRun = Callable[[int, int], None]
 """Does a piece and a motif of an operation."""
 
@@ -32,15 +30,13 @@ class Enforcer:
         channels: Channels that have threads; tasks of others are done by :meth:`advance`.
         device: Where tensors lie.
         timeout_s: Longest wait for a task.
-
-    Attributes:
-        launched: Names of the tasks of the last iteration in the order of their start, by channel.
     """
 
     def __init__(
         self, carried: CarriedPlan, channels: Iterable[str], device: torch.device, timeout_s: float
     ) -> None:
         self.carried = carried
+        # Names of the tasks of the last iteration in the order of their start, by channel
         self.launched: dict[str, list[str]] = {}
         self._timeout_s = timeout_s
         self._device = device
@@ -99,11 +95,7 @@ class Enforcer:
             self._changed.notify_all()
 
     def advance(self, operation: int | None = None) -> None:
-        """Compute in the order of the plan, up to the last piece of an operation, or to the end.
-
-        Raises:
-            CheckError: If what is waited for failed, or did not end in time.
-        """
+        """Compute in the order of the plan, up to the last piece of an operation, or to the end."""
         last = (
             len(self._computed)
             if operation is None
@@ -124,19 +116,11 @@ class Enforcer:
             self._finish(number)
 
     def wait(self, operations: Iterable[int]) -> None:
-        """Wait for operations; their results may be used.
-
-        Raises:
-            CheckError: If one failed, or did not end in time.
-        """
+        """Wait for operations; their results may be used."""
         self._await([task for operation in operations for task in self._of_operation[operation]])
 
     def wait_all(self) -> None:
-        """Wait for everything.
-
-        Raises:
-            CheckError: If something failed, or did not end in time.
-        """
+        """Wait for everything."""
         self._await(range(len(self.carried.tasks)))
 
     def close(self) -> None:
@@ -170,19 +154,17 @@ class Enforcer:
             )
             if self._error is not None:
                 reason = str(self._error).strip().splitlines()
-                msg = (
+                raise CheckError(
                     f"expected all ranks to carry the plan out, found one that does not answer "
                     f"({reason[0] if reason else type(self._error).__name__}): start the training again from its "
                     "last checkpoint."
-                )
-                raise CheckError(msg) from self._error
+                ) from self._error
             if not ended:
                 late = next(each for each in wanted if not self._ended(each))
-                msg = (
+                raise CheckError(
                     f"expected {self.carried.name(late)} within {self._timeout_s:g} s, found it under way: a rank is "
                     "slow or gone, or ranks do other things."
                 )
-                raise CheckError(msg)
         self._follow(wanted)
 
     def _follow(self, tasks: Iterable[int]) -> None:

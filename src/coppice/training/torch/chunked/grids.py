@@ -13,8 +13,6 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 
-__all__ = ["ALL", "BETWEEN", "INSIDE", "MotifGroups", "RankGrid"]
-
 ALL, INSIDE, BETWEEN = "all", "inside", "between"
 """Who does a motif: all ranks, those of a box, those at the same place of every box."""
 
@@ -22,9 +20,6 @@ ALL, INSIDE, BETWEEN = "all", "inside", "between"
 @dataclass(frozen=True)
 class RankGrid:
     """Ranks that do collectives together, a row for every box.
-
-    Attributes:
-        rows: Global ranks; rows are equally long.
 
     Examples:
         >>> grid = RankGrid.of([0, 1, 2, 3, 6, 7, 8, 9], ranks_of_box=4)
@@ -35,18 +30,13 @@ class RankGrid:
         (2, 2, (4, 5), (1, 5))
     """
 
-    rows: tuple[tuple[int, ...], ...]
+    rows: tuple[tuple[int, ...], ...]  # Global ranks; rows are equally long
 
     @classmethod
     def of(cls, ranks: Sequence[int], *, ranks_of_box: int) -> RankGrid:
-        """Those of some global ranks, which fill boxes one after the other.
-
-        Raises:
-            InputError: If boxes have no ranks.
-        """
+        """Those of some global ranks, which fill boxes one after the other."""
         if ranks_of_box < 1:
-            msg = f"expected a rank or more in a box, found `ranks_of_box={ranks_of_box}`."
-            raise InputError(msg)
+            raise InputError(f"expected a rank or more in a box, found `ranks_of_box={ranks_of_box}`.")
         boxes: dict[int, list[int]] = {}
         for rank in sorted(ranks):
             boxes.setdefault(rank // ranks_of_box, []).append(rank)
@@ -89,11 +79,6 @@ class MotifGroups:
         group: The ranks that work together; None: all.
         ranks_of_box: How many ranks each box has; ranks fill boxes one after the other. None: one box for all.
 
-    Attributes:
-        parent: The ranks that work together; None: all.
-        rank: Global rank of this process.
-        grid: All ranks.
-
     Raises:
         InputError: If boxes have no ranks.
 
@@ -106,12 +91,12 @@ class MotifGroups:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, *, ranks_of_box: int | None = None) -> None:
-        self.parent = group
+        self.parent = group  # The ranks that work together; None: all
         world = dist.get_world_size()
         ranks = range(world) if group is None else dist.get_process_group_ranks(group)
         self.ranks_of_box = world if ranks_of_box is None else ranks_of_box
-        self.rank = dist.get_rank()
-        self.grid = RankGrid.of(ranks, ranks_of_box=self.ranks_of_box)
+        self.rank = dist.get_rank()  # Global rank of this process
+        self.grid = RankGrid.of(ranks, ranks_of_box=self.ranks_of_box)  # All ranks
         self._groups: dict[tuple[str, tuple[int, ...]], dist.ProcessGroup] = {}
 
     def of(self, group: dist.ProcessGroup | None) -> RankGrid:

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from coppice.iteration.policies.whole.operations import Channel, GraphOperation, Motif, OperationGraph
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.training.torch.chunked.grids import MotifGroups
 from coppice.training.torch.chunked.templates import CollectiveBuffers, piece_steps
-
-__all__ = ["STEP_SECONDS", "measured_channels", "measured_graph", "measured_operation"]
 
 STEP_SECONDS = 1e-5
 """Starts of measured motifs are multiples of it."""
@@ -64,9 +63,7 @@ def measured_operation(
     """A collective with the times of its motifs.
 
     Args:
-        operation: The collective, with its ways.
         buffers: Tensors like those that it will have.
-        groups: Where it runs.
     """
     output = None if buffers.output is None else torch.zeros_like(buffers.output)
     own = replace(buffers, tensor=torch.zeros_like(buffers.tensor), output=output)

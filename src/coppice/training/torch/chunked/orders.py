@@ -18,53 +18,36 @@ import torch.distributed as dist
 from coppice.errors import CheckError, InputError
 from coppice.iteration.policies.whole.catalogue import whole_policy_named
 from coppice.iteration.policies.whole.centauri import Centauri
-from coppice.iteration.policies.whole.operations import MotifChoice, MotifPlan, OperationGraph
+from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.iteration.running import run_tasks
 from coppice.training.torch.agreement import told_by_first
-
-__all__ = ["CarriedPlan", "CarriedTask", "agreed_plan", "require_agreed", "whole_policy"]
 
 BARRIER = -1
 """Motif of a task that only waits for all pieces."""
 
 
 class CarriedTask(NamedTuple):
-    """A motif of a piece of an operation.
+    """A motif of a piece of an operation."""
 
-    Attributes:
-        operation: Number of the operation.
-        piece: Number of the piece.
-        motif: Number of the motif in its way; -1: it only waits for all pieces.
-        stream: The channel; empty where it only waits.
-        after: Numbers of the tasks that it comes after.
-    """
-
-    operation: int
-    piece: int
-    motif: int
-    stream: str
-    after: tuple[int, ...]
+    operation: int  # Number of the operation
+    piece: int  # Number of the piece
+    motif: int  # Number of the motif in its way; -1: it only waits for all pieces
+    stream: str  # The channel; empty where it only waits
+    after: tuple[int, ...]  # Numbers of the tasks that it comes after
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CarriedPlan:
-    """A plan and the order of its tasks.
+    """A plan and the order of its tasks."""
 
-    Attributes:
-        graph: Operations and channels.
-        plan: How they are done.
-        tasks: All tasks, those of an operation in a row.
-        sequence: Numbers of the tasks in the order in which they are launched.
-        predicted_seconds: Time of all by the simulation.
-    """
-
-    graph: OperationGraph
-    plan: MotifPlan
-    tasks: tuple[CarriedTask, ...]
-    sequence: tuple[int, ...]
-    predicted_seconds: float
+    graph: OperationGraph  # Operations and channels
+    plan: MotifPlan  # How they are done
+    tasks: tuple[CarriedTask, ...]  # All tasks, those of an operation in a row
+    sequence: tuple[int, ...]  # Numbers of the tasks in the order in which they are launched
+    predicted_seconds: float  # Time of all by the simulation
 
     @classmethod
     def of(
@@ -111,8 +94,9 @@ class CarriedPlan:
             for piece in range(choice.pieces):
                 for motif, (_, channel) in enumerate(motifs):
                     if graph.channels[channel].parallel:
-                        msg = f"expected channels that do one thing at a time, found {channel} of {operation.name}."
-                        raise InputError(msg)
+                        raise InputError(
+                            f"expected channels that do one thing at a time, found {channel} of {operation.name}."
+                        )
                     after = tuple(int(each) for each in rows.predecessors(len(tasks)))
                     tasks.append(CarriedTask(number, piece, motif, channel, after))
             if choice.pieces > 1:
@@ -167,33 +151,28 @@ class CarriedPlan:
     def _require_legal(self) -> None:
         """Every task once, and after those that it waits for."""
         if sorted(self.sequence) != list(range(len(self.tasks))):
-            msg = (
+            raise InputError(
                 f"expected an order of the {len(self.tasks)} tasks of the plan, each once, found {len(self.sequence)} "
                 f"of which {len(set(self.sequence))} differ."
             )
-            raise InputError(msg)
         place = {task: at for at, task in enumerate(self.sequence)}
         for number, task in enumerate(self.tasks):
             for other in task.after:
                 if place[other] > place[number]:
-                    msg = (
+                    raise InputError(
                         f"expected {self.name(number)} after {self.name(other)}, found it before: the order is not "
                         "legal."
                     )
-                    raise InputError(msg)
 
 
 def whole_policy(policy: str | WholePolicy, settings: Mapping[str, object] | None = None) -> WholePolicy:
-    """A policy of the whole iteration by its name and settings.
-
-    Raises:
-        InputError: If there is none, or its settings do not fit.
-    """
+    """A policy of the whole iteration by its name and settings."""
     if isinstance(policy, WholePolicy):
         return policy
     if policy not in (Syndicate.name, Centauri.name):
-        msg = f"expected {Syndicate.name} or {Centauri.name} as the policy of a whole step, found {policy!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected {Syndicate.name} or {Centauri.name} as the policy of a whole step, found {policy!r}."
+        )
     return whole_policy_named(policy).of(**(settings or {}))
 
 
@@ -232,38 +211,28 @@ def agreed_plan(
 
 
 def require_alike(graph: OperationGraph, group: dist.ProcessGroup | None = None) -> None:
-    """That all ranks have the same operations.
-
-    Raises:
-        CheckError: If they do not.
-    """
+    """That all ranks have the same operations."""
     own = [(each.name, each.labels, each.after, each.decision, each.size_bytes) for each in graph.operations]
     everyone: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, own, group=group)
     other = next((rank for rank, each in enumerate(everyone) if each != everyone[0]), None)
     if other is not None:
-        msg = (
+        raise CheckError(
             f"expected the same operations on all ranks, found others on rank {other}: build the same collectives, of "
             "the same sizes and in the same order, on all."
         )
-        raise CheckError(msg)
 
 
 def require_agreed(carried: CarriedPlan, group: dist.ProcessGroup | None = None) -> None:
-    """That all ranks carry the same plan out, by its digest.
-
-    Raises:
-        CheckError: If they do not.
-    """
+    """That all ranks carry the same plan out, by its digest."""
     digests: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(digests, carried.digest(), group=group)
     other = next((rank for rank, each in enumerate(digests) if each != digests[0]), None)
     if other is not None:
-        msg = (
+        raise CheckError(
             f"expected the same plan on all ranks, found another on rank {other}: load "
             "the plan of one rank on all."
         )
-        raise CheckError(msg)
 
 
 def _by_start(tasks: Sequence[CarriedTask], start: Sequence[float]) -> tuple[int, ...]:

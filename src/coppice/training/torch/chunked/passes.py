@@ -18,28 +18,17 @@ from coppice.training.torch.chunked.sharded import ShardedWeights
 from coppice.training.torch.chunked.step_graphs import SectionOperations, StepOperations
 from coppice.training.torch.chunked.templates import CollectiveBuffers
 
-__all__ = ["SectionEntry", "SectionPass", "StepDriver"]
-
 
 @dataclass(kw_only=True)
 class SectionEntry:
-    """A section of a model.
+    """A section of a model."""
 
-    Attributes:
-        name: Its name.
-        section: The module.
-        trained: Parameters of its inner part.
-        elements: Elements of its sum when it last ran.
-        dtype: Their type.
-        sharded: Its weights, where replicas keep parts of them.
-    """
-
-    name: str
-    section: ParallelSection
-    trained: list[nn.Parameter] = field(default_factory=list)
-    elements: int = 0
-    dtype: torch.dtype = torch.float32
-    sharded: ShardedWeights | None = None
+    name: str  # Its name
+    section: ParallelSection  # The module
+    trained: list[nn.Parameter] = field(default_factory=list)  # Parameters of its inner part
+    elements: int = 0  # Elements of its sum when it last ran
+    dtype: torch.dtype = torch.float32  # Their type
+    sharded: ShardedWeights | None = None  # Its weights, where replicas keep parts of them
 
     def shard(self, group: dist.ProcessGroup | None) -> None:
         """Keep a part of its weights, beside the other replicas."""

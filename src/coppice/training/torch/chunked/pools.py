@@ -11,8 +11,6 @@ from torch import nn
 from coppice.errors import InputError
 from coppice.training.torch.chunked.templates import CollectiveBuffers
 
-__all__ = ["GradientPool"]
-
 
 class GradientPool:
     """Gradients side by side; what is of another type than the first is converted on its way.
@@ -59,11 +57,7 @@ class GradientPool:
         return CollectiveBuffers("all_reduce", self.flat, group=group)
 
     def fill(self) -> None:
-        """Take the gradients over, divided by the number of ranks.
-
-        Raises:
-            InputError: If one is missing, or sparse.
-        """
+        """Take the gradients over, divided by the number of ranks."""
         self._take(self._parameters)
 
     def _take(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -71,11 +65,10 @@ class GradientPool:
             gradient = parameter.grad
             if gradient is None or gradient.is_sparse:
                 found = "none" if gradient is None else "a sparse one"
-                msg = (
+                raise InputError(
                     f"expected dense gradients of all trained parameters, found {found} of one of shape "
                     f"{list(parameter.shape)}: freeze what is not used (requires_grad=False)."
                 )
-                raise InputError(msg)
             if gradient.dtype == view.dtype:
                 torch.mul(gradient, 1 / self._ranks, out=view)
             else:

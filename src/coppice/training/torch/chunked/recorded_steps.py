@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import GraphOperation
+from coppice.iteration.policies.whole.motifs import GraphOperation
 from coppice.training.torch.chunked.carrying import NETWORK, exchange_operation, network_channels
 from coppice.training.torch.chunked.grids import MotifGroups
 from coppice.training.torch.chunked.measured import measured_channels, measured_operation
@@ -27,21 +27,15 @@ from coppice.training.torch.chunked.step_graphs import (
 )
 from coppice.training.torch.chunked.templates import CollectiveBuffers
 
-__all__ = ["RecordedStep", "SectionModel", "StepLayout", "slowest_times"]
-
 
 class RecordedStep(NamedTuple):
-    """What was seen of a step.
+    """What was seen of a step."""
 
-    Attributes:
-        times: Seconds of each operation that computes, by name, and of what a piece costs beside its share (``piece``).
-        ready: Places of the parameters, among those that ranks have alike, whose gradients came before the turn.
-        elements: Elements of the sum of each section.
-    """
-
+    # Seconds of each operation that computes, by name, and of what a piece costs beside its share (`piece`)
     times: dict[str, float]
+    # Places of the parameters, among those that ranks have alike, whose gradients came before the turn
     ready: list[int]
-    elements: list[int]
+    elements: list[int]  # Elements of the sum of each section
 
 
 def slowest_times(everyone: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
@@ -80,10 +74,6 @@ class SectionModel:
         shard: Every replica keeps a part of the weights of sections.
         ahead: Sections whose weights may be gathered before the one that computes is over.
 
-    Attributes:
-        entries: Its sections.
-        alike: Names and parameters that all ranks have alike.
-
     Raises:
         InputError: If there are no sections, ranks differ, or groups are missing.
     """
@@ -99,7 +89,7 @@ class SectionModel:
         shard: bool = False,
         ahead: int = 1,
     ) -> None:
-        self.entries = section_entries(model, data)
+        self.entries = section_entries(model, data)  # Its sections
         self._ahead = ahead
         self._groups, self._data, self._beside = groups, data, beside
         self._measured = network is None
@@ -107,6 +97,7 @@ class SectionModel:
         self._known: dict[Any, GraphOperation] = {}
         self.device = next(model.parameters()).device
         own = {id(p) for each in self.entries for p in each.section.inner.parameters()}
+        # Names and parameters that all ranks have alike
         self.alike = [(n, p) for n, p in model.named_parameters() if p.requires_grad and id(p) not in own]
         self._start(model, own)
         replicas = len(groups.of(data).ranks)
@@ -127,11 +118,10 @@ class SectionModel:
         dist.all_gather_object(everyone, told)
         for rank, other in enumerate(everyone):
             if other != told:
-                msg = (
+                raise InputError(
                     f"expected the same sections and parameters on all ranks, found others on rank {rank}: build the "
                     "model alike on all."
                 )
-                raise InputError(msg)
         first = self._groups.of(self._data).ranks[0]
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
@@ -148,18 +138,13 @@ class SectionModel:
         """A recorded step.
 
         Args:
-            record: What was seen.
             measure: Time motifs now, unless figures of the network were given; every rank does.
-
-        Raises:
-            InputError: If it is of another model.
         """
         if len(record.elements) != len(self.entries):
-            msg = (
+            raise InputError(
                 f"expected a step of {len(self.entries)} sections, found one of {len(record.elements)}: it is of "
                 "another model."
             )
-            raise InputError(msg)
         return self._laid_out(record, measure=measure and self._measured)
 
     def _laid_out(self, record: RecordedStep, *, measure: bool) -> StepLayout:
@@ -237,34 +222,29 @@ class SectionModel:
 
 
 def section_entries(model: nn.Module, data: dist.ProcessGroup | None) -> list[SectionEntry]:
-    """The sections of a model.
-
-    Raises:
-        InputError: If there are none, parameters are in two, or groups are missing.
-    """
+    """The sections of a model."""
     found = [
         SectionEntry(name=name or "model", section=each)
         for name, each in model.named_modules()
         if isinstance(each, ParallelSection)
     ]
     if not found:
-        msg = "expected a model with ParallelSection parts, found none: wrap attention and perceptrons of layers."
-        raise InputError(msg)
+        raise InputError(
+            "expected a model with ParallelSection parts, found none: wrap attention and perceptrons of layers."
+        )
     seen: set[int] = set()
     for each in found:
         own = [p for p in each.section.inner.parameters() if p.requires_grad]
         if seen & {id(p) for p in own}:
-            msg = (
+            raise InputError(
                 f"expected parameters in one section each, found some of {each.name} in another: share none."
             )
-            raise InputError(msg)
         seen |= {id(p) for p in own}
         each.trained = own
     outside = [each for each in found if each.section.group is not None]
     if outside and data is None and dist.get_world_size() > 1:
-        msg = (
+        raise InputError(
             f"expected the `data` group, of the ranks that have the same share, found none: {outside[0].name} is "
             "shared among ranks."
         )
-        raise InputError(msg)
     return found

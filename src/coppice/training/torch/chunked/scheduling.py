@@ -19,53 +19,35 @@ from coppice.training.torch.chunked.orders import whole_policy
 from coppice.training.torch.chunked.whole import WholeSchedule
 from coppice.training.torch.overlap.pending import ScheduledOptimizer
 
-__all__ = ["schedule_whole_step"]
-
 
 def schedule_whole_step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    policy: str | WholePolicy,
+    policy: str | WholePolicy,  # `syndicate` or `centauri`, or such a policy
     *,
+    # Bytes per second and seconds of a step on channels `inside` and `between`; None: measured
     network: Mapping[str, tuple[float, float]] | tuple[float, float] | None,
-    recorded: int,
+    recorded: int,  # Steps that are recorded. Three more tell what pieces cost.
     timeout_s: float,
+    # The ranks that have the same share; None: all, if sections are not shared
     data: dist.ProcessGroup | None = None,
+    # Ranks of a box, which fill boxes one after the other; None: as the topology says, or torchrun by
+    # LOCAL_WORLD_SIZE
     ranks_of_box: int | None = None,
-    topology: Topology | None = None,
+    topology: Topology | None = None,  # The network of the ranks, whose hosts are boxes
+    # Every replica keeps a part of the weights of sections, gathered before they are used
     shard: bool = False,
-    ahead: int = 1,
+    ahead: int = 1,  # Sections whose weights may be gathered before the one that computes is over
     **settings: Any,
 ) -> ScheduledOptimizer:
-    """Train a model of :class:`ParallelSection` parts under a plan of the whole step.
-
-    Args:
-        model: The model.
-        optimizer: Its optimizer.
-        policy: ``syndicate`` or ``centauri``, or such a policy.
-        network: Bytes per second and seconds of a step on channels ``inside`` and ``between``; None: measured.
-        recorded: Steps that are recorded. Three more tell what pieces cost.
-        timeout_s: Longest wait for another rank.
-        data: The ranks that have the same share; None: all, if sections are not shared.
-        ranks_of_box: Ranks of a box, which fill boxes one after the other; None: as the topology, or torchrun
-            (LOCAL_WORLD_SIZE), says.
-        topology: The network of the ranks, whose hosts are boxes.
-        shard: Every replica keeps a part of the weights of sections, gathered before they are used.
-        ahead: Sections whose weights may be gathered before the one that computes is over.
-        settings: Options of the policy.
-
-    Raises:
-        InputError: If the model has no sections, an option does not fit, or groups are missing.
-    """
+    """Train a model of :class:`ParallelSection` parts under a plan of the whole step."""
     if ahead < 0:
-        msg = f"expected weights gathered 0 sections ahead or more, found `ahead={ahead}`."
-        raise InputError(msg)
+        raise InputError(f"expected weights gathered 0 sections ahead or more, found `ahead={ahead}`.")
     if isinstance(network, tuple):
-        msg = (
+        raise InputError(
             f"expected figures of the network for inside and between boxes, found one pair {network}: give "
             '`network={"inside": (bytes per second, seconds), "between": (...)}`.'
         )
-        raise InputError(msg)
     if ranks_of_box is None:
         given = None if topology is None else _ranks_of_box(topology)
         ranks_of_box = given or int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
@@ -85,22 +67,16 @@ def schedule_whole_step(
 
 
 def _ranks_of_box(topology: Topology) -> int:
-    """How many ranks every host has.
-
-    Raises:
-        InputError: If there are not as many as in the training, or hosts have unequal numbers, or mixed ranks.
-    """
+    """How many ranks every host has."""
     hosts = [int(topology.host[node]) for node in topology.rank_nodes]
     if len(hosts) != dist.get_world_size():
-        msg = f"expected a topology of {dist.get_world_size()} ranks, found one of {len(hosts)}."
-        raise InputError(msg)
+        raise InputError(f"expected a topology of {dist.get_world_size()} ranks, found one of {len(hosts)}.")
     counts = Counter(host if host >= 0 else -1 - rank for rank, host in enumerate(hosts))
     found = next(iter(counts.values()))
     runs = sum(a != b or a < 0 for a, b in zip(hosts, [None, *hosts], strict=False))
     if len(set(counts.values())) > 1 or runs != len(counts):
-        msg = (
+        raise InputError(
             "expected hosts of as many ranks each, one host after the other, found "
             f"{', '.join(map(str, counts.values()))} of them in another order or number: say `ranks_of_box`."
         )
-        raise InputError(msg)
     return found

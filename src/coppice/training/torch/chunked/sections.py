@@ -16,8 +16,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["DeferredWeights", "ParallelSection", "PartedWeights", "SectionCarrier", "WeightProduct"]
-
 
 class SectionCarrier(Protocol):
     """What carries sections out under a plan."""

@@ -21,20 +21,13 @@ from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.chunked.pools import GradientPool
 from coppice.training.torch.chunked.templates import CollectiveBuffers, all_gather_single
 
-__all__ = ["ShardedWeights", "require_by_element"]
-
 
 def _refuse_copies() -> None:
-    """A copy of a section of which this rank has a part would lack the rest.
-
-    Raises:
-        InputError: Always.
-    """
-    msg = (
+    """A copy of a section of which this rank has a part would lack the rest."""
+    raise InputError(
         "expected whole weights to copy, found sections that are sharded over replicas: load model.state_dict(), which "
         "all ranks call, into a model built anew, or call optimizer.close() first."
     )
-    raise InputError(msg)
 
 
 _NOT_BY_ELEMENT = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -51,7 +44,6 @@ class ShardedWeights(GradientPool):
 
     Attributes:
         shared: The mean is over the replicas.
-        lengths: Elements of each parameter, whole.
 
     Raises:
         InputError: If parameters are of several types.
@@ -74,15 +66,14 @@ class ShardedWeights(GradientPool):
     ) -> None:
         kinds = sorted({f"{each.dtype} on {each.device}" for each in trained})
         if len(kinds) > 1:
-            msg = (
+            raise InputError(
                 f"expected weights of one type in a section whose weights are sharded, found {kinds[0]} and "
                 f"{kinds[1]}: freeze one of them, or give it a section of its own."
             )
-            raise InputError(msg)
         ranks, self._place = dist.get_world_size(group), dist.get_rank(group)
         self._inner, self._group = inner, group
         self._shapes = [each.shape for each in trained]
-        self.lengths = [each.numel() for each in trained]
+        self.lengths = [each.numel() for each in trained]  # Elements of each parameter, whole
         # Every rank's part is as long as the others', the last one with zeros at its end.
         self._part_length = -(-sum(self.lengths) // ranks)
         padded = self._part_length * ranks
@@ -151,17 +142,12 @@ class ShardedWeights(GradientPool):
         return found
 
     def evaluated(self, x: torch.Tensor) -> torch.Tensor:
-        """The layers outside of a plan; all replicas run them alike.
-
-        Raises:
-            InputError: If gradients are wanted.
-        """
+        """The layers outside of a plan; all replicas run them alike."""
         if torch.is_grad_enabled():
-            msg = (
+            raise InputError(
                 "expected passes outside of training without gradients where weights are sharded, found one with: run "
                 "it under torch.no_grad(), or call train() on the model."
             )
-            raise InputError(msg)
         held = self.held
         if not held:
             self.gather_now()
@@ -307,13 +293,10 @@ def _resize(tensor: torch.Tensor, elements: int) -> None:
 
 
 def require_by_element(optimizer: torch.optim.Optimizer) -> None:
-    """That updates of an element look at nothing else.
-
-    Raises:
-        InputError: If they do.
-    """
+    """That updates of an element look at nothing else."""
     kinds = {each.__name__ for each in type(optimizer).__mro__}
     bad = next((name for name in _NOT_BY_ELEMENT if name in kinds), None)
     if bad is not None:
-        msg = f"expected an optimizer that updates every element by itself, as weights are sharded, found {bad}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected an optimizer that updates every element by itself, as weights are sharded, found {bad}."
+        )

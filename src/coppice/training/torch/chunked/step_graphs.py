@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coppice.iteration.policies.whole.operations import Channel, GraphOperation, Motif, OperationGraph
-
-__all__ = ["DEVICE", "PIECE_SECONDS", "RecordedSection", "SectionOperations", "StepOperations", "step_graph"]
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif
+from coppice.iteration.policies.whole.operations import OperationGraph
 
 DEVICE = "device"
 """The channel that computes."""
@@ -27,31 +26,19 @@ PIECE_SECONDS = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSection:
-    """What was seen of a section.
+    """What was seen of a section."""
 
-    Attributes:
-        name: Its name in the model.
-        kind: Sections of one kind are decided alike.
-        sums: Its sum over the ranks that share it; None: it is not shared.
-        gradients: The mean of its gradients over replicas; None: there is one replica, or nothing is trained.
-        gather: What makes its weights whole; None: they are.
-        before: Seconds between the section before it and this one.
-        forward: Seconds of its forward pass.
-        backward: Of its backward pass, without gradients of weights that may come later.
-        weights: Of these.
-        norm: Of the backward pass of what comes before the sum.
-    """
-
-    name: str
-    kind: str
-    sums: GraphOperation | None = None
+    name: str  # Its name in the model
+    kind: str  # Sections of one kind are decided alike
+    sums: GraphOperation | None = None  # Its sum over the ranks that share it; None: it is not shared
+    # The mean of its gradients over replicas; None: there is one replica, or nothing is trained
     gradients: GraphOperation | None = None
-    gather: GraphOperation | None = None
-    before: float = 0.0
-    forward: float = 0.0
-    backward: float = 0.0
-    weights: float = 0.0
-    norm: float = 0.0
+    gather: GraphOperation | None = None  # What makes its weights whole; None: they are
+    before: float = 0.0  # Seconds between the section before it and this one
+    forward: float = 0.0  # Seconds of its forward pass
+    backward: float = 0.0  # Of its backward pass, without gradients of weights that may come later
+    weights: float = 0.0  # Of these
+    norm: float = 0.0  # Of the backward pass of what comes before the sum
 
 
 @dataclass(kw_only=True)
@@ -72,49 +59,29 @@ class SectionOperations:
 
 @dataclass(kw_only=True)
 class StepOperations:
-    """A step's graph, and which operation is which.
+    """A step's graph, and which operation is which."""
 
-    Attributes:
-        graph: The operations.
-        sections: Those of each section.
-        turn: From the last section's forward pass to its backward pass.
-        end: After the first section's backward pass.
-        early: The mean of what is ready at the turn; -1: nothing is.
-        late: The mean of all else that ranks have alike; -1: nothing is left.
-    """
-
-    graph: OperationGraph
-    sections: list[SectionOperations] = field(default_factory=list)
-    turn: int = -1
-    end: int = -1
-    early: int = -1
-    late: int = -1
+    graph: OperationGraph  # The operations
+    sections: list[SectionOperations] = field(default_factory=list)  # Those of each section
+    turn: int = -1  # From the last section's forward pass to its backward pass
+    end: int = -1  # After the first section's backward pass
+    early: int = -1  # The mean of what is ready at the turn; -1: nothing is
+    late: int = -1  # The mean of all else that ranks have alike; -1: nothing is left
 
 
 def step_graph(
-    sections: Sequence[RecordedSection],
+    sections: Sequence[RecordedSection],  # In the order of the forward pass
     channels: Mapping[str, Channel],
     *,
-    turn: float = 0.0,
-    end: float = 0.0,
-    piece: float = PIECE_SECONDS,
-    early: GraphOperation | None = None,
-    late: GraphOperation | None = None,
-    beside: bool = True,
-    ahead: int = 1,
+    turn: float = 0.0,  # Seconds from the last section's forward pass to its backward pass
+    end: float = 0.0,  # Seconds after the first section's backward pass
+    piece: float = PIECE_SECONDS,  # Seconds that a piece of computation costs beside its share
+    early: GraphOperation | None = None,  # The exchange of what is ready at the turn
+    late: GraphOperation | None = None,  # The exchange of all else that ranks have alike
+    beside: bool = True,  # Gradients of weights are computed beside sums of gradients of inputs
+    ahead: int = 1,  # Sections whose weights may be gathered before the one that computes is over
 ) -> StepOperations:
     """The operations of a step.
-
-    Args:
-        sections: In the order of the forward pass.
-        channels: Those that exchange.
-        turn: Seconds from the last section's forward pass to its backward pass.
-        end: Seconds after the first section's backward pass.
-        piece: Seconds that a piece of computation costs beside its share.
-        early: The exchange of what is ready at the turn.
-        late: The exchange of all else that ranks have alike.
-        beside: Gradients of weights are computed beside sums of gradients of inputs.
-        ahead: Sections whose weights may be gathered before the one that computes is over.
 
     Examples:
         >>> found = step_graph([RecordedSection(name="a", kind="A", forward=1.0, backward=1.0, weights=1.0)], {})

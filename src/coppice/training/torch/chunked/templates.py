@@ -23,8 +23,6 @@ from coppice.errors import InputError
 from coppice.iteration.policies.whole.partition import GROUPED, GROUPED_AND_SUBSTITUTED, PLAIN, SUBSTITUTED
 from coppice.training.torch.chunked.grids import ALL, BETWEEN, INSIDE, RankGrid
 
-__all__ = ["COLLECTIVES", "CollectiveBuffers", "MotifStep", "all_gather_single", "piece_steps"]
-
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 """What can be carried out."""
 
@@ -37,16 +35,6 @@ all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_
 class CollectiveBuffers:
     """A collective of a group of ranks and its tensors, which are contiguous.
 
-    Attributes:
-        collective: One of ``all_reduce`` (sum) and ``broadcast``, which work in place; ``all_gather``,
-            ``reduce_scatter`` and ``all_to_all``, from ``tensor`` to ``output``; ``send``, of the ``tensor`` of rank
-            ``root`` to that of ``peer``.
-        tensor: What goes in.
-        output: What comes out, where it is another tensor.
-        group: The ranks; None: all of the groups it is carried out on.
-        root: Rank in the group that broadcasts, or sends.
-        peer: Rank in the group that receives.
-
     Raises:
         InputError: If there is no such collective, or a tensor does not suit it.
 
@@ -58,28 +46,29 @@ class CollectiveBuffers:
         coppice.errors.InputError: expected an `output` of all_gather, found none.
     """
 
+    # One of `all_reduce` (sum) and `broadcast`, which work in place; `all_gather`, `reduce_scatter` and
+    # `all_to_all`, from `tensor` to `output`; `send`, of the `tensor` of rank `root` to that of `peer`
     collective: str
-    tensor: torch.Tensor
-    output: torch.Tensor | None = None
-    group: dist.ProcessGroup | None = None
-    root: int = 0
-    peer: int = 1
+    tensor: torch.Tensor  # What goes in
+    output: torch.Tensor | None = None  # What comes out, where it is another tensor
+    group: dist.ProcessGroup | None = None  # The ranks; None: all of the groups it is carried out on
+    root: int = 0  # Rank in the group that broadcasts, or sends
+    peer: int = 1  # Rank in the group that receives
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
-            msg = f"expected a collective of {', '.join(COLLECTIVES)}, found {self.collective!r}."
-            raise InputError(msg)
+            raise InputError(f"expected a collective of {', '.join(COLLECTIVES)}, found {self.collective!r}.")
         separate = self.collective in {"all_gather", "reduce_scatter", "all_to_all"}
         if separate != (self.output is not None):
             found = "none" if separate else "one"
-            msg = f"expected {'an' if separate else 'no'} `output` of {self.collective}, found {found}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {'an' if separate else 'no'} `output` of {self.collective}, found {found}."
+            )
         for each in (self.tensor, self.output):
             if each is not None and not each.is_contiguous():
-                msg = (
+                raise InputError(
                     f"expected contiguous tensors of {self.collective}, found one of strides {each.stride()}."
                 )
-                raise InputError(msg)
 
     @property
     def size_bytes(self) -> int:
@@ -103,25 +92,19 @@ class CollectiveBuffers:
         }
         size, divisor = wanted[self.collective]
         if output != size or tensor % divisor or self.output.dtype != self.tensor.dtype:
-            msg = (
+            raise InputError(
                 f"expected tensors of {self.collective} that fit {ranks} ranks, found {tensor} elements in and "
                 f"{output} out ({self.tensor.dtype}, {self.output.dtype})."
             )
-            raise InputError(msg)
 
 
 @dataclass(frozen=True)
 class MotifStep:
-    """A motif of a piece.
+    """A motif of a piece."""
 
-    Attributes:
-        kind: What it is.
-        role: Who does it: all ranks, those inside a box, those at one place of all boxes.
-        run: Does it on a process group of these, and returns when it is done.
-    """
-
-    kind: str
-    role: str
+    kind: str  # What it is
+    role: str  # Who does it: all ranks, those inside a box, those at one place of all boxes
+    # Does it on a process group of these, and returns when it is done
     run: Callable[[dist.ProcessGroup], None]
 
 
@@ -131,21 +114,13 @@ def piece_steps(
     """The motifs of a piece of a collective.
 
     Args:
-        buffers: The collective.
         label: Its way, a label of ``collective_ways``.
-        grid: Its ranks.
         rank: Global rank of this process, one of them.
-        piece: Number of the piece.
-        pieces: How many there are.
-
-    Raises:
-        InputError: If the collective has no such way.
     """
     made = _PieceMotifs(buffers, grid, rank, piece, pieces)
     ways = made.ways()
     if label not in ways:
-        msg = f"expected a way of {buffers.collective} ({', '.join(ways)}), found {label!r}."
-        raise InputError(msg)
+        raise InputError(f"expected a way of {buffers.collective} ({', '.join(ways)}), found {label!r}.")
     return ways[label]()
 
 

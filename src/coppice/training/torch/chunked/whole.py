@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.training.torch.chunked.carrying import collective_run
 from coppice.training.torch.chunked.enforcers import Enforcer
@@ -39,8 +39,6 @@ from coppice.training.torch.chunked.sharded import ShardedWeights, require_by_el
 from coppice.training.torch.overlap.partitioned import PartitionedOptimizer
 from coppice.training.torch.overlap.pending import update_only
 from coppice.training.torch.overlap.trained import trained_parameters
-
-__all__ = ["WholeOptimizer", "WholeSchedule"]
 
 _STATE_KEY = "whole_plan"
 _CUT_STEPS = 3
@@ -73,7 +71,6 @@ class WholeSchedule:
 
     Attributes:
         policy: What makes the plan.
-        optimizer: The optimizer, with a class of its own.
         accumulates: Backward passes only add up.
         carried: The plan and its order; the plain one while steps are recorded.
         operations: The graph, and which of its operations is which.
@@ -132,7 +129,7 @@ class WholeSchedule:
             each.section.carrier = self
         given = type(optimizer)
         optimizer.__class__ = type(f"Scheduled{given.__name__}", (WholeOptimizer, given), {})
-        self.optimizer = cast("WholeOptimizer", optimizer)
+        self.optimizer = cast("WholeOptimizer", optimizer)  # The optimizer, with a class of its own
         self.optimizer.adopt(self)
 
     @property
@@ -225,15 +222,11 @@ class WholeSchedule:
         return {_STATE_KEY: found}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See :meth:`LateSteps.load`: the plan is carried out from the next step on; every rank calls this.
-
-        Raises:
-            InputError: If it is of another model, or a step is under way.
-            CheckError: If ranks are given different plans.
-        """
+        """See :meth:`LateSteps.load`: the plan is carried out from the next step on; every rank calls this."""
         if self._in_step:
-            msg = "expected a plan to be loaded between steps, found one under way: run the backward pass first."
-            raise InputError(msg)
+            raise InputError(
+                "expected a plan to be loaded between steps, found one under way: run the backward pass first."
+            )
         if _STATE_KEY not in state:
             return
         state = state[_STATE_KEY]
@@ -252,27 +245,20 @@ class WholeSchedule:
         self._settled()
 
     def section(self, section: ParallelSection, x: torch.Tensor) -> torch.Tensor:
-        """See :class:`SectionCarrier`.
-
-        Raises:
-            InputError: If sections do not run once each, in the order of the model, with a backward pass after each
-                forward pass.
-        """
+        """See :class:`SectionCarrier`."""
         number = len(self._passes) if self._in_step and not self._in_backward else 0
         if self._in_step and (number == len(self.entries) or self._in_backward):
-            msg = (
+            raise InputError(
                 "expected a backward pass after each forward pass of training, found another forward pass: run what is "
                 "not trained under torch.no_grad(), and sections once each."
             )
-            raise InputError(msg)
         entry = self.entries[number]
         if entry.section is not section:
             name = next((each.name for each in self.entries if each.section is section), "another")
-            msg = (
+            raise InputError(
                 f"expected sections to run in the order of the model, each once, found {name} in the place of "
                 f"{entry.name}: define them in the order in which they run."
             )
-            raise InputError(msg)
         if not self._in_step:
             self._begin_step()
             self._ready.clear()
@@ -296,16 +282,11 @@ class WholeSchedule:
         self.enforcer.begin(runs)
 
     def turn(self, made: SectionPass) -> None:
-        """A section's backward pass starts.
-
-        Raises:
-            InputError: If it was run before.
-        """
+        """A section's backward pass starts."""
         if all(each is not made for each in self._passes):
-            msg = (
+            raise InputError(
                 "expected one backward pass after each forward pass, found another: do not retain the graph."
             )
-            raise InputError(msg)
         if made is self._passes[-1] and not self._in_backward:
             self._in_backward = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
@@ -417,11 +398,10 @@ class WholeSchedule:
         self._record = RecordedStep(times, everyone[0][2], everyone[0][3])
         other = next((rank for rank, each in enumerate(everyone) if each[3] != everyone[0][3]), None)
         if other is not None:
-            msg = (
+            raise InputError(
                 f"expected batches alike on all ranks, found sums of {everyone[other][3]} elements on rank {other} "
                 f"where rank 0 has {everyone[0][3]}: give all ranks as many rows."
             )
-            raise InputError(msg)
         layout = self._model.layout(self._record)
         held = [(parameter, parameter.grad) for _, parameter in self._model.alike]
         self._adopt(layout, agreed_plan(layout.operations.graph, self.policy))

@@ -12,8 +12,6 @@ import torch.distributed as dist
 
 from coppice.errors import CheckError
 
-__all__ = ["DirectExchanges", "Exchanges", "PostedExchange", "group_of_ranks", "lost_rank"]
-
 Start = Callable[[torch.Tensor, torch.Tensor, Sequence[int], Sequence[int], Any], Any]
 """Starts an exchange: output, input, rows from and for each rank, group; gives something to wait for."""
 
@@ -41,10 +39,7 @@ class Exchanges(Protocol):
         """Ask for an exchange; all ranks ask in one order.
 
         Args:
-            name: What it is.
             rows: Rows, those for the first rank first.
-            sent: Rows for each rank.
-            received: Rows of each rank.
             group: The ranks; None: this rank is alone.
         """
 

@@ -25,20 +25,13 @@ from coppice.training.torch.mixture.pipelined import PipelinedExperts
 from coppice.training.torch.mixture.popularity import ExpertPaths
 from coppice.training.torch.mixture.routing import ExpertRoutes, routed_rows
 
-__all__ = ["PlacedExperts", "ReplicatedExperts"]
-
 
 @dataclass(frozen=True)
 class PlacedExperts:
-    """A placement as tokens and weights need it.
+    """A placement as tokens and weights need it."""
 
-    Attributes:
-        placement: What was decided.
-        experts: For each device its experts, each once.
-    """
-
-    placement: ExpertPlacement
-    experts: tuple[tuple[int, ...], ...] = field(init=False)
+    placement: ExpertPlacement  # What was decided
+    experts: tuple[tuple[int, ...], ...] = field(init=False)  # For each device its experts, each once
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -58,7 +51,6 @@ class PlacedExperts:
         Of n tokens of an expert with r replicas, the i-th of all ranks goes to replica i r / n.
 
         Args:
-            chosen: Experts, any number.
             before: Tokens of each expert on the ranks before this one.
             totals: Tokens of each expert on all ranks.
         """
@@ -95,11 +87,6 @@ class ReplicatedExperts:
         most: How many of the most popular experts must be as estimated; else experts are placed again.
         group: The ranks, those of the layers; None: all.
 
-    Attributes:
-        placed: What the last forward pass had, by the name of the layer.
-        replanned: Names of the layers that it placed again.
-        loads: Rows that each rank had to do, by the name of the layer.
-
     Examples:
         >>> model = MixtureOfExperts(4, lambda: nn.Linear(4, 4), experts=2)
         >>> with ExpertPaths(model) as paths, torch.no_grad():
@@ -113,11 +100,10 @@ class ReplicatedExperts:
 
     def __init__(self, paths: ExpertPaths, *, most: int = 2, group: Any = None) -> None:
         if most < 1 or not paths.order:
-            msg = (
+            raise InputError(
                 f"expected recorded paths and an expert or more to compare, found {len(paths.order)} layers and "
                 f"`most={most}`: run a batch within ExpertPaths first."
             )
-            raise InputError(msg)
         self._paths, self._most = paths, most
         self._joined = dist.is_available() and dist.is_initialized()
         self._group = group if group is not None or not self._joined else dist.group.WORLD
@@ -131,9 +117,9 @@ class ReplicatedExperts:
             if len(self._ranks) > 1
             else None
         )
-        self.placed: dict[str, PlacedExperts] = {}
-        self.replanned: list[str] = []
-        self.loads: dict[str, list[int]] = {}
+        self.placed: dict[str, PlacedExperts] = {}  # What the last forward pass had, by the name of the layer
+        self.replanned: list[str] = []  # Names of the layers that it placed again
+        self.loads: dict[str, list[int]] = {}  # Rows that each rank had to do, by the name of the layer
         self._taken: list[torch.Tensor] = []
         self.refresh()
         for layer in paths.order:
@@ -299,17 +285,11 @@ class ReplicatedExperts:
 
 @dataclass(frozen=True)
 class _Transfer:
-    """Weights on their way.
+    """Weights on their way."""
 
-    Attributes:
-        works: What is waited for.
-        coming: Experts that this rank gets.
-        kept: What it sends.
-    """
-
-    works: Sequence[Any]
-    coming: dict[int, nn.Module]
-    kept: list[torch.Tensor]
+    works: Sequence[Any]  # What is waited for
+    coming: dict[int, nn.Module]  # Experts that this rank gets
+    kept: list[torch.Tensor]  # What it sends
 
 
 def _tensors(module: nn.Module) -> list[torch.Tensor]:

@@ -18,8 +18,6 @@ from coppice.training.torch.mixture.layout import ExpertLayout
 from coppice.training.torch.mixture.pipelined import PipelinedExperts
 from coppice.training.torch.mixture.routing import ExpertRoutes, RoutedRows, balance_loss, route, routed_rows
 
-__all__ = ["ExpertDirector", "MixtureOfExperts", "expert_parameter_names", "mixture_layers"]
-
 
 class ExpertDirector(Protocol):
     """What runs the experts of a layer in its place, without gradients."""
@@ -52,14 +50,6 @@ class MixtureOfExperts(nn.Module):
         of_rank: Experts of a rank; 0: as few as there can be.
         gate: Makes logits from tokens; None: a linear layer without bias.
 
-    Attributes:
-        layout: Which ranks have which experts.
-        pieces: Pieces of tokens.
-        exchanges: What carries exchanges.
-        director: What takes the place of the experts in inference; None: they run where they are.
-        balance: The loss that keeps experts equally busy, of the last forward pass with gradients; 1 where they are.
-        taken: Experts of the tokens of the last forward pass, tokens x top.
-
     Raises:
         InputError: If the numbers do not fit.
 
@@ -88,15 +78,15 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         joined = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank(group) if joined else 0
+        # Which ranks have which experts
         self.layout = ExpertLayout(experts, dist.get_world_size(group) if joined else 1, of_rank)
         if top > experts or pieces < 1 or (capacity_factor is not None and capacity_factor <= 0):
-            msg = (
+            raise InputError(
                 f"expected a piece or more, a capacity above 0 and as many experts as a token takes, found "
                 f"`pieces={pieces}`, `capacity_factor={capacity_factor}` and {experts} experts for `top={top}`."
             )
-            raise InputError(msg)
         self.width, self.top, self.capacity_factor, self.group = width, top, capacity_factor, group
-        self.pieces = pieces
+        self.pieces = pieces  # Pieces of tokens
         self.gate = gate if gate is not None else nn.Linear(width, experts, bias=False)
         self.experts = nn.ModuleDict()
         own = set(self.layout.own(self.rank))
@@ -104,10 +94,12 @@ class MixtureOfExperts(nn.Module):
             made = expert()
             if number in own:
                 self.experts[str(number)] = made
-        self.exchanges: Exchanges = DirectExchanges()
+        self.exchanges: Exchanges = DirectExchanges()  # What carries exchanges
+        # What takes the place of the experts in inference; None: they run where they are
         self.director: ExpertDirector | None = None
+        # The loss that keeps experts equally busy, of the last forward pass with gradients; 1 where they are
         self.balance: torch.Tensor | None = None
-        self.taken: torch.Tensor | None = None
+        self.taken: torch.Tensor | None = None  # Experts of the tokens of the last forward pass, tokens x top
         self.label = "mixture"
 
     def __getstate__(self) -> dict[str, Any]:

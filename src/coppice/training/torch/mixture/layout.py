@@ -13,17 +13,10 @@ from dataclasses import dataclass, replace
 from coppice.arguments import checked
 from coppice.errors import InputError
 
-__all__ = ["ExpertLayout"]
-
 
 @dataclass(frozen=True)
 class ExpertLayout:
     """Experts on ranks.
-
-    Attributes:
-        experts: Experts of a layer.
-        ranks: Ranks.
-        of_rank: Experts that each rank has; 0: as few as there can be.
 
     Raises:
         InputError: If experts cannot be dealt evenly.
@@ -37,26 +30,24 @@ class ExpertLayout:
         ([0, 2], [0, 1])
     """
 
-    experts: int
-    ranks: int
-    of_rank: int = 0
+    experts: int  # Experts of a layer
+    ranks: int  # Ranks
+    of_rank: int = 0  # Experts that each rank has; 0: as few as there can be
 
     def __post_init__(self) -> None:
         if self.experts < 1 or self.ranks < 1 or (self.experts % self.ranks and self.ranks % self.experts):
-            msg = (
+            raise InputError(
                 f"expected experts of which every rank has as many, or each expert as many ranks, found {self.experts} "
                 f"experts on {self.ranks} ranks."
             )
-            raise InputError(msg)
         if not self.of_rank:
             object.__setattr__(self, "of_rank", self._least)
         lanes = self.of_rank // self._least
         if self.of_rank % self._least or lanes & (lanes - 1) or lanes < 1 or self._span % lanes:
-            msg = (
+            raise InputError(
                 f"expected {self._least} experts on a rank, or that doubled while the ranks of a group can be halved, "
                 f"found {self.of_rank}."
             )
-            raise InputError(msg)
 
     @property
     def _least(self) -> int:

@@ -32,8 +32,6 @@ from coppice.training.torch.mixture.exchanges import (
 )
 from coppice.training.torch.mixture.recording import LineJob, StepEvents
 
-__all__ = ["EXCHANGE", "NetworkLine"]
-
 EXCHANGE = -1
 """In an order: the next exchange that is asked for."""
 
@@ -64,11 +62,6 @@ class NetworkLine:
         device: Where tensors lie.
         timeout_s: Longest wait for a job.
         exchange: Starts an exchange.
-
-    Attributes:
-        started: Names of what was started since the last :meth:`begin`, in their order.
-        told: What the program did since then: what it asked for, what had its gradients and what it noted.
-        watch: Gets the times of exchanges; None: nobody wants them.
     """
 
     def __init__(self, device: torch.device, timeout_s: float, exchange: Start = all_to_all) -> None:
@@ -80,9 +73,10 @@ class NetworkLine:
         self._sums: dict[int, LineJob] = {}
         self._error: BaseException | None = None
         self._closed = False
-        self.started: list[str] = []
+        self.started: list[str] = []  # Names of what was started since the last :meth:`begin`, in their order
+        # What the program did since then: what it asked for, what had its gradients and what it noted
         self.told: list[str] = []
-        self.watch: StepEvents | None = None
+        self.watch: StepEvents | None = None  # Gets the times of exchanges; None: nobody wants them
         self._thread = threading.Thread(target=self._serve, name="coppice line", daemon=True)
         self._thread.start()
 
@@ -133,11 +127,7 @@ class NetworkLine:
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """The backward pass is over: no exchange comes any more; wait until the order is carried out.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """The backward pass is over: no exchange comes any more; wait until the order is carried out."""
         with self._changed:
             self._order = deque(each for each in self._order if each != EXCHANGE)
             self._changed.notify_all()
@@ -147,11 +137,7 @@ class NetworkLine:
             self.wait(job)
 
     def wait(self, job: LineJob) -> None:
-        """Wait for a job.
-
-        Raises:
-            CheckError: If it failed, or does not end in time.
-        """
+        """Wait for a job."""
         with self._changed:
             self._await(lambda: job.done, job.name)
         if job.after is not None:
@@ -170,11 +156,10 @@ class NetworkLine:
         if self._error is not None:
             raise lost_rank(self._error) from self._error
         if not ended:
-            msg = (
+            raise CheckError(
                 f"expected {what} within {self._timeout_s:g} s, found it under way: a rank is slow or gone, or ranks "
                 "run other layers."
             )
-            raise CheckError(msg)
 
     def _job(self, name: str, start: Callable[[], Sequence[Any]]) -> LineJob:
         job = LineJob(name, start)

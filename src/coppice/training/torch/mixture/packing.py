@@ -22,24 +22,16 @@ from coppice.iteration.policies.whole.lina import packed_experts, remote_share
 from coppice.training.torch.mixture.layer import MixtureOfExperts
 from coppice.training.torch.mixture.recording import COMPUTE, SENT, WAITED, StepEvents, StepItem
 
-__all__ = ["Packing", "pack_layer", "piece_seconds"]
-
 
 @dataclass
 class Packing:
-    """When experts are packed.
+    """When experts are packed."""
 
-    Attributes:
-        every: Steps between one look at the times of pieces and the next.
-        memory_bytes: What the experts of a rank, their gradients and their optimizer may take; None: anything.
-        looking: The times of this step are looked at.
-        packed: Something was packed after the last look.
-    """
-
-    every: int
+    every: int  # Steps between one look at the times of pieces and the next
+    # What the experts of a rank, their gradients and their optimizer may take; None: anything
     memory_bytes: float | None = None
-    looking: bool = False
-    packed: bool = False
+    looking: bool = False  # The times of this step are looked at
+    packed: bool = False  # Something was packed after the last look
     _steps: int = field(default=0, repr=False)
 
     def turn(self) -> bool:
@@ -51,16 +43,10 @@ class Packing:
     def layers_to_double(
         self,
         layers: Iterable[MixtureOfExperts],
-        events: StepEvents,
-        agree: Callable[[Callable[[], Any]], Any],
+        events: StepEvents,  # Times of a step on this rank
+        agree: Callable[[Callable[[], Any]], Any],  # Lets rank 0 decide
     ) -> list[MixtureOfExperts]:
-        """The layers whose experts are packed now.
-
-        Args:
-            layers: All layers.
-            events: Times of a step on this rank.
-            agree: Lets rank 0 decide.
-        """
+        """The layers whose experts are packed now."""
         every = list(layers)
 
         def chosen() -> list[int]:
@@ -126,7 +112,6 @@ def pack_layer(layer: MixtureOfExperts, optimizer: torch.optim.Optimizer, model:
     """Double the experts of every rank of a layer; all ranks call this.
 
     Args:
-        layer: The layer.
         optimizer: Its optimizer, which gets the new parameters and their state.
         model: The model, whose order of parameters groups of the optimizer keep.
     """

@@ -17,42 +17,29 @@ import torch
 from coppice.errors import InputError
 from coppice.training.torch.mixture.exchanges import Exchanges
 
-__all__ = ["PipelinedExperts"]
-
 Run = Callable[[int, torch.Tensor, Mapping[str, torch.Tensor]], torch.Tensor]
 """Runs the expert of a place on rows with some parameters."""
 
 
 @dataclass(frozen=True, eq=False)
 class PipelinedExperts:
-    """The experts of a rank, and what is exchanged for them.
+    """The experts of a rank, and what is exchanged for them."""
 
-    Attributes:
-        exchanges: What carries exchanges.
-        group: Ranks that exchange; None: this one alone.
-        sent: Rows of each piece for each place of each rank, pieces x ranks x places, on the host.
-        received: Rows of each piece of each rank for each place here.
-        run: Runs an expert.
-        names: For each place the names of its parameters that are trained, in the order in which they are given.
-        scale: Gradients of the experts' parameters are multiplied by it.
-        label: Name of the layer.
-    """
-
-    exchanges: Exchanges
-    group: Any
-    sent: torch.Tensor
-    received: torch.Tensor
-    run: Run
+    exchanges: Exchanges  # What carries exchanges
+    group: Any  # Ranks that exchange; None: this one alone
+    sent: torch.Tensor  # Rows of each piece for each place of each rank, pieces x ranks x places, on the host
+    received: torch.Tensor  # Rows of each piece of each rank for each place here
+    run: Run  # Runs an expert
+    # For each place the names of its parameters that are trained, in the order in which they are given
     names: Sequence[Sequence[str]]
-    scale: float
-    label: str
+    scale: float  # Gradients of the experts' parameters are multiplied by it
+    label: str  # Name of the layer
 
     def __call__(self, rows: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """What the experts make of rows, in their order.
 
         Args:
             rows: Rows by piece, rank, place and token.
-            parameters: Those of all places.
         """
         if torch.is_grad_enabled() and any(each.requires_grad for each in (rows, *parameters)):
             return _Pipeline.apply(self, rows, *parameters)  # type: ignore[no-any-return,no-untyped-call]
@@ -121,30 +108,23 @@ class PipelinedExperts:
                 continue
             output = self.run(place, part, own[place])
             if output.shape != part.shape:
-                msg = (
+                raise InputError(
                     f"expected experts that keep the shape of their rows {list(part.shape)}, found "
                     f"{list(output.shape)} of {self.label}."
                 )
-                raise InputError(msg)
             made.append(output.to(given.dtype))
         return torch.cat(made) if made else None
 
     def backward(
         self,
         gradient: torch.Tensor,
+        # Inputs and outputs of each piece; they are let go of
         graphs: list[tuple[torch.Tensor, torch.Tensor | None]],
         aliases: Sequence[torch.Tensor],
         *,
         inputs: bool,
     ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
-        """Gradients of rows and of parameters.
-
-        Args:
-            gradient: Of what the experts made.
-            graphs: Inputs and outputs of each piece; they are let go of.
-            aliases: The parameters in these graphs.
-            inputs: Gradients of rows are wanted.
-        """
+        """Gradients of rows and of parameters."""
         self.exchanges.backward_starts()
         pieces = torch.split(gradient, self.sent.sum(dim=(1, 2)).tolist())
         going = [self._post("combine gradient", at, piece, out=True) for at, piece in enumerate(pieces)]

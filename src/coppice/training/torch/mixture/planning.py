@@ -10,26 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coppice.iteration.policies.whole.lina import Lina
-from coppice.iteration.policies.whole.operations import (
-    Channel,
-    GraphOperation,
-    Motif,
-    MotifChoice,
-    MotifPlan,
-    OperationGraph,
-)
+from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.running import run_tasks
 from coppice.training.torch.mixture.line import EXCHANGE
 from coppice.training.torch.mixture.recording import COMPUTE, GRADIENT, SENT, TURN, WAITED, StepItem
-
-__all__ = [
-    "GradientSum",
-    "NetworkTimes",
-    "SharedGradients",
-    "StepPlan",
-    "plain_seconds",
-    "plan_recorded_step",
-]
 
 _START = 1e-6
 """Unit of the costs of a start, in seconds."""
@@ -38,67 +23,44 @@ _DDP_FIRST, _DDP_BYTES = 2**20, 25 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTimes:
-    """What the network takes.
+    """What the network takes."""
 
-    Attributes:
-        bytes_per_second: Of an all-reduce of all ranks.
-        sum_seconds: Cost of its start.
-        exchange_seconds: Cost of the start of an exchange, contained in its time.
-    """
-
-    bytes_per_second: float
-    sum_seconds: float
-    exchange_seconds: float
+    bytes_per_second: float  # Of an all-reduce of all ranks
+    sum_seconds: float  # Cost of its start
+    exchange_seconds: float  # Cost of the start of an exchange, contained in its time
 
 
 @dataclass(frozen=True)
 class SharedGradients:
-    """Gradients that are summed.
+    """Gradients that are summed."""
 
-    Attributes:
-        bytes: Of the gradient at each place.
-        groups: Number of the ranks that sum it, for places whose gradients not all ranks sum: 1 or more.
-        shares: Time of a sum of each of these over that of one of all ranks, which is the first.
-    """
-
-    bytes: Sequence[int]
+    bytes: Sequence[int]  # Of the gradient at each place
+    # Number of the ranks that sum it, for places whose gradients not all ranks sum: 1 or more
     groups: Mapping[int, int] = field(default_factory=dict)
+    # Time of a sum of each of these over that of one of all ranks, which is the first
     shares: Sequence[float] = (1.0,)
 
 
 @dataclass(frozen=True)
 class GradientSum:
-    """Gradients that are summed together.
+    """Gradients that are summed together."""
 
-    Attributes:
-        places: Their places, in the order in which they come.
-        size_bytes: Bytes of them.
-        group: Number of the ranks that sum them; 0: all.
-        pieces: Micro-operations that it is cut in.
-    """
-
-    places: tuple[int, ...]
-    size_bytes: int
-    group: int = 0
-    pieces: int = 1
+    places: tuple[int, ...]  # Their places, in the order in which they come
+    size_bytes: int  # Bytes of them
+    group: int = 0  # Number of the ranks that sum them; 0: all
+    pieces: int = 1  # Micro-operations that it is cut in
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """What is carried out.
+    """What is carried out."""
 
-    Attributes:
-        sums: Sums of gradients.
-        token_pieces: Pieces of exchanges.
-        order: Of the network in the backward pass: the number of a micro-operation, counted over all sums, or
-            :data:`~coppice.training.torch.mixture.line.EXCHANGE`.
-        predicted_seconds: Time of a step by simulation.
-    """
-
-    sums: tuple[GradientSum, ...]
-    token_pieces: int
+    sums: tuple[GradientSum, ...]  # Sums of gradients
+    token_pieces: int  # Pieces of exchanges
+    # Of the network in the backward pass: the number of a micro-operation, counted over all sums, or
+    # :data:`~coppice.training.torch.mixture.line.EXCHANGE`
     order: tuple[int, ...]
-    predicted_seconds: float
+    predicted_seconds: float  # Time of a step by simulation
 
 
 class _Step:
@@ -232,20 +194,12 @@ def _group_of(name: str) -> tuple[str, bool] | None:
 
 def plan_recorded_step(
     items: Sequence[StepItem],
-    after: float,
+    after: float,  # Seconds from its last sum to the next step
     policy: Lina,
     gradients: SharedGradients,
     network: NetworkTimes,
 ) -> StepPlan:
-    """What the policy makes of a step that was recorded with exchanges in one piece.
-
-    Args:
-        items: The step.
-        after: Seconds from its last sum to the next step.
-        policy: The policy.
-        gradients: What is summed.
-        network: What the network takes.
-    """
+    """What the policy makes of a step that was recorded with exchanges in one piece."""
     step = _Step(gradients, network, bucket_bytes=(policy.settings.micro_bytes,), one_line=True)
     graph = step.graph(items, after)
     plan = policy.plan(graph)
@@ -288,10 +242,7 @@ def plain_seconds(
     """Time of the step as it is without a policy: whole exchanges, and buckets of gradients that share the network.
 
     Args:
-        items: The step.
         after: Seconds from its last sum to the next step.
-        gradients: What is summed.
-        network: What the network takes.
     """
     step = _Step(gradients, network, bucket_bytes=(_DDP_FIRST, _DDP_BYTES), one_line=False)
     return step.graph(items, after).seconds()

@@ -14,8 +14,6 @@ from coppice.iteration.policies.whole.lina_inference import PathPopularity
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.mixture.layer import MixtureOfExperts, mixture_layers
 
-__all__ = ["ExpertPaths"]
-
 _UNIT = 2**20
 """Estimates are told in parts of a token, whole numbers, so that their sum is the same on all ranks."""
 
@@ -48,8 +46,9 @@ class ExpertPaths:
         self._model = model
         self._layers = mixture_layers(model)
         if not self._layers:
-            msg = "expected a model with layers of experts (MixtureOfExperts), found none: there is nothing to learn."
-            raise InputError(msg)
+            raise InputError(
+                "expected a model with layers of experts (MixtureOfExperts), found none: there is nothing to learn."
+            )
         self.length = length
         self.order: list[MixtureOfExperts] = []
         self._first: dict[int, int] = {}
@@ -87,8 +86,9 @@ class ExpertPaths:
         for number, each in enumerate(self.order):
             if each is layer:
                 return number
-        msg = f"expected layers of which paths were recorded, found another ({layer.label}): record a batch first."
-        raise InputError(msg)
+        raise InputError(
+            f"expected layers of which paths were recorded, found another ({layer.label}): record a batch first."
+        )
 
     def estimated(self, paths: Sequence[Sequence[int]], layer: int) -> list[int]:
         """Tokens that each expert of a layer will get, in parts of 2^-20.
@@ -129,11 +129,10 @@ class ExpertPaths:
             self._first = dict(enumerate(itertools.accumulate([0, *sizes[:-1]])))
         alike = len({len(each) for each in self._taken}) == 1
         if not alike or [id(each) for each in self._ran] != [id(each) for each in self.order]:
-            msg = (
+            raise InputError(
                 f"expected layers that all run once, in one order and on the same tokens, found "
                 f"{[len(each) for each in self._taken]} tokens in {len(self._ran)} layers."
             )
-            raise InputError(msg)
         firsts = torch.tensor([self._first[at] for at in range(len(self.order))])
         paths = (torch.stack([each[:, 0] for each in self._taken], dim=1) + firsts).tolist()
         for path in paths:

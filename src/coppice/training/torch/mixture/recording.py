@@ -12,57 +12,30 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 
-__all__ = [
-    "COMPUTE",
-    "GRADIENT",
-    "SENT",
-    "TURN",
-    "WAITED",
-    "LineJob",
-    "StepEvents",
-    "StepItem",
-    "agreed_step",
-]
-
 COMPUTE, SENT, WAITED, GRADIENT, TURN = "compute", "sent", "waited", "gradient", "turn"
 
 
 @dataclass(eq=False)
 class LineJob:
-    """Something for the network.
+    """Something for the network."""
 
-    Attributes:
-        name: What it is.
-        start: Starts it, and gives what is to be waited for.
-        before: Event of a device after which its tensors are there.
-        after: Event of a device after which its result is there.
-        done: It is over; on a device: it is ordered behind `after`.
-        seconds: Time from its start to its end.
-    """
-
-    name: str
-    start: Callable[[], Sequence[Any]]
-    before: Any = None
-    after: Any = None
-    done: bool = False
-    seconds: float = 0.0
+    name: str  # What it is
+    start: Callable[[], Sequence[Any]]  # Starts it, and gives what is to be waited for
+    before: Any = None  # Event of a device after which its tensors are there
+    after: Any = None  # Event of a device after which its result is there
+    done: bool = False  # It is over; on a device: it is ordered behind `after`
+    seconds: float = 0.0  # Time from its start to its end
 
 
 class StepItem(NamedTuple):
-    """Something in a step, in the order of the program.
+    """Something in a step, in the order of the program."""
 
-    Attributes:
-        kind: :data:`COMPUTE`; :data:`SENT`, an exchange was asked for; :data:`WAITED`, the program went on when it was
-            there; :data:`GRADIENT`; :data:`TURN`, the forward pass was over.
-        name: Of an exchange.
-        seconds: Of computation, or of an exchange on the network.
-        place: Of the tensor whose gradient it is.
-    """
-
+    # :data:`COMPUTE`; :data:`SENT`, an exchange was asked for; :data:`WAITED`, the program went on when it
+    # was there; :data:`GRADIENT`; :data:`TURN`, the forward pass was over
     kind: str
-    name: str = ""
-    seconds: float = 0.0
-    place: int = -1
+    name: str = ""  # Of an exchange
+    seconds: float = 0.0  # Of computation, or of an exchange on the network
+    place: int = -1  # Of the tensor whose gradient it is
 
 
 class StepEvents:
@@ -70,9 +43,6 @@ class StepEvents:
 
     Args:
         synchronize: Waits for the device, so that times are those of the work and not of its submission.
-
-    Attributes:
-        jobs: Exchanges of the step under way, in the order in which they were asked for.
     """
 
     def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
@@ -82,6 +52,7 @@ class StepEvents:
         self._items: list[StepItem] = []
         self._at = 0.0
         self._ended = 0.0
+        # Exchanges of the step under way, in the order in which they were asked for
         self.jobs: list[LineJob] = []
 
     def now(self) -> float:
@@ -148,11 +119,7 @@ class StepEvents:
 
 
 def agreed_step(events: StepEvents, group: Any) -> tuple[list[StepItem], float]:
-    """A step of all ranks, and the time between steps.
-
-    Raises:
-        InputError: If ranks do other things.
-    """
+    """A step of all ranks, and the time between steps."""
     told: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(told, (events.alike(), events.between()), group=group)
     return merged_steps([steps for steps, _ in told]), max(after for _, after in told)
@@ -167,9 +134,6 @@ def merged_steps(told: Sequence[Sequence[Sequence[StepItem]]]) -> list[StepItem]
     Args:
         told: For each rank its steps; the last ones of all count.
 
-    Raises:
-        InputError: If they are of different forms.
-
     Examples:
         >>> fast = [StepItem("compute", seconds=1.0), StepItem("sent", "a", 5.0)]
         >>> slow = [StepItem("compute", seconds=3.0), StepItem("sent", "a", 3.0)]
@@ -179,11 +143,10 @@ def merged_steps(told: Sequence[Sequence[Sequence[StepItem]]]) -> list[StepItem]
     forms = [[(each.kind, each.name) for each in steps[-1]] for steps in told]
     differing = next((rank for rank, form in enumerate(forms) if form != forms[0]), None)
     if differing is not None:
-        msg = (
+        raise InputError(
             f"expected steps of the same exchanges and gradients on all ranks, found others on rank {differing}: run "
             "the same layers on all."
         )
-        raise InputError(msg)
     count = min(len(steps) for steps in told)
     return _median_step([_slowest([steps[at - count] for steps in told]) for at in range(count)])
 

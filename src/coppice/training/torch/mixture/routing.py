@@ -11,24 +11,15 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["ExpertRoutes", "RoutedRows", "balance_loss", "route", "routed_rows"]
-
 
 @dataclass(frozen=True)
 class ExpertRoutes:
-    """What a gate says of T tokens.
+    """What a gate says of T tokens."""
 
-    Attributes:
-        experts: Experts of each token, T x top.
-        weights: How much of each, T x top.
-        kept: Which of them take it, T x top.
-        probabilities: Of all experts, T x experts.
-    """
-
-    experts: torch.Tensor
-    weights: torch.Tensor
-    kept: torch.Tensor
-    probabilities: torch.Tensor
+    experts: torch.Tensor  # Experts of each token, T x top
+    weights: torch.Tensor  # How much of each, T x top
+    kept: torch.Tensor  # Which of them take it, T x top
+    probabilities: torch.Tensor  # Of all experts, T x experts
 
 
 def route(logits: torch.Tensor, top: int, capacity: int | None) -> ExpertRoutes:
@@ -36,7 +27,6 @@ def route(logits: torch.Tensor, top: int, capacity: int | None) -> ExpertRoutes:
 
     Args:
         logits: Of T tokens, T x experts.
-        top: Experts of a token.
         capacity: Tokens that an expert takes; None: all.
 
     Examples:
@@ -71,14 +61,10 @@ def balance_loss(routes: ExpertRoutes) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class RoutedRows:
-    """Rows in the order in which they are sent: by piece, rank, place of the expert on it, and token.
+    """Rows in the order in which they are sent: by piece, rank, place of the expert on it, and token."""
 
-    Attributes:
-        order: Number of each row among all T x top choices.
-        counts: Rows of each piece for each expert of each rank, pieces x ranks x experts of a rank.
-    """
-
-    order: torch.Tensor
+    order: torch.Tensor  # Number of each row among all T x top choices
+    # Rows of each piece for each expert of each rank, pieces x ranks x experts of a rank
     counts: torch.Tensor
 
 
@@ -92,7 +78,6 @@ def routed_rows(
         places: Place there of its expert, T x top.
         kept: Choices that are sent, T x top.
         pieces: Tokens are cut in so many pieces in a row.
-        shape: Ranks, and places on each.
 
     Examples:
         >>> ranks, places = torch.tensor([[1], [0], [1], [0]]), torch.zeros(4, 1, dtype=torch.long)

@@ -47,8 +47,6 @@ from coppice.training.torch.overlap.pools import Pool
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.overlap.trained import require_alike, trained_parameters
 
-__all__ = ["MixtureSchedule"]
-
 _SHORT_BYTES = 128 * 1024
 """About as short as pieces of sums beside exchanges."""
 
@@ -91,7 +89,6 @@ class MixtureSchedule:
         exchange: Starts an exchange.
 
     Attributes:
-        line: The network of this rank.
         plan: What is carried out; while steps are recorded, one sum of all gradients.
         plain_seconds: Time of a step without the policy, by simulation; 0 while steps are recorded.
         accumulates: Backward passes only add up.
@@ -117,11 +114,10 @@ class MixtureSchedule:
         if not self._layers or any(
             layer.layout.ranks != len(self._streams.ranks) for layer in self._layers.values()
         ):
-            msg = (
+            raise InputError(
                 f"expected a model with layers of experts (MixtureOfExperts) on {len(self._streams.ranks)} ranks, "
                 f"found {len(self._layers)} of them: build them with the group that trains."
             )
-            raise InputError(msg)
         self._recorded = recorded
         self._events: StepEvents | None = None
         self._attached = ModuleAttachments()
@@ -131,7 +127,7 @@ class MixtureSchedule:
         self._require_alike()
         self._share_weights()
         self._given_network = network
-        self.line = NetworkLine(device, timeout_s, exchange)
+        self.line = NetworkLine(device, timeout_s, exchange)  # The network of this rank
         exchanges = _LayerExchanges(self)
         for layer in self._layers.values():
             layer.exchanges = exchanges
@@ -192,19 +188,14 @@ class MixtureSchedule:
         return {_STATE_KEY: {name: layer.layout.of_rank for name, layer in self._layers.items()}}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See :meth:`LateSteps.load`.
-
-        Raises:
-            InputError: If experts were packed otherwise.
-        """
+        """See :meth:`LateSteps.load`."""
         own = self.state()[_STATE_KEY]
         theirs = state.get(_STATE_KEY, own)
         if theirs != own:
-            msg = (
+            raise InputError(
                 f"expected a state of as many experts on a rank ({own}), found {theirs}: build the layers with "
                 "`of_rank` as in that state."
             )
-            raise InputError(msg)
 
     def gradient_norm(self, norm_type: float) -> torch.Tensor:
         """The norm of all gradients, each expert's counted once."""
@@ -344,8 +335,9 @@ class MixtureSchedule:
         place = self._places[id(parameter)]
         gradient = parameter.grad
         if gradient is None or gradient.is_sparse:
-            msg = f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
-            raise InputError(msg)
+            raise InputError(
+                f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
+            )
         if place not in self._sum_of:
             return
         if self._events is not None:
@@ -382,12 +374,11 @@ class MixtureSchedule:
         missing = sorted(set().union(*self._missing))
         if missing:
             names = [self._names[place] for place in missing]
-            msg = (
+            raise InputError(
                 f"expected gradients of all trained parameters, found none of {', '.join(names[:3])}"
                 f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}: freeze what is not used "
                 "(requires_grad=False), or use it in every iteration."
             )
-            raise InputError(msg)
         if self._events is not None:
             self._events.end_backward()
         if self._recording:

@@ -15,49 +15,39 @@ from coppice.training.torch.mixture.schedule import MixtureSchedule
 from coppice.training.torch.mixture.skewed import PlannedExchange
 from coppice.training.torch.overlap.pending import ScheduledOptimizer
 
-__all__ = ["schedule_mixture"]
-
 
 def schedule_mixture(
-    model: nn.Module,
+    model: nn.Module,  # A model with layers of experts
     optimizer: torch.optim.Optimizer,
     *,
-    group: Any,
+    group: Any,  # The ranks; None: all
+    # Bytes per second and seconds per message of an all-reduce; None: measured now
     network: tuple[float, float] | None,
     recorded: int,
     timeout_s: float,
+    # Steps after which it is looked whether experts are to be packed; None: never
     pack_every: int | None = None,
+    # What the experts of a rank may take in a layer, gradients and optimizer included; None: anything
     memory_bytes: float | None = None,
+    # The network of the ranks, for whose links exchanges are planned by what goes from each rank to each;
+    # None: they go directly
     topology: Any = None,
     **settings: Any,
 ) -> ScheduledOptimizer:
     """Train a model with experts as Lina does.
 
     Args:
-        model: A model with layers of experts.
-        optimizer: Its optimizer.
-        group: The ranks; None: all.
-        network: Bytes per second and seconds per message of an all-reduce; None: measured now.
-        recorded: Iterations that are recorded.
-        timeout_s: Longest wait for another rank.
-        pack_every: Steps after which it is looked whether experts are to be packed; None: never.
-        memory_bytes: What the experts of a rank may take in a layer, gradients and optimizer included; None: anything.
-        topology: The network of the ranks, for whose links exchanges are planned by what goes from each rank to each;
-            None: they go directly.
         settings: Options of the policy: ``micro_bytes``, ``token_pieces``.
-
-    Raises:
-        InputError: If an option or the model does not fit.
     """
     if pack_every is not None and pack_every < 1:
-        msg = f"expected to look at experts every step or more steps, found `pack_every={pack_every}`."
-        raise InputError(msg)
+        raise InputError(
+            f"expected to look at experts every step or more steps, found `pack_every={pack_every}`."
+        )
     if topology is not None and pack_every is not None:
-        msg = (
+        raise InputError(
             "expected exchanges that are planned for all ranks or packed experts, with which fewer ranks exchange, "
             "found `topology` and `pack_every`: leave one out."
         )
-        raise InputError(msg)
     made = MixtureSchedule(
         model,
         optimizer,

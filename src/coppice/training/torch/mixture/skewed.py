@@ -31,8 +31,6 @@ from coppice.topology.model import Topology
 from coppice.training.torch.agreement import told_by_first
 from coppice.training.torch.mixture.exchanges import all_to_all
 
-__all__ = ["PlannedExchange", "RoutedPart", "planned_routes", "quantised"]
-
 _LEVELS = 16
 """Traffic is planned by its sizes in so many parts of the greatest, rounded up."""
 _PLANS = 64
@@ -40,19 +38,12 @@ _PLANS = 64
 
 
 class RoutedPart(NamedTuple):
-    """A part of a block and its way.
+    """A part of a block and its way."""
 
-    Attributes:
-        ranks: Ranks that it goes through, sender and receiver with them.
-        begin: Where it begins, in parts of the block.
-        end: Where it ends.
-        whole: Parts of the block.
-    """
-
-    ranks: tuple[int, ...]
-    begin: int
-    end: int
-    whole: int
+    ranks: tuple[int, ...]  # Ranks that it goes through, sender and receiver with them
+    begin: int  # Where it begins, in parts of the block
+    end: int  # Where it ends
+    whole: int  # Parts of the block
 
 
 def quantised(rows: Sequence[Sequence[int]], levels: int = _LEVELS) -> tuple[tuple[int, ...], ...]:
@@ -76,9 +67,6 @@ def planned_routes(topology: Topology, demands: Any) -> tuple[RoutedPart, ...]:
     Args:
         topology: The network; a rank of it for each row.
         demands: Relative size from each rank to each.
-
-    Raises:
-        InputError: If the matrix does not suit the topology.
 
     Examples:
         Between opposite ranks of a ring both ways are used:
@@ -163,10 +151,6 @@ class PlannedExchange:
         pieces: Pieces of what goes through other ranks.
         least_bytes: Exchanges of which no block has as many bytes go directly.
 
-    Attributes:
-        routes: What was planned last.
-        planned: How many plans were made.
-
     Raises:
         InputError: If the topology has another number of ranks than a group.
     """
@@ -175,8 +159,8 @@ class PlannedExchange:
         self._topology = topology if isinstance(topology, Topology) else load(topology)
         self._pieces, self._least_bytes = pieces, least_bytes
         self._plans: OrderedDict[tuple[tuple[int, ...], ...], tuple[RoutedPart, ...]] = OrderedDict()
-        self.routes: tuple[RoutedPart, ...] = ()
-        self.planned = 0
+        self.routes: tuple[RoutedPart, ...] = ()  # What was planned last
+        self.planned = 0  # How many plans were made
 
     def __call__(
         self,
@@ -186,22 +170,13 @@ class PlannedExchange:
         sent: Sequence[int],
         group: Any,
     ) -> Any:
-        """Start an exchange; it is carried out by whoever waits for it.
-
-        Args:
-            output: Rows of all ranks.
-            given: Rows for all ranks.
-            received: Rows of each rank.
-            sent: Rows for each rank.
-            group: The ranks.
-        """
+        """Start an exchange; it is carried out by whoever waits for it."""
         size, rank = dist.get_world_size(group), dist.get_rank(group)
         if size != self._topology.num_ranks:
-            msg = (
+            raise InputError(
                 f"expected a topology of {size} ranks, as exchange tokens, found {self._topology.num_ranks}: give the "
                 "network of these ranks."
             )
-            raise InputError(msg)
         own = torch.tensor(list(sent), device=given.device)
         rows = [torch.empty_like(own) for _ in range(size)]
         dist.all_gather(rows, own, group=group)

@@ -27,20 +27,14 @@ from coppice.training.torch.overlap.network import measure_network
 from coppice.training.torch.overlap.planning import launch_plan
 from coppice.training.torch.overlap.recording import IterationTimes
 
-__all__ = ["PrefetchOrder", "Prefetches", "prefetch_order", "prefetches"]
-
 
 @dataclass(frozen=True)
 class Prefetches:
-    """Gathers of one pass.
+    """Gathers of one pass."""
 
-    Attributes:
-        by_module: Modules that each module has gathered when it has started, in their order.
-        launched: All modules in the order in which they are gathered.
-    """
-
+    # Modules that each module has gathered when it has started, in their order
     by_module: Mapping[int, tuple[int, ...]]
-    launched: tuple[int, ...]
+    launched: tuple[int, ...]  # All modules in the order in which they are gathered
 
 
 def prefetches(run: Sequence[int], gathers: Sequence[int], ahead: int | None) -> Prefetches:
@@ -75,13 +69,7 @@ def prefetches(run: Sequence[int], gathers: Sequence[int], ahead: int | None) ->
 
 
 class PrefetchOrder:
-    """The order of gathers of a model; made by :func:`prefetch_order`.
-
-    Attributes:
-        workload: Modules with parameters in the order of the forward pass, as rank 0 recorded them; None until then.
-        forward: Names of these modules in the order in which the forward pass gathers them.
-        backward: The same of the backward pass.
-    """
+    """The order of gathers of a model; made by :func:`prefetch_order`."""
 
     def __init__(
         self,
@@ -93,9 +81,11 @@ class PrefetchOrder:
         recorded: int,
         group: dist.ProcessGroup | None,
     ) -> None:
+        # Modules with parameters in the order of the forward pass, as rank 0 recorded them; None until then
         self.workload: LayerWorkload | None = None
+        # Names of these modules in the order in which the forward pass gathers them
         self.forward: list[str] = []
-        self.backward: list[str] = []
+        self.backward: list[str] = []  # The same of the backward pass
         self._model, self._policy, self._group = model, policy, group
         self._ahead, self._network, self._recorded = ahead, network, recorded
         sharded = [(name, each) for name, each in model.named_modules() if isinstance(each, FSDPModule)]
@@ -104,8 +94,9 @@ class PrefetchOrder:
         self._modules: list[Any] = [module for _, module, own in held if own]  # both FSDPModule and nn.Module
         self._held = [own for _, _, own in held if own]
         if not isinstance(model, FSDPModule) or not self._held:
-            msg = "expected a model that is sharded by fully_shard, found none: call it on the model first."
-            raise InputError(msg)
+            raise InputError(
+                "expected a model that is sharded by fully_shard, found none: call it on the model first."
+            )
         self._device = self._held[0][0].device
         self._times = IterationTimes(len(self._modules), self._synchronize)
         self._started: list[int] = []
@@ -273,11 +264,13 @@ def prefetch_order(
     Source: TicTac (Hashemi et al., MLSys 2019), section 4, and FSDP2's explicit prefetching.
     """
     if ahead is not None and ahead < 1:
-        msg = f"expected `ahead` of 1 or more, found {ahead}: leave FSDP2 alone to gather nothing ahead."
-        raise InputError(msg)
+        raise InputError(
+            f"expected `ahead` of 1 or more, found {ahead}: leave FSDP2 alone to gather nothing ahead."
+        )
     if recorded < 2:
-        msg = f"expected 2 recorded iterations or more, found {recorded}: the first one is not timed."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 2 recorded iterations or more, found {recorded}: the first one is not timed."
+        )
     return PrefetchOrder(
         model, TicTac.of(order=order), ahead=ahead, network=network, recorded=recorded, group=group
     )

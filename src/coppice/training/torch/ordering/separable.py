@@ -14,19 +14,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["SeparableLayer", "separable_layer"]
-
 Kept = Sequence[torch.Tensor]
 """Tensors that a backward pass needs; the first are the operands."""
 
 
 class SeparableLayer(Protocol):
-    """A layer, for one class of modules.
+    """A layer, for one class of modules."""
 
-    Attributes:
-        parameters: Names of its parameters whose gradients can be made apart; autograd makes the last of them first.
-    """
-
+    # Names of its parameters whose gradients can be made apart; autograd makes the last of them first
     parameters: tuple[str, ...]
 
     def takes(self, given: torch.Tensor) -> bool:

@@ -26,20 +26,13 @@ from coppice.iteration.policies.messages import LayerPass
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.ordering.separable import SeparableLayer, separable_layer
 
-__all__ = ["DeferredGradients", "WeightTimes"]
-
 
 @dataclass(frozen=True)
 class WeightTimes:
-    """What recorded iterations showed of the gradients of parameters.
+    """What recorded iterations showed of the gradients of parameters."""
 
-    Attributes:
-        seconds: Time that each takes; 0 for those that are not made apart.
-        separable: Whether each is made apart from the gradient of its layer's input.
-    """
-
-    seconds: list[float]
-    separable: list[bool]
+    seconds: list[float]  # Time that each takes; 0 for those that are not made apart
+    separable: list[bool]  # Whether each is made apart from the gradient of its layer's input
 
 
 class DeferredGradients:
@@ -70,7 +63,6 @@ class DeferredGradients:
         """Split the backward passes of the layers of a model that allow it.
 
         Args:
-            model: The model.
             readers: Modules that read each trained tensor, its owners among them: a tensor that others than its
                 layers read (tied weights in a product of one's own) keeps the time that autograd gives it.
         """
@@ -107,8 +99,8 @@ class DeferredGradients:
         """Defer what a policy defers, from the next forward pass on.
 
         Args:
-            passes: Backward passes in the policy's order: gradients of weights that come behind all else are deferred.
-            tensors: Place of each layer's tensor.
+            passes: Backward passes in the policy's order: gradients of weights that come behind all else are
+                deferred.
         """
         self.timing = False
         behind = max(turn for turn, each in enumerate(passes) if each.kind != "weight_gradient") + 1
@@ -241,17 +233,15 @@ class _SplitBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         if torch.is_grad_enabled():
-            msg = (
+            raise InputError(
                 "expected backward() without create_graph where gradients of weights are deferred, found it: take "
                 "another policy than ooo for second derivatives."
             )
-            raise InputError(msg)
         if ctx.within:
-            msg = (
+            raise InputError(
                 "expected torch.utils.checkpoint with use_reentrant=False where gradients of weights are deferred, "
                 "found a segment with its own backward pass: pass use_reentrant=False."
             )
-            raise InputError(msg)
         layer: SeparableLayer = ctx.layer
         kept, gradient = ctx.saved_tensors, gradients[0]
         for name, waiting in ctx.waiting.items():

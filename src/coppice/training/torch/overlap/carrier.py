@@ -26,24 +26,15 @@ from coppice.training.torch.overlap.pools import pools_of
 from coppice.training.torch.overlap.sparse import SparseSums
 from coppice.training.torch.overlap.streams import Streams, all_gather, pull, push, reduce_scatter, used_here
 
-__all__ = ["Carrier"]
-
 
 @dataclass(eq=False)
 class _Sending:
-    """A message of this iteration.
+    """A message of this iteration."""
 
-    Attributes:
-        missing: Gradients that are not there yet.
-        launched: Its collectives are handed over.
-        done: All ranks have its result.
-        works: Its collectives.
-    """
-
-    missing: set[int]
-    launched: bool = False
-    done: bool = False
-    works: list[Any] = field(default_factory=list)
+    missing: set[int]  # Gradients that are not there yet
+    launched: bool = False  # Its collectives are handed over
+    done: bool = False  # All ranks have its result
+    works: list[Any] = field(default_factory=list)  # Its collectives
 
 
 class Carrier:
@@ -56,12 +47,9 @@ class Carrier:
         timeout_s: Longest wait for a message.
         sparse: What takes the place of pools where only parts are sent.
         factors: What sends factors instead of gradients.
-
-    Attributes:
-        collective: Messages are collectives of the ranks.
     """
 
-    collective = True
+    collective = True  # Messages are collectives of the ranks
 
     def __init__(
         self,
@@ -176,11 +164,7 @@ class Carrier:
             self._changed.notify_all()
 
     def wait(self, numbers: Sequence[int]) -> None:
-        """Wait for messages; on a device until they are launched, and the current stream for their results.
-
-        Raises:
-            CheckError: If one failed, or did not end in time.
-        """
+        """Wait for messages; on a device until they are launched, and the current stream for their results."""
         if not self._sent:
             return
         with self._changed:
@@ -190,19 +174,17 @@ class Carrier:
             )
             if self._error is not None:
                 reason = str(self._error).strip().splitlines()
-                msg = (
+                raise CheckError(
                     f"expected all ranks to sum gradients, found one that does not answer "
                     f"({reason[0] if reason else type(self._error).__name__}): start the training again from its "
                     "last checkpoint."
-                )
-                raise CheckError(msg) from self._error
+                ) from self._error
             if not ended:
                 late = next(number for number in numbers if not self._there(number))
-                msg = (
+                raise CheckError(
                     f"expected {self.plan.messages[late].name} within {self._timeout_s:g} s, found it under way: a "
                     "rank is slow or gone, or ranks run other layers."
                 )
-                raise CheckError(msg)
         for number in numbers:
             for work in self._sent[number].works:
                 work.wait()

@@ -21,8 +21,6 @@ from coppice.iteration.policies.messages import Message
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.overlap.streams import used_here
 
-__all__ = ["LinearFactors"]
-
 _NEAR = 1e-3  # of the greatest element: what two orders of a sum may differ by, and no other gradient does
 
 # torch 2.13 has new names and warns of the old ones.
@@ -104,13 +102,7 @@ class LinearFactors:
         }
 
     def adopt(self, messages: Iterable[Message], tensors: Sequence[int], samples: int) -> None:
-        """Carry out a plan that was made of what was recorded; layers that go whole are watched no longer.
-
-        Args:
-            messages: Its messages.
-            tensors: Place of each layer's tensor.
-            samples: Rows of a rank.
-        """
+        """Carry out a plan that was made of what was recorded; layers that go whole are watched no longer."""
         self._tensors, self._samples = tensors, samples
         self.places = frozenset(
             tensors[layer] for each in messages if each.collective == "factors" for layer in each.gradients
@@ -123,11 +115,7 @@ class LinearFactors:
         """The gradient of a layer is there, and so are its factors.
 
         Args:
-            place: The layer's tensor.
             made: Whether this rank has a gradient; else its factors are 0.
-
-        Raises:
-            InputError: If they are more rows than were recorded, or of another number of passes.
         """
         pairs = self._pairs.pop(place, [])
         if not made:
@@ -136,12 +124,11 @@ class LinearFactors:
             return
         rows = sum(len(each) for each, _ in pairs)
         if len(pairs) != 1 or rows > self._samples:
-            msg = (
+            raise InputError(
                 f"expected one forward pass of {self._names[place]} with {self._samples} rows at most, as was "
                 f"recorded, found {len(pairs)} with {rows}: begin with the largest batch, or take wfbp, which sends "
                 "whole gradients."
             )
-            raise InputError(msg)
         behind, given = pairs[0]
         own = behind.new_zeros(
             self._samples, behind.shape[1] + given.shape[1]
@@ -151,16 +138,11 @@ class LinearFactors:
 
     @staticmethod
     def refuse_accumulation() -> None:
-        """Factors of several passes are more rows than the plan has room for.
-
-        Raises:
-            InputError: Always.
-        """
-        msg = (
+        """Factors of several passes are more rows than the plan has room for."""
+        raise InputError(
             "expected no optimizer.no_sync() where gradients are sent as factors, found it after iterations that were "
             "recorded without: take wfbp, which sends whole gradients."
         )
-        raise InputError(msg)
 
     def start(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
         """Gather the factors of a message; its collectives."""

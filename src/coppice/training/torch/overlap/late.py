@@ -16,8 +16,6 @@ from torch.utils._pytree import tree_leaves
 
 from coppice.training.torch.overlap.uncompiled import UPDATES_ARE_LATE, uncompiled
 
-__all__ = ["LateParameters"]
-
 _ABOUT = (
     *(
         "shape",

@@ -7,8 +7,6 @@ import time
 import torch
 import torch.distributed as dist
 
-__all__ = ["measure_network"]
-
 _SMALL_BYTES = 16 * 1024
 _IN_A_ROW_BYTES = 256 * 1024
 _LARGE_COUNT = 2
@@ -26,8 +24,6 @@ def measure_network(
     takes long enough to be told from noise.
 
     Args:
-        group: The ranks.
-        device: Where tensors lie.
         small_bytes: The smaller size. Among more than two ranks short messages wait for their rounds, not for their
             bytes, so that the cost per message is that of messages about as short as those to be sent.
     """

@@ -6,8 +6,6 @@ import torch
 
 from coppice.training.torch.overlap.pending import ScheduledOptimizer
 
-__all__ = ["PartitionedOptimizer"]
-
 
 class PartitionedOptimizer(ScheduledOptimizer):
     """See :class:`ScheduledOptimizer`; its schedule has the norm of all gradients (``gradient_norm``)."""

@@ -12,8 +12,6 @@ from torch._guards import TracingContext
 
 from coppice.errors import InputError
 
-__all__ = ["LateSteps", "PendingGradient", "ScheduledOptimizer", "ZeroedGradients", "update_only"]
-
 
 class LateSteps(Protocol):
     """What sends gradients and says when a parameter is updated, as the optimizer sees it."""
@@ -58,7 +56,6 @@ class PendingGradient(torch.Tensor):
         """One that stands for a place in a pool.
 
         Args:
-            place: The place.
             zeroed: What is called when it is set to 0, as ``zero_grad(set_to_none=False)`` does.
         """
         made: PendingGradient = torch.Tensor._make_subclass(cls, place)  # noqa: SLF001 (the documented way)
@@ -69,11 +66,7 @@ class PendingGradient(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Refuses all but what `zero_grad` asks.
-
-        Raises:
-            InputError: If the gradient is read.
-        """
+        """Refuses all but what `zero_grad` asks."""
         if func is torch.Tensor.zero_:
             args[0].zeroed()
             return args[0]
@@ -82,18 +75,16 @@ class PendingGradient(torch.Tensor):
                 return func(*args, **dict(kwargs or {}))
         del types
         if TracingContext.try_get() is not None:  # torch.compile looks at the gradients of what it reads
-            msg = (
+            raise InputError(
                 "expected what torch.compile compiles to read parameters after their updates, found one whose update "
                 "is outstanding: call optimizer.flush() before the compiled function, or take a policy with a barrier "
                 "(ddp)."
             )
-            raise InputError(msg)
-        msg = (
+        raise InputError(
             f"expected gradients to be read when they are summed, found {getattr(func, '__name__', 'an operation')} on "
             "one that is under way: call optimizer.synchronize() first (before unscale_ and step of a GradScaler too), "
             "clip by optimizer.clip_grad_norm_(), or take a policy with a barrier (ddp)."
         )
-        raise InputError(msg)
 
 
 class ZeroedGradients:
@@ -108,17 +99,12 @@ class ZeroedGradients:
         self._places: set[int] = set()
 
     def add(self, place: int) -> None:
-        """One more.
-
-        Raises:
-            InputError: If no step was asked for, so that it would be lost.
-        """
+        """One more."""
         if not self._asked():
-            msg = (
+            raise InputError(
                 "expected zero_grad() before backward() or after step(), found it between them, where gradients are "
                 "under way: call optimizer.synchronize() first."
             )
-            raise InputError(msg)
         self._places.add(place)
 
     def left(self, place: int, parameter: torch.Tensor) -> torch.Tensor | None:
@@ -193,15 +179,11 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         return copyreg.__newobj__, (self._given,), self.__getstate__()  # type: ignore[attr-defined]
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update the parameters: now where the policy has a barrier, else each before it is next read.
-
-        Raises:
-            InputError: If there is a closure, which would need the parameters at once.
-            CheckError: If a rank does not answer.
-        """
+        """Update the parameters: now where the policy has a barrier, else each before it is next read."""
         if closure is not None:
-            msg = "expected step() without a closure, found one: it would run the model before it is updated."
-            raise InputError(msg)
+            raise InputError(
+                "expected step() without a closure, found one: it would run the model before it is updated."
+            )
         self.schedule.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 (as in torch)
@@ -233,11 +215,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         self.schedule.load(state_dict)
 
     def flush(self) -> None:
-        """Complete every message and update that is outstanding; call it before others than the model read parameters.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """Complete every outstanding message and update; call it before others than the model read parameters."""
         self.schedule.flush()
 
     def synchronize(self) -> None:

@@ -23,43 +23,29 @@ from coppice.iteration.policies.messages import Message
 from coppice.iteration.running import run_tasks
 from coppice.iteration.steady import steady_iteration
 
-__all__ = ["LaunchPlan", "data_parallel_policy", "launch_plan", "recorded_workload"]
-
 _ITERATIONS = 4  # simulated; what is launched in the last but one is the order
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """Messages of an iteration and their order.
+    """Messages of an iteration and their order."""
 
-    Attributes:
-        messages: The messages; a layer is a tensor, by its number in ``tensors``.
-        tensors: Place of each numbered tensor in the list of all trained ones.
-        order: Numbers of the messages of each stream, in the order in which they are launched.
-        scope: What must be summed before a tensor is updated.
-        predicted_seconds: Time of an iteration by the simulation; 0 where nothing was simulated.
-    """
-
-    messages: tuple[Message, ...]
-    tensors: tuple[int, ...]
+    messages: tuple[Message, ...]  # The messages; a layer is a tensor, by its number in `tensors`
+    tensors: tuple[int, ...]  # Place of each numbered tensor in the list of all trained ones
+    # Numbers of the messages of each stream, in the order in which they are launched
     order: Mapping[str, tuple[int, ...]]
-    scope: UpdateScope
-    predicted_seconds: float = 0.0
+    scope: UpdateScope  # What must be summed before a tensor is updated
+    predicted_seconds: float = 0.0  # Time of an iteration by the simulation; 0 where nothing was simulated
 
 
 def data_parallel_policy(name: str, settings: Mapping[str, object]) -> DataParallelPolicy:
-    """The policy of a name with its options.
-
-    Raises:
-        InputError: If there is none, or it is about something other than gradients.
-    """
+    """The policy of a name with its options."""
     found = policy_named(name).of(**settings)
     if not isinstance(found, DataParallelPolicy):
-        msg = (
+        raise InputError(
             f"expected a policy that decides about gradients alone, found {name!r}: take ddp, bytescheduler, dear, p3, "
             "pace, priority, ooo, tictac, gradientflow, poseidon, jia, mg-wfbp, wfbp or serial."
         )
-        raise InputError(msg)
     return found
 
 
@@ -68,21 +54,13 @@ def recorded_workload(
     *,
     forward: Sequence[float],
     backward: Sequence[float],
-    network: tuple[float, float],
+    network: tuple[float, float],  # Bytes per second and seconds per message
     workers: int,
+    # Rows of the factors of each layer that may go by them. A workload has one number of rows: that of most
+    # elements; layers with another are no matrices in it.
     rows: Sequence[int | None],
 ) -> LayerWorkload:
-    """The workload of a recorded model, whose layers are tensors.
-
-    Args:
-        tensors: Tensor of each layer.
-        forward: Seconds of each forward pass.
-        backward: Seconds of each backward pass.
-        network: Bytes per second and seconds per message.
-        workers: Number of ranks.
-        rows: Rows of the factors of each layer that may go by them. A workload has one number of rows: that of most
-            elements; layers with another are no matrices in it.
-    """
+    """The workload of a recorded model, whose layers are tensors."""
     elements: Counter[int] = Counter()
     kind = tensors[0].element_size()
     for tensor, own in zip(tensors, rows, strict=True):
@@ -112,8 +90,6 @@ def launch_plan(policy: DataParallelPolicy, workload: LayerWorkload, tensors: Se
     """Messages of a policy, launched as the simulation of a steady iteration starts them.
 
     Args:
-        policy: The policy.
-        workload: Its layers are the tensors.
         tensors: Place of each of them among all trained ones.
 
     Examples:

@@ -13,22 +13,14 @@ import torch
 
 from coppice.iteration.policies.messages import Message
 
-__all__ = ["Pool", "pools_of"]
-
 
 @dataclass(frozen=True)
 class _Run:
-    """Tensors of one type in a row.
+    """Tensors of one type in a row."""
 
-    Attributes:
-        flat: Their memory, with room at its end for equal shares of all ranks.
-        begin: Byte of the row at which it begins.
-        size_bytes: Bytes of gradients in it.
-    """
-
-    flat: torch.Tensor
-    begin: int
-    size_bytes: int
+    flat: torch.Tensor  # Their memory, with room at its end for equal shares of all ranks
+    begin: int  # Byte of the row at which it begins
+    size_bytes: int  # Bytes of gradients in it
 
 
 class Pool:
@@ -37,13 +29,10 @@ class Pool:
     Args:
         parameters: The tensors whose gradients it holds, in their row.
         ranks: Its runs are padded to as many equal shares.
-
-    Attributes:
-        views: For each tensor, its gradient's place.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], ranks: int) -> None:
-        self.views: list[torch.Tensor] = []
+        self.views: list[torch.Tensor] = []  # For each tensor, its gradient's place
         self._runs: list[_Run] = []
         begin = first = 0
         while first < len(parameters):
@@ -86,12 +75,6 @@ class Pool:
 def pools_of(
     messages: Sequence[Message], tensors: Sequence[torch.Tensor], ranks: int
 ) -> dict[tuple[int, ...], Pool]:
-    """A pool for each group of layers that messages carry.
-
-    Args:
-        messages: The messages.
-        tensors: The tensor of each layer.
-        ranks: Number of ranks.
-    """
+    """A pool for each group of layers that messages carry."""
     groups = dict.fromkeys(message.gradients for message in messages)
     return {group: Pool([tensors[layer] for layer in group], ranks) for group in groups}

@@ -26,8 +26,6 @@ from coppice.training.torch.overlap.recording import IterationTimes, Readers
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.overlap.uncompiled import uncompiled
 
-__all__ = ["Recorder"]
-
 _RECORDED = "schedule() times the first iterations: the graph is whole when they are over"
 
 
@@ -43,10 +41,6 @@ class Recorder:
         factors: What looks whether gradients are products.
         weights: What makes gradients of weights apart.
         watch: Takes over, after the first forward pass, who reads what.
-
-    Attributes:
-        workload: What was recorded; None while it is recorded.
-        tensors: Place of each layer's tensor in the workload.
     """
 
     def __init__(
@@ -61,8 +55,8 @@ class Recorder:
         weights: DeferredGradients | None,
         watch: Callable[[Readers], None],
     ) -> None:
-        self.workload: LayerWorkload | None = None
-        self.tensors: tuple[int, ...] = ()
+        self.workload: LayerWorkload | None = None  # What was recorded; None while it is recorded
+        self.tensors: tuple[int, ...] = ()  # Place of each layer's tensor in the workload
         self._model, self._trained, self._streams = model, trained, streams
         self._factors, self._weights = factors, weights
         self._watch, self._recorded = watch, recorded
@@ -83,7 +77,6 @@ class Recorder:
         """All messages when the backward pass is over: one; DDP's first buckets, and chunks where they are chosen.
 
         Args:
-            policy: The policy.
             whole: Whole gradients are sent, not chosen chunks.
         """
         count = len(self._trained)

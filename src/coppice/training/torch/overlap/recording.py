@@ -21,8 +21,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["IterationTimes", "Readers"]
-
 
 class Readers(TorchFunctionMode):
     """A forward pass, operation by operation.
@@ -32,13 +30,13 @@ class Readers(TorchFunctionMode):
         parameters: Its trained parameters.
 
     Attributes:
-        modules: Modules that read each parameter, in the order in which they first did; their owners are among them.
         order: Parameters in the order in which they were first read; those that were not come first.
     """
 
     def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
         super().__init__()
         self._place = {id(parameter): place for place, parameter in enumerate(parameters)}
+        # Modules that read each parameter, in the order in which they first did; their owners are among them
         self.modules: list[list[nn.Module]] = [[] for _ in parameters]
         self._first: list[int] = []
         self._stack: list[nn.Module] = [model]

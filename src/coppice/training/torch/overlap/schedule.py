@@ -46,8 +46,6 @@ from coppice.training.torch.overlap.unused import UsedTensors, require_whole_gra
 from coppice.training.torch.servers.carrier import ServerCarrier
 from coppice.training.torch.servers.client import NOT_SUMMED, ParameterServers, parameter_servers
 
-__all__ = ["OverlapSchedule"]
-
 _UNUSED_SUMS = (
     "expected optimizer.step() after each backward pass that sums gradients, found another backward pass: add "
     "gradients up within optimizer.no_sync() before it."
@@ -58,9 +56,7 @@ class OverlapSchedule:
     """A policy at work on a model; made by ``schedule``.
 
     Attributes:
-        policy: The policy, with the settings that were tuned if they were.
         plan: Messages and their order.
-        accumulates: Backward passes only add up.
     """
 
     def __init__(
@@ -77,8 +73,8 @@ class OverlapSchedule:
         unused: bool = False,
         servers: Sequence[str] | None = None,
     ) -> None:
-        self.policy = policy
-        self.accumulates = False
+        self.policy = policy  # The policy, with the settings that were tuned if they were
+        self.accumulates = False  # Backward passes only add up
         self._model = model
         self._streams = streams
         self._timeout_s = timeout_s
@@ -339,11 +335,10 @@ class OverlapSchedule:
     def _arriving(self, place: int) -> None:
         """Autograd has made a gradient and is about to add it to what the parameter has."""
         if self._asked is not None and place in self._pending:
-            msg = (
+            raise InputError(
                 f"expected {self._names[place]} to be read where functions of torch see it, found a gradient of it as "
                 "it was before its last update: call optimizer.flush() before compiled or scripted parts read it."
             )
-            raise InputError(msg)
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         """Autograd has made a gradient."""
@@ -359,8 +354,9 @@ class OverlapSchedule:
         self._made.append(place)
         gradient = parameter.grad
         if gradient is None or gradient.is_sparse:
-            msg = f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
-            raise InputError(msg)
+            raise InputError(
+                f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
+            )
         self._send(place, gradient)
 
     def _send(self, place: int, gradient: torch.Tensor | None) -> None:
@@ -411,12 +407,11 @@ class OverlapSchedule:
                 self._send(place, gradient)
         elif missing:
             names = [self._names[place] for place in missing]
-            msg = (
+            raise InputError(
                 f"expected gradients of all trained parameters, found none of {', '.join(names[:3])}"
                 f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}: freeze what is not used "
                 "(requires_grad=False), use it in every iteration, or pass `unused=True`."
             )
-            raise InputError(msg)
         if self._barrier:
             self._carrier.wait(range(len(self.plan.messages)))
             if self._sparse is not None:

@@ -26,8 +26,6 @@ from coppice.training.torch.overlap.schedule import OverlapSchedule
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.overlap.tuner import TuningOptions
 
-__all__ = ["schedule"]
-
 
 def schedule(
     model: nn.Module,
@@ -92,36 +90,40 @@ def schedule(
         >>> dist.destroy_process_group()
     """
     if recorded < 2:
-        msg = f"expected 2 recorded iterations or more, found {recorded}: the first one is not timed."
-        raise InputError(msg)
+        raise InputError(
+            f"expected 2 recorded iterations or more, found {recorded}: the first one is not timed."
+        )
     if isinstance(optimizer, ScheduledOptimizer):
-        msg = "expected an optimizer that is not scheduled yet, found one that is: call optimizer.close() first."
-        raise InputError(msg)
+        raise InputError(
+            "expected an optimizer that is not scheduled yet, found one that is: call optimizer.close() first."
+        )
     tuning = TuningOptions(mode=tune, trials=trials, window=window)
     told: dict[str, object] = {"tune": tune, "trials": trials, "window": window, "network": network}
     told |= {"recorded": recorded, "unused": unused, "servers": servers}
     times: dict[str, Any] = {"network": network, "recorded": recorded, "timeout_s": timeout_s}
     whole = isinstance(policy, WholePolicy) or policy in (Centauri.name, Syndicate.name, Lina.name)
     if whole and (unused or servers is not None):
-        msg = f"expected neither `unused` nor `servers` with {policy}, found one: it sums every gradient in its order."
-        raise InputError(msg)
+        raise InputError(
+            f"expected neither `unused` nor `servers` with {policy}, found one: it sums every gradient in its order."
+        )
     if isinstance(policy, WholePolicy) or policy in (Centauri.name, Syndicate.name):
         if group is not None or tune not in (False, "simulation"):
             found = "a group of some" if group is not None else f"`tune={tune!r}`"
-            msg = f"expected a plan of the whole step for all ranks, made by simulation, found {found}: leave it out."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a plan of the whole step for all ranks, made by simulation, found {found}: leave it out."
+            )
         name = policy if isinstance(policy, str) else policy.name
         require_told_alike({"policy": name, **told, **settings}, "schedule", group)
         return model, schedule_whole_step(model, optimizer, policy, **times, **settings)
     if isinstance(network, Mapping):
-        msg = f"expected `network` of {policy} as bytes per second and seconds per message, found figures by name."
-        raise InputError(msg)
+        raise InputError(
+            f"expected `network` of {policy} as bytes per second and seconds per message, found figures by name."
+        )
     if network is not None and not _is_network(network):
-        msg = (
+        raise InputError(
             "expected `network` as bytes per second above 0 and seconds per message of 0 or more, found "
             f"{shown(network)}: leave it out to have it measured."
         )
-        raise InputError(msg)
     if policy == Lina.name:
         require_told_alike({"policy": policy, **told, **settings}, "schedule", group)
         return model, schedule_mixture(model, optimizer, group=group, **times, **settings)

@@ -28,8 +28,6 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.messages import Message
 from coppice.training.torch.overlap.streams import used_here
 
-__all__ = ["STATE_KEY", "UNDERLYING", "SparseSums", "require_whole", "sparse_sums"]
-
 STATE_KEY = "sparse_sums"
 """Where an optimizer's state has that of :class:`SparseSums`."""
 
@@ -38,11 +36,7 @@ UNDERLYING = {"momentum": 0.0, "weight_decay": 0.0}
 
 
 def _require_plain_sgd(optimizer: torch.optim.Optimizer) -> None:
-    """That momentum can be taken over.
-
-    Raises:
-        InputError: If the optimizer is another, or its step is not linear in what is sent.
-    """
+    """That momentum can be taken over."""
     found = type(optimizer).__name__
     if type(optimizer) is torch.optim.SGD:
         odd = [
@@ -53,28 +47,20 @@ def _require_plain_sgd(optimizer: torch.optim.Optimizer) -> None:
         if not odd:
             return
         found = f"SGD with {odd[0]}"
-    msg = (
+    raise InputError(
         f"expected torch.optim.SGD without nesterov, dampening and maximize for `ratio` below 1, found {found}: parts "
         "of gradients add up with the momentum of SGD; take it, or `ratio=1`."
     )
-    raise InputError(msg)
 
 
 @dataclass(frozen=True)
 class _ChunkRow:
-    """Tensors of one type in a row; each attribute is a chunk in each of its rows, the last one padded.
+    """Tensors of one type in a row; each attribute is a chunk in each of its rows, the last one padded."""
 
-    Attributes:
-        first: Number of its first chunk among those of all rows.
-        momentum: m.
-        residual: h.
-        sums: What was sent, averaged; 0 elsewhere.
-    """
-
-    first: int
-    momentum: torch.Tensor
-    residual: torch.Tensor
-    sums: torch.Tensor
+    first: int  # Number of its first chunk among those of all rows
+    momentum: torch.Tensor  # m
+    residual: torch.Tensor  # h
+    sums: torch.Tensor  # What was sent, averaged; 0 elsewhere
 
     def own(self, chunks: Iterable[int]) -> torch.Tensor:
         """Those of some chunks that lie here, by their place here."""
@@ -174,12 +160,7 @@ class SparseSums:
         return [self._places[place].sums]
 
     def assign(self, messages: Sequence[Message], tensors: Sequence[int]) -> None:
-        """Which chunks go with which message.
-
-        Args:
-            messages: The messages, in their order.
-            tensors: Place of each layer's tensor.
-        """
+        """Which chunks go with which message."""
         last: dict[int, tuple[int, ...]] = {}
         for message in messages:
             if message.name != NORMS:
@@ -224,11 +205,10 @@ class SparseSums:
             row.sums.zero_()
         used_here([self._norms, *(sent for *_, sent in self._sent)])
         if not all(bool(each.isfinite().all()) for each in (self._norms, *(sent for *_, sent in self._sent))):
-            msg = (
+            raise InputError(
                 "expected finite gradients where parts of them are held back, found others: take bfloat16 without a "
                 "GradScaler, or send whole gradients (`ratio=1`)."
             )
-            raise InputError(msg)
         for row, own, sent in self._sent:
             row.sums.index_copy_(0, own, sent)
         self._sent = []
@@ -249,11 +229,7 @@ class SparseSums:
         }
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from a state; None: nothing is held back, and momentum is that of the optimizer.
-
-        Raises:
-            InputError: If it is of another rank or of other chunks.
-        """
+        """Go on from a state; None: nothing is held back, and momentum is that of the optimizer."""
         if state is None:
             for row in self._rows:
                 row.momentum.zero_()
@@ -268,11 +244,10 @@ class SparseSums:
         ]
         differing = next((key for key in shapes[0] if shapes[0][key] != shapes[1][key]), None)
         if differing is not None:
-            msg = (
+            raise InputError(
                 f"expected what this rank has held back ({differing}={shapes[0][differing]}), found "
                 f"{differing}={shapes[1][differing]}: each rank loads the state that it has saved."
             )
-            raise InputError(msg)
         for number, row in enumerate(self._rows):
             row.momentum.copy_(state["momentum"][number])
             row.residual.copy_(state["residual"][number])
@@ -286,11 +261,7 @@ def sparse_sums(
     ranks: int,
     rank: int,
 ) -> SparseSums | None:
-    """What a policy needs that sends a share of the chunks; None: it sends whole gradients.
-
-    Raises:
-        InputError: If it does not go with the optimizer.
-    """
+    """What a policy needs that sends a share of the chunks; None: it sends whole gradients."""
     settings = policy.settings
     if getattr(settings, "ratio", 1.0) == 1:
         return None
@@ -305,17 +276,12 @@ def sparse_sums(
 
 
 def require_whole(state: Mapping[str, Any]) -> None:
-    """That the state of an optimizer is of a training without anything held back.
-
-    Raises:
-        InputError: If it is not.
-    """
+    """That the state of an optimizer is of a training without anything held back."""
     if STATE_KEY in state:
-        msg = (
+        raise InputError(
             f"expected a state of a training that sends whole gradients, found {STATE_KEY!r}: take gradientflow "
             "with its `ratio`, or remove the key, and with it what was held back."
         )
-        raise InputError(msg)
 
 
 def _shapes(state: Mapping[str, Any]) -> list[tuple[int, ...]]:

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["Streams", "all_gather", "pull", "push", "reduce_scatter", "used_here"]
-
 # torch 2.13 has new names and warns of the old ones.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -84,8 +82,6 @@ def reduce_scatter(
 
     Args:
         shard: The rank's part of the sum.
-        whole: What is summed.
-        group: The ranks.
         back: The same ranks once more, for gloo.
     """
     if back is None:
@@ -102,9 +98,6 @@ def all_gather(
     """Start an all-gather; over gloo it has ended when this returns.
 
     Args:
-        whole: The parts of all ranks.
-        shard: The rank's part.
-        group: The ranks.
         back: The same ranks once more, for gloo.
     """
     if back is None:
@@ -158,7 +151,6 @@ def push(tensor: torch.Tensor, server: int, group: dist.ProcessGroup, back: dist
     Args:
         tensor: What is summed, in place on the server.
         server: Rank that gets the sum, of all ranks.
-        group: The ranks.
         back: The same ranks once more, for gloo; see :func:`_exchange`.
     """
     if back is None:
@@ -181,7 +173,6 @@ def pull(tensor: torch.Tensor, server: int, group: dist.ProcessGroup, back: dist
     Args:
         tensor: What is sent, or where it comes.
         server: Rank that has it, of all ranks.
-        group: The ranks.
         back: The same ranks once more, for gloo; see :func:`_exchange`.
     """
     if back is None:

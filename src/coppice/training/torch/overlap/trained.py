@@ -13,68 +13,55 @@ from torch.nn.parallel import DistributedDataParallel
 
 from coppice.errors import InputError
 
-__all__ = ["require_alike", "trained_parameters"]
-
 
 def trained_parameters(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[list[str], list[nn.Parameter]]:
-    """Names and tensors of what the optimizer trains, in the order of the model; those without elements are left out.
-
-    Raises:
-        InputError: If it trains nothing, or something that is not the model's, or if another way sums its gradients.
-    """
+    """Names and tensors of what the optimizer trains, in the order of the model, without those of no elements."""
     if isinstance(optimizer, torch.optim.LBFGS):
-        msg = "expected an optimizer that updates each parameter by itself, found LBFGS: take another."
-        raise InputError(msg)
+        raise InputError(
+            "expected an optimizer that updates each parameter by itself, found LBFGS: take another."
+        )
     if any(isinstance(each, DistributedDataParallel) for each in model.modules()):
-        msg = "expected a plain model, found DistributedDataParallel, which sums gradients itself: give its `module`."
-        raise InputError(msg)
+        raise InputError(
+            "expected a plain model, found DistributedDataParallel, which sums gradients itself: give its `module`."
+        )
     given = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
     wanted = {id(p) for p in given}
     if not wanted:
-        msg = (
+        raise InputError(
             "expected an optimizer of parameters that are trained, found that all are frozen or empty: set "
             "requires_grad of what is to be trained."
         )
-        raise InputError(msg)
     found = [(name, p) for name, p in model.named_parameters() if id(p) in wanted]
     if len(found) != len(wanted):
-        msg = (
+        raise InputError(
             f"expected an optimizer of the model's parameters, found {len(wanted) - len(found)} of {len(wanted)} that "
             "are not the model's: hand both over together."
         )
-        raise InputError(msg)
     sharded = next((name for name, p in found if isinstance(p, DTensor)), None)
     if sharded is not None:
-        msg = (
+        raise InputError(
             f"expected parameters that every rank has whole, found {sharded} as a DTensor: whoever shards it sums its "
             "gradients (for FSDP2 there is prefetch_order)."
         )
-        raise InputError(msg)
     devices = sorted({str(p.device) for _, p in found})
     if len(devices) > 1:
-        msg = (
+        raise InputError(
             f"expected trained parameters on one device, found {devices[0]} and {devices[1]}: a rank has one device; "
             "schedule each part of the model by itself."
         )
-        raise InputError(msg)
     device = found[0][1].device
     if device.type == "cuda" and device.index != torch.cuda.current_device():
-        msg = (
+        raise InputError(
             f"expected the current device to be that of the parameters, found {device} and "
             f"cuda:{torch.cuda.current_device()}: call torch.cuda.set_device({device.index}) first, as NCCL needs it."
         )
-        raise InputError(msg)
     return [name for name, _ in found], [p for _, p in found]
 
 
 def require_alike(names: Sequence[str], trained: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
-    """That ranks train the same tensors; else messages would not meet.
-
-    Raises:
-        InputError: If they do not.
-    """
+    """That ranks train the same tensors; else messages would not meet."""
     own = [(name, list(p.shape), str(p.dtype)) for name, p in zip(names, trained, strict=True)]
     everyone: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, own, group=group)
@@ -84,8 +71,7 @@ def require_alike(names: Sequence[str], trained: Sequence[nn.Parameter], group: 
                 (mine[0] for mine, theirs in zip(own, other, strict=False) if mine != theirs),
                 "their number",
             )
-            msg = (
+            raise InputError(
                 f"expected the same trained parameters on all ranks, found others on rank {rank} ({differing}): "
                 "build the model alike on all."
             )
-            raise InputError(msg)

@@ -24,8 +24,6 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.training.torch.agreement import told_by_first
 from coppice.training.torch.overlap.streams import Streams
 
-__all__ = ["TUNER_KEY", "TrainingTuner", "TuningOptions"]
-
 TUNER_KEY = "tuning_trials"
 """Where an optimizer's state has the trials."""
 
@@ -39,27 +37,20 @@ _Told = tuple[Mapping[str, Any], bool, list[MeasuredTrial]]
 class TuningOptions:
     """How settings are found.
 
-    Attributes:
-        mode: ``simulation``, ``training`` by measured windows, True both, False neither.
-        trials: Trials in the training; None: as many as the policy says.
-        window: Iterations of a window.
-
     Raises:
         InputError: If one is none of these.
     """
 
-    mode: bool | str
-    trials: int | None
-    window: int
+    mode: bool | str  # `simulation`, `training` by measured windows, True both, False neither
+    trials: int | None  # Trials in the training; None: as many as the policy says
+    window: int  # Iterations of a window
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, bool) and self.mode not in ("simulation", "training"):
-            msg = f"expected `tune` True, False, 'simulation' or 'training', found {self.mode!r}."
-            raise InputError(msg)
+            raise InputError(f"expected `tune` True, False, 'simulation' or 'training', found {self.mode!r}.")
         for name, value in (("trials", self.trials), ("window", self.window)):
             if value is not None and value < 1:
-                msg = f"expected `{name}` of 1 or more, found {value}."
-                raise InputError(msg)
+                raise InputError(f"expected `{name}` of 1 or more, found {value}.")
 
 
 class TrainingTuner:
@@ -69,15 +60,11 @@ class TrainingTuner:
         options: How settings are found.
         streams: The ranks, and where they talk.
         device: Where they compute.
-
-    Attributes:
-        trials: What was measured.
-        active: There are trials to come.
     """
 
     def __init__(self, options: TuningOptions, streams: Streams, device: torch.device) -> None:
-        self.trials: list[MeasuredTrial] = []
-        self.active = False
+        self.trials: list[MeasuredTrial] = []  # What was measured
+        self.active = False  # There are trials to come
         self._options, self._streams, self._device = options, streams, device
         self._tuner: OnlineTuner | None = None
         self._iteration = 0

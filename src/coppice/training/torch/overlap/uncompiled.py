@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["UPDATES_ARE_LATE", "uncompiled"]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 UPDATES_ARE_LATE = (

@@ -11,8 +11,6 @@ import torch.distributed as dist
 
 from coppice.errors import CheckError, InputError
 
-__all__ = ["UsedTensors", "require_whole_gradients"]
-
 
 class UsedTensors:
     """Told by every rank at the end of each backward pass, beside the sums of gradients.
@@ -38,32 +36,24 @@ class UsedTensors:
         self._work = dist.all_reduce(self._marks, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def places(self) -> frozenset[int]:
-        """Tensors that have a gradient on any rank in this iteration.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """Tensors that have a gradient on any rank in this iteration."""
         if self._work is not None:
             try:
                 self._work.wait(timedelta(seconds=self._timeout_s))
             except RuntimeError as error:
                 said = str(error).strip().splitlines()
-                msg = (
+                raise CheckError(
                     f"expected all ranks to say which gradients they have, found one that does not answer "
                     f"({said[0] if said else type(error).__name__}): start the training again from its last checkpoint."
-                )
-                raise CheckError(msg) from error
+                ) from error
             self._work = None
             self._places = frozenset(self._marks.nonzero().flatten().tolist())
         return self._places
 
 
 def require_whole_gradients(whole: bool) -> None:  # noqa: FBT001 (what it requires)
-    """That a gradient goes whole or not at all, where tensors may have none.
-
-    Raises:
-        InputError: If it does not.
-    """
+    """That a gradient goes whole or not at all, where tensors may have none."""
     if not whole:
-        msg = "expected `unused=False` where chunks are chosen, found True: send whole gradients (`ratio=1`)."
-        raise InputError(msg)
+        raise InputError(
+            "expected `unused=False` where chunks are chosen, found True: send whole gradients (`ratio=1`)."
+        )

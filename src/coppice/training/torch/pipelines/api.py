@@ -17,8 +17,6 @@ from coppice.training.torch.agreement import require_told_alike
 from coppice.training.torch.pipelines.layout import PipelineLayout
 from coppice.training.torch.pipelines.training import PipelineTraining
 
-__all__ = ["pipeline"]
-
 
 def pipeline(
     stages: Sequence[nn.Module] | Mapping[int, nn.Module],
@@ -83,14 +81,11 @@ def pipeline(
         >>> dist.destroy_process_group()
     """
     if micro_batches < 1:
-        msg = f"expected 1 or more `micro_batches`, found {micro_batches}."
-        raise InputError(msg)
+        raise InputError(f"expected 1 or more `micro_batches`, found {micro_batches}.")
     if recorded < 0:
-        msg = f"expected 0 or more `recorded` iterations, found {recorded}."
-        raise InputError(msg)
+        raise InputError(f"expected 0 or more `recorded` iterations, found {recorded}.")
     if max_norm is not None and not max_norm > 0:
-        msg = f"expected a `max_norm` above 0, found {max_norm:g}."
-        raise InputError(msg)
+        raise InputError(f"expected a `max_norm` above 0, found {max_norm:g}.")
     name = order if isinstance(order, str) else f"an order of its own ({crc32(repr(order).encode()):08x})"
     told = {"order": name, "micro_batches": micro_batches, "replicas": replicas, "ranks": ranks, "tied": tied}
     told |= {"max_norm": max_norm, "network": network, "recorded": recorded}

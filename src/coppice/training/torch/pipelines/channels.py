@@ -23,8 +23,6 @@ from coppice.iteration.pipeline.order import StagePass, Work
 from coppice.training.torch.pipelines.layout import PipelineLayout
 from coppice.training.torch.pipelines.sums import LinkTokens, lost_rank
 
-__all__ = ["StageChannels", "TensorKind"]
-
 _HEADER = 64
 _TYPES = (
     torch.float32,
@@ -94,22 +92,16 @@ class StageChannels:
             self._post(device, None)
 
     def send(self, each: StagePass, to: int, tensors: Sequence[torch.Tensor], *, says_kinds: bool) -> None:
-        """Send what a pass gives; with what it is where the receiver cannot know.
-
-        Raises:
-            InputError: If a stage gives other shapes than before.
-            CheckError: If a rank does not answer.
-        """
+        """Send what a pass gives; with what it is where the receiver cannot know."""
         kinds = tuple(map(TensorKind.of, tensors))
         key = (each.stage, each.work)
         try:
             if says_kinds and self.kinds.get(key) != kinds:
                 if key in self.kinds:
-                    msg = (
+                    raise InputError(
                         f"expected stage {each.stage} to give tensors of {_shapes(self.kinds[key])} as before, "
                         f"found {_shapes(kinds)}: keep all batches of one size."
                     )
-                    raise InputError(msg)
                 self._start(to, _header(kinds, self._device))
                 self.kinds[key] = kinds
             for tensor in tensors:
@@ -118,11 +110,7 @@ class StageChannels:
             raise lost_rank(error, "the pipeline") from error
 
     def take(self, source: StagePass, device: int) -> list[torch.Tensor]:
-        """Wait for what a pass of another device gives.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """Wait for what a pass of another device gives."""
         try:
             if source not in self._posted:
                 self._post(device, source)
@@ -136,11 +124,7 @@ class StageChannels:
         return [tensor for tensor, _ in parts]
 
     def send_now(self, to: int, tensors: Sequence[torch.Tensor]) -> None:
-        """Send tensors of any shape outside of a program.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """Send tensors of any shape outside of a program."""
         try:
             self._start(to, _header(tuple(map(TensorKind.of, tensors)), self._device))
             for tensor in tensors:
@@ -149,11 +133,7 @@ class StageChannels:
             raise lost_rank(error, "the pipeline") from error
 
     def take_now(self, device: int) -> list[torch.Tensor]:
-        """Receive them.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """Receive them."""
         try:
             return [self._received(kind, device) for kind in self._kinds_from(device)]
         except RuntimeError as error:
@@ -164,7 +144,6 @@ class StageChannels:
 
         Args:
             hop: The device of the stage, and the other one.
-            key: The stage, and the direction.
             rounds: How often; the first time does not count.
         """
         own = self._layout.device
@@ -190,11 +169,7 @@ class StageChannels:
         return statistics.median(found[1:])
 
     def finish(self) -> None:
-        """Wait until everything that was sent has arrived.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """Wait until everything that was sent has arrived."""
         self._tokens.await_sent(self._layout.timeout.total_seconds())
 
     def _post(self, device: int, needed: StagePass | None) -> None:
@@ -251,12 +226,12 @@ def _header(kinds: Sequence[TensorKind], device: torch.device) -> torch.Tensor:
     numbers = [len(kinds)]
     for kind in kinds:
         if kind.dtype not in _TYPES:
-            msg = f"expected tensors between stages of a type such as float32 or int64, found {kind.dtype}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected tensors between stages of a type such as float32 or int64, found {kind.dtype}."
+            )
         numbers += [_TYPES.index(kind.dtype), int(kind.trained), len(kind.shape), *kind.shape]
     if len(numbers) > _HEADER:
-        msg = f"expected fewer tensors and dimensions between stages, found {_shapes(kinds)}."
-        raise InputError(msg)
+        raise InputError(f"expected fewer tensors and dimensions between stages, found {_shapes(kinds)}.")
     return torch.tensor(numbers + [0] * (_HEADER - len(numbers)), dtype=torch.int64, device=device)
 
 

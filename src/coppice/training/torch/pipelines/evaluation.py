@@ -14,15 +14,9 @@ from coppice.training.torch.pipelines.channels import StageChannels
 from coppice.training.torch.pipelines.layout import PipelineLayout
 from coppice.training.torch.pipelines.stage import TrainedStage, as_tensors
 
-__all__ = ["begin_alike", "evaluated", "rows_of"]
-
 
 def begin_alike(stages: Mapping[int, TrainedStage], layout: PipelineLayout) -> None:
-    """Replicas begin with the weights of the first one.
-
-    Raises:
-        InputError: If they train other tensors.
-    """
+    """Replicas begin with the weights of the first one."""
     group = layout.replica_group
     source = layout.rows[0][layout.device]
     names = [f"{number}.{name}" for number, stage in stages.items() for name in stage.parameters]
@@ -36,17 +30,14 @@ def begin_alike(stages: Mapping[int, TrainedStage], layout: PipelineLayout) -> N
 
 
 def rows_of(values: Any, what: str, micro_batches: int) -> list[tuple[torch.Tensor, ...]]:
-    """Rows of a batch for each micro-batch.
-
-    Raises:
-        InputError: If they cannot be dealt evenly.
-    """
+    """Rows of a batch for each micro-batch."""
     tensors = as_tensors(values, what)
     for each in tensors:
         if not each.dim() or not len(each) or len(each) % micro_batches:
             rows = len(each) if each.dim() else 0
-            msg = f"expected {what} whose rows are a multiple of {micro_batches} micro-batches, found {rows}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected {what} whose rows are a multiple of {micro_batches} micro-batches, found {rows}."
+            )
     return list(zip(*(each.chunk(micro_batches) for each in tensors), strict=True))
 
 
@@ -54,21 +45,10 @@ def evaluated(
     stages: Mapping[int, TrainedStage],
     count: int,
     device_of: Mapping[int, int],
-    channels: StageChannels,
+    channels: StageChannels,  # What carries activations; nothing is expected there
     inputs: Any,
 ) -> Any:
-    """What the last stage gives for rows, on its rank; None on others.
-
-    Args:
-        stages: Stages of this rank.
-        count: Number of all stages.
-        device_of: Device of each.
-        channels: What carries activations; nothing is expected there.
-        inputs: What the first stage takes.
-
-    Raises:
-        CheckError: If a rank does not answer.
-    """
+    """What the last stage gives for rows, on its rank; None on others."""
     own: list[torch.Tensor] = []
     given: Any = None
     for number, stage in sorted(stages.items()):

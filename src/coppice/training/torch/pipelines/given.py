@@ -13,26 +13,16 @@ from coppice.errors import InputError
 from coppice.training.torch.pipelines.layout import PipelineLayout
 from coppice.training.torch.pipelines.shared import TiedEnds, sparse_names, tied_ends
 
-__all__ = ["GivenStages", "agreed_stages"]
-
 
 @dataclass(frozen=True)
 class GivenStages:
-    """Stages.
+    """Stages."""
 
-    Attributes:
-        modules: Those that this process has.
-        count: Number of all.
-        tied: Weights that several stages have.
-        sparse: Names of weights of the first stage whose rows go by themselves.
-        settings: What this says to the policy.
-    """
-
-    modules: Mapping[int, nn.Module]
-    count: int
-    tied: tuple[TiedEnds, ...]
-    sparse: tuple[str, ...]
-    settings: Mapping[str, Any]
+    modules: Mapping[int, nn.Module]  # Those that this process has
+    count: int  # Number of all
+    tied: tuple[TiedEnds, ...]  # Weights that several stages have
+    sparse: tuple[str, ...]  # Names of weights of the first stage whose rows go by themselves
+    settings: Mapping[str, Any]  # What this says to the policy
 
     @property
     def apart(self) -> bool:
@@ -40,16 +30,11 @@ class GivenStages:
         return bool(self.settings)
 
     def module(self, stage: int) -> nn.Module:
-        """That of a stage.
-
-        Raises:
-            InputError: If this process has none.
-        """
+        """That of a stage."""
         if stage not in self.modules:
-            msg = (
+            raise InputError(
                 f"expected the module of stage {stage} on its device, found those of {sorted(self.modules)}."
             )
-            raise InputError(msg)
         return self.modules[stage]
 
     def apart_of(self, stage: int) -> list[str]:
@@ -59,23 +44,14 @@ class GivenStages:
 
 
 def agreed_stages(
-    stages: Sequence[nn.Module] | Mapping[int, nn.Module],
+    stages: Sequence[nn.Module] | Mapping[int, nn.Module],  # All, or those of this rank by number
+    # Weights that several stages have, beside those that are one object
     tied: Sequence[Sequence[tuple[int, str]]],
     layout: PipelineLayout,
     *,
-    apart: bool,
+    apart: bool,  # The policy has a class of traffic for the embedding
 ) -> GivenStages:
-    """The stages, as all ranks know them together.
-
-    Args:
-        stages: All, or those of this rank by number.
-        tied: Weights that several stages have, beside those that are one object.
-        layout: The ranks.
-        apart: The policy has a class of traffic for the embedding.
-
-    Raises:
-        InputError: If there are stages without a module, or the policy has no place for a weight.
-    """
+    """The stages, as all ranks know them together."""
     modules = dict(stages) if isinstance(stages, Mapping) else dict(enumerate(stages))
     own = (
         sorted(modules),
@@ -87,8 +63,7 @@ def agreed_stages(
     known = sorted({stage for keys, _, _ in said for stage in keys})
     count = len(known)
     if known != list(range(count)) or not count:
-        msg = f"expected stages from 0 on, each on a rank, found {known}."
-        raise InputError(msg)
+        raise InputError(f"expected stages from 0 on, each on a rank, found {known}.")
     ends: list[TiedEnds] = []
     for _, each, _ in said:
         ends += [one for one in map(tuple, each) if one not in ends]
@@ -97,15 +72,15 @@ def agreed_stages(
     if apart and ends:
         between = [sorted(stage for stage, _ in each) for each in ends]
         if between != [[0, count - 1]] or count == 1:
-            msg = (
+            raise InputError(
                 f"expected one tied weight, of the first and the last stage, in an asynchronous pipeline, found stages "
                 f"{between}."
             )
-            raise InputError(msg)
         settings["tied"] = True
     elif sparse:
         settings["touched"] = None
     if settings.get("tied") and sparse:
-        msg = f"expected a tied embedding with dense gradients, found sparse ones of {sparse[0]}: take sparse=False."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a tied embedding with dense gradients, found sparse ones of {sparse[0]}: take sparse=False."
+        )
     return GivenStages(modules, count, tuple(ends), tuple(sparse), settings)

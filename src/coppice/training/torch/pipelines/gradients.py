@@ -9,24 +9,18 @@ import torch
 
 from coppice.errors import InputError
 
-__all__ = ["StageGradients"]
-
 
 class StageGradients:
     """Gradients of some tensors, those of one type in a row.
 
     Args:
         tensors: The tensors, by name.
-
-    Attributes:
-        flats: The rows.
-        views: For each name its gradient's place.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = dict(tensors)
-        self.flats: list[torch.Tensor] = []
-        self.views: dict[str, torch.Tensor] = {}
+        self.flats: list[torch.Tensor] = []  # The rows
+        self.views: dict[str, torch.Tensor] = {}  # For each name its gradient's place
         of_type: dict[torch.dtype, list[str]] = {}
         for name, tensor in tensors.items():
             of_type.setdefault(tensor.dtype, []).append(name)
@@ -46,25 +40,19 @@ class StageGradients:
         return sum(flat.numel() * flat.element_size() for flat in self.flats)
 
     def collect(self, stage: int) -> None:
-        """Have all gradients in their places; autograd adds to them there from the second iteration on.
-
-        Raises:
-            InputError: If a tensor has none.
-        """
+        """Have all gradients in their places; autograd adds to them there from the second iteration on."""
         for name, view in self.views.items():
             tensor = self._tensors[name]
             if tensor.grad is None:
-                msg = (
+                raise InputError(
                     f"expected a gradient for every trained parameter of stage {stage}, found none of {name}: freeze "
                     "what is not used."
                 )
-                raise InputError(msg)
             if tensor.grad.layout is not torch.strided:
-                msg = (
+                raise InputError(
                     f"expected dense gradients, found a sparse one of {name} of stage {stage}: take sparse=False, or "
                     "`order='trirace'` for an embedding of the first stage."
                 )
-                raise InputError(msg)
             if tensor.grad.data_ptr() != view.data_ptr():
                 view.copy_(tensor.grad)
                 tensor.grad = view
@@ -79,7 +67,6 @@ class StageGradients:
 
         Args:
             low: Share of the row at which it begins.
-            high: Share at which it ends.
         """
         cut = [flat[int(low * flat.numel()) : int(high * flat.numel())] for flat in self.flats]
         return [each for each in cut if each.numel()]

@@ -9,8 +9,6 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 
-__all__ = ["PipelineLayout", "flat_ranks"]
-
 
 class PipelineLayout:
     """Devices in a row, and replicas of the row.
@@ -24,7 +22,6 @@ class PipelineLayout:
         timeout_s: Longest wait for another rank.
 
     Attributes:
-        rows: For each replica the global ranks of its devices.
         device: Device of this rank.
         replica: Its replica.
 
@@ -41,17 +38,16 @@ class PipelineLayout:
     ) -> None:
         every = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
         if replicas < 1 or len(every) % replicas:
-            msg = f"expected `replicas` that divide {len(every)} ranks, found {replicas}."
-            raise InputError(msg)
+            raise InputError(f"expected `replicas` that divide {len(every)} ranks, found {replicas}.")
         devices = len(every) // replicas
         if ranks is None:
             ranks = [range(number * devices, (number + 1) * devices) for number in range(replicas)]
         if flat_ranks(ranks) != list(range(len(every))) or any(len(row) != devices for row in ranks):
-            msg = (
+            raise InputError(
                 f"expected each of {len(every)} ranks once in {replicas} rows of {devices}, found "
                 f"`ranks={[list(row) for row in ranks]}`."
             )
-            raise InputError(msg)
+        # For each replica the global ranks of its devices
         self.rows = [[every[rank] for rank in row] for row in ranks]
         me = dist.get_rank()
         self.replica, self.device = next(

@@ -25,53 +25,34 @@ from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.steady import steady_iteration
 from coppice.training.torch.pipelines.sums import EMBEDDING, GRADIENTS
 
-__all__ = ["PipelinePlan", "PlannedSum", "StageCosts", "pipeline_plan", "stage_workload"]
-
 _NAMES = sorted({name for name, each in POLICIES.items() if issubclass(each, Pipelined)} | set(ORDERS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSum:
-    """A message with gradients of a stage.
+    """A message with gradients of a stage."""
 
-    Attributes:
-        stage: The stage.
-        low: Share of its gradients at which the message begins.
-        high: Share at which it ends.
-        after_forward: Stage with whose next forward pass it is launched; None: after the last backward pass of its own.
-        urgency: Its class of traffic.
-        number: Place among all messages of the policy.
-    """
-
-    stage: int
-    low: Fraction
-    high: Fraction
+    stage: int  # The stage
+    low: Fraction  # Share of its gradients at which the message begins
+    high: Fraction  # Share at which it ends
+    # Stage with whose next forward pass it is launched; None: after the last backward pass of its own
     after_forward: int | None = None
-    urgency: int = GRADIENTS
-    number: int = 0
+    urgency: int = GRADIENTS  # Its class of traffic
+    number: int = 0  # Place among all messages of the policy
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinePlan:
-    """What every rank carries out.
+    """What every rank carries out."""
 
-    Attributes:
-        order: Passes of devices; of an asynchronous pipeline those of one group, as if it drained.
-        sums: Messages.
-        barrier: All stages are updated at the end of an iteration; otherwise each before it runs again.
-        staleness: Iterations by which gradients are late.
-        classes: More urgent traffic goes first.
-        delayed: Sums are awaited when a stage is updated; otherwise when they are launched.
-        iterations: Tasks of so many iterations in simulation.
-    """
-
+    # Passes of devices; of an asynchronous pipeline those of one group, as if it drained
     order: PipelineOrder
-    sums: tuple[PlannedSum, ...]
-    barrier: bool
-    staleness: int
-    classes: bool
-    delayed: bool
-    iterations: Callable[[int], IterationGraph]
+    sums: tuple[PlannedSum, ...]  # Messages
+    barrier: bool  # All stages are updated at the end of an iteration; otherwise each before it runs again
+    staleness: int  # Iterations by which gradients are late
+    classes: bool  # More urgent traffic goes first
+    delayed: bool  # Sums are awaited when a stage is updated; otherwise when they are launched
+    iterations: Callable[[int], IterationGraph]  # Tasks of so many iterations in simulation
 
     def predicted_seconds(self) -> float:
         """Time of an iteration in the long run, in simulation."""
@@ -80,34 +61,23 @@ class PipelinePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
-    """What stages take.
+    """What stages take."""
 
-    Attributes:
-        forward: Seconds of the forward pass of each over a micro-batch.
-        backward: Seconds of its backward pass.
-        weight: Seconds of those that gradients of weights take; empty: half.
-        bytes: Bytes of its gradients that are summed over replicas.
-        network: Bytes per second and seconds per message of a sum.
-        transfer: Seconds until another device has what a stage gives.
-        embedding_bytes: Bytes of the embedding of the first stage, within its bytes, where it goes by itself.
-        touched: Share of its rows that a replica touches in an iteration.
-    """
-
-    forward: Sequence[float]
-    backward: Sequence[float]
-    weight: Sequence[float] = ()
-    bytes: Sequence[float] = ()
-    network: tuple[float, float] = (1e9, 0.0)
-    transfer: float = 0.0
+    forward: Sequence[float]  # Seconds of the forward pass of each over a micro-batch
+    backward: Sequence[float]  # Seconds of its backward pass
+    weight: Sequence[float] = ()  # Seconds of those that gradients of weights take; empty: half
+    bytes: Sequence[float] = ()  # Bytes of its gradients that are summed over replicas
+    network: tuple[float, float] = (1e9, 0.0)  # Bytes per second and seconds per message of a sum
+    transfer: float = 0.0  # Seconds until another device has what a stage gives
+    # Bytes of the embedding of the first stage, within its bytes, where it goes by itself
     embedding_bytes: float = 0.0
-    touched: float = 0.5
+    touched: float = 0.5  # Share of its rows that a replica touches in an iteration
 
 
 def stage_workload(costs: StageCosts, replicas: int) -> LayerWorkload:
     """The workload of stages, a layer for each; two where the embedding goes by itself, the first of them without time.
 
     Args:
-        costs: What stages take.
         replicas: Replicas of the pipeline; one sums nothing.
     """
     sizes = [float(size) if replicas > 1 else 0.0 for size in costs.bytes]
@@ -131,27 +101,15 @@ def stage_workload(costs: StageCosts, replicas: int) -> LayerWorkload:
 
 def pipeline_plan(
     order: str | PipelineOrder,
-    settings: Mapping[str, Any],
-    workload: LayerWorkload,
+    settings: Mapping[str, Any],  # Options of a policy beside those that the training has
+    workload: LayerWorkload,  # Times and bytes of the stages
     *,
     devices: int,
     stages: int,
     micro_batches: int,
-    transfer_seconds: float,
+    transfer_seconds: float,  # Seconds until another device has what a stage gives
 ) -> PipelinePlan:
     """What is carried out of an order or a policy.
-
-    Args:
-        order: Its name, or an order.
-        settings: Options of a policy beside those that the training has.
-        workload: Times and bytes of the stages.
-        devices: Devices in a row.
-        stages: Number of stages.
-        micro_batches: Micro-batches of an iteration.
-        transfer_seconds: Seconds until another device has what a stage gives.
-
-    Raises:
-        InputError: If there is no such order, it does not suit the stages, or devices would wait for each other.
 
     Examples:
         >>> work = stage_workload(StageCosts(forward=(1, 1), backward=(2, 2), bytes=(8, 8)), 2)
@@ -174,8 +132,9 @@ def pipeline_plan(
             name for name in settings if name in ("stages", "micro_batches", "transfer_seconds", "chunks")
         ]
         if taken:
-            msg = f"expected options of {order} that the stages do not say, found `{taken[0]}`: leave it out."
-            raise InputError(msg)
+            raise InputError(
+                f"expected options of {order} that the stages do not say, found `{taken[0]}`: leave it out."
+            )
         found = policy.of(**own, **settings)
         passes = found.order(workload)
         _require(passes, order, devices, stages)
@@ -189,18 +148,19 @@ def pipeline_plan(
             iterations=lambda count: found.iterations(workload, count),
         )
     if settings:
-        msg = f"expected no options of an order that is no policy, found `{next(iter(settings))}`."
-        raise InputError(msg)
+        raise InputError(
+            f"expected no options of an order that is no policy, found `{next(iter(settings))}`."
+        )
     if isinstance(order, str) and order not in ORDERS:
-        msg = f"expected the order of a pipeline ({', '.join(_NAMES)}), found {order!r}."
-        raise InputError(msg)
+        raise InputError(f"expected the order of a pipeline ({', '.join(_NAMES)}), found {order!r}.")
     passes = (
         ORDERS[order](devices, micro_batches, max(1, stages // devices)) if isinstance(order, str) else order
     )
     _require(passes, order if isinstance(order, str) else "the order", devices, stages)
     if passes.micro_batches != micro_batches:
-        msg = f"expected an order of {micro_batches} micro-batches, found one of {passes.micro_batches}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected an order of {micro_batches} micro-batches, found one of {passes.micro_batches}."
+        )
     times = dealt(workload, passes.stages, transfer_seconds=transfer_seconds)
     return PipelinePlan(
         order=passes,
@@ -215,11 +175,10 @@ def pipeline_plan(
 
 def _require(order: PipelineOrder, name: object, devices: int, stages: int) -> None:
     if len(order.devices) != devices or order.stages != stages:
-        msg = (
+        raise InputError(
             f"expected stages for {name} on {devices} devices, which has {order.stages} on {len(order.devices)}, found "
             f"{stages}: give another number of stages."
         )
-        raise InputError(msg)
     check_ends(order)
 
 

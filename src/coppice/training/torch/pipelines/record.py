@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["DeviceRecord"]
-
 
 class DeviceRecord:
-    """Names of what ran, by stream, in the order in which it began.
-
-    Attributes:
-        passes: Passes on the device.
-        sums: Messages with gradients, when they are launched.
-        events: Both and more (``waited``, ``updated``), in one order.
-    """
+    """Names of what ran, by stream, in the order in which it began."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.passes: list[str] = []
-        self.sums: list[str] = []
-        self.events: list[str] = []
+        self.passes: list[str] = []  # Passes on the device
+        self.sums: list[str] = []  # Messages with gradients, when they are launched
+        self.events: list[str] = []  # Both and more (`waited`, `updated`), in one order
 
     def ran(self, name: str) -> None:
         """A pass begins."""

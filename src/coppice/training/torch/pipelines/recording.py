@@ -16,8 +16,6 @@ from coppice.training.torch.overlap.network import measure_network
 from coppice.training.torch.pipelines.layout import PipelineLayout
 from coppice.training.torch.pipelines.plan import StageCosts
 
-__all__ = ["PassTimes", "gathered_costs"]
-
 
 class PassTimes:
     """Seconds of passes, by stage and work.
@@ -55,25 +53,16 @@ class PassTimes:
 
 def gathered_costs(
     layout: PipelineLayout,
-    times: PassTimes,
+    times: PassTimes,  # Times of the passes of this device
+    # For each stage of this device bytes of its gradients, of its embedding, and the share of rows touched
     own: Mapping[int, tuple[float, float, float]],
     *,
     stages: int,
     device: torch.device,
-    network: tuple[float, float] | None,
-    transfer: Callable[[], float],
+    network: tuple[float, float] | None,  # Bytes per second and seconds per message of a sum; None: measured
+    transfer: Callable[[], float],  # Measures how long it takes until another device has what a stage gives
 ) -> StageCosts:
-    """What stages take, equal on all ranks: as the first replica has it.
-
-    Args:
-        layout: The ranks.
-        times: Times of the passes of this device.
-        own: For each stage of this device bytes of its gradients, of its embedding, and the share of rows touched.
-        stages: Number of stages.
-        device: Where tensors lie.
-        network: Bytes per second and seconds per message of a sum; None: measured.
-        transfer: Measures how long it takes until another device has what a stage gives.
-    """
+    """What stages take, equal on all ranks: as the first replica has it."""
     if network is None:
         network = measure_network(layout.replica_group, device) if layout.replicas > 1 else (1e9, 0.0)
     said: list[Any] = [None] * dist.get_world_size(layout.everyone)

@@ -14,8 +14,6 @@ from coppice.errors import InputError
 from coppice.training.torch.pipelines.layout import PipelineLayout
 from coppice.training.torch.pipelines.stage import TrainedStage
 
-__all__ = ["SparseRows", "TiedEnds", "TiedWeights", "sparse_names", "tied_ends"]
-
 TiedEnds = tuple[tuple[int, str], ...]
 """Stages, and names of a parameter in them, that are one weight."""
 
@@ -24,21 +22,15 @@ def tied_ends(stages: Mapping[int, nn.Module], tied: Sequence[Sequence[tuple[int
     """Weights that several stages have: those that are named, and parameters that are one object in several modules.
 
     Such an object is taken apart: each stage gets a parameter of its own, as it would on another machine.
-
-    Args:
-        stages: Modules that this process has.
-        tied: Those that are named.
-
-    Raises:
-        InputError: If a name is not that of a parameter.
     """
     found = [tuple((int(stage), str(name)) for stage, name in ends) for ends in tied]
     for ends in found:
         for stage, name in ends:
             known = stages.get(stage)
             if known is not None and name not in dict(known.named_parameters()):
-                msg = f"expected tied parameters that stages have, found no {name!r} in stage {stage}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected tied parameters that stages have, found no {name!r} in stage {stage}."
+                )
     where: dict[int, list[tuple[int, str]]] = {}
     shared: dict[int, nn.Parameter] = {}
     for stage, module in sorted(stages.items()):
@@ -106,18 +98,15 @@ class TiedWeights:
         self._flats = [torch.zeros_like(tensor).flatten() for _ in versions]
 
     def collect(self, iteration: int) -> None:
-        """Add up the gradients of this device.
-
-        Raises:
-            InputError: If there is none.
-        """
+        """Add up the gradients of this device."""
         flat = self._flat(iteration)
         flat.zero_()
         for stage, name in self.own:
             gradient = stage.leaf(name, iteration).grad
             if gradient is None or gradient.layout is not torch.strided:
-                msg = f"expected a dense gradient of the tied parameter {name} of stage {stage.number}, found none."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected a dense gradient of the tied parameter {name} of stage {stage.number}, found none."
+                )
             flat.add_(gradient.flatten(), alpha=1 / self._layout.replicas)
 
     def start(self, iteration: int, low: Fraction, high: Fraction) -> list[Any]:
@@ -159,13 +148,11 @@ class SparseRows:
         name: Its weight.
         group: The replicas.
         replicas: Their number.
-
-    Attributes:
-        touched: Share of rows that this rank touched, by iteration, as long as it is recorded.
     """
 
     def __init__(self, stage: TrainedStage, name: str, group: dist.ProcessGroup, replicas: int) -> None:
         self._stage, self._name, self._group, self._replicas = stage, name, group, replicas
+        # Share of rows that this rank touched, by iteration, as long as it is recorded
         self.touched: list[float] = []
 
     @property
@@ -179,8 +166,9 @@ class SparseRows:
         leaf = self._stage.leaf(self._name, iteration)
         gradient = leaf.grad
         if gradient is None or gradient.layout is torch.strided:
-            msg = f"expected a sparse gradient of {self._name} of stage {self._stage.number}, found none."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a sparse gradient of {self._name} of stage {self._stage.number}, found none."
+            )
         gradient = gradient.coalesce()
         rows, values = gradient.indices()[0], gradient.values()
         self.touched.append(len(rows) / len(leaf))

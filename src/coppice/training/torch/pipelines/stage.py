@@ -17,21 +17,14 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from coppice.errors import InputError
 from coppice.training.torch.pipelines.gradients import StageGradients
 
-__all__ = ["Tensors", "TrainedStage", "as_tensors"]
-
 Tensors = tuple[torch.Tensor, ...]
 
 
 def as_tensors(value: Any, what: str) -> Tensors:
-    """One tensor or several.
-
-    Raises:
-        InputError: If it is something else.
-    """
+    """One tensor or several."""
     found = (value,) if isinstance(value, torch.Tensor) else value
     if not isinstance(found, (tuple, list)) or not all(isinstance(each, torch.Tensor) for each in found):
-        msg = f"expected a tensor or a tuple of tensors as {what}, found {type(value).__name__}."
-        raise InputError(msg)
+        raise InputError(f"expected a tensor or a tuple of tensors as {what}, found {type(value).__name__}.")
     return tuple(found)
 
 
@@ -66,12 +59,14 @@ class TrainedStage:
         self._loss, self._micro_batches = loss, micro_batches
         self.parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
         if not self.parameters:
-            msg = f"expected a trained parameter in every stage, found none in stage {number}: join it with another."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a trained parameter in every stage, found none in stage {number}: join it with another."
+            )
         self.optimizer = optimizer(list(self.parameters.values()))
         if isinstance(self.optimizer, torch.optim.LBFGS):
-            msg = "expected an optimizer that updates each parameter by itself, found LBFGS: take another."
-            raise InputError(msg)
+            raise InputError(
+                "expected an optimizer that updates each parameter by itself, found LBFGS: take another."
+            )
         self._newest = 0
         self._leaves: list[dict[str, torch.Tensor]] = [dict(self.parameters)]
         if versions > 1:
@@ -116,19 +111,11 @@ class TrainedStage:
         self,
         micro_batch: int,
         inputs: Sequence[torch.Tensor],
-        target: Any,
-        iteration: int,
+        target: Any,  # What the loss is taken from
+        iteration: int,  # The iteration, which says the version of weights
         trained: Sequence[bool],
     ) -> Tensors:
-        """A forward pass; on the last stage it gives the loss.
-
-        Args:
-            micro_batch: The micro-batch.
-            inputs: What it takes.
-            target: What the loss is taken from.
-            iteration: The iteration, which says the version of weights.
-            trained: Which inputs have gradients.
-        """
+        """A forward pass; on the last stage it gives the loss."""
         own = tuple(
             each.detach().requires_grad_(wanted) for each, wanted in zip(inputs, trained, strict=True)
         )
@@ -154,7 +141,6 @@ class TrainedStage:
         """A whole backward pass.
 
         Args:
-            micro_batch: The micro-batch.
             gradients: Those of the trained outputs; None: of the loss.
 
         Returns:

@@ -19,8 +19,6 @@ import torch
 from coppice.errors import CheckError
 from coppice.training.torch.pipelines.record import DeviceRecord
 
-__all__ = ["ACTIVATIONS", "EMBEDDING", "GRADIENTS", "GradientSums", "LinkTokens", "RunningSum", "lost_rank"]
-
 ACTIVATIONS, EMBEDDING, GRADIENTS = range(3)
 """Classes of traffic, the most urgent first."""
 _POLL_S = 2e-4
@@ -74,21 +72,16 @@ class LinkTokens:
         return not any(self._busy[:urgency])
 
     def await_sent(self, timeout_s: float) -> None:
-        """Wait until all activations have gone.
-
-        Raises:
-            CheckError: If a rank does not take them.
-        """
+        """Wait until all activations have gone."""
         with self.changed:
             gone = self.changed.wait_for(lambda: not self._busy[ACTIVATIONS], timeout=timeout_s)
         if self._error is not None:
             raise lost_rank(self._error, "the pipeline") from self._error
         if not gone:
-            msg = (
+            raise CheckError(
                 f"expected activations to be taken within {timeout_s:g} s, found some under way: a rank is slow or "
                 "gone."
             )
-            raise CheckError(msg)
 
     def close(self) -> None:
         """End the thread."""
@@ -112,25 +105,15 @@ class LinkTokens:
 
 @dataclass(eq=False)
 class RunningSum:
-    """A message with gradients.
+    """A message with gradients."""
 
-    Attributes:
-        name: As in simulation.
-        start: Starts its collectives; it may wait for some.
-        urgency: Its class.
-        due: The training waits for it.
-        done: It has ended on this rank.
-        works: Its collectives.
-        ready: On a device, what its gradients are ordered behind.
-    """
-
-    name: str
-    start: Callable[[], Iterable[Any]]
-    urgency: int = GRADIENTS
-    due: bool = False
-    done: bool = False
-    works: list[Any] = field(default_factory=list)
-    ready: Any = None
+    name: str  # As in simulation
+    start: Callable[[], Iterable[Any]]  # Starts its collectives; it may wait for some
+    urgency: int = GRADIENTS  # Its class
+    due: bool = False  # The training waits for it
+    done: bool = False  # It has ended on this rank
+    works: list[Any] = field(default_factory=list)  # Its collectives
+    ready: Any = None  # On a device, what its gradients are ordered behind
 
 
 class GradientSums:
@@ -176,11 +159,7 @@ class GradientSums:
         self._lanes[lane].put(each)
 
     def wait(self, sums: Iterable[RunningSum]) -> None:
-        """Wait for messages.
-
-        Raises:
-            CheckError: If one failed, or did not end in time.
-        """
+        """Wait for messages."""
         for each in sums:
             with self._changed:
                 each.due = True
@@ -192,11 +171,10 @@ class GradientSums:
                 if self._error is not None:
                     raise lost_rank(self._error, "their sums of gradients") from self._error
                 if not ended:
-                    msg = (
+                    raise CheckError(
                         f"expected {each.name} within {self._timeout_s:g} s, found it under way: a rank is slow or "
                         "gone."
                     )
-                    raise CheckError(msg)
             for work in each.works:  # on a device the result is ordered behind the collective, not waited for
                 work.wait()
 

@@ -32,8 +32,6 @@ from coppice.training.torch.pipelines.stage import TrainedStage
 from coppice.training.torch.pipelines.sums import LinkTokens
 from coppice.training.torch.pipelines.updates import StageUpdates
 
-__all__ = ["PipelineTraining"]
-
 _Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -42,12 +40,7 @@ class PipelineTraining:
 
     Attributes:
         layout: Device and replica of this rank.
-        plan: Passes and messages, as the policy says.
-        stages: Stages of this rank, by number.
-        iteration: Iterations so far.
-        record: What this rank has done.
         workload: What simulation takes; None while it is recorded.
-        gradient_norm: Norm of all gradients of the last iteration, where they are clipped.
     """
 
     def __init__(
@@ -68,8 +61,9 @@ class PipelineTraining:
         settings: Mapping[str, Any],
     ) -> None:
         self.layout, self.workload = layout, workload
-        self.iteration = 0
-        self.record = DeviceRecord()
+        self.iteration = 0  # Iterations so far
+        self.record = DeviceRecord()  # What this rank has done
+        # Norm of all gradients of the last iteration, where they are clipped
         self.gradient_norm: torch.Tensor | None = None
         self._order, self._settings = order, dict(settings)
         self._micro_batches, self._network, self._recorded = micro_batches, network, recorded
@@ -82,15 +76,16 @@ class PipelineTraining:
             bytes=[float(1 << 20)] * given.count,
             embedding_bytes=float(1 << 19) if given.apart else 0.0,
         )
+        # Passes and messages, as the policy says
         self.plan = self._planned(workload or stage_workload(plain, layout.replicas), plain)
         self._device_of = self.plan.order.device_of()
         if max_norm is not None and not self.plan.barrier:
-            msg = (
+            raise InputError(
                 f"expected no `max_norm` with {order}, which updates stages before all gradients are there, found "
                 f"{max_norm:g}: leave it out, or take breadth-first."
             )
-            raise InputError(msg)
         own = [stage for stage, device in sorted(self._device_of.items()) if device == layout.device]
+        # Stages of this rank, by number
         self.stages = {
             stage: TrainedStage(
                 stage,
@@ -164,10 +159,6 @@ class PipelineTraining:
 
         Returns:
             The mean loss of the replica on the rank of the last stage, None on others.
-
-        Raises:
-            InputError: If rows cannot be dealt to micro-batches, or tensors between stages change.
-            CheckError: If a rank does not answer.
         """
         first = self.iteration * self._micro_batches if self.plan.staleness else 0
         numbers = range(first, first + self._micro_batches)
@@ -205,34 +196,21 @@ class PipelineTraining:
         """Complete every pass, message and update that an iteration would find complete; all ranks call it alike.
 
         Evaluation and checkpoints do it by themselves. Training goes on as if it had not been called.
-
-        Raises:
-            CheckError: If a rank does not answer.
         """
         if self.plan.staleness:
             self._catch_up(0)
         self._updates.settle(self.iteration - self.plan.staleness)
 
     def flush(self) -> None:
-        """Complete everything, at the end of training: with an asynchronous pipeline the last gradients too.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """Complete everything, at the end of training: with an asynchronous pipeline the last gradients too."""
         self.settle()
         self._updates.settle(self.iteration)
 
     def evaluate(self, inputs: Any = None) -> Any:
         """What the last stage gives for rows, with the weights of the next iteration; all ranks call it alike.
 
-        Args:
-            inputs: What the first stage takes.
-
         Returns:
             Its output on the rank of the last stage, None on others.
-
-        Raises:
-            CheckError: If a rank does not answer.
         """
         self.settle()
         return evaluated(self.stages, self._count, self._device_of, self._channels, inputs)
@@ -241,9 +219,6 @@ class PipelineTraining:
         """What this rank's stages are: weights by the keys of ``nn.Sequential(*stages)``, optimizers, what is late.
 
         All ranks call it alike; those of one replica have it all.
-
-        Raises:
-            CheckError: If a rank does not answer.
         """
         self.settle()
         return {
@@ -258,16 +233,13 @@ class PipelineTraining:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of the stages of this rank.
-
-        Raises:
-            InputError: If it lacks one of them.
-        """
+        """Take over the state of the stages of this rank."""
         self.flush()
         for number, stage in self.stages.items():
             if number not in state["optimizers"]:
-                msg = f"expected a state with stage {number}, found stages {sorted(state['optimizers'])}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected a state with stage {number}, found stages {sorted(state['optimizers'])}."
+                )
             prefix = f"{number}."
             with torch.no_grad():
                 stage.module.load_state_dict(
@@ -283,11 +255,7 @@ class PipelineTraining:
         self._updates.load(state["late"])
 
     def close(self) -> None:
-        """Complete everything, and end the threads.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """Complete everything, and end the threads."""
         self.flush()
         self._channels.finish()
         self._updates.close()

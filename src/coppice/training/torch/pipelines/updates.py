@@ -23,21 +23,14 @@ from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights
 from coppice.training.torch.pipelines.stage import TrainedStage
 from coppice.training.torch.pipelines.sums import EMBEDDING, GradientSums, LinkTokens, RunningSum
 
-__all__ = ["StageUpdates"]
-
 
 @dataclass(eq=False)
 class _Late:
-    """An update that is to come.
+    """An update that is to come."""
 
-    Attributes:
-        sums: Messages that it waits for.
-        held: Messages that are not launched yet.
-        groups: Settings of the optimizer when it was asked for; None: it was not yet.
-    """
-
-    sums: list[RunningSum] = field(default_factory=list)
-    held: list[PlannedSum] = field(default_factory=list)
+    sums: list[RunningSum] = field(default_factory=list)  # Messages that it waits for
+    held: list[PlannedSum] = field(default_factory=list)  # Messages that are not launched yet
+    # Settings of the optimizer when it was asked for; None: it was not yet
     groups: list[dict[str, Any]] | None = None
 
 
@@ -85,11 +78,7 @@ class StageUpdates:
         self._late: dict[int, dict[int, _Late]] = {stage: {} for stage in stages}
 
     def open(self, stage: int, iteration: int) -> None:
-        """The first forward pass of a stage over an iteration is next; its later ones are not heard.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """The first forward pass of a stage over an iteration is next; its later ones are not heard."""
         if self._opened.get(stage) == iteration:
             return
         self._opened[stage] = iteration
@@ -104,12 +93,7 @@ class StageUpdates:
                 self._launch_held(other, each, late, lambda planned: planned.after_forward == stage)
 
     def ran(self, stage: int, iteration: int) -> None:
-        """A backward pass of a stage, or the second part of one, has run; after the last one its messages go.
-
-        Raises:
-            CheckError: If a rank does not answer.
-            InputError: If a parameter has no gradient.
-        """
+        """A backward pass of a stage, or the second part of one, has run; after the last one its messages go."""
         key = (stage, iteration)
         self._done[key] = self._done.get(key, 0) + 1
         if self._done[key] < self._micro_batches:
@@ -145,9 +129,6 @@ class StageUpdates:
 
         Returns:
             The norm of all gradients, where they are clipped.
-
-        Raises:
-            CheckError: If a rank does not answer.
         """
         for number, stage in self._stages.items():
             self._late[number].setdefault(iteration, _Late()).groups = stage.asked()
@@ -161,11 +142,7 @@ class StageUpdates:
         return norm
 
     def settle(self, before: int) -> None:
-        """Complete messages of all iterations, and updates of those before one.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """Complete messages of all iterations, and updates of those before one."""
         for stage, lates in sorted(self._late.items()):
             for iteration, late in sorted(lates.items()):
                 self._launch_held(stage, iteration, late, lambda _: True)

@@ -14,8 +14,6 @@ from coppice.training.torch.overlap.planning import LaunchPlan
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.servers.client import ParameterServers, SlicePlace
 
-__all__ = ["ServerCarrier"]
-
 
 class _PulledValues:
     """Values of a slice on their way."""

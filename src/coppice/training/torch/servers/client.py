@@ -19,9 +19,6 @@ from coppice.iteration.policies.data_parallel.tictac import TicTac
 from coppice.training.torch.servers.server import SERVED_OPTIMIZERS, ServerHello, ServerSlice
 from coppice.training.torch.servers.wire import FrameKind, ServerLink, address_of, packed, raw, unpacked
 
-__all__ = ["NOT_SUMMED", "ParameterServers", "SlicePlace", "parameter_servers"]
-
-
 NOT_SUMMED = (
     "expected gradients to be left to servers, which have stepped with them, found a program that waits for them: call "
     "optimizer.step() first, or train without `servers`."
@@ -30,19 +27,12 @@ NOT_SUMMED = (
 
 @dataclass(frozen=True)
 class SlicePlace:
-    """A slice of a parameter.
+    """A slice of a parameter."""
 
-    Attributes:
-        parameter: The parameter.
-        begin: Its first element.
-        values: Where its gradient, and then its values, lie.
-        server: Number of the server that holds it.
-    """
-
-    parameter: torch.nn.Parameter
-    begin: int
-    values: torch.Tensor
-    server: int
+    parameter: torch.nn.Parameter  # The parameter
+    begin: int  # Its first element
+    values: torch.Tensor  # Where its gradient, and then its values, lie
+    server: int  # Number of the server that holds it
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Its part of a tensor of the parameter's shape."""
@@ -87,19 +77,10 @@ class ParameterServers:
     def connect(
         self,
         slices: Sequence[SlicePlace],
-        received: Callable[[int], None],
+        received: Callable[[int], None],  # Told the number of a slice whose values are there
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Hand slices over to the servers.
-
-        Args:
-            slices: All slices, by their numbers.
-            received: Told the number of a slice whose values are there.
-            failed: Told what failed.
-
-        Raises:
-            CheckError: If a server does not answer in time.
-        """
+        """Hand slices over to the servers."""
         self._slices, self._received, self._failed = list(slices), received, failed
         groups = self._optimizer.param_groups
         group_of = {id(p): number for number, group in enumerate(groups) for p in group["params"]}
@@ -148,20 +129,15 @@ class ParameterServers:
             link.send(FrameKind.SETTINGS, body=msgspec.msgpack.encode(self._sent))
 
     def require_told(self) -> None:
-        """That a step has the settings of its backward pass: servers have taken it by now.
-
-        Raises:
-            InputError: If it has others.
-        """
+        """That a step has the settings of its backward pass: servers have taken it by now."""
         now = _settings(self._optimizer.param_groups)
         for told, group in zip(self._sent, now, strict=True):
             name = next((name for name in group if told.get(name) != group[name]), None)
             if name is not None:
-                msg = (
+                raise InputError(
                     f"expected settings of a step before its backward pass, found {name} changed from {told.get(name)} "
                     f"to {group[name]} behind it: servers update as soon as they have gradients."
                 )
-                raise InputError(msg)
 
     def update(self, parameter: torch.Tensor, values: torch.Tensor) -> None:
         """A parameter gets the values of the servers."""
@@ -177,8 +153,6 @@ class ParameterServers:
         """Send the gradient of a slice; returns when it is on its way.
 
         Args:
-            number: Number of the slice.
-            priority: The least first.
             answered: Values are wanted as soon as they are there.
         """
         each = self._slices[number]
@@ -187,20 +161,11 @@ class ParameterServers:
         self._links[each.server].send(kind, number, priority, raw(here))
 
     def pull(self, number: int, priority: int) -> None:
-        """Ask for the values of a slice.
-
-        Args:
-            number: Number of the slice.
-            priority: The least first.
-        """
+        """Ask for the values of a slice."""
         self._links[self._slices[number].server].send(FrameKind.PULL, number, priority)
 
     def gather_state(self) -> None:
-        """Put what servers have of the optimizer's state where it belongs.
-
-        Raises:
-            CheckError: If a server does not answer.
-        """
+        """Put what servers have of the optimizer's state where it belongs."""
         if not self.connected or self._stale:
             return
         with self._changed:
@@ -212,11 +177,10 @@ class ParameterServers:
                 lambda: self._error is not None or len(self._states) == len(self._slices), self._timeout_s
             )
             if self._error is not None or len(self._states) < len(self._slices):
-                msg = (
+                raise CheckError(
                     f"expected servers to tell the state of the optimizer, found that one does not answer "
                     f"({self._error or f'{self._timeout_s:g} s'}): start again from the last checkpoint."
                 )
-                raise CheckError(msg)
             states = self._states
         for number, each in enumerate(self._slices):
             own = self._optimizer.state[each.parameter]
@@ -257,11 +221,10 @@ class ParameterServers:
                 return socket.create_connection(address_of(address), timeout=max(end - time.monotonic(), 0.1))
             except OSError as error:
                 if time.monotonic() > end:
-                    msg = (
+                    raise CheckError(
                         f"expected a parameter server at {address} within {self._timeout_s:g} s, found none ({error}): "
                         "run serve_parameters there."
-                    )
-                    raise CheckError(msg) from error
+                    ) from error
                 time.sleep(0.1)
 
     def _receive(self, server: int) -> None:
@@ -272,8 +235,7 @@ class ParameterServers:
                 return None
             where = raw(self._slices[number].values)
             if len(where) != size:
-                msg = f"expected {len(where)} bytes of slice {number}, found {size}"
-                raise CheckError(msg)
+                raise CheckError(f"expected {len(where)} bytes of slice {number}, found {size}")
             return where
 
         try:
@@ -329,25 +291,12 @@ def parameter_servers(
     servers: Sequence[str] | None,
     optimizer: torch.optim.Optimizer,
     *,
-    ranks: tuple[int, int],
+    ranks: tuple[int, int],  # Number of this worker and of all
     tunes: bool,
     unused: bool,
     timeout_s: float,
 ) -> ParameterServers | None:
-    """The servers of a training; None: there are none.
-
-    Args:
-        policy: The policy.
-        servers: Their addresses.
-        optimizer: The optimizer.
-        ranks: Number of this worker and of all.
-        tunes: Settings are tried in training.
-        unused: Tensors may have no gradient.
-        timeout_s: Longest wait for a server.
-
-    Raises:
-        InputError: If policy or optimizer do not go with servers.
-    """
+    """The servers of a training; None: there are none."""
     if servers is None:
         return None
     kind = type(optimizer)
@@ -366,8 +315,7 @@ def parameter_servers(
     elif unused:
         found = "`unused=True`, where servers wait for the gradients of all workers"
     if found:
-        msg = f"expected `servers` with a training that they can serve, found {found}."
-        raise InputError(msg)
+        raise InputError(f"expected `servers` with a training that they can serve, found {found}.")
     for address in servers:
         address_of(address)
     return ParameterServers(servers, *ranks, optimizer, timeout_s)

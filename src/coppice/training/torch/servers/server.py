@@ -23,8 +23,6 @@ from coppice.decoding import decodable
 from coppice.errors import CheckError, CoppiceError, InputError
 from coppice.training.torch.servers.wire import FrameKind, ServerLink, address_of, packed, raw, unpacked
 
-__all__ = ["SERVED_OPTIMIZERS", "ServerHello", "ServerSlice", "serve_parameters"]
-
 SERVED_OPTIMIZERS = (
     "SGD Adam AdamW Adamax NAdam RAdam RMSprop Rprop Adagrad Adadelta".split()  # noqa: SIM905 (names, read as a line)
 )
@@ -32,37 +30,22 @@ SERVED_OPTIMIZERS = (
 
 
 class ServerSlice(msgspec.Struct, frozen=True):
-    """A slice of a parameter.
+    """A slice of a parameter."""
 
-    Attributes:
-        number: Its number among those of all servers.
-        elements: Its elements.
-        kind: Their type.
-        group: Group of the optimizer that it belongs to.
-    """
-
-    number: int
-    elements: int
-    kind: str
-    group: int
+    number: int  # Its number among those of all servers
+    elements: int  # Its elements
+    kind: str  # Their type
+    group: int  # Group of the optimizer that it belongs to
 
 
 class ServerHello(msgspec.Struct, frozen=True):
-    """What a worker says first.
+    """What a worker says first."""
 
-    Attributes:
-        worker: Its number.
-        workers: How many there are.
-        optimizer: Class of the optimizer.
-        groups: Settings of its groups.
-        slices: What this server holds.
-    """
-
-    worker: int
-    workers: int
-    optimizer: str
-    groups: list[dict[str, Any]]
-    slices: list[ServerSlice]
+    worker: int  # Its number
+    workers: int  # How many there are
+    optimizer: str  # Class of the optimizer
+    groups: list[dict[str, Any]]  # Settings of its groups
+    slices: list[ServerSlice]  # What this server holds
 
 
 _Outgoing = PriorityQueue[tuple[float, int, Callable[[ServerLink], None] | None]]
@@ -189,11 +172,7 @@ class _Session:
         self._turn = itertools.count()
 
     def run(self) -> None:
-        """Serve until all workers have ended.
-
-        Raises:
-            CheckError: If one is gone.
-        """
+        """Serve until all workers have ended."""
         for worker in range(len(self._links)):
             for work in (self._receive, self._send):
                 threading.Thread(
@@ -227,8 +206,7 @@ class _Session:
             if kind not in (FrameKind.PUSH, FrameKind.PUSH_ANSWERED):
                 return None
             if served.elements(number) != size:
-                msg = f"expected a slice of this server, found number {number} with {size} bytes"
-                raise CheckError(msg)
+                raise CheckError(f"expected a slice of this server, found number {number} with {size} bytes")
             gradient[:] = [served.gradient(number)]
             return raw(gradient[0])
 
@@ -288,8 +266,9 @@ def serve_parameters(
     try:
         listening = socket.create_server((host, port))
     except OSError as error:
-        msg = f"expected an address to listen on, found {address} ({error.strerror}): name another."
-        raise InputError(msg) from error
+        raise InputError(
+            f"expected an address to listen on, found {address} ({error.strerror}): name another."
+        ) from error
     links: list[ServerLink] = []
     try:
         if ready is not None:
@@ -316,28 +295,28 @@ def _gathered(listening: socket.socket, links: list[ServerLink], timeout_s: floa
         try:
             link = ServerLink(listening.accept()[0])
         except TimeoutError as error:
-            msg = (
+            raise CheckError(
                 f"expected {hellos[0].workers} workers within {timeout_s:g} s, found {len(hellos)}: start them all "
                 "with the same servers."
-            )
-            raise CheckError(msg) from error
+            ) from error
         end = end or time.monotonic() + timeout_s
         links.append(link)
         _, _, _, body = link.receive(lambda *_: None)
         try:
             hello = msgspec.msgpack.decode(body, type=decodable(ServerHello))
         except msgspec.ValidationError as error:
-            msg = f"expected a worker of this version of coppice, found another ({error})."
-            raise InputError(msg) from error
+            raise InputError(
+                f"expected a worker of this version of coppice, found another ({error})."
+            ) from error
         first = hellos[0] if hellos else hello
         if msgspec.structs.replace(hello, worker=first.worker) != first:
-            msg = (
+            raise InputError(
                 f"expected the same parameters and optimizer on all workers, found others on worker "
                 f"{hello.worker}: start them all with the same model."
             )
-            raise InputError(msg)
         if hello.optimizer not in SERVED_OPTIMIZERS or hello.worker in [each.worker for each in hellos]:
-            msg = f"expected each worker once, found worker {hello.worker} again, or {hello.optimizer}: start anew."
-            raise InputError(msg)
+            raise InputError(
+                f"expected each worker once, found worker {hello.worker} again, or {hello.optimizer}: start anew."
+            )
         hellos.append(hello)
     return hellos

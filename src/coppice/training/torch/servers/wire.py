@@ -19,8 +19,6 @@ import torch
 
 from coppice.errors import CheckError, InputError
 
-__all__ = ["FrameKind", "ServerLink", "address_of", "packed", "raw", "unpacked"]
-
 _HEADER = struct.Struct("<BIiQ")
 _MOST_BYTES = 2**40
 
@@ -44,17 +42,13 @@ class FrameKind(IntEnum):
 def address_of(given: str) -> tuple[str, int]:
     """Host and port of ``host:port``.
 
-    Raises:
-        InputError: If it is none.
-
     Examples:
         >>> address_of("10.0.0.5:7000")
         ('10.0.0.5', 7000)
     """
     host, colon, port = given.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        msg = f"expected an address like 10.0.0.5:7000, found {given!r}."
-        raise InputError(msg)
+        raise InputError(f"expected an address like 10.0.0.5:7000, found {given!r}.")
     return host.strip("[]"), int(port)
 
 
@@ -128,14 +122,12 @@ class ServerLink:
 
         Args:
             place: Where the body of a frame goes, by kind, number and bytes; None: into bytes of its own.
-
-        Raises:
-            CheckError: If the other one is gone.
         """
         kind, number, priority, size = _HEADER.unpack(self._filled(memoryview(bytearray(_HEADER.size))))
         if kind not in FrameKind.__members__.values() or size > _MOST_BYTES:
-            msg = f"expected a frame of coppice, found kind {kind} with {size} bytes: is another program on this port?"
-            raise CheckError(msg)
+            raise CheckError(
+                f"expected a frame of coppice, found kind {kind} with {size} bytes: is another program on this port?"
+            )
         where = place(FrameKind(kind), number, size) if size else None
         if where is not None:
             self._filled(where)
@@ -153,7 +145,6 @@ class ServerLink:
         while done < len(buffer):
             count = self._connection.recv_into(buffer[done:])
             if not count:
-                msg = "connection closed by the other side"
-                raise CheckError(msg)
+                raise CheckError("connection closed by the other side")
             done += count
         return buffer

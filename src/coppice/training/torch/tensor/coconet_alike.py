@@ -16,8 +16,6 @@ import torch.distributed as dist
 from coppice.errors import CheckError
 from coppice.training.torch.tensor.passes_hops import group_of
 
-__all__ = ["alike", "next_place"]
-
 _places = itertools.count()
 _SEEN: set[int] = set()
 _PERIOD = 8191  # weights repeat after so many elements
@@ -38,11 +36,10 @@ def _alike(value: torch.Tensor, group_name: str, place: int, what: str) -> torch
     both = torch.stack([total, -total])
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group_of(group_name))
     if float(both[0]) != -float(both[1]):
-        msg = (
+        raise CheckError(
             f"expected {what} alike on all ranks, as it meets a sum over them, found otherwise: seed ranks alike, or "
             "leave such graphs to another policy."
         )
-        raise CheckError(msg)
     return value
 
 

@@ -27,8 +27,6 @@ from coppice.training.torch.tensor.decomposition_rings import TASK
 from coppice.training.torch.tensor.passes_hops import group_of
 from coppice.training.torch.tensor.passes_layout import DimensionPlace, NodeEmitter, arguments
 
-__all__ = ["carry_program"]
-
 _aten: Any = torch.ops.aten
 _functional: Any = torch.ops._c10d_functional  # noqa: SLF001 (the operations that torch traces)
 _DROPOUT = _aten.native_dropout.default
@@ -43,7 +41,6 @@ def carry_program(
     Args:
         region: The region; it is no longer one afterwards.
         program: What the transforms made of it.
-        chunks: Chunks of what is overlapped.
         number: Number of the region, for ``meta``.
 
     Returns:

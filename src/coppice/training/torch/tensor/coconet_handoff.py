@@ -31,8 +31,6 @@ from coppice.training.torch.tensor.passes_costs import (
     reduce_scatter_single,
 )
 
-__all__ = ["PipelineHandoff"]
-
 _TAG = 0x7C10
 """Above the tags that training programs choose."""
 
@@ -58,14 +56,6 @@ class PipelineHandoff:
         dtype: Type of the sum.
         device: Where it lies; None: the CPU.
 
-    Attributes:
-        tuned: The transforms that the tuner chose, and what it expects.
-        simulated: The tasks of a hand-off, as simulated.
-        sliced: Slices are sent.
-        sent_bytes: Bytes that this rank has sent to the other stage.
-        tasks: What the last hand-off did here, in order: ``start`` or ``wait`` of operations of the tuned program, and
-            the chunk.
-
     Raises:
         InputError: If the tensor has no dimension, a rate is not above 0, or the other stage hands on otherwise.
         CheckError: If the other stage does not answer.
@@ -85,11 +75,14 @@ class PipelineHandoff:
         device: torch.device | None = None,
     ) -> None:
         if not shape or min(shape) < 1 or chunks < 1 or between[0] <= 0 or between[1] < 0:
-            msg = f"expected a shape, chunks and rates above 0, found {shape}, {chunks} and {between}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a shape, chunks and rates above 0, found {shape}, {chunks} and {between}."
+            )
         self.shape, self.peer, self.dtype = shape, peer, dtype
         self.device = torch.device("cpu") if device is None else device
-        self.sent_bytes = 0
+        self.sent_bytes = 0  # Bytes that this rank has sent to the other stage
+        # What the last hand-off did here, in order: `start` or `wait` of operations of the tuned program, and
+        # the chunk
         self.tasks: list[str] = []
         self._group, self._ranks = group, dist.get_world_size(group)
         rows, columns = prod(shape[:-1]), shape[-1]
@@ -97,6 +90,7 @@ class PipelineHandoff:
         program = pipeline_handoff(ranks=self._ranks, rows=rows, columns=columns)
         if self._ranks == 1:
             machine = MeasuredMachine.of(MeasuredCosts(ranks=1, flops_per_s=1.0, network={}))
+            # The transforms that the tuner chose, and what it expects
             self.tuned = Tuned(program, 0.0, (), 1)
         else:
             machine = MeasuredMachine.of(
@@ -107,8 +101,8 @@ class PipelineHandoff:
                 between=between[1],
             )
             self.tuned = autotune(program, machine)
-        self.simulated = machine.graph(self.tuned.program)
-        self.sliced = self.tuned.program.ops["sent"].kind is OpKind.ALL_GATHER
+        self.simulated = machine.graph(self.tuned.program)  # The tasks of a hand-off, as simulated
+        self.sliced = self.tuned.program.ops["sent"].kind is OpKind.ALL_GATHER  # Slices are sent
         self._chunks = machine.chunks if self.tuned.program.overlaps else 1
         self._sum, self._sent = ("sum.scatter", "sent.slice") if self.sliced else ("sum", "sent")
         self._agree(list(shape))
@@ -124,12 +118,11 @@ class PipelineHandoff:
             for each in dist.batch_isend_irecv(swapped):
                 each.wait()
         if theirs.tolist() != said:
-            msg = (
+            raise InputError(
                 "expected both stages to hand on alike (ranks, slices, chunks, bytes of an element, dimensions, "
                 f"elements), found {said} here and {theirs.tolist()} on rank {self.peer}: give both the same shape, "
                 "`costs`, `between`, `chunks` and `dtype`."
             )
-            raise InputError(msg)
 
     def send(self, partial: torch.Tensor) -> None:
         """Sum what ranks of the group have, and send it.
@@ -140,8 +133,7 @@ class PipelineHandoff:
         """
         if tuple(partial.shape) != self.shape or partial.dtype != self.dtype:
             found = f"{tuple(partial.shape)} and {partial.dtype}"
-            msg = f"expected a tensor of shape {self.shape} and {self.dtype}, found {found}."
-            raise InputError(msg)
+            raise InputError(f"expected a tensor of shape {self.shape} and {self.dtype}, found {found}.")
         self.tasks = []
         pieces = partial.detach().reshape(-1).chunk(self._chunks)
         with _both_answer():
@@ -194,17 +186,12 @@ class PipelineHandoff:
 
 @contextmanager
 def _both_answer() -> Iterator[None]:
-    """Tells of a rank that does not.
-
-    Raises:
-        CheckError: If so.
-    """
+    """Tells of a rank that does not."""
     try:
         yield
     except RuntimeError as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        msg = (
+        raise CheckError(
             f"expected both stages to pass the sum on, found a rank that does not answer ({reason}): start the "
             "training again from its last checkpoint."
-        )
-        raise CheckError(msg) from error
+        ) from error

@@ -34,8 +34,6 @@ from coppice.training.torch.tensor.passes_costs import (
     reduce_scatter_single,
 )
 
-__all__ = ["FusedOptimizer", "fused_optimizer"]
-
 _STEP = "step"
 """The only state of these optimizers that has not an element for each of the parameter."""
 _PROGRAMS = {torch.optim.SGD: momentum, torch.optim.Adam: adam, torch.optim.AdamW: adam}
@@ -43,23 +41,14 @@ _PROGRAMS = {torch.optim.SGD: momentum, torch.optim.Adam: adam, torch.optim.Adam
 
 @dataclass(eq=False)
 class _Chunk:
-    """Parameters in a row, of one group and type.
+    """Parameters in a row, of one group and type."""
 
-    Attributes:
-        number: Which chunk it is.
-        group: Number of their group.
-        parameters: The parameters; their memory is in ``flat``.
-        flat: All of them, filled up so that ranks divide it.
-        gradient: Their gradients, likewise.
-        own: What this rank updates.
-    """
-
-    number: int
-    group: int
-    parameters: list[torch.nn.Parameter]
-    flat: torch.Tensor
-    gradient: torch.Tensor
-    own: torch.nn.Parameter
+    number: int  # Which chunk it is
+    group: int  # Number of their group
+    parameters: list[torch.nn.Parameter]  # The parameters; their memory is in `flat`
+    flat: torch.Tensor  # All of them, filled up so that ranks divide it
+    gradient: torch.Tensor  # Their gradients, likewise
+    own: torch.nn.Parameter  # What this rank updates
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The place of each parameter in a row like it."""
@@ -69,14 +58,7 @@ class _Chunk:
 
 
 class FusedOptimizer(torch.optim.Optimizer):
-    """What :func:`fused_optimizer` returns: used as the optimizer that it was made of.
-
-    Attributes:
-        tuned: The transforms that the tuner chose, and what it expects; nothing split means plain all-reduces.
-        tasks: What the last step did, in order: ``start``, ``wait`` or ``run`` of operations of the tuned program, and
-            the chunk.
-        gradient_norm: Norm of the averaged gradients of the last step, where it is clipped.
-    """
+    """What :func:`fused_optimizer` returns: used as the optimizer that it was made of."""
 
     _step_supports_amp_scaling = (
         True  # a GradScaler then leaves it to step(), on all ranks alike, what it does
@@ -91,8 +73,12 @@ class FusedOptimizer(torch.optim.Optimizer):
         max_norm: float | None,
     ) -> None:
         super().__init__(optimizer.param_groups, optimizer.defaults)
+        # The transforms that the tuner chose, and what it expects; nothing split means plain all-reduces
         self.tuned = tuned
+        # What the last step did, in order: `start`, `wait` or `run` of operations of the tuned program, and
+        # the chunk
         self.tasks: list[str] = []
+        # Norm of the averaged gradients of the last step, where it is clipped
         self.gradient_norm: torch.Tensor | None = None
         self._group, self._max_norm = group, max_norm
         self._ranks, self._rank = dist.get_world_size(group), dist.get_rank(group)
@@ -141,31 +127,22 @@ class FusedOptimizer(torch.optim.Optimizer):
         return flat[self._rank * each : (self._rank + 1) * each]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Only before chunks are made.
-
-        Raises:
-            InputError: Afterwards.
-        """
+        """Only before chunks are made."""
         if hasattr(self, "_chunks"):
-            msg = "expected all parameters when the optimizer is fused, found more: add them to the plain one before."
-            raise InputError(msg)
+            raise InputError(
+                "expected all parameters when the optimizer is fused, found more: add them to the plain one before."
+            )
         super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Average gradients over ranks, and update.
-
-        Raises:
-            InputError: If there is a closure or a GradScaler, a parameter was moved, or its gradient is none or sparse.
-            CheckError: If a rank does not answer.
-        """
+        """Average gradients over ranks, and update."""
         if closure is not None or getattr(self, "found_inf", None) is not None:
             found = "a GradScaler" if closure is None else "a closure"
-            msg = (
+            raise InputError(
                 f"expected plain calls of step(), found {found}: gradients are summed here, once a step, so train in "
                 "bfloat16 or float32."
             )
-            raise InputError(msg)
         self._take()
         self.tasks = []
         with _all_answer():
@@ -193,17 +170,15 @@ class FusedOptimizer(torch.optim.Optimizer):
                 shape = list(parameter.shape)
                 if parameter.grad is None or parameter.grad.is_sparse:
                     found = "none" if parameter.grad is None else "a sparse one"
-                    msg = (
+                    raise InputError(
                         f"expected a gradient of each parameter, found {found} of one of shape {shape}: freeze what "
                         "is not used before the optimizer is fused."
                     )
-                    raise InputError(msg)
                 if parameter.data_ptr() != weights.data_ptr():
-                    msg = (
+                    raise InputError(
                         f"expected parameters where the optimizer put them, found one of shape {shape} elsewhere: fuse "
                         "the optimizer behind what moves or replaces them."
                     )
-                    raise InputError(msg)
                 torch.div(parameter.grad, self._ranks, out=view)
 
     def _scatter(self, chunk: _Chunk) -> tuple[torch.Tensor, Any]:
@@ -245,11 +220,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         self.tasks.append(f"run {self._computed} {chunk.number}")
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the plain optimizer, whole on every rank; all ranks call it.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """The state of the plain optimizer, whole on every rank; all ranks call it."""
         numbers: dict[int, int] = {}
         for each in self.param_groups:
             for parameter in each["params"]:
@@ -279,17 +250,14 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a state of the plain optimizer, or of this one on any number of ranks.
-
-        Raises:
-            InputError: If it is that of other parameters, or those of a chunk have taken different numbers of steps.
-        """
+        """Take up a state of the plain optimizer, or of this one on any number of ranks."""
         parameters = [each for group in self.param_groups for each in group["params"]]
         numbers = {id(each): number for number, each in enumerate(parameters)}
         saved = state_dict["param_groups"]
         if [len(each["params"]) for each in saved] != [len(each["params"]) for each in self.param_groups]:
-            msg = "expected a state of as many parameters in as many groups, found another: load it into its model."
-            raise InputError(msg)
+            raise InputError(
+                "expected a state of as many parameters in as many groups, found another: load it into its model."
+            )
         taken = [
             self._taken(chunk, [state_dict["state"].get(numbers[id(each)], {}) for each in chunk.parameters])
             for chunk in self._chunks
@@ -305,11 +273,10 @@ class FusedOptimizer(torch.optim.Optimizer):
             each.keys() != values[0].keys() or float(each.get(_STEP, 0)) != float(values[0].get(_STEP, 0))
             for each in values
         ):
-            msg = (
+            raise InputError(
                 "expected parameters that have all taken the same number of steps, found a state of others: begin with "
                 "a new state, or with a smaller `chunk_bytes`."
             )
-            raise InputError(msg)
         held: dict[str, Any] = {}
         for key, first in values[0].items():
             if key == _STEP or first is None:
@@ -319,8 +286,9 @@ class FusedOptimizer(torch.optim.Optimizer):
             for view, value in zip(chunk.views(flat), values, strict=True):
                 if value[key].shape != view.shape:
                     shapes = f"{list(view.shape)}, found {list(value[key].shape)}"
-                    msg = f"expected a state of a parameter of shape {shapes}: load it into its model."
-                    raise InputError(msg)
+                    raise InputError(
+                        f"expected a state of a parameter of shape {shapes}: load it into its model."
+                    )
                 view.copy_(value[key])
             held[key] = self._slice(flat).clone() if self._sliced else flat
         return held
@@ -328,20 +296,15 @@ class FusedOptimizer(torch.optim.Optimizer):
 
 @contextmanager
 def _all_answer() -> Iterator[None]:
-    """Tells of a rank that does not.
-
-    Raises:
-        CheckError: If so.
-    """
+    """Tells of a rank that does not."""
     try:
         yield
     except RuntimeError as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        msg = (
+        raise CheckError(
             f"expected all ranks to update their slices, found one that does not answer ({reason}): start the "
             "training again from its last checkpoint."
-        )
-        raise CheckError(msg) from error
+        ) from error
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
@@ -407,17 +370,15 @@ def fused_optimizer(
         >>> dist.destroy_process_group()
     """
     if max_norm is not None and not max_norm > 0:
-        msg = f"expected a `max_norm` above 0, found {max_norm:g}."
-        raise InputError(msg)
+        raise InputError(f"expected a `max_norm` above 0, found {max_norm:g}.")
     program = _PROGRAMS.get(type(optimizer))
     trained = [each for own in optimizer.param_groups for each in own["params"] if each.requires_grad]
     if program is None or optimizer.state or not trained or chunk_bytes < 1:
         found = f"{type(optimizer).__name__}, {len(optimizer.state)} states, {len(trained)} parameters"
-        msg = (
+        raise InputError(
             f"expected torch's SGD, Adam or AdamW before its first step, parameters and `chunk_bytes`, found {found}, "
             f"{chunk_bytes}."
         )
-        raise InputError(msg)
     ranks = dist.get_world_size(group)
     elements = -(-sum(each.numel() for each in trained) // ranks) * ranks
     written = program(ranks=ranks, elements=elements)

@@ -26,8 +26,6 @@ from coppice.training.torch.tensor.passes_hops import group_of
 from coppice.training.torch.tensor.passes_layout import arguments, is_layout, shape_of
 from coppice.training.torch.tensor.passes_products import GraphProduct, product_of
 
-__all__ = ["SumRegion", "sum_regions_of"]
-
 _aten: Any = torch.ops.aten
 _functional: Any = torch.ops._c10d_functional  # noqa: SLF001 (the operations that torch traces)
 _SUMS = {
@@ -51,28 +49,18 @@ _DROPOUT = _aten.native_dropout.default
 
 @dataclass
 class SumRegion:
-    """A sum over ranks, and what is around it.
+    """A sum over ranks, and what is around it."""
 
-    Attributes:
-        start: The collective.
-        wait: What waits for it.
-        kind: Which collective.
-        ranks: Number of ranks.
-        group: Name of their group.
-        shape: Shape of what is summed.
-        product: The product that it takes; None: something else.
-        nodes: For each operation of the program the node whose result it has.
-        masks: For each dropout the node that has its mask, if something uses it.
-    """
-
-    start: Node
-    wait: Node
-    kind: OpKind
-    ranks: int
-    group: Any
-    shape: tuple[int, ...]
-    product: GraphProduct | None = None
+    start: Node  # The collective
+    wait: Node  # What waits for it
+    kind: OpKind  # Which collective
+    ranks: int  # Number of ranks
+    group: Any  # Name of their group
+    shape: tuple[int, ...]  # Shape of what is summed
+    product: GraphProduct | None = None  # The product that it takes; None: something else
+    # For each operation of the program the node whose result it has
     nodes: dict[str, Node] = field(default_factory=dict)
+    # For each dropout the node that has its mask, if something uses it
     masks: dict[str, Node] = field(default_factory=dict)
     _names: dict[Node, str] = field(default_factory=dict)
     _ops: dict[str, TensorOp] = field(default_factory=dict)

@@ -27,8 +27,6 @@ from coppice.training.torch.tensor.passes_layout import (
 )
 from coppice.training.torch.tensor.passes_products import GraphProduct, product_of
 
-__all__ = ["GatherRegion", "ScatterRegion", "regions_of"]
-
 _aten: Any = torch.ops.aten
 _functional: Any = torch.ops._c10d_functional  # noqa: SLF001 (the operations that torch traces)
 _GATHER = _functional.all_gather_into_tensor.default
@@ -38,17 +36,11 @@ _WAIT = _functional.wait_tensor.default
 
 @dataclass(frozen=True)
 class _Fed:
-    """A product that takes gathered parts.
+    """A product that takes gathered parts."""
 
-    Attributes:
-        product: The product.
-        operand: Which operand they are in.
-        place: Where, in it.
-    """
-
-    product: GraphProduct
-    operand: int
-    place: DimensionPlace
+    product: GraphProduct  # The product
+    operand: int  # Which operand they are in
+    place: DimensionPlace  # Where, in it
 
     @property
     def letter(self) -> str:
@@ -58,23 +50,14 @@ class _Fed:
 
 @dataclass
 class GatherRegion:
-    """An all-gather and the products that it feeds.
+    """An all-gather and the products that it feeds."""
 
-    Attributes:
-        start: The collective.
-        wait: What waits for it.
-        ranks: Number of ranks.
-        group: Name of their group.
-        fed: The products.
-        places: Where parts lie in each node between.
-    """
-
-    start: Node
-    wait: Node
-    ranks: int
-    group: Any
-    fed: list[_Fed] = field(default_factory=list)
-    places: dict[Node, DimensionPlace] = field(default_factory=dict)
+    start: Node  # The collective
+    wait: Node  # What waits for it
+    ranks: int  # Number of ranks
+    group: Any  # Name of their group
+    fed: list[_Fed] = field(default_factory=list)  # The products
+    places: dict[Node, DimensionPlace] = field(default_factory=dict)  # Where parts lie in each node between
     collective = "all_gather"
 
     @property
@@ -134,9 +117,6 @@ class GatherRegion:
         """Put what was made in the place of what was there.
 
         Args:
-            emit: Where to.
-            shards: The shard of each rank.
-            products: Products with each of them.
             order: Ranks in the order in which their shards were multiplied: terms of a sum are added so.
         """
         for number, each in enumerate(self.fed):
@@ -159,24 +139,15 @@ class GatherRegion:
 
 @dataclass
 class ScatterRegion:
-    """A reduce-scatter and the products that it sums.
+    """A reduce-scatter and the products that it sums."""
 
-    Attributes:
-        start: The collective.
-        wait: What waits for it.
-        ranks: Number of ranks.
-        group: Name of their group.
-        mean: The sum is divided by the number of ranks.
-        made: The products.
-        places: Where parts lie in each node that is made part by part.
-    """
-
-    start: Node
-    wait: Node
-    ranks: int
-    group: Any
-    mean: bool
-    made: list[GraphProduct] = field(default_factory=list)
+    start: Node  # The collective
+    wait: Node  # What waits for it
+    ranks: int  # Number of ranks
+    group: Any  # Name of their group
+    mean: bool  # The sum is divided by the number of ranks
+    made: list[GraphProduct] = field(default_factory=list)  # The products
+    # Where parts lie in each node that is made part by part
     places: dict[Node, DimensionPlace] = field(default_factory=dict)
     collective = "reduce_scatter"
 

@@ -14,8 +14,6 @@ from coppice.training.torch.tensor.passes_hops import group_of, hop_start, hop_w
 from coppice.training.torch.tensor.passes_layout import NodeEmitter, arguments
 from coppice.training.torch.tensor.passes_products import product_of
 
-__all__ = ["TASK", "decompose"]
-
 TASK = "coppice_task"
 """Key of a node's ``meta``: the number of the region, and which task of its ring the node begins or ends."""
 

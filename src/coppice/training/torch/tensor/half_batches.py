@@ -36,8 +36,6 @@ from coppice.iteration.policies.tensor.oases import TwoHalves
 from coppice.training.torch.tensor.half_batches_parts import ActivationSum, parts_of
 from coppice.training.torch.tensor.half_batches_state import DeviceState
 
-__all__ = ["HalvedBlocks"]
-
 _KEPT_TIMES = 32
 _HALVES = (1, 2)
 _Gradients = list[torch.Tensor | None]
@@ -45,14 +43,6 @@ _Gradients = list[torch.Tensor | None]
 
 class HalvedBlocks(nn.Sequential):
     """Blocks in a row that run in two halves; keys of its state are those of ``nn.Sequential``.
-
-    Attributes:
-        policy: The policy, whose simulation has the same order.
-        launched: What was computed, awaited and started in the last forward pass and the backward pass after it, by the
-            names of the simulation.
-        times: Seconds of the last computations by name, as the host sees them.
-        summed_bytes: Bytes of the sum of a half, by parts.
-        parts: The parts of all blocks in a row.
 
     Args:
         blocks: The blocks.
@@ -68,23 +58,26 @@ class HalvedBlocks(nn.Sequential):
         self, blocks: nn.Module, policy: TwoHalves, *, recompute: bool = True, first: int = 0
     ) -> None:
         if not policy.settings.silent:
-            msg = (
+            raise InputError(
                 "expected `silent=True`: sums are kept here, so that nothing has to be summed again, found False: "
                 "leave it out."
             )
-            raise InputError(msg)
         parts = [part for block in parts_of(blocks) for part in block]
         if len({part.ranks for part in parts}) > 1:
             degrees = sorted({part.ranks for part in parts})
-            msg = f"expected parts of one degree without `groups`, found groups of {degrees} ranks."
-            raise InputError(msg)
+            raise InputError(
+                f"expected parts of one degree without `groups`, found groups of {degrees} ranks."
+            )
         super().__init__(*(blocks if isinstance(blocks, nn.Sequential) else blocks.children()))
-        self.policy = policy
+        self.policy = policy  # The policy, whose simulation has the same order
         self.recompute = recompute
+        # What was computed, awaited and started in the last forward pass and the backward pass after it, by
+        # the names of the simulation
         self.launched: list[str] = []
+        # Seconds of the last computations by name, as the host sees them
         self.times: dict[str, deque[float]] = {}
-        self.summed_bytes: dict[int, int] = {}
-        self.parts = parts
+        self.summed_bytes: dict[int, int] = {}  # Bytes of the sum of a half, by parts
+        self.parts = parts  # The parts of all blocks in a row
         self._halves = HalfBatches(
             blocks=[HalvedBlock(forward=1.0, gradients=1.0, again=1.0 if recompute else 0.0)] * len(parts),
             first=first,
@@ -96,25 +89,16 @@ class HalvedBlocks(nn.Sequential):
         return self._halves
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Both halves through all blocks.
-
-        Raises:
-            InputError: If the micro-batch cannot be halved.
-            CheckError: If a rank does not answer.
-        """
+        """Both halves through all blocks."""
         self.launched = []
         return self.go_on(x)
 
     def go_on(self, x: torch.Tensor) -> torch.Tensor:
-        """A forward pass that is noted behind what ``launched`` has.
-
-        Raises:
-            InputError: If the micro-batch cannot be halved.
-            CheckError: If a rank does not answer.
-        """
+        """A forward pass that is noted behind what ``launched`` has."""
         if x.dim() < 1 or x.shape[0] < 2:
-            msg = f"expected a micro-batch of 2 sequences or more, found one of shape {tuple(x.shape)}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected a micro-batch of 2 sequences or more, found one of shape {tuple(x.shape)}."
+            )
         run = _HalfRun(self, x)
         with torch.no_grad():
             output = run.forward(x.detach())
@@ -131,13 +115,9 @@ class HalvedBlocks(nn.Sequential):
 
         Args:
             network: Bytes per second and seconds per message of sums.
-
-        Raises:
-            InputError: If nothing has run.
         """
         if not self.times:
-            msg = "expected passes to tell the times of, found none: train some iterations first."
-            raise InputError(msg)
+            raise InputError("expected passes to tell the times of, found none: train some iterations first.")
         rate, latency = network
 
         def median(kind: str, number: int) -> float:
@@ -162,19 +142,12 @@ class HalvedBlocks(nn.Sequential):
 
 @dataclass(eq=False)
 class _Glue:
-    """The graph between the sum of a part and the product of the next.
+    """The graph between the sum of a part and the product of the next."""
 
-    Attributes:
-        x: What entered the part.
-        summed: Its sum; None in front of the first part.
-        entered: What enters the next.
-        prepared: The same, prepared; None behind the last part.
-    """
-
-    x: torch.Tensor
-    summed: torch.Tensor | None
-    entered: torch.Tensor
-    prepared: torch.Tensor | None = None
+    x: torch.Tensor  # What entered the part
+    summed: torch.Tensor | None  # Its sum; None in front of the first part
+    entered: torch.Tensor  # What enters the next
+    prepared: torch.Tensor | None = None  # The same, prepared; None behind the last part
 
 
 class _HalfRun:
@@ -241,16 +214,12 @@ class _HalfRun:
     def backward(
         self, number: int, saved: Sequence[torch.Tensor], gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, _Gradients]:
-        """Through a node: the gradient of the whole input if it is the first one, and those of its parameters.
-
-        Raises:
-            InputError: If the pass has gone backward before.
-            CheckError: If a rank does not answer.
-        """
+        """Through a node: the gradient of the whole input if it is the first one, and those of its parameters."""
         if number == len(self.parts) - 1:
             if self._begun:
-                msg = "expected one backward pass for a forward pass, found another: run it forward again."
-                raise InputError(msg)
+                raise InputError(
+                    "expected one backward pass for a forward pass, found another: run it forward again."
+                )
             self._begun = True
             self._entered = {1: gradient[: self.split], 2: gradient[self.split :]}
             self._prepared = {1: None, 2: None}

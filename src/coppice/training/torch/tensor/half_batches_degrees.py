@@ -31,8 +31,6 @@ from coppice.training.torch.tensor.half_batches import HalvedBlocks
 from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_of, unanswered
 from coppice.training.torch.tensor.passes_costs import all_gather_single
 
-__all__ = ["DegreeGroups", "RegroupedBlocks"]
-
 
 class DegreeGroups:
     """Process groups of parts of several degrees; all ranks of the job construct it alike.
@@ -41,10 +39,6 @@ class DegreeGroups:
         degrees: Degrees of the parts, in any order.
         size: Ranks that run a micro-batch together; None: all.
 
-    Attributes:
-        degrees: Each degree once, the smallest first.
-        size: Ranks that run a micro-batch together.
-
     Raises:
         InputError: If a degree does not divide the next greater one, or the greatest the size, or that the job.
     """
@@ -52,15 +46,14 @@ class DegreeGroups:
     @checked
     def __init__(self, degrees: Sequence[int], *, size: int | None = None) -> None:
         world, rank = dist.get_world_size(), dist.get_rank()
-        self.size = world if size is None else size
-        self.degrees = tuple(sorted(set(degrees)))
+        self.size = world if size is None else size  # Ranks that run a micro-batch together
+        self.degrees = tuple(sorted(set(degrees)))  # Each degree once, the smallest first
         steps = [*self.degrees, self.size, world]
         if not degrees or steps[0] < 1 or any(more % less for less, more in itertools.pairwise(steps)):
-            msg = (
+            raise InputError(
                 f"expected degrees that divide each other, a size that they divide, and a job that it divides, found "
                 f"{list(self.degrees)}, {self.size} and {world}."
             )
-            raise InputError(msg)
         self._place = rank % self.size
         self._groups: dict[int, Any] = {}
         self._between: dict[tuple[int, int], Any] = {}
@@ -83,8 +76,7 @@ class DegreeGroups:
             InputError: If there is no such degree.
         """
         if degree not in self._groups:
-            msg = f"expected one of the degrees {list(self.degrees)}, found {degree}."
-            raise InputError(msg)
+            raise InputError(f"expected one of the degrees {list(self.degrees)}, found {degree}.")
         found: dist.ProcessGroup = self._groups[degree]
         return found
 
@@ -107,8 +99,7 @@ class DegreeGroups:
         self.of(degree)
         replicas = self.size // degree
         if len(whole) % replicas:
-            msg = f"expected sequences that {replicas} replicas divide, found {len(whole)}."
-            raise InputError(msg)
+            raise InputError(f"expected sequences that {replicas} replicas divide, found {len(whole)}.")
         return whole.chunk(replicas)[self._place // degree]
 
 
@@ -120,29 +111,22 @@ def _own(blocks: Sequence[range], rank: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _Change:
-    """From parts of one degree to parts of another.
+    """From parts of one degree to parts of another."""
 
-    Attributes:
-        blocks: Where it is noted.
-        number: Which change it is.
-        group: The ranks whose sequences come together.
-        source: Degree of the parts before.
-        target: Degree of the parts behind.
-    """
-
-    blocks: RegroupedBlocks
-    number: int
-    group: dist.ProcessGroup
-    source: int
-    target: int
+    blocks: RegroupedBlocks  # Where it is noted
+    number: int  # Which change it is
+    group: dist.ProcessGroup  # The ranks whose sequences come together
+    source: int  # Degree of the parts before
+    target: int  # Degree of the parts behind
 
     def moved(self, x: torch.Tensor, source: int, target: int) -> torch.Tensor:
         """Sequences in the layout of a degree in that of another."""
         ranks, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         if target < source:
             if len(x) % ranks:
-                msg = f"expected sequences that {ranks} groups of {target} ranks divide, found {len(x)}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected sequences that {ranks} groups of {target} ranks divide, found {len(x)}."
+                )
             return x.chunk(ranks)[rank].clone()
         made = x.new_empty((len(x) * ranks, *x.shape[1:]))
         self.blocks.gathered_bytes[self.number] = made.nbytes
@@ -177,13 +161,6 @@ class RegroupedBlocks(nn.Sequential):
     It takes this rank's sequences in the layout of the first part, and gives those of the last
     (:meth:`DegreeGroups.rows`). Call :meth:`average_gradients` behind the backward pass.
 
-    Attributes:
-        launched: What was computed, awaited, started and moved in the last forward pass and the backward pass after it,
-            by the names of the simulation.
-        rows: Neighbours of one degree, as they run.
-        degrees: Degree of each part.
-        gathered_bytes: Bytes that a change of degrees has given, by changes.
-
     Args:
         blocks: The blocks; parts of degree d have the group ``groups.of(d)``.
         policy: The policy.
@@ -202,27 +179,28 @@ class RegroupedBlocks(nn.Sequential):
         degree_of: dict[int, int] = {}
         for number, part in enumerate(parts):
             if part.ranks not in groups.degrees or part.group is not groups.of(part.ranks):
-                msg = (
+                raise InputError(
                     f"expected parts of the groups of {list(groups.degrees)} ranks that `groups` has, found another of "
                     f"{part.ranks} in part {number}: build it with `group=groups.of(degree)`."
                 )
-                raise InputError(msg)
             for parameter in part.parameters():
                 if degree_of.setdefault(id(parameter), part.ranks) != part.ranks:
-                    msg = (
+                    raise InputError(
                         f"expected parts of one degree where they share a parameter, found {part.ranks} and "
                         f"{degree_of[id(parameter)]} in part {number}."
                     )
-                    raise InputError(msg)
         super().__init__(*blocks.children())
+        # What was computed, awaited, started and moved in the last forward pass and the backward pass after
+        # it, by the names of the simulation
         self.launched: list[str] = []
         self.groups = groups
-        self.degrees = tuple(part.ranks for part in parts)
-        self.gathered_bytes: dict[int, int] = {}
+        self.degrees = tuple(part.ranks for part in parts)  # Degree of each part
+        self.gathered_bytes: dict[int, int] = {}  # Bytes that a change of degrees has given, by changes
         again = 1.0 if recompute else 0.0
         units = [HalvedBlock(forward=1.0, gradients=1.0, again=again)] * len(parts)
         changes = sum(one != other for one, other in zip(self.degrees, self.degrees[1:], strict=False))
         self._order = RegroupedHalves.of(units, self.degrees, [(0.0, 0.0)] * changes)
+        # Neighbours of one degree, as they run
         self.rows = [
             HalvedBlocks(
                 nn.Sequential(*parts[row.first : row.first + len(row.blocks)]),
@@ -243,12 +221,7 @@ class RegroupedBlocks(nn.Sequential):
         self.launched.append(name)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Both halves through all blocks.
-
-        Raises:
-            InputError: If the micro-batch cannot be halved, or shared out.
-            CheckError: If a rank does not answer.
-        """
+        """Both halves through all blocks."""
         self.launched = []
         regrouped: Any = _Regrouped.apply
         for number, row in enumerate(self.rows):
@@ -261,11 +234,7 @@ class RegroupedBlocks(nn.Sequential):
         return x
 
     def average_gradients(self) -> None:
-        """Average gradients over the ranks that have the same slice, part by part; all ranks call it.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """Average gradients over the ranks that have the same slice, part by part; all ranks call it."""
         for parts, degree in ((row.parts, row.parts[0].ranks) for row in self.rows):
             group = self.groups.replicas(degree)
             if group is None:
@@ -285,9 +254,6 @@ class RegroupedBlocks(nn.Sequential):
 
         Args:
             network: Bytes per second and seconds per message of sums and changes of degrees.
-
-        Raises:
-            InputError: If nothing has run.
         """
         rate, latency = network
         timed = [block for row in self.rows for block in row.workload(network).blocks]

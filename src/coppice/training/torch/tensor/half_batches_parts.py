@@ -22,8 +22,6 @@ from torch import nn
 from coppice.arguments import checked
 from coppice.errors import CheckError, InputError
 
-__all__ = ["ActivationSum", "MegatronBlock", "SummedPart", "parts_of", "unanswered"]
-
 
 class ActivationSum:
     """A sum over ranks that is under way; the tensor is its own result.
@@ -45,11 +43,7 @@ class ActivationSum:
                 raise unanswered(error) from error
 
     def wait(self) -> torch.Tensor:
-        """The sum.
-
-        Raises:
-            CheckError: If a rank does not answer.
-        """
+        """The sum."""
         work, self._work = self._work, None
         if work is not None:
             try:
@@ -155,24 +149,19 @@ def parts_of(blocks: nn.Module) -> list[list[SummedPart]]:
 
     Args:
         blocks: An ``nn.Sequential`` of blocks; a block is a part, or a row of them (``nn.Sequential``).
-
-    Raises:
-        InputError: If something else is among them.
     """
     found: list[list[SummedPart]] = []
     for number, block in enumerate(_row(blocks)):
         own = [block] if isinstance(block, SummedPart) else _row(block)
         for each in own or [block]:
             if not isinstance(each, SummedPart):
-                msg = (
+                raise InputError(
                     f"expected blocks that are rows of SummedPart, found {type(each).__name__} in block {number}: "
                     "write it as `partial` and what follows its sum as `finish`, or keep it outside."
                 )
-                raise InputError(msg)
         found.append([each for each in own if isinstance(each, SummedPart)])
     if not found:
-        msg = "expected 1 block or more, found none."
-        raise InputError(msg)
+        raise InputError("expected 1 block or more, found none.")
     return found
 
 
@@ -221,11 +210,10 @@ class MegatronBlock(nn.Sequential):
         hidden = 4 * width if hidden is None else hidden
         if heads % ranks or hidden % beside or width % heads:
             counts = f"{ranks}" if ranks == beside else f"{ranks} and {beside}"
-            msg = (
+            raise InputError(
                 f"expected heads and a hidden width that {counts} ranks divide, and a width that the heads divide, "
                 f"found heads={heads}, hidden={hidden} and width={width}."
             )
-            raise InputError(msg)
         mine, columns = slice(rank, None, ranks), slice(place, None, beside)
         # By heads: rows of queries, keys and values of the same heads stay together.
         split = nn.Linear(width, 3 * width)

@@ -14,8 +14,6 @@ from coppice.training.torch.tensor.half_batches import HalvedBlocks
 from coppice.training.torch.tensor.half_batches_degrees import DegreeGroups, RegroupedBlocks
 from coppice.training.torch.tensor.recompute_blocks import RecomputedBlocks
 
-__all__ = ["tensor_parallel"]
-
 
 @checked
 def tensor_parallel(
@@ -53,10 +51,10 @@ def tensor_parallel(
         return HalvedBlocks(blocks, found, recompute=bool(recompute))
     if policy == WindowedRecompute.name:
         if groups is not None:
-            msg = f"expected parts of one degree under {policy!r}, found `groups`: leave it out, or use 'oases'."
-            raise InputError(msg)
+            raise InputError(
+                f"expected parts of one degree under {policy!r}, found `groups`: leave it out, or use 'oases'."
+            )
         own = {name: settings.pop(name) for name in ("in_flight", "passes", "block") if name in settings}
         return RecomputedBlocks(blocks, WindowedRecompute.of(**settings), **own)
     known = f"{TwoHalves.name}, {WindowedRecompute.name}"
-    msg = f"expected a policy that runs blocks of tensor parallelism ({known}), found {policy!r}."
-    raise InputError(msg)
+    raise InputError(f"expected a policy that runs blocks of tensor parallelism ({known}), found {policy!r}.")

@@ -9,24 +9,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["DeviceState"]
-
 
 @dataclass(frozen=True, eq=False)
 class DeviceState:
-    """Generators and autocast, as they are at one time.
+    """Generators and autocast, as they are at one time."""
 
-    Attributes:
-        device: The device of activations.
-        generator: State of the generator of the host.
-        of_device: State of that of the device, if it is not the host.
-        casts: Arguments of ``torch.autocast`` for the host and for the device.
-    """
-
-    device: torch.device
-    generator: torch.Tensor
-    of_device: torch.Tensor | None
-    casts: tuple[dict[str, Any], ...]
+    device: torch.device  # The device of activations
+    generator: torch.Tensor  # State of the generator of the host
+    of_device: torch.Tensor | None  # State of that of the device, if it is not the host
+    casts: tuple[dict[str, Any], ...]  # Arguments of `torch.autocast` for the host and for the device
 
     @classmethod
     def now(cls, device: torch.device) -> DeviceState:

@@ -41,46 +41,28 @@ from coppice.training.torch.tensor.passes_costs import (
 from coppice.training.torch.tensor.passes_hops import group_of
 from coppice.training.torch.tensor.passes_layout import in_one_mode
 
-__all__ = ["OverlapRegion", "TensorOverlap", "tensor_overlap"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapRegion:
-    """A collective next to products, and what became of it.
+    """A collective next to products, and what became of it."""
 
-    Attributes:
-        collective: ``all_gather``, ``reduce_scatter`` or ``all_reduce``.
-        ranks: Number of ranks.
-        cases: For each product of a ring what cutting it is: ``non-contracting``, ``contracting`` or ``batch``; of
-            CoCoNet the transforms, in their order.
-        size_bytes: Of the whole tensor.
-        before_seconds: What it took as it was, by the costs that the policy decides by.
-        product_seconds: Of this, its products.
-        seconds: What it takes now.
-        plan: The ring, or the simulated tasks, that took its place; None: nothing, as nothing is faster.
-        tasks: What a rank does now, in order: ``start hop 0``, ``run product 0``, ``wait hop 0``...
-    """
-
-    collective: str
-    ranks: int
+    collective: str  # `all_gather`, `reduce_scatter` or `all_reduce`
+    ranks: int  # Number of ranks
+    # For each product of a ring what cutting it is: `non-contracting`, `contracting` or `batch`; of CoCoNet
+    # the transforms, in their order
     cases: tuple[str, ...]
-    size_bytes: int
-    before_seconds: float
-    product_seconds: float
-    seconds: float
+    size_bytes: int  # Of the whole tensor
+    before_seconds: float  # What it took as it was, by the costs that the policy decides by
+    product_seconds: float  # Of this, its products
+    seconds: float  # What it takes now
+    # The ring, or the simulated tasks, that took its place; None: nothing, as nothing is faster
     plan: RingProduct | TaskGraph | None = None
+    # What a rank does now, in order: `start hop 0`, `run product 0`, `wait hop 0`...
     tasks: tuple[str, ...] = ()
 
 
 class TensorOverlap:
-    """A policy at work on graphs: a backend of torch.compile, :attr:`graph_pass` of Inductor, or :meth:`apply`.
-
-    Attributes:
-        policy: The policy, of simulation too.
-        costs: What it decides by; None until the first graph if they are measured.
-        regions: What was found in all graphs so far, in order.
-        carried: What ranks did in graphs that were compiled with ``record=True``: numbers of regions, and tasks.
-    """
+    """A policy at work on graphs: a backend of torch.compile, :attr:`graph_pass` of Inductor, or :meth:`apply`."""
 
     def __init__(
         self,
@@ -90,9 +72,10 @@ class TensorOverlap:
         flops_per_s: float | None,
         record: bool,
     ) -> None:
-        self.policy = policy
-        self.costs = costs
-        self.regions: list[OverlapRegion] = []
+        self.policy = policy  # The policy, of simulation too
+        self.costs = costs  # What it decides by; None until the first graph if they are measured
+        self.regions: list[OverlapRegion] = []  # What was found in all graphs so far, in order
+        # What ranks did in graphs that were compiled with `record=True`: numbers of regions, and tasks
         self.carried: list[tuple[int, str]] = []
         self._flops_per_s = flops_per_s
         self._record = record
@@ -305,8 +288,9 @@ def tensor_overlap(
         each.name: each for each in (Decomposition, FusedCollectives)
     }
     if policy not in kinds:
-        msg = f"expected a policy that graphs can be changed by ({', '.join(kinds)}), found {policy!r}."
-        raise InputError(msg)
+        raise InputError(
+            f"expected a policy that graphs can be changed by ({', '.join(kinds)}), found {policy!r}."
+        )
     found = kinds[policy].of(**settings)
     known = None
     if costs is not None:

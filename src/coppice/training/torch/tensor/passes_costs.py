@@ -21,15 +21,6 @@ from coppice.iteration.policies.tensor.coconet.program import OpKind, TensorProg
 from coppice.topology.model import Topology
 from coppice.training.torch.tensor.passes_hops import hop_start, hop_wait
 
-__all__ = [
-    "MeasuredCosts",
-    "MeasuredMachine",
-    "all_gather_single",
-    "measured_costs",
-    "modelled_costs",
-    "reduce_scatter_single",
-]
-
 # torch 2.13 has new names and warns of the old ones.
 all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -42,21 +33,14 @@ _WIDTH = 384  # of the product that is timed
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCosts:
-    """Times of a group of ranks, alike on all of them.
+    """Times of a group of ranks, alike on all of them."""
 
-    Attributes:
-        ranks: Number of ranks.
-        flops_per_s: Operations a second of products.
-        network: For a hop and each collective: bytes a second (of a shard; of the whole tensor), seconds beside them.
-        memory_bytes_per_s: What elementwise work reads and writes.
-        launch_seconds: What a kernel takes beside its work.
-    """
-
-    ranks: int
-    flops_per_s: float
+    ranks: int  # Number of ranks
+    flops_per_s: float  # Operations a second of products
+    # For a hop and each collective: bytes a second (of a shard; of the whole tensor), seconds beside them
     network: Mapping[str, tuple[float, float]]
-    memory_bytes_per_s: float = 10e9
-    launch_seconds: float = 20e-6
+    memory_bytes_per_s: float = 10e9  # What elementwise work reads and writes
+    launch_seconds: float = 20e-6  # What a kernel takes beside its work
 
     def seconds(self, kind: str, size_bytes: float) -> float:
         """A hop of so many bytes, or a collective on a tensor of as many."""
@@ -70,13 +54,9 @@ class MeasuredCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredMachine(Machine):
-    """What programs of CoCoNet's language take by these costs.
+    """What programs of CoCoNet's language take by these costs."""
 
-    Attributes:
-        costs: The costs.
-    """
-
-    costs: MeasuredCosts
+    costs: MeasuredCosts  # The costs
 
     @classmethod
     def of(cls, costs: MeasuredCosts, **others: Any) -> MeasuredMachine:
@@ -101,21 +81,14 @@ class MeasuredMachine(Machine):
 
 
 def modelled_costs(
+    # A topology or a cluster, costs that were measured, or bytes a second and seconds per message of a hop,
+    # in rings of which collectives run
     costs: Topology | Cluster | MeasuredCosts | tuple[float, float],
     *,
-    ranks: int,
-    flops_per_s: float | None = None,
+    ranks: int,  # Number of ranks, next to each other
+    flops_per_s: float | None = None,  # Operations a second of products; costs that were measured know them
 ) -> MeasuredCosts:
     """Costs that are known.
-
-    Args:
-        costs: A topology or a cluster, costs that were measured, or bytes a second and seconds per message of a hop, in
-            rings of which collectives run.
-        ranks: Number of ranks, next to each other.
-        flops_per_s: Operations a second of products; costs that were measured know them.
-
-    Raises:
-        InputError: If a rate is not above 0 or not known, or as :func:`coppice.iteration.cluster.cluster_of`.
 
     Examples:
         >>> costs = modelled_costs((1e6, 1e-3), ranks=4, flops_per_s=1e9)
@@ -126,15 +99,13 @@ def modelled_costs(
         return costs
     if flops_per_s is None or flops_per_s <= 0:
         given = "none" if flops_per_s is None else f"{flops_per_s:g}"
-        msg = (
+        raise InputError(
             f"expected `flops_per_s` above 0 with `costs`, found {given}: what products take decides as well."
         )
-        raise InputError(msg)
     if isinstance(costs, tuple):
         rate, message = costs
         if rate <= 0 or message < 0:
-            msg = f"expected `costs` as bytes per second above 0 and seconds, found {costs}."
-            raise InputError(msg)
+            raise InputError(f"expected `costs` as bytes per second above 0 and seconds, found {costs}.")
         rounds = {"hop": 1 / (ranks - 1), "all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
         network = {
             kind: (
@@ -161,17 +132,11 @@ def measured_costs(
     group: dist.ProcessGroup,
     device: torch.device,
     *,
-    flops_per_s: float | None = None,
+    flops_per_s: float | None = None,  # Operations a second of products; None: a product is timed
+    # Size of tensors for which costs have to be right; None: from 4 KiB to 1 MiB
     around_bytes: int | None = None,
 ) -> MeasuredCosts:
-    """Costs that all ranks measure together: the slowest rank's, medians of some rounds.
-
-    Args:
-        group: The ranks.
-        device: Where tensors lie.
-        flops_per_s: Operations a second of products; None: a product is timed.
-        around_bytes: Size of tensors for which costs have to be right; None: from 4 KiB to 1 MiB.
-    """
+    """Costs that all ranks measure together: the slowest rank's, medians of some rounds."""
     ranks = dist.get_world_size(group)
     network = {}
     with unset_fake_temporarily(), torch.no_grad():  # torch.compile asks while its tensors have no values

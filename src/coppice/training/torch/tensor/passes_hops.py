@@ -16,8 +16,6 @@ from torch._C._distributed_c10d import _resolve_process_group
 
 from coppice.errors import CheckError
 
-__all__ = ["group_of", "hop_start", "hop_wait"]
-
 _TAG = 0x7C0C
 """Above the tags that training programs choose; the way around the ring is added."""
 

@@ -19,18 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_map
 
-__all__ = [
-    "DimensionPlace",
-    "NodeEmitter",
-    "arguments",
-    "in_one_mode",
-    "is_layout",
-    "place_after",
-    "place_before",
-    "regrouped",
-    "shape_of",
-]
-
 _aten: Any = torch.ops.aten
 _VIEWS = (
     _aten.view.default,
@@ -50,15 +38,10 @@ _PERMUTED = (_aten.permute.default, _aten.transpose.int, _aten.t.default)
 
 @dataclass(frozen=True)
 class DimensionPlace:
-    """Where parts lie.
+    """Where parts lie."""
 
-    Attributes:
-        dim: The dimension.
-        outer: What comes before the number of the part in it.
-    """
-
-    dim: int
-    outer: int = 1
+    dim: int  # The dimension
+    outer: int = 1  # What comes before the number of the part in it
 
 
 def arguments(node: Node) -> tuple[Any, ...]:

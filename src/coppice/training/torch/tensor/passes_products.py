@@ -12,28 +12,18 @@ from torch.fx import Node
 
 from coppice.training.torch.tensor.passes_layout import DimensionPlace, NodeEmitter, arguments, shape_of
 
-__all__ = ["GraphProduct", "product_of"]
-
 _aten: Any = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class GraphProduct:
-    """A product of two tensors of a graph.
+    """A product of two tensors of a graph."""
 
-    Attributes:
-        node: Its node.
-        left: First operand.
-        right: Second operand.
-        dims: Letters of the dimensions of both operands and the result.
-        bias: What is added, in last dimensions of the result; None: nothing.
-    """
-
-    node: Node
-    left: Node
-    right: Node
-    dims: tuple[str, str, str]
-    bias: Node | None = None
+    node: Node  # Its node
+    left: Node  # First operand
+    right: Node  # Second operand
+    dims: tuple[str, str, str]  # Letters of the dimensions of both operands and the result
+    bias: Node | None = None  # What is added, in last dimensions of the result; None: nothing
 
     @property
     def operands(self) -> tuple[Node, Node]:
@@ -64,11 +54,8 @@ class GraphProduct:
         """The product of parts; the bias is added unless parts are terms of a sum, to which :meth:`complete` adds it.
 
         Args:
-            emit: Where to.
             operands: Both operands, or parts of them.
-            letter: The dimension that is cut.
             cut: How it is cut: the place in any tensor that has it.
-            part: Which part.
         """
         bias, out = self.bias, self.dims[2]
         if bias is None or letter not in out:

@@ -27,8 +27,6 @@ from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_o
 from coppice.training.torch.tensor.recompute_costs import RecomputeRecorder, RecomputeSchedule, RecordedBlock
 from coppice.training.torch.tensor.recompute_saved import DroppedCall, SavedActivations, places
 
-__all__ = ["RecomputedBlocks"]
-
 
 class RecomputedBlocks(nn.Sequential):
     """Blocks in a row that compute again beside sums; keys of its state are those of ``nn.Sequential``.
@@ -38,11 +36,6 @@ class RecomputedBlocks(nn.Sequential):
 
     Attributes:
         policy: The policy.
-        recorded: What blocks are like; None until it is known.
-        schedule: What the policy makes of it.
-        launched: What was computed and started since the last forward pass began, by the names of ``stage_graph``; and
-            the sums that were awaited, behind ``waited``.
-        held_bytes: What the last forward pass keeps.
 
     Args:
         blocks: The blocks.
@@ -66,15 +59,16 @@ class RecomputedBlocks(nn.Sequential):
         block: RecordedBlock | None = None,
     ) -> None:
         if policy.settings.layer_bytes:
-            msg = "expected no `layer_bytes`, as bytes are counted here, found some: leave it out."
-            raise InputError(msg)
+            raise InputError(
+                "expected no `layer_bytes`, as bytes are counted here, found some: leave it out."
+            )
         if min(in_flight, passes) < 1:
-            msg = f"expected 1 or more micro-batches in flight and passes, found {in_flight} and {passes}."
-            raise InputError(msg)
+            raise InputError(
+                f"expected 1 or more micro-batches in flight and passes, found {in_flight} and {passes}."
+            )
         parts = parts_of(blocks)
         if len({id(part.group) for each in parts for part in each}) > 1:
-            msg = "expected parts of one group, found several."
-            raise InputError(msg)
+            raise InputError("expected parts of one group, found several.")
         super().__init__(*(blocks if isinstance(blocks, nn.Sequential) else blocks.children()))
         self.policy, self.in_flight, self.parts = policy, in_flight, parts
         self.operations = [_operations(each) for each in parts]
@@ -82,28 +76,23 @@ class RecomputedBlocks(nn.Sequential):
         first = (len(block.windows.backward), len(block.windows.ops)) if block is not None else sizes[0]
         other = next((each for each in sizes if each != first), None)
         if other is not None:
-            msg = (
+            raise InputError(
                 f"expected blocks of {first[0]} parts and {first[1]} operations, found one of {other[0]} and "
                 f"{other[1]}: run rows of blocks that are alike on their own."
             )
-            raise InputError(msg)
-        self.recorded = block
-        self.schedule = None if block is None else self._scheduled(block)
+        self.recorded = block  # What blocks are like; None until it is known
+        self.schedule = None if block is None else self._scheduled(block)  # What the policy makes of it
+        # What was computed and started since the last forward pass began, by the names of `stage_graph`; and
+        # the sums that were awaited, behind `waited`
         self.launched: list[str] = []
-        self.held_bytes = 0
+        self.held_bytes = 0  # What the last forward pass keeps
         self._recorder: RecomputeRecorder | None = None
         self._left = passes
         self._elements = 0
         self._flying: list[weakref.ref[_RecomputeRun]] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Through all blocks.
-
-        Raises:
-            InputError: If the limit is too small, more is in flight than was said, or a micro-batch is larger than
-                those recorded.
-            CheckError: If a rank does not answer.
-        """
+        """Through all blocks."""
         if not torch.is_grad_enabled():
             for block in self:
                 x = block(x)
@@ -140,26 +129,21 @@ class RecomputedBlocks(nn.Sequential):
     def _check(self, x: torch.Tensor) -> None:
         """That the micro-batch takes no more memory than was planned."""
         if self.policy.settings.limit_bytes and len(self._in_flight()) >= self.in_flight:
-            msg = (
+            raise InputError(
                 f"expected at most {self.in_flight} micro-batches between forward and backward passes, found another: "
                 "raise `in_flight`, or run those without a backward pass under torch.no_grad()."
             )
-            raise InputError(msg)
         if self.schedule is None or not self._elements:
             self._elements = max(self._elements, x.numel())
         elif x.numel() > self._elements:
-            msg = (
+            raise InputError(
                 f"expected micro-batches of {self._elements} elements or fewer, as recorded, found {x.numel()}: give "
                 "the largest one first."
             )
-            raise InputError(msg)
 
 
 class _RecomputeRun:
     """A forward pass, and its backward pass.
-
-    Attributes:
-        begun: The backward pass has begun.
 
     Args:
         blocks: What runs.
@@ -171,7 +155,7 @@ class _RecomputeRun:
         self, blocks: RecomputedBlocks, schedule: RecomputeSchedule | None, recorder: RecomputeRecorder | None
     ) -> None:
         self.blocks, self._recorder = blocks, recorder
-        self.begun = False
+        self.begun = False  # The backward pass has begun
         self._calls: list[list[DroppedCall | None]] = []
         self._fixed = places([*blocks.parameters(), *blocks.buffers()])
         self._last = len(blocks.parts) - 1

@@ -22,37 +22,26 @@ from coppice.iteration.policies.tensor.recompute_windows import (
 )
 from coppice.iteration.policies.tensor.stage_windows import stage_bytes
 
-__all__ = ["RecomputeRecorder", "RecomputeSchedule", "RecordedBlock"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedBlock:
-    """What all blocks are like.
+    """What all blocks are like."""
 
-    Attributes:
-        windows: Operations of a block and the sums beside which there is time.
-        fixed_bytes: What a block keeps of a micro-batch in any case: what enters its parts, and what is saved between
-            a sum and there.
-    """
-
-    windows: LayerWindows
+    windows: LayerWindows  # Operations of a block and the sums beside which there is time
+    # What a block keeps of a micro-batch in any case: what enters its parts, and what is saved between a sum
+    # and there
     fixed_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputeSchedule:
-    """The policy's choice for blocks in a row.
+    """The policy's choice for blocks in a row."""
 
-    Attributes:
-        places: For each block and operation -1 (kept), the number of a window, or a larger one (on demand), as of
-            ``plan_stage``.
-        kept_bytes: What all blocks keep of a micro-batch between its passes.
-        peak_bytes: The most that all micro-batches in flight take, with what is computed again.
-    """
-
+    # For each block and operation -1 (kept), the number of a window, or a larger one (on demand), as of
+    # `plan_stage`
     places: tuple[tuple[int, ...], ...]
-    kept_bytes: int
-    peak_bytes: int
+    kept_bytes: int  # What all blocks keep of a micro-batch between its passes
+    peak_bytes: int  # The most that all micro-batches in flight take, with what is computed again
 
     @classmethod
     def of(
@@ -67,9 +56,6 @@ class RecomputeSchedule:
 
         Where one micro-batch is in flight there is nothing to compute again in its forward pass. Windows of forward
         passes are of no length then; what is for them is done in the first window of the backward pass, or on demand.
-
-        Raises:
-            InputError: If there is not memory for one block.
         """
         limit = int(policy.settings.limit_bytes) or None
         windows = block.windows
@@ -83,11 +69,10 @@ class RecomputeSchedule:
         fixed = in_flight * blocks * block.fixed_bytes
         least = fixed + least_bytes(windows)
         if limit is not None and limit < least:
-            msg = (
+            raise InputError(
                 f"expected `limit_bytes` of {least} or more, of which {fixed} are for what enters the parts of "
                 f"{blocks} blocks and the rest for one block that is computed again, found {limit}."
             )
-            raise InputError(msg)
         left = None if limit is None else limit - fixed
         found = policy.planned(windows, layers=blocks, in_flight=in_flight, limit_bytes=left)
         if in_flight == 1:
@@ -148,11 +133,7 @@ class RecomputeRecorder:
         return time.perf_counter()
 
     def agreed(self, group: dist.ProcessGroup | None, *, ranks: int) -> RecordedBlock:
-        """What blocks are like: times of the first rank, the largest sizes of all.
-
-        Raises:
-            InputError: If blocks are not alike.
-        """
+        """What blocks are like: times of the first rank, the largest sizes of all."""
         own = (self._names[0], self._alike(), self._medians(), self._fixed)
         everyone: list[Any] = [own]
         if ranks > 1:
@@ -181,11 +162,10 @@ class RecomputeRecorder:
         ]
         for number, each in enumerate(found):
             if each != found[0]:
-                msg = (
+                raise InputError(
                     f"expected blocks alike, found that operations of block 0 save {found[0]} bytes and those of "
                     f"block {number} {each}: run rows of blocks that are alike on their own."
                 )
-                raise InputError(msg)
         return found[0]
 
     def _medians(self) -> tuple[list[float], dict[str, tuple[float, ...]]]:

@@ -19,8 +19,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from coppice.errors import InputError
 from coppice.training.torch.tensor.half_batches_state import DeviceState
 
-__all__ = ["DroppedCall", "SavedActivations", "places", "unpack"]
-
 
 @dataclass(frozen=True, eq=False)
 class _Inside:
@@ -43,11 +41,6 @@ class _OfOutput:
 class DroppedCall:
     """An operation in a forward pass that leaves nothing behind but how to do it again.
 
-    Attributes:
-        size_bytes: Bytes of what it saved and of its output, if operations take that, but for what it was given.
-        wanted: Something takes what it computes again.
-        computed: It has been computed again, and not released.
-
     Args:
         name: Of the operation.
         module: The operation.
@@ -60,9 +53,10 @@ class DroppedCall:
         self, name: str, module: nn.Module, given: Any, *, needs_gradient: bool, device: torch.device
     ) -> None:
         self.name = name
+        # Bytes of what it saved and of its output, if operations take that, but for what it was given
         self.size_bytes = 0
-        self.wanted = False
-        self.computed = False
+        self.wanted = False  # Something takes what it computes again
+        self.computed = False  # It has been computed again, and not released
         self._module, self._given, self._needs_gradient = module, given, needs_gradient
         self._state = DeviceState.now(device)
         self._saved: list[tuple[torch.Size, torch.dtype] | None] = []
@@ -76,16 +70,13 @@ class DroppedCall:
         return _Inside(self, len(self._saved) - 1)
 
     def again(self) -> None:
-        """Compute it again, if that has not been done.
-
-        Raises:
-            InputError: If the backward pass is over, or it does something else than the first time.
-        """
+        """Compute it again, if that has not been done."""
         if self.computed:
             return
         if self._given is None:
-            msg = "expected one backward pass for a forward pass, found another: run it forward again."
-            raise InputError(msg)
+            raise InputError(
+                "expected one backward pass for a forward pass, found another: run it forward again."
+            )
         x = unpack(self._given).detach().requires_grad_(self._needs_gradient)
         found: list[torch.Tensor | None] = []
 
@@ -132,15 +123,12 @@ class DroppedCall:
 class SavedActivations:
     """What one block saves in a forward pass.
 
-    Attributes:
-        held: Bytes of what stays, by its place in memory; parameters do not count.
-
     Args:
         fixed: Places of parameters and buffers.
     """
 
     def __init__(self, fixed: frozenset[int]) -> None:
-        self.held: dict[int, int] = {}
+        self.held: dict[int, int] = {}  # Bytes of what stays, by its place in memory; parameters do not count
         self._fixed = fixed
         # Outputs stay until the block is done, so that no other tensor gets their place.
         self._dropped: dict[int, tuple[DroppedCall, torch.Tensor]] = {}

@@ -22,8 +22,6 @@ import torch
 
 from coppice.errors import CheckError
 
-__all__ = ["TileGrid", "TrackedMemory", "expected_updates"]
-
 _MESSAGE = struct.Struct("<5i")  # kind, buffer, chunk, tile, block (-1: all blocks)
 _UPDATE, _GONE, _GOODBYE = range(3)  # _GONE: the rank follows; _GOODBYE: the number of its products follows
 Event = tuple[str, int, int, int]
@@ -36,19 +34,12 @@ def expected_updates(blocks: int) -> int:
 
 @dataclass(frozen=True)
 class TileGrid:
-    """How a product is cut.
+    """How a product is cut."""
 
-    Attributes:
-        chunks: First row of the part of each rank, and behind the last one.
-        columns: Columns.
-        tile_rows: Rows of a tile.
-        block_columns: Columns of a block, as many rows as its tile.
-    """
-
-    chunks: tuple[int, ...]
-    columns: int
-    tile_rows: int
-    block_columns: int
+    chunks: tuple[int, ...]  # First row of the part of each rank, and behind the last one
+    columns: int  # Columns
+    tile_rows: int  # Rows of a tile
+    block_columns: int  # Columns of a block, as many rows as its tile
 
     @property
     def blocks(self) -> int:
@@ -71,10 +62,6 @@ class TileGrid:
 class TrackedMemory:
     """One rank's memory and the thread that serves it.
 
-    Attributes:
-        record: What happened in the last product that was waited for: what, step, tile, block (-1: all); the step is
-            that of the ring in which this rank computes the chunk.
-
     Args:
         rank: This rank.
         grid: How products are cut.
@@ -96,6 +83,8 @@ class TrackedMemory:
         before: socket.socket,
         behind: socket.socket,
     ) -> None:
+        # What happened in the last product that was waited for: what, step, tile, block (-1: all); the step
+        # is that of the ring in which this rank computes the chunk
         self.record: list[Event] = []
         self._rank, self._ranks, self._grid = rank, len(grid.chunks) - 1, grid
         self._staging, self._landing, self._sums = staging, landing, sums
@@ -119,11 +108,7 @@ class TrackedMemory:
         self._thread.start()
 
     def begin(self) -> int:
-        """A product begins; its buffer.
-
-        Raises:
-            CheckError: If a rank has ended.
-        """
+        """A product begins; its buffer."""
         self._require()
         self._products += 1
         if self._left_after is not None and self._products > self._left_after:
@@ -134,11 +119,7 @@ class TrackedMemory:
         return (self._products - 1) % 2
 
     def store(self, buffer: int, chunk: int, tile: int, block: int, values: torch.Tensor) -> None:
-        """Store a block of this rank's product.
-
-        Raises:
-            CheckError: If a rank has ended.
-        """
+        """Store a block of this rank's product."""
         self._require()
         self._records[buffer].append(("product", self._step_of(chunk), tile, block))
         self._staging[buffer][self._grid.region(chunk, tile, block)] = values
@@ -149,11 +130,7 @@ class TrackedMemory:
             raise
 
     def wait(self, buffer: int, timeout_s: float) -> None:
-        """Wait until all tiles of a product have been passed on, and those of this rank's chunk are complete.
-
-        Raises:
-            CheckError: If a rank has ended, or nothing more comes.
-        """
+        """Wait until all tiles of a product have been passed on, and those of this rank's chunk are complete."""
         grid = self._grid
         tiles = sum(grid.tiles(chunk) for chunk in range(self._ranks))
         first = grid.tiles((self._rank + 1) % self._ranks)
@@ -164,11 +141,10 @@ class TrackedMemory:
 
         with self._changed:
             if not self._changed.wait_for(over, timeout_s):
-                msg = (
+                raise CheckError(
                     f"expected all updates of a product within {timeout_s:g} s, found that {self._passed[buffer]} of "
                     f"{whole} transfers were triggered: start the training again from its last checkpoint."
                 )
-                raise CheckError(msg)
             if self._passed[buffer] < whole:
                 self._require()
             self._passed[buffer] = 0
@@ -184,11 +160,10 @@ class TrackedMemory:
         if self._failure is not None:
             raise self._failure
         if self._gone is not None:
-            msg = (
+            raise CheckError(
                 f"expected all ranks of a tracked product, found that rank {self._gone} of its group has ended: start "
                 "the training again from its last checkpoint."
             )
-            raise CheckError(msg)
 
     def _serve(self) -> None:
         """What the thread does."""

@@ -28,8 +28,6 @@ from coppice.iteration.policies.tensor.ring_products import RingStep, shard_size
 from coppice.iteration.policies.tensor.triggered import TriggeredProduct
 from coppice.training.torch.tensor.triggered_memory import Event, TileGrid, TrackedMemory
 
-__all__ = ["TrackedProduct"]
-
 _BUFFERS = 2  # products take turns: when one begins no rank is in the one before the last any more
 
 
@@ -37,11 +35,6 @@ class TrackedProduct:
     """Products of a shape whose sums over ranks are scattered by the stores of the product.
 
     Every rank makes one, and calls its methods in the same order.
-
-    Attributes:
-        steps: The tasks of a rank in simulation.
-        record: What happened in the last product: what (``product``, ``store``, ``update``, ``remote store``, ``hop``,
-            ``sum``), step, tile and block (-1: all blocks). A hop or sum stands where its tile's counter triggered it.
 
     Args:
         rows: Rows of the result, which are scattered: as many for each rank, fewer for the last ones.
@@ -74,20 +67,21 @@ class TrackedProduct:
         timeout_s: float = 60.0,
     ) -> None:
         if min(rows, columns, tile_rows, block_columns) < 1 or timeout_s <= 0:
-            msg = (
+            raise InputError(
                 "expected 1 or more rows and columns of products, tiles and blocks, and a timeout above 0 s, found "
                 f"{rows} x {columns}, {tile_rows}, {block_columns} and {timeout_s:g} s."
             )
-            raise InputError(msg)
         joined = dist.is_available() and dist.is_initialized()
         self._group = group
         self._ranks, self._rank = (dist.get_world_size(group), dist.get_rank(group)) if joined else (1, 0)
         sizes = shard_sizes(rows, self._ranks)
         if min(sizes) == 0:
-            msg = f"expected rows for each of {self._ranks} ranks, found {rows}, which are {sizes} for them."
-            raise InputError(msg)
+            raise InputError(
+                f"expected rows for each of {self._ranks} ranks, found {rows}, which are {sizes} for them."
+            )
         ends = accumulate(sizes, initial=0)
         self.grid = TileGrid(tuple(ends), columns, tile_rows, block_columns)
+        # The tasks of a rank in simulation
         self.steps: tuple[RingStep, ...] = TriggeredProduct(
             ranks=self._ranks, product=1.0, hop=1.0
         ).arbitrated.steps()
@@ -137,11 +131,10 @@ class TrackedProduct:
         try:
             dist.barrier(self._group)
         except RuntimeError as error:
-            msg = (
+            raise CheckError(
                 "expected all ranks to gather a sum, found one that does not answer "
                 f"({str(error).strip().splitlines()[0]}): start the training again from its last checkpoint."
-            )
-            raise CheckError(msg) from error
+            ) from error
         sums = self._sums[self._buffer]
         chunks = [slice(*self.grid.chunks[rank : rank + 2]) for rank in range(self._ranks)]
         return torch.cat([sums[rank][rows] for rank, rows in enumerate(chunks)])
@@ -179,11 +172,10 @@ class TrackedProduct:
             or b.dtype != self._dtype
             or {a.device.type, b.device.type} != {"cpu"}
         ):
-            msg = (
+            raise InputError(
                 f"expected operands of a {expected[0]} x {expected[1]} product of {self._dtype} in the memory of the "
                 f"host, found {tuple(a.shape)} and {tuple(b.shape)} of {a.dtype} and {b.dtype} on {a.device}."
             )
-            raise InputError(msg)
 
     def _connect(self, rows: int, columns: int) -> None:
         """Share memory with the other ranks, and connect it to that of the rank before and of the next one."""
@@ -232,5 +224,6 @@ class TrackedProduct:
         seen: list[Any] = [None] * self._ranks
         dist.all_gather_object(seen, folder.is_dir(), group=self._group)
         if not all(seen):
-            msg = f"expected ranks of one host, which share memory, found that rank {seen.index(False)} is on another."
-            raise InputError(msg)
+            raise InputError(
+                f"expected ranks of one host, which share memory, found that rank {seen.index(False)} is on another."
+            )

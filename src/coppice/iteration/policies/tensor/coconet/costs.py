@@ -23,8 +23,6 @@ from coppice.errors import InputError
 from coppice.iteration.policies.tensor.coconet.program import ELEMENTWISE, OpKind, TensorProgram
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
-__all__ = ["Machine", "Volumes", "kernel_chains", "overlapped_seconds", "volumes"]
-
 _ROUNDS = {OpKind.ALL_REDUCE: 2, OpKind.REDUCE_SCATTER: 1, OpKind.ALL_GATHER: 1}
 
 
@@ -35,15 +33,10 @@ def overlapped_seconds(times: Sequence[float], chunks: int) -> float:
 
 @dataclass(frozen=True)
 class Volumes:
-    """What a rank sends.
+    """What a rank sends."""
 
-    Attributes:
-        inside: Bytes to its group.
-        between: Bytes to the next group.
-    """
-
-    inside: float
-    between: float
+    inside: float  # Bytes to its group
+    between: float  # Bytes to the next group
 
 
 def volumes(program: TensorProgram, element_bytes: int = 2) -> Volumes:
@@ -65,30 +58,19 @@ def volumes(program: TensorProgram, element_bytes: int = 2) -> Volumes:
 class Machine:
     """Constants of a GPU and its links.
 
-    Attributes:
-        flops: Operations a second of products.
-        memory_rate: Bytes a second that elementwise work reads and writes.
-        link_rate: Bytes a second to the neighbour in the ring of the group.
-        hop: Seconds of a hop of the ring beside its bytes.
-        between_rate: Bytes a second of a rank to its counterpart in the next group.
-        between: Seconds of such a message beside its bytes.
-        launch: Seconds of a kernel beside its work.
-        element_bytes: Bytes of an element.
-        chunks: Chunks of what is overlapped.
-
     Raises:
         InputError: If a number is out of range.
     """
 
-    flops: float = 100e12
-    memory_rate: float = 800e9
-    link_rate: float = 130e9
-    hop: float = 3e-6
-    between_rate: float = 12.5e9
-    between: float = 10e-6
-    launch: float = 5e-6
-    element_bytes: int = 2
-    chunks: int = 16
+    flops: float = 100e12  # Operations a second of products
+    memory_rate: float = 800e9  # Bytes a second that elementwise work reads and writes
+    link_rate: float = 130e9  # Bytes a second to the neighbour in the ring of the group
+    hop: float = 3e-6  # Seconds of a hop of the ring beside its bytes
+    between_rate: float = 12.5e9  # Bytes a second of a rank to its counterpart in the next group
+    between: float = 10e-6  # Seconds of such a message beside its bytes
+    launch: float = 5e-6  # Seconds of a kernel beside its work
+    element_bytes: int = 2  # Bytes of an element
+    chunks: int = 16  # Chunks of what is overlapped
 
     def __post_init__(self) -> None:
         rates = (
@@ -100,8 +82,7 @@ class Machine:
             self.chunks,
         )
         if min(rates) <= 0 or min(self.hop, self.between, self.launch) < 0:
-            msg = f"expected rates and counts above 0 and seconds of 0 or more, found {self}."
-            raise InputError(msg)
+            raise InputError(f"expected rates and counts above 0 and seconds of 0 or more, found {self}.")
 
     def kernel(self, program: TensorProgram, kernel: Sequence[str]) -> float:
         """Seconds of a kernel without its launch."""

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from coppice.iteration.policies.tensor.coconet.program import LOCAL, OpKind, Tensor, TensorOp, TensorProgram
 
-__all__ = ["adam", "lamb", "momentum", "pipeline_handoff", "tensor_parallel_layer"]
-
 _Array = NDArray[np.float64]
 _RATE, _MEAN, _SQUARE, _DECAY, _SMALL = 1e-3, 0.9, 0.999, 0.01, 1e-6
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 
-__all__ = ["ELEMENTWISE", "LOCAL", "REPLICATED", "OpKind", "Tensor", "TensorOp", "TensorProgram"]
-
 LOCAL, REPLICATED = -2, -1
 """Layouts beside slices, which are the number of their dimension."""
 
@@ -57,15 +55,10 @@ ELEMENTWISE = (OpKind.POINTWISE, OpKind.DROPOUT, OpKind.UPDATE)
 
 @dataclass(frozen=True)
 class Tensor:
-    """How a tensor lies on ranks.
+    """How a tensor lies on ranks."""
 
-    Attributes:
-        shape: Its shape as a whole.
-        layout: LOCAL, REPLICATED, or the dimension along which it is sliced.
-    """
-
-    shape: tuple[int, ...]
-    layout: int = REPLICATED
+    shape: tuple[int, ...]  # Its shape as a whole
+    layout: int = REPLICATED  # LOCAL, REPLICATED, or the dimension along which it is sliced
 
     @property
     def elements(self) -> int:
@@ -82,39 +75,22 @@ class Tensor:
 
 @dataclass(frozen=True)
 class TensorOp:
-    """An operation.
+    """An operation."""
 
-    Attributes:
-        kind: Which.
-        operands: Names of its operands.
-        function: Of a pointwise one or an update.
-        along: Dimension of slices that it makes.
-        seed: Of a dropout.
-        keep: Probability with which a dropout keeps an element.
-        tensor: What an input is.
-        private: Nothing but this program uses an input, so that it may as well lie otherwise: states of an optimizer.
-    """
-
-    kind: OpKind
-    operands: tuple[str, ...] = ()
-    function: Callable[..., NDArray[np.float64]] | None = None
-    along: int = 0
-    seed: int = 0
-    keep: float = 1.0
-    tensor: Tensor | None = None
+    kind: OpKind  # Which
+    operands: tuple[str, ...] = ()  # Names of its operands
+    function: Callable[..., NDArray[np.float64]] | None = None  # Of a pointwise one or an update
+    along: int = 0  # Dimension of slices that it makes
+    seed: int = 0  # Of a dropout
+    keep: float = 1.0  # Probability with which a dropout keeps an element
+    tensor: Tensor | None = None  # What an input is
+    # Nothing but this program uses an input, so that it may as well lie otherwise: states of an optimizer
     private: bool = False
 
 
 @dataclass(frozen=True)
 class TensorProgram:
     """Operations by name, in an order in which operands come first.
-
-    Attributes:
-        ranks: Ranks of the group.
-        ops: The operations.
-        outputs: For each name outside, the operation that has it.
-        kernels: Sets of operations that are fused; all others are kernels by themselves.
-        overlaps: Pairs of names: the kernel of the second takes what that of the first gives chunk by chunk.
 
     Raises:
         InputError: If layouts or shapes do not fit; the message names the operation.
@@ -129,10 +105,12 @@ class TensorProgram:
         True
     """
 
-    ranks: int
-    ops: Mapping[str, TensorOp]
-    outputs: Mapping[str, str]
+    ranks: int  # Ranks of the group
+    ops: Mapping[str, TensorOp]  # The operations
+    outputs: Mapping[str, str]  # For each name outside, the operation that has it
+    # Sets of operations that are fused; all others are kernels by themselves
     kernels: frozenset[frozenset[str]] = frozenset()
+    # Pairs of names: the kernel of the second takes what that of the first gives chunk by chunk
     overlaps: frozenset[tuple[str, str]] = frozenset()
     tensors: Mapping[str, Tensor] = field(init=False, compare=False, repr=False)
 
@@ -141,18 +119,17 @@ class TensorProgram:
         for name, op in self.ops.items():
             missing = [each for each in op.operands if each not in tensors]
             if missing:
-                msg = f"expected operands of {name} before it, found none called {missing[0]}."
-                raise InputError(msg)
+                raise InputError(f"expected operands of {name} before it, found none called {missing[0]}.")
             found = _result(op, [tensors[each] for each in op.operands], self.ranks)
             if found is None:
                 layouts = ", ".join(f"{each} {tensors[each]}" for each in op.operands) or "none"
-                msg = f"expected operands that {op.kind} {name} can take on {self.ranks} ranks, found {layouts}."
-                raise InputError(msg)
+                raise InputError(
+                    f"expected operands that {op.kind} {name} can take on {self.ranks} ranks, found {layouts}."
+                )
             tensors[name] = found
         for name in self.outputs.values():
             if name not in tensors:
-                msg = f"expected outputs among the operations, found {name}."
-                raise InputError(msg)
+                raise InputError(f"expected outputs among the operations, found {name}.")
         object.__setattr__(self, "tensors", tensors)
 
     def users(self, name: str) -> list[str]:

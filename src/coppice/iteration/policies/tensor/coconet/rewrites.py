@@ -32,8 +32,6 @@ from coppice.iteration.policies.tensor.coconet.program import (
     TensorProgram,
 )
 
-__all__ = ["PHASES", "fusions", "overlaps", "reorders", "splits", "state_slices"]
-
 _Found = Iterator[tuple[str, TensorProgram]]
 _FUSED = (*ELEMENTWISE, OpKind.NORM, OpKind.REDUCE_SCATTER, OpKind.ALL_GATHER)
 _RUNS_ON = {

@@ -10,24 +10,15 @@ from coppice.iteration.policies.tensor.coconet.costs import Machine
 from coppice.iteration.policies.tensor.coconet.program import TensorProgram
 from coppice.iteration.policies.tensor.coconet.rewrites import PHASES
 
-__all__ = ["Tuned", "autotune", "variants"]
-
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        program: The quickest program.
-        seconds: What it takes.
-        rewrites: The transforms that lead to it.
-        tried: Programs that were compared: all that there are.
-    """
-
-    program: TensorProgram
-    seconds: float
-    rewrites: tuple[str, ...]
-    tried: int
+    program: TensorProgram  # The quickest program
+    seconds: float  # What it takes
+    rewrites: tuple[str, ...]  # The transforms that lead to it
+    tried: int  # Programs that were compared: all that there are
 
 
 def variants(
@@ -36,12 +27,7 @@ def variants(
     """Every program that rewrites lead to, each once, with the transforms that do: breadth first.
 
     Args:
-        program: The program.
-        most: Programs at most.
         phases: Phases of transforms: 1 changes operations only, 2 fuses as well, 3 overlaps as well.
-
-    Raises:
-        InputError: If there are more.
     """
     seen = {program.key()}
     found: list[tuple[tuple[str, ...], TensorProgram]] = [((), program)]
@@ -58,21 +44,14 @@ def variants(
                     seen.add(key)
                     found.append(((*done, name), made))
                     if len(found) > most:
-                        msg = f"expected {most} variants of a program at most, found more: allow more with `most`."
-                        raise InputError(msg)
+                        raise InputError(
+                            f"expected {most} variants of a program at most, found more: allow more with `most`."
+                        )
     yield from found
 
 
 def autotune(program: TensorProgram, machine: Machine, *, most: int = 200_000) -> Tuned:
     """The quickest variant; of equal ones that with the fewest rewrites, then the first.
-
-    Args:
-        program: The program.
-        machine: What things cost.
-        most: Variants at most.
-
-    Raises:
-        InputError: If there are more variants.
 
     Examples:
         >>> from coppice.iteration.policies.tensor.coconet.examples import pipeline_handoff
@@ -88,6 +67,5 @@ def autotune(program: TensorProgram, machine: Machine, *, most: int = 200_000) -
         if best is None or seconds < best.seconds:
             best = Tuned(each, seconds, rewrites, 0)
     if best is None:
-        msg = "expected a program, found none."
-        raise InputError(msg)
+        raise InputError("expected a program, found none.")
     return Tuned(best.program, best.seconds, best.rewrites, tried)
