@@ -12,7 +12,7 @@ import pytest
 from coppice import compare
 from coppice.cli.options.names import AGGREGATING
 from coppice.errors import InputError
-from coppice.innetwork.models import SYSTEMS
+from coppice.innetwork.systems import SYSTEMS
 from coppice.topology.presets import preset
 from support.pages import coppice
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coppice.innetwork.models.systems import MODELLED
+from coppice.innetwork.systems.registry import MODELLED
 from support.pages import Example, coppice, examples, page_text, run_session
 
 MODELS = [

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from coppice.cli import app
 from coppice.errors import CheckError, InputError
-from coppice.innetwork.protocols import PROTOCOLS
 from coppice.innetwork.simulated import search_interleavings
+from coppice.innetwork.systems import PROTOCOLS
 
 PUBLISHED = {"published_rule": 1.0}
 

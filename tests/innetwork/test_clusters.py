@@ -17,9 +17,9 @@ from coppice.errors import InputError
 from coppice.innetwork.clusters import cluster_system
 from coppice.innetwork.clusters.places import places_of, with_adding
 from coppice.innetwork.clusters.trees import SwitchTrees
-from coppice.innetwork.models import SYSTEMS, AggregationCase, estimate
-from coppice.innetwork.models.nvls import nvls_share
 from coppice.innetwork.placement.trees import AddingNetwork, build_tree, stream_counts
+from coppice.innetwork.systems import SYSTEMS, AggregationCase, estimate
+from coppice.innetwork.systems.nvls import nvls_share
 from coppice.simulation.latency import least_latency
 from coppice.simulation.models import model_of
 from coppice.topology.model import Link, Node, NodeKind, Topology

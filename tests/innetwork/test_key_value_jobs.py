@@ -12,9 +12,9 @@ import pytest
 
 from coppice._switch import AggregationJob, Element, SwitchAggWorker, aggregation_switch
 from coppice.errors import InputError
-from coppice.innetwork.models.netagg import box_knee_gb_per_s
-from coppice.innetwork.models.switchagg import pairs_out
 from coppice.innetwork.simulated import simulate_all_reduce
+from coppice.innetwork.systems.netagg import box_knee_gb_per_s
+from coppice.innetwork.systems.switchagg import pairs_out
 
 PROTOCOLS = ("switchagg", "netagg")
 

@@ -13,18 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
-from coppice.innetwork.models import SYSTEMS, AggregationCase, estimate, estimates
-from coppice.innetwork.models.atp import aggregated_share
-from coppice.innetwork.models.errors import block_float, float32_sum, fpisa_sum
-from coppice.innetwork.models.frames import ValueFrame
-from coppice.innetwork.models.hosts import YARDSTICKS, ring_share
-from coppice.innetwork.models.netagg import box_knee_gb_per_s
-from coppice.innetwork.models.netreduce import hierarchical_threshold
-from coppice.innetwork.models.nvls import nvls_gain
-from coppice.innetwork.models.retransmission import expected_waits, lossy_tensor_us, mean_waits, turn_waits
-from coppice.innetwork.models.sharp import tree_depth
-from coppice.innetwork.models.switchagg import pairs_out
-from coppice.innetwork.models.windows import tensor_us, window_gb_per_s
+from coppice.innetwork.systems import SYSTEMS, AggregationCase, estimate, estimates
+from coppice.innetwork.systems.atp import aggregated_share
+from coppice.innetwork.systems.estimate import block_float, float32_sum, fpisa_sum
+from coppice.innetwork.systems.frames import ValueFrame
+from coppice.innetwork.systems.hosts import YARDSTICKS, ring_share
+from coppice.innetwork.systems.netagg import box_knee_gb_per_s
+from coppice.innetwork.systems.netreduce import hierarchical_threshold
+from coppice.innetwork.systems.nvls import nvls_gain
+from coppice.innetwork.systems.sharp import tree_depth
+from coppice.innetwork.systems.switchagg import pairs_out
+from coppice.innetwork.systems.windows import (
+    expected_waits,
+    lossy_tensor_us,
+    mean_waits,
+    tensor_us,
+    turn_waits,
+    window_gb_per_s,
+)
 from reference.innetwork.lossy_window import LossyWindow
 
 HUNDRED = Fraction(25, 2)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from coppice.innetwork.models import AggregationCase, estimate
-from coppice.innetwork.models.frames import UDP_BYTES, ValueFrame
-from coppice.innetwork.models.retransmission import lossy_tensor_us
 from coppice.innetwork.simulated import simulate_all_reduce
+from coppice.innetwork.systems import AggregationCase, estimate
+from coppice.innetwork.systems.frames import UDP_BYTES, ValueFrame
+from coppice.innetwork.systems.windows import lossy_tensor_us
 
 RATE = 12.5
 

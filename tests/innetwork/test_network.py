@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from coppice import _switch
 from coppice.errors import InputError
-from coppice.innetwork.protocols import PROTOCOLS, find_protocol
 from coppice.innetwork.simulated import simulate_all_reduce
+from coppice.innetwork.systems import PROTOCOLS, find_protocol
 
 HEAD = 10
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
-from coppice.innetwork.protocols.registry import PROTOCOLS
 from coppice.innetwork.serving import (
     PacketFaults,
     SwitchClient,
@@ -24,6 +23,7 @@ from coppice.innetwork.serving import (
     parse_address,
     read_secret,
 )
+from coppice.innetwork.systems.registry import PROTOCOLS
 from support.switch_packets import Scenario
 
 TWO = {

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
-from coppice.innetwork.models import AggregationCase, estimate
-from coppice.innetwork.models.hosts import ring_share
-from coppice.innetwork.models.splitting import best_split, split
+from coppice.innetwork.systems import AggregationCase, estimate
+from coppice.innetwork.systems.hosts import ring_share
+from coppice.innetwork.systems.splitting import best_split, split
 
 times = st.dictionaries(st.sampled_from("abcdef"), st.fractions(0, 4, max_denominator=12), min_size=1).filter(
     lambda each: any(each.values())

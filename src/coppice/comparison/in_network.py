@@ -13,7 +13,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.innetwork.clusters.modelled import ClusterSystem, cluster_system
 from coppice.innetwork.clusters.places import with_adding
-from coppice.innetwork.models.systems import named_system
+from coppice.innetwork.systems.registry import named_system
 from coppice.simulation.model import Model
 
 
@@ -88,7 +88,7 @@ def modelled_systems(
     """Place systems on the cluster of a problem, and time them.
 
     Args:
-        systems: Names of :data:`coppice.innetwork.models.SYSTEMS`; ``switchml@spine*`` lets the switches add that
+        systems: Names of :data:`coppice.innetwork.systems.SYSTEMS`; ``switchml@spine*`` lets the switches add that
             the pattern names, whatever the topology says of them.
         sizes: Sizes M in bytes, 1 or more.
         model: What messages cost at their ends, as for the algorithms beside them.

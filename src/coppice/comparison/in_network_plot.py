@@ -7,8 +7,8 @@ from pathlib import Path
 
 from coppice.comparison.plot import COLOURS, check_picture, save_picture
 from coppice.errors import InputError
-from coppice.innetwork.models.hosts import YARDSTICKS
-from coppice.innetwork.models.sweep import AggregationSweep
+from coppice.innetwork.systems.hosts import YARDSTICKS
+from coppice.innetwork.systems.sweep import AggregationSweep
 from coppice.text import size_text
 
 

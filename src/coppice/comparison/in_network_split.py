@@ -12,7 +12,7 @@ from coppice.bounds.problem import Problem, problem_of
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.innetwork.clusters.modelled import cluster_system
-from coppice.innetwork.models.splitting import BestSplit, best_split
+from coppice.innetwork.systems.splitting import BestSplit, best_split
 from coppice.planners.planning import plan
 from coppice.schedule.loads import body_loads
 

@@ -97,7 +97,7 @@ def compare(
         in_network: Switches that can copy or add may do so; False refuses algorithms that need it, None compares these
             by themselves up to 256 ranks (:attr:`Comparison.helped`).
         systems: Systems that add in the network, to be modelled beside the algorithms (:attr:`Comparison.modelled`):
-            names of :data:`coppice.innetwork.models.SYSTEMS`, or ``switchml@spine*`` to say which switches add.
+            names of :data:`coppice.innetwork.systems.SYSTEMS`, or ``switchml@spine*`` to say which switches add.
         executor: Where to run: any :class:`concurrent.futures.Executor` (see docs/executors.md). None starts processes
             on this machine.
         jobs: How many; None is one per core, 1 does all the work in this process.

@@ -24,8 +24,8 @@ from coppice.errors import InputError
 from coppice.text import columns, parse_size, plural, short_size, size_text, time_text
 
 if TYPE_CHECKING:
-    from coppice.innetwork.models.case import AggregationCase
-    from coppice.innetwork.models.sweep import AggregationSweep
+    from coppice.innetwork.systems.case import AggregationCase
+    from coppice.innetwork.systems.sweep import AggregationSweep
 
 _HOSTS = ("ring", "sharded-ps", "tree", "ps")
 
@@ -119,9 +119,9 @@ def model(
       coppice switch model sharp,nvls-tree --topology dgx-h100 --boxes 4
       coppice switch model sharp@spine* --topology fat-tree --split forest
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.innetwork.models.case import AggregationCase
-    from coppice.innetwork.models.sweep import sweep as swept
-    from coppice.innetwork.models.systems import MODELLED
+    from coppice.innetwork.systems.case import AggregationCase
+    from coppice.innetwork.systems.registry import MODELLED
+    from coppice.innetwork.systems.sweep import sweep as swept
 
     asked = [*MODELLED] if systems is None else [word.strip() for word in systems.split(",")]
     size_bytes = parse_size(size, option="--size")
@@ -169,9 +169,9 @@ def _table(
     asked: list[str], case: AggregationCase, size_bytes: int, beside: str | None, *, as_json: bool
 ) -> None:
     """One case: systems by time."""
-    from coppice.innetwork.models.hosts import YARDSTICKS, ring
-    from coppice.innetwork.models.splitting import split
-    from coppice.innetwork.models.systems import estimates
+    from coppice.innetwork.systems.hosts import YARDSTICKS, ring
+    from coppice.innetwork.systems.registry import estimates
+    from coppice.innetwork.systems.splitting import split
 
     found, refused = estimates(asked, case, size_bytes)
     found.sort(key=lambda each: each.time_us)
@@ -296,7 +296,7 @@ def _swept_text(found: AggregationSweep) -> list[str]:
 
 def _further(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
     """The values of --case, of the types of the fields."""
-    from coppice.innetwork.models.case import AggregationCase
+    from coppice.innetwork.systems.case import AggregationCase
     from coppice.text import suggestion
 
     own = ("workers", "gb_per_s", "slots", "loss", "rtt_us", "timeout_us")

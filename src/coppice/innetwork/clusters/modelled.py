@@ -18,9 +18,9 @@ from coppice.arguments import checked
 from coppice.errors import InputError, UnreachableError
 from coppice.innetwork.clusters.places import ClusterPlaces, places_of
 from coppice.innetwork.clusters.trees import SwitchTree, SwitchTrees
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
-from coppice.innetwork.models.systems import estimate, named_system
+from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationEstimate, microseconds
+from coppice.innetwork.systems.registry import estimate, named_system
 from coppice.simulation.channels import Wire, num_boxes, wires_of
 from coppice.simulation.model import Model
 from coppice.topology.model import Topology
@@ -131,7 +131,7 @@ def cluster_system(system: str, topology: Topology) -> ClusterSystem:
     """A system placed on a cluster whose switches add and copy where they are marked so.
 
     Args:
-        system: Name of a system of :data:`coppice.innetwork.models.SYSTEMS`.
+        system: Name of a system of :data:`coppice.innetwork.systems.SYSTEMS`.
 
     Examples:
         >>> from coppice.topology.presets import preset

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from coppice.arguments import checked
 from coppice.errors import CoppiceError, InputError
-from coppice.innetwork.protocols.registry import PROTOCOLS
 from coppice.innetwork.serving.address import parse_address
+from coppice.innetwork.systems.registry import PROTOCOLS
 from coppice.native import _switch
 
 ELEMENTS = ("float32", "int32")
@@ -40,7 +40,7 @@ class SwitchClient:
             one; None where this switch has all of them.
         job: Number of the job, the same at all workers.
         epoch: Life of the job: a job that is started again needs a higher one.
-        protocol: What the switch speaks, see :mod:`coppice.innetwork.protocols`.
+        protocol: What the switch speaks, see :mod:`coppice.innetwork.systems`.
         element: Type of the elements at the switch: ``float32`` or ``int32``.
         values: Of one packet; None for as many as the protocol usually has.
         slots: Sums of the job that can be under way, over all threads; None for 64, or as many as the switch lets a

@@ -35,7 +35,7 @@ class SwitchServer:
     """A switch that runs until it is closed.
 
     Args:
-        protocol: What it speaks, see :mod:`coppice.innetwork.protocols`; several with commas between them.
+        protocol: What it speaks, see :mod:`coppice.innetwork.systems`; several with commas between them.
         workers: Of a job; jobs of another size are refused. 0 for any.
         slots: Sums that can be under way, over all jobs and threads, of each protocol.
         host: IPv4 address to listen at, or a name that has one.

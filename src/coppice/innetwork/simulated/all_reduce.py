@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.innetwork.protocols import find_protocol
 from coppice.innetwork.simulated.job import groups_of, job_of
+from coppice.innetwork.systems import find_protocol
 from coppice.native import _switch
 
 UDP_BYTES = 66
@@ -68,7 +68,7 @@ class SwitchedAllReduce:
 def simulate_all_reduce(
     *,
     workers: int,
-    protocol: str = "switchml",  # What they and the switches speak, see `coppice.innetwork.protocols`
+    protocol: str = "switchml",  # What they and the switches speak, see `coppice.innetwork.systems`
     elements: int | Sequence[int] = 1_000_000,  # Of the tensor, or of each of several that follow each other
     element: str = "int32",  # Type of the values, `"int32"` or `"float32"`
     slots: int = 64,  # Aggregators of the job in each switch

@@ -8,8 +8,8 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.errors import CheckError, InputError
-from coppice.innetwork.protocols import find_protocol
 from coppice.innetwork.simulated.job import groups_of, job_of
+from coppice.innetwork.systems import find_protocol
 from coppice.native import _switch
 
 
@@ -51,7 +51,7 @@ class ProtocolSearch:
 @checked
 def search_interleavings(
     *,
-    protocol: str = "switchml",  # Which one, see `coppice.innetwork.protocols`
+    protocol: str = "switchml",  # Which one, see `coppice.innetwork.systems`
     workers: int = 2,
     slots: int = 1,  # Aggregators of the job in each switch
     window: int | None = None,  # Packets that a worker may have under way; as many as slots unless given

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coppice.errors import InputError
-from coppice.innetwork.protocols import SwitchProtocol
+from coppice.innetwork.systems import SwitchProtocol
 from coppice.native import _switch
 
 ELEMENTS = ("int32", "float32")

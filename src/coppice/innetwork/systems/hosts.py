@@ -10,9 +10,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, log2
 
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.errors import float32_sum
-from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
+from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
 
 _SOURCE = "Zhu et al., IEEE Network 2024"
 

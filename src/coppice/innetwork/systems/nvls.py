@@ -9,11 +9,9 @@ from fractions import Fraction
 from math import ceil, log2
 
 from coppice.errors import InputError
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.errors import float32_sum
-from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
-from coppice.innetwork.models.hosts import ring_share
-from coppice.innetwork.models.unanswered import refuse_loss
+from coppice.innetwork.systems.case import AggregationCase, refuse_loss
+from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
+from coppice.innetwork.systems.hosts import ring_share
 
 
 def nvls_share(gpus: int) -> Fraction:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil, log2
 
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.errors import float32_sum
-from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
-from coppice.innetwork.models.frames import ValueFrame
-from coppice.innetwork.models.unanswered import refuse_loss
+from coppice.innetwork.systems.case import AggregationCase, refuse_loss
+from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
+from coppice.innetwork.systems.frames import ValueFrame
+from coppice.innetwork.systems.protocol import SwitchProtocol
 
 
 def fifo_bytes(workers: int, *, gb_per_s: Fraction, skew_us: float) -> int:
@@ -30,7 +29,7 @@ def streaming(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
 
     Examples:
         >>> case = {"workers": 8, "gb_per_s": Fraction(5, 4)}
-        >>> from coppice.innetwork.models.hosts import ring
+        >>> from coppice.innetwork.systems.hosts import ring
         >>> round(ring(AggregationCase(**case), 1).gb_per_s / 1.25, 3)
         0.571
         >>> round(streaming(AggregationCase(**case), 1).gb_per_s / 1.25, 3)
@@ -54,3 +53,17 @@ def streaming(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         source="Liu et al., IEEE TCAS-I 2021",
         link_bytes=1 / frame.efficiency,
     )
+
+
+STREAMING = SwitchProtocol(
+    name="streaming",
+    title="queues of frames at the ports of a switch, whose heads are added in stream",
+    source="the idea of Liu et al. (AllReduce-Switch), IEEE TCAS-I 2021; frames are ours",
+    key="place in the sequence of the port",
+    numbers="int32 that wraps around and float32, in the order of the ports",
+    reliability="in sequence only; full queues pause their senders; what is missing is sent again from there on",
+    result_path="to all ports, from the root of the switches down",
+    sizing="min(rate of the link, window x frame / round trip), while ports x rate <= width of the bus x clock",
+    values=256,
+    most_workers=1024,
+)

@@ -9,12 +9,12 @@ from fractions import Fraction
 from math import ceil
 
 from coppice.errors import InputError
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.errors import float32_sum
-from coppice.innetwork.models.estimate import AggregationEstimate
-from coppice.innetwork.models.frames import ValueFrame
-from coppice.innetwork.models.hosts import ring_share
-from coppice.innetwork.models.windows import tensor_us, turn_us
+from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum
+from coppice.innetwork.systems.frames import ValueFrame
+from coppice.innetwork.systems.hosts import ring_share
+from coppice.innetwork.systems.protocol import SwitchProtocol
+from coppice.innetwork.systems.windows import tensor_us, turn_us
 
 
 def go_back_n_slowdown(*, loss: float, workers: int, packets: int) -> float:
@@ -93,3 +93,17 @@ def netreduce(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         link_bytes=1 / frame.efficiency,
         details={"slowdown_by_loss": slower},
     )
+
+
+NETREDUCE = SwitchProtocol(
+    name="netreduce",
+    title="reliable connections in a ring of hosts; a switch puts sums into their packets",
+    source="Liu et al., arXiv 2009.09736; ASPLOS 2023",
+    key="message and position, found by flow and packet number",
+    numbers="int32 that wraps around; float32 added in the order of the workers, or as fixed point",
+    reliability="go-back-N from host to host; sums of the last two windows of messages are kept in the switch",
+    result_path="in each host's own packets, on to the next host",
+    sizing="min(rate of the link, messages of the window / round trip); a window of messages waits in the switch",
+    values=256,
+    most_workers=64,
+)

@@ -9,10 +9,9 @@ from fractions import Fraction
 from math import cbrt
 
 from coppice.errors import InputError
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.errors import float32_sum
-from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
-from coppice.innetwork.models.unanswered import refuse_loss
+from coppice.innetwork.systems.case import AggregationCase, refuse_loss
+from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
+from coppice.innetwork.systems.protocol import SwitchProtocol
 
 _TREES = 6
 
@@ -66,3 +65,17 @@ def camdoop(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         link_bytes=2 * reduce_share(case.workers),
         details={"reduce_gb_per_s": float(case.gb_per_s / reduce_share(case.workers))},
     )
+
+
+CAMDOOP = SwitchProtocol(
+    name="camdoop",
+    title="servers that add what they pass on, hop by hop along several trees",
+    source="Costa et al., NSDI 2012; frames are ours",
+    key="tree and chunk; of pairs, the key",
+    numbers="int32 that wraps around and float32, in the order of the children; pairs merged by sorted keys",
+    reliability="credit and repetition on every link; trees are rebuilt, and chunks sent again from the first missing",
+    result_path="down the trees",
+    sizing="rate of the link x trees, while slots x chunk covers a round trip of one hop",
+    values=256,
+    most_workers=1024,
+)

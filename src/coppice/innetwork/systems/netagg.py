@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.errors import float32_sum
-from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
-from coppice.innetwork.models.unanswered import refuse_loss
+from coppice.innetwork.systems.case import AggregationCase, refuse_loss
+from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
+from coppice.innetwork.systems.protocol import SwitchProtocol
 
 
 def box_knee_gb_per_s(children: int, gb_per_s: Fraction) -> Fraction:
@@ -86,3 +85,17 @@ def netagg(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         source="NetAgg, CoNEXT 2014",
         details={"box_knee_gb_per_s": float(box_knee_gb_per_s(case.workers, case.gb_per_s))},
     )
+
+
+NETAGG = SwitchProtocol(
+    name="netagg",
+    title="boxes beside switches that merge the requests of applications on their way to a master",
+    source="after the design of NetAgg, CoNEXT 2014; packets and reliability are Coppice's",
+    key="request",
+    numbers="int32 that wraps around, float32; sum, minimum, maximum, the k largest",
+    reliability="streams with selective acknowledgements; bits of the workers in a sum; past dead boxes to the next",
+    result_path="from the master down the tree of boxes",
+    sizing="min(rate of the link, rate of the box / children)",
+    values=256,
+    most_workers=32,
+)

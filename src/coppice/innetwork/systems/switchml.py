@@ -8,12 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.errors import block_float
-from coppice.innetwork.models.estimate import AggregationEstimate
-from coppice.innetwork.models.frames import ValueFrame
-from coppice.innetwork.models.retransmission import lossy_tensor_us, mean_waits
-from coppice.innetwork.models.windows import slots_for_line_rate, tensor_us, turn_us
+from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationEstimate, block_float
+from coppice.innetwork.systems.frames import ValueFrame
+from coppice.innetwork.systems.protocol import SwitchProtocol
+from coppice.innetwork.systems.windows import (
+    lossy_tensor_us,
+    mean_waits,
+    slots_for_line_rate,
+    tensor_us,
+    turn_us,
+)
 
 VALUES_PER_PASS = 64
 """Values that a packet leaves in a pipeline on one pass; 256 of them take four."""
@@ -106,3 +111,17 @@ def switchml(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         link_bytes=1 / frame.efficiency,
         details={"slots_for_line_rate": run.line_rate_slots, "slowdown_by_loss": run.slowdown},
     )
+
+
+SWITCHML = SwitchProtocol(
+    name="switchml",
+    title="slots in a switch that workers fill in turns of two sets",
+    source="Sapio et al., NSDI 2021; packets of p4lang/p4app-switchML",
+    key="slot, set and packet id",
+    numbers="int32 that wraps around; float32 as block floating point, with an exponent agreed a window ahead",
+    reliability="a bit for each worker and set; time-outs at the workers; answers from the other set",
+    result_path="multicast, from the root of the switches down",
+    sizing="min(rate of the link, slots x packet / round trip)",
+    values=256,
+    most_workers=32,
+)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from math import ceil
 
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.errors import float32_sum
-from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
-from coppice.innetwork.models.hosts import ring
-from coppice.innetwork.models.unanswered import refuse_loss
-from coppice.innetwork.models.windows import tensor_us
+from coppice.innetwork.systems.case import AggregationCase, refuse_loss
+from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
+from coppice.innetwork.systems.hosts import ring
+from coppice.innetwork.systems.protocol import SwitchProtocol
+from coppice.innetwork.systems.windows import tensor_us
 
 SMALL_BYTES = 1024
 """Payload of an operation of the first version: an assumption, "up to a few KB" are stated."""
@@ -118,3 +117,17 @@ def _tree(
         source=_SOURCE,
         details={"depth": tree_depth(case.workers, case.radix)},
     )
+
+
+SHARP = SwitchProtocol(
+    name="sharp",
+    title="trees of switches that add for groups with reserved slots, streaming large messages one at a time",
+    source="the idea of Graham et al., COM-HPC 2016, and of its later versions; frames are ours",
+    key="group and number of the frame",
+    numbers="sum, minimum or maximum of int32, float32 and halves, in the order of the children",
+    reliability="contributions kept by child; time-outs at the workers; answers from the sums of two windows",
+    result_path="multicast, from the root of the switches down",
+    sizing="min(rate of the link, window x packet / round trip); small messages in ceil(log_r n) levels",
+    values=256,
+    most_workers=1024,
+)

@@ -5,11 +5,11 @@ FPISA (NSDI 2022, arXiv 2112.06095).
 
 from __future__ import annotations
 
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.errors import fpisa_sum
-from coppice.innetwork.models.estimate import AggregationEstimate
-from coppice.innetwork.models.frames import ValueFrame
-from coppice.innetwork.models.switchml import VALUES_PER_PASS, slot_bytes, slot_run
+from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationEstimate, fpisa_sum
+from coppice.innetwork.systems.frames import ValueFrame
+from coppice.innetwork.systems.protocol import SwitchProtocol
+from coppice.innetwork.systems.switchml import VALUES_PER_PASS, slot_bytes, slot_run
 
 
 def fpisa(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
@@ -17,7 +17,7 @@ def fpisa(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
 
     Examples:
         >>> from fractions import Fraction
-        >>> from coppice.innetwork.models.switchml import switchml
+        >>> from coppice.innetwork.systems.switchml import switchml
         >>> case = AggregationCase(workers=8, gb_per_s=Fraction(25, 2), slots=64)
         >>> round(switchml(case, 2**20).time_us - fpisa(case, 2**20).time_us, 3)
         6.088
@@ -36,3 +36,17 @@ def fpisa(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         link_bytes=1 / frame.efficiency,
         details={"slots_for_line_rate": run.line_rate_slots, "slowdown_by_loss": run.slowdown},
     )
+
+
+FPISA = SwitchProtocol(
+    name="fpisa",
+    title="the slots of SwitchML with an adder of floats in the switch",
+    source="Yuan et al., NSDI 2022; packets of SwitchML",
+    key="slot, set and packet id",
+    numbers="float32 as it is, added as exponent and mantissa; the last bits depend on the order of arrival",
+    reliability="a bit for each worker and set; time-outs at the workers; answers from the other set",
+    result_path="multicast, from the root of the switches down",
+    sizing="min(rate of the link, slots x packet / round trip), without a round of exponents",
+    values=256,
+    most_workers=32,
+)

@@ -1,4 +1,4 @@
-"""Every system that has a model, by name."""
+"""Every system that has a closed form, and every protocol that a switch can run, by name."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Callable, Iterable
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.innetwork.models.atp import atp
-from coppice.innetwork.models.camdoop import camdoop
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.estimate import AggregationEstimate
-from coppice.innetwork.models.fpisa import fpisa
-from coppice.innetwork.models.hosts import YARDSTICKS
-from coppice.innetwork.models.netagg import netagg
-from coppice.innetwork.models.netreduce import netreduce
-from coppice.innetwork.models.nvls import nvls, nvls_tree
-from coppice.innetwork.models.sharp import sharp_v1, sharp_v2, sharp_v3
-from coppice.innetwork.models.streaming import streaming
-from coppice.innetwork.models.switchagg import switchagg
-from coppice.innetwork.models.switchml import switchml
+from coppice.innetwork.systems.atp import ATP, atp
+from coppice.innetwork.systems.camdoop import CAMDOOP, camdoop
+from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationEstimate
+from coppice.innetwork.systems.fpisa import FPISA, fpisa
+from coppice.innetwork.systems.hosts import YARDSTICKS
+from coppice.innetwork.systems.netagg import NETAGG, netagg
+from coppice.innetwork.systems.netreduce import NETREDUCE, netreduce
+from coppice.innetwork.systems.nvls import nvls, nvls_tree
+from coppice.innetwork.systems.protocol import SwitchProtocol
+from coppice.innetwork.systems.sharp import SHARP, sharp_v1, sharp_v2, sharp_v3
+from coppice.innetwork.systems.streaming import STREAMING, streaming
+from coppice.innetwork.systems.switchagg import SWITCHAGG, switchagg
+from coppice.innetwork.systems.switchml import SWITCHML, switchml
 from coppice.text import suggestion
 
 SYSTEMS: dict[str, Callable[[AggregationCase, int], AggregationEstimate]] = {
@@ -100,3 +101,34 @@ def estimates(
                 raise
             refused[name] = str(error)
     return found, refused
+
+
+# One line each, in alphabetical order.
+PROTOCOLS: dict[str, SwitchProtocol] = {
+    each.name: each
+    for each in (
+        ATP,
+        CAMDOOP,
+        FPISA,
+        NETAGG,
+        NETREDUCE,
+        SHARP,
+        STREAMING,
+        SWITCHAGG,
+        SWITCHML,
+    )
+}  # fmt: skip
+
+
+def find_protocol(name: str) -> SwitchProtocol:
+    """The protocol of that name.
+
+    >>> find_protocol("switchml").most_workers
+    32
+    """
+    found = PROTOCOLS.get(name)
+    if found is None:
+        raise InputError(
+            f"expected a protocol of aggregation in the network, found {name!r}: {suggestion(name, PROTOCOLS)}"
+        )
+    return found

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from math import expm1, log1p
 
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.errors import fixed_point
-from coppice.innetwork.models.estimate import AggregationEstimate, microseconds
-from coppice.innetwork.models.frames import ATP_BYTES, ValueFrame
-from coppice.innetwork.models.switchml import slot_run
+from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationEstimate, fixed_point, microseconds
+from coppice.innetwork.systems.frames import ATP_BYTES, ValueFrame
+from coppice.innetwork.systems.protocol import SwitchProtocol
+from coppice.innetwork.systems.switchml import slot_run
 
 _SLOTS = 40_000
 """Aggregators of its switch."""
@@ -81,3 +81,17 @@ def atp(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         link_bytes=1 / frame.efficiency,
         details={"aggregated_share": share, "slowdown_by_loss": run.slowdown},
     )
+
+
+ATP = SwitchProtocol(
+    name="atp",
+    title="slots that all jobs share as far as they go; a server merges what found none",
+    source="Lao et al., NSDI 2021; packets of in-ATP/ATP",
+    key="slot, application and number of the chunk",
+    numbers="int32 that sticks at the ends; float32 as fixed point of 10^6, and as floats at the server beyond it",
+    reliability="what is sent again takes partial sums along to the server, which merges by bitmap; congestion marked",
+    result_path="from the server, multicast through the switches, which frees the slots",
+    sizing="min(rate of the link, window x packet / round trip to the server); n times the server's link without slots",
+    values=62,
+    most_workers=32,
+)

@@ -14,9 +14,9 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.hosts import ring_share
-from coppice.innetwork.models.systems import estimate
+from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.hosts import ring_share
+from coppice.innetwork.systems.registry import estimate
 from coppice.text import suggestion
 
 HOSTS = ("ring", "ps")

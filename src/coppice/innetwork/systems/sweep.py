@@ -8,9 +8,9 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.innetwork.models.case import AggregationCase
-from coppice.innetwork.models.estimate import AggregationEstimate
-from coppice.innetwork.models.systems import MODELLED, estimates, named_system
+from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationEstimate
+from coppice.innetwork.systems.registry import MODELLED, estimates, named_system
 from coppice.text import suggestion
 
 SWEEPS: Mapping[str, tuple[float, ...]] = {

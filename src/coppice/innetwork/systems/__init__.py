@@ -1,0 +1,19 @@
+"""Systems that aggregate in the network, a file each: what it is, its closed form, and what it cannot do."""
+
+from __future__ import annotations
+
+from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationEstimate
+from coppice.innetwork.systems.protocol import SwitchProtocol
+from coppice.innetwork.systems.registry import PROTOCOLS, SYSTEMS, estimate, estimates, find_protocol
+
+__all__ = [
+    "PROTOCOLS",
+    "SYSTEMS",
+    "AggregationCase",
+    "AggregationEstimate",
+    "SwitchProtocol",
+    "estimate",
+    "estimates",
+    "find_protocol",
+]
