@@ -98,7 +98,7 @@ def test_checker_of_whole_trees_in_plan_format(trees: int, tmp_path: Path) -> No
     from fractions import Fraction
 
     from coppice import Collective, Problem, plan, write_plan
-    from coppice.bounds.proof import LinkRange
+    from coppice.bounds.result import LinkRange
     from coppice.schedule.plan import Plan
     from coppice.topology.model import Link, Node, NodeKind, Topology
 

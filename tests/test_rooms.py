@@ -69,7 +69,7 @@ STRANGERS = (
     ("training", "run"),
 )
 MOST_FILES = 25
-MOST_LINES = 450
+MOST_LINES = 900
 HEAVY = ("typer", "rich", "highspy", "networkx", "yaml", "torch", "scipy", "pytest")
 
 

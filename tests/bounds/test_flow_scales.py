@@ -8,9 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from coppice.bounds.lp.elimination import eliminated
 from coppice.bounds.lp.program import Constraint, LinearProgram
-from coppice.bounds.lp.refinement import SquareSystem
+from coppice.bounds.lp.refinement import SquareSystem, eliminated
 from coppice.bounds.lp.rescaling import rescaled_vertex
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem

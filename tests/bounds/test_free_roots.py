@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.bounds.all_reduce import combined_all_reduce, two_phase_bound
-from coppice.bounds.free_roots import free_roots, is_even_both_ways
 from coppice.bounds.optimum import bound
-from coppice.bounds.partition import partition_bound
+from coppice.bounds.partition import free_roots, is_even_both_ways, partition_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.forest.planner import plan_forest

@@ -20,7 +20,7 @@ from coppice.iteration.costs.named import CALIBRATED
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.step.overlap import OVERLAPS
-from coppice.planners.synthesis.catalogue import METHODS
+from coppice.planners.synthesis.method import METHODS
 from coppice.selection import LIBRARIES
 from coppice.selection.nccl import SETTINGS
 from coppice.topology.composition.fabric import FABRIC_KINDS

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from coppice.iteration.composing.composition import ALL_POLICIES
-from coppice.planners.synthesis.catalogue import METHODS
+from coppice.planners.synthesis.method import METHODS
 from support.pages import coppice
 from support.paths import ROOT
 

@@ -14,7 +14,7 @@ import pytest
 import coppice
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.put_signal.multimem import check_stars
+from coppice.export.put_signal.kernel import check_stars
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from support.paths import ROOT

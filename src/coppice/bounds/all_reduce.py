@@ -18,13 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
-from coppice.bounds.free_roots import free_roots, is_even_both_ways
 from coppice.bounds.lp.cuts import CutOutcome, CutProgram, ForestRates, TreePhase
 from coppice.bounds.network import Network, check_problem, cut_bound
-from coppice.bounds.partition import PartitionBound, partition_bound
+from coppice.bounds.partition import PartitionBound, free_roots, is_even_both_ways, partition_bound
 from coppice.bounds.problem import Problem
-from coppice.bounds.proof import CutFamily
-from coppice.bounds.result import CombinedAllReduce
+from coppice.bounds.result import CombinedAllReduce, CutFamily
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.topology.model import Topology

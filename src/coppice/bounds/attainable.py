@@ -29,8 +29,7 @@ from coppice.bounds.all_reduce import combined_all_reduce
 from coppice.bounds.lp.cuts import CutProgram, TreePhase
 from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.problem import Problem
-from coppice.bounds.proof import CutFamily
-from coppice.bounds.result import Bound
+from coppice.bounds.result import Bound, CutFamily
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 

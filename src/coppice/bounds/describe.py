@@ -14,8 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.proof import CutFamily
-from coppice.bounds.result import Bound
+from coppice.bounds.result import Bound, CutFamily
 from coppice.collectives import Collective
 from coppice.text import plural, rate_text, shortened
 from coppice.topology.model import NodeKind, Topology

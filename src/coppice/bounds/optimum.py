@@ -13,8 +13,7 @@ from coppice.arguments import checked
 from coppice.bounds.all_to_all.distances import proving_cut
 from coppice.bounds.network import TRANSPOSED, Network, cut_bound
 from coppice.bounds.problem import Problem, problem_of
-from coppice.bounds.proof import CutFamily, LinkLengths, WeightedCut
-from coppice.bounds.result import Bound
+from coppice.bounds.result import Bound, CutFamily, LinkLengths, WeightedCut
 from coppice.collectives import Collective
 from coppice.topology.model import Topology
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from coppice.bounds.lp.whole_trees import Refuted, Steps, WholeTreesProgram
 from coppice.bounds.network import Network, is_small
-from coppice.bounds.proof import CutFamily, LinkRange
+from coppice.bounds.result import CutFamily, LinkRange
 from coppice.bounds.tree_units import (
     TreeUnits,
     exact_trees,
@@ -69,7 +69,7 @@ class TreeCuts:
     # (nodes of a set, trees that must enter it), in the broadcasting direction
     cuts: tuple[tuple[tuple[int, ...], int], ...]
     # Their weights, and decisions about links, so that counting shows it
-    # (:class:`coppice.bounds.proof.WholeTrees`), in the broadcasting direction and with the network's links
+    # (:class:`coppice.bounds.result.WholeTrees`), in the broadcasting direction and with the network's links
     cases: tuple[CutFamily | LinkRange, ...]
 
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
-from coppice.bounds.proof import CutFamily, LinkRange, NodePotential, WeightedCut, WholeTrees
-from coppice.bounds.result import Bound
+from coppice.bounds.result import Bound, CutFamily, LinkRange, NodePotential, WeightedCut, WholeTrees
 from coppice.bounds.tree_optimum import TreeCuts, TreeOptimum
 from coppice.bounds.tree_units import TreeUnits, fixed_trees, violations
 

@@ -109,7 +109,7 @@ def _probe_costs(
     from coppice.run.engines.put_signal.engine import PutSignalEngine
     from coppice.run.probe.arrivals import check_arrivals
     from coppice.run.probe.put_signal_costs import measure_put_signal_costs
-    from coppice.simulation.put_signal_costs import encode_put_signal_costs
+    from coppice.simulation.put_signal import encode_put_signal_costs
 
     if engine not in (None, "put-signal") or expect is not None or output is not None:
         raise InputError(

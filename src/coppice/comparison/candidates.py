@@ -13,7 +13,7 @@ from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.algorithms.catalogue import find
 from coppice.planners.algorithms.parts.orders import box_order
 from coppice.planners.choice import ORDERS, optimal_planner
-from coppice.planners.synthesis.catalogue import METHODS
+from coppice.planners.synthesis.method import METHODS
 
 BOTH_ORDERS = "both"
 """Algorithms run in rank order and in one that suits the topology, and the better of the two counts."""

@@ -85,7 +85,7 @@ def compare(
         demands: For all_to_all, relative size from each rank to each.
         algorithms: Names to try; None takes all that perform the collective.
         synthesize: Methods of synthesis whose schedules are compared as well (see
-            :data:`coppice.planners.synthesis.catalogue.METHODS`).
+            :data:`coppice.planners.synthesis.method.METHODS`).
         synthesis_time_limit_s: Seconds for each of them, after which the best that it found so far counts; None: until
             it is done.
         seed: Where their random choices begin.

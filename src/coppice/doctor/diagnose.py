@@ -29,7 +29,7 @@ from coppice.doctor.nccl import (
     TunerTable,
 )
 from coppice.doctor.open_mpi import RULES as OMPI_RULES
-from coppice.doctor.open_mpi_file import OmpiRulesFile
+from coppice.doctor.open_mpi import OmpiRulesFile
 from coppice.doctor.put_signal import RULES as PUT_SIGNAL_RULES
 from coppice.doctor.put_signal import TARGET as NCCL
 from coppice.doctor.put_signal import diagnose_put_signal

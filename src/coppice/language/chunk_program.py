@@ -20,8 +20,7 @@ import numpy as np
 from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.language.places import caller
-from coppice.language.trace import MOST_SLOTS, HeldSlots, SlotTrace, whole
+from coppice.language.trace import MOST_SLOTS, HeldSlots, SlotTrace, caller, whole
 from coppice.program.two_sided.operations.lower import SlotLayout
 from coppice.program.two_sided.operations.operation import Hints, SlotOperation
 from coppice.text import plural

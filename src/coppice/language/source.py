@@ -19,7 +19,7 @@ from typing import Any
 from coppice.errors import CoppiceError, InputError
 from coppice.files import file_name, read_bytes
 from coppice.language.chunk_program import ChunkProgram
-from coppice.language.places import raised_at
+from coppice.language.trace import raised_at
 from coppice.text import suggestion
 
 _MODULE = "coppice_chunk_program"

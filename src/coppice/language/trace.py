@@ -1,21 +1,117 @@
-"""Slots while a program is written down: every operation is checked, and noted with the line that asks for it."""
+"""Slots while a program is written down: every operation is checked, and noted with the line that asks for it.
+
+Where somebody's program is: the file and line that called into Coppice.
+
+What slots hold while a program is written down: symbolic values, who wrote them, and who has read them since.
+
+A value is a chunk and the set of ranks whose contributions it has, as in :mod:`coppice.program.memory`.
+"""
 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
 
+from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.language.places import caller
-from coppice.language.values import SlotState, members_in_words, value_in_words
-from coppice.program.memory import NOTHING, Buffer, memory_of
+from coppice.program.memory import NOTHING, Buffer, MemoryLayout, memory_of
 from coppice.program.two_sided.operations.lower import SlotLayout
 from coppice.program.two_sided.operations.operation import Hints, SlotOperation
 from coppice.text import plural
+
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"
+
+
+def caller() -> str:
+    """``ring.py:12``: the innermost line on the way here that is not Coppice's own."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (as loggers do; a traceback costs too much)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return "" if frame is None else _place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def raised_at(trace: TracebackType | None, file: str) -> str:
+    """The innermost line of a file that an exception went through, or its first line.
+
+    Args:
+        file: Name under which the file was compiled.
+    """
+    line = 1
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return _place(file, line)
+
+
+def _place(file: str, line: int) -> str:
+    return f"{_name(file)}:{line}"
+
+
+@cache
+def _name(file: str) -> str:
+    return Path(file).name
+
+
+_SHOWN = 6
+
+
+@dataclass(slots=True)
+class SlotState:
+    """One slot of a buffer."""
+
+    value: int = NOTHING  # What it holds
+    version: int = 0  # How often it was written
+    writer: int = -1  # Operation that wrote it last, or -1
+    readers: list[int] = field(default_factory=list)  # Operations that have read it since
+    where: str = ""  # Line that wrote it last, or ""
+
+
+def value_in_words(value: int, layout: MemoryLayout) -> str:
+    """A value as people say it."""
+    if value == NOTHING:
+        return "nothing"
+    ranks, chunks = layout.num_ranks, layout.num_chunks
+    chunk, members = value >> ranks, value & ((1 << ranks) - 1)
+    if members.bit_count() > 1:
+        return f"the sum of chunk {chunk} over {members_in_words(members)}"
+    rank = members.bit_length() - 1
+    if layout.collective is Collective.ALL_TO_ALL:
+        chunk %= chunks
+    elif layout.collective in (Collective.ALL_GATHER, Collective.GATHER):
+        chunk -= rank * (chunks // ranks)
+    return f"chunk {chunk} of the input of rank {rank}"
+
+
+def members_in_words(members: int) -> str:
+    """``ranks 0, 2-5``.
+
+    >>> members_in_words(0b111101), members_in_words(0b10)
+    ('ranks 0, 2-5', 'rank 1')
+    """
+    found = [rank for rank in range(members.bit_length()) if members >> rank & 1]
+    parts = list(_runs(found))
+    shown = ", ".join(parts[:_SHOWN]) + (f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else "")
+    return f"rank{'s' if len(found) > 1 else ''} {shown}"
+
+
+def _runs(ranks: list[int]) -> Iterator[str]:
+    """Runs of neighbours."""
+    first = ranks[0]
+    for one, other in pairwise([*ranks, -1]):
+        if other != one + 1:
+            yield str(first) if first == one else f"{first}-{one}"
+            first = other
+
 
 MOST_SLOTS = 2**22
 """Most slots of inputs and outputs, and most operations."""

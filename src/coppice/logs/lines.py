@@ -1,19 +1,25 @@
-"""The lines of a log without what launchers, log collectors, mail and debuggers put before and into them.
+r"""The lines of a log without what launchers, log collectors, mail and debuggers put before and into them.
 
 Every reader of logs works on these lines, so that a prefix hides nothing from one reader that another one sees. A
 prefix is known by its form (Open MPI's ``[1,0]<stdout>:``, ``[0] ``, ``0: ``, ``[default0]:``, ``pod | ``, ``> ``, time
 stamps), or learned: what stands before at least two of the lines that every benchmark prints (``# Using devices``, the
 names of columns, ...) is taken away from all lines that begin like it, digits aside. Lines of NCCL and of a debugger
 that begin in the middle of another line are separated from it. Colours are dropped.
+
+Logs inside JSON, as containers and log collectors keep them: the text of all records, in order.
+
+Docker writes ``{"log": "...\\n", "stream": ..., "time": ...}`` line by line, CloudWatch answers with ``{"events":
+[{"timestamp": ..., "message": "..."}]}``, other collectors write ``message`` or ``textPayload``.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class LogLine(NamedTuple):
@@ -189,3 +195,41 @@ def _inner(text: str, hosts: set[str]) -> tuple[int, int] | None:
         if told is not None and text[: told.start()].strip():
             return told.start(), told.end()
     return None
+
+
+_KEYS = ("log", "message", "textPayload", "msg")
+
+
+def unwrapped(text: str) -> str | None:
+    r"""The log inside; None where a text is no such JSON.
+
+    Examples:
+        >>> unwrapped('{"log": "# Using\\n", "stream": "stdout"}\n{"log": "a", "time": "t"}\n')
+        '# Using\na\n'
+        >>> unwrapped('{"results": []}') is None
+        True
+    """
+    first = text.lstrip()[:4096]
+    if not first.startswith(("{", "[")) or not any(f'"{key}"' in first for key in _KEYS):
+        return None
+    try:
+        whole = [json.loads(text)]
+    except (ValueError, RecursionError):
+        try:
+            whole = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except (ValueError, RecursionError):
+            return None
+    if len(whole) == 1 and isinstance(whole[0], dict) and isinstance(whole[0].get("events"), list):
+        whole = whole[0]["events"]
+    elif len(whole) == 1 and isinstance(whole[0], list):
+        whole = whole[0]
+    parts = [_text(record) for record in whole]
+    if not parts or None in parts:
+        return None
+    return "".join(part if part.endswith("\n") else f"{part}\n" for part in parts if part is not None)
+
+
+def _text(record: Any) -> str | None:
+    if not isinstance(record, dict):
+        return None
+    return next((record[key] for key in _KEYS if isinstance(record.get(key), str)), None)

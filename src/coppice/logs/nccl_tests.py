@@ -27,9 +27,8 @@ from coppice.logs.columns import (
 )
 from coppice.logs.lines import LogLine
 from coppice.logs.printed_run import PrintedRun, unread_words
-from coppice.logs.rows import device_of, figures_agree, joined_row, number_of, row_of
+from coppice.logs.rows import TornRow, device_of, figures_agree, joined_row, number_of, row_of
 from coppice.logs.tables import NcclTestsRow, NcclTestsTable
-from coppice.logs.torn_rows import TornRow
 
 _SUMMARY = re.compile(r"#?\s*(Out of bounds values|Avg bus bandwidth)\s*:\s*([0-9.eE+-]+|-?nan)")
 _PROGRAM = re.compile(r"#\s*Collective test starting:\s*(\S+)")

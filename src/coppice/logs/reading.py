@@ -27,7 +27,7 @@ from coppice.files import file_name, read_bytes
 from coppice.logs.inspector import Inspector, InspectorCall, is_inspector, joined
 from coppice.logs.json_text import json_objects
 from coppice.logs.kinds import unknown_json, unknown_kind, unknown_xml
-from coppice.logs.lines import is_log, log_lines
+from coppice.logs.lines import is_log, log_lines, unwrapped
 from coppice.logs.nccl import read_nccl_log
 from coppice.logs.nccl_tests import NoRowsError, has_table, read_nccl_tests
 from coppice.logs.nccl_tests_log import (
@@ -42,7 +42,6 @@ from coppice.logs.nccl_tests_log import (
 from coppice.logs.records import Log, LoggedDecision, LoggedMeasurement
 from coppice.logs.result_files import is_csv, is_result, read_csv, read_results
 from coppice.logs.tables import NcclTestsTable
-from coppice.logs.wrapped import unwrapped
 from coppice.text import plural
 from coppice.topology.readers.nccl_xml import read_nccl_xml
 from coppice.topology.readers.reading import ReadOptions

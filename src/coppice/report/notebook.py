@@ -10,8 +10,7 @@ from coppice.bounds.describe import describe_cut
 from coppice.bounds.result import Bound
 from coppice.comparison.outcome import Comparison
 from coppice.report.comparison import comparison_picture, comparison_table
-from coppice.report.style import PAGE_STYLE, style
-from coppice.report.svg import Markup, element, facts, join
+from coppice.report.svg import PAGE_STYLE, Markup, element, facts, join, style
 from coppice.report.timeline import timeline_picture
 from coppice.report.topology.picture import topology_picture
 from coppice.schedule.explanation import plan_loads

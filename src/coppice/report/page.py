@@ -16,8 +16,7 @@ from coppice.collectives import Collective
 from coppice.comparison.outcome import Comparison
 from coppice.report.comparison import comparison_picture, comparison_table, refused_methods, synthesis_table
 from coppice.report.loads import load_picture
-from coppice.report.style import html_page
-from coppice.report.svg import NOTHING, Markup, element, escape, facts
+from coppice.report.svg import NOTHING, Markup, element, escape, facts, html_page
 from coppice.report.timeline import timeline_picture
 from coppice.report.topology.picture import topology_picture
 from coppice.report.tree import sketches, tree_picture

@@ -15,7 +15,7 @@ from coppice.files import write_atomically
 from coppice.report.comparison import comparison_picture
 from coppice.report.dot import to_dot
 from coppice.report.page import DEFAULT_SIZE_BYTES, comparison_html, report_html, topology_html
-from coppice.report.style import standalone
+from coppice.report.svg import standalone
 from coppice.report.topology.picture import topology_svg
 from coppice.schedule.explanation import plan_loads
 from coppice.schedule.files.plan_file import read_plan

@@ -2,6 +2,8 @@
 
 Pieces of markup have a type of their own, :data:`Markup`, which only escaping and building an element make: text of a
 topology cannot reach a page unescaped without the type checker seeing it. All of it is well-formed XML, pages too.
+
+Colours of pictures and pages, on light, dark and paper; every picture is drawn with classes that are named here.
 """
 
 from __future__ import annotations
@@ -108,3 +110,105 @@ def fitted(label: str, width: float, size: float) -> str:
     if digits is not None and len(digits[0]) <= letters:
         return digits[0]
     return f"…{label[1 - letters :]}" if letters > 1 else ""
+
+
+_LIGHT = """--page:#ffffff;--ink:#1c2733;--quiet:#5b6875;--line:#d5dbe2;--card:#f5f7f9;--gpu:#dcebfa;--gpu-edge:#3f78b5;
+--nic:#e3f2e1;--nic-edge:#4d8f48;--switch:#ece5f6;--switch-edge:#7a5cab;--load0:#b4bcc6;--load1:#86b2dc;--load2:#2f74bd;
+--load3:#c98a06;--load4:#cf4c12;--cut:#c0165a;--cut-fill:#c0165a14;--send:#2f74bd;--add:#c98a06;--chosen:#0a7d55;
+--s0:#1f6fb4;--s1:#cf3a2c;--s2:#278a33;--s3:#c77700;--s4:#7d55b0;--s5:#0b8f9c;--s6:#c2539f;--s7:#7a5347;"""
+
+_DARK = """--page:#14191f;--ink:#e4eaf0;--quiet:#9aa7b4;--line:#36414d;--card:#1c232b;--gpu:#1f3a55;--gpu-edge:#6fa8de;
+--nic:#22402a;--nic-edge:#74bb78;--switch:#372d4d;--switch-edge:#a98bdb;--load0:#5d6874;--load1:#5c86b0;--load2:#6fb1f2;
+--load3:#e3b341;--load4:#ff8150;--cut:#ff6fa5;--cut-fill:#ff6fa51c;--send:#6fb1f2;--add:#e3b341;--chosen:#4fd6a0;
+--s0:#6fb1f2;--s1:#ff7b6e;--s2:#6cc877;--s3:#eeaa48;--s4:#bd9bea;--s5:#4ecbd6;--s6:#ee8fcf;--s7:#c9a08f;"""
+
+_COLOURS = f""":root{{color-scheme:light;{_LIGHT}}}
+@media (prefers-color-scheme:dark){{:root{{color-scheme:dark;{_DARK}}}}}
+@media print{{:root{{color-scheme:light;{_LIGHT}}}}}"""
+
+PICTURE_STYLE = f"""{_COLOURS}
+.picture{{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;background:var(--page);
+-webkit-print-color-adjust:exact;print-color-adjust:exact}}
+.picture text{{fill:var(--ink);font-size:11px}}
+.picture text.small{{font-size:9px}}.picture text.quiet{{fill:var(--quiet)}}
+.picture text.middle{{text-anchor:middle}}.picture text.end{{text-anchor:end}}.picture text.strong{{font-weight:600}}
+.picture text.halo{{paint-order:stroke;stroke:var(--card);stroke-width:4px;stroke-linejoin:round}}
+.frame{{fill:var(--card);stroke:var(--line)}}
+.gpu{{fill:var(--gpu);stroke:var(--gpu-edge)}}.nic{{fill:var(--nic);stroke:var(--nic-edge)}}
+.switch{{fill:var(--switch);stroke:var(--switch-edge)}}
+.link{{fill:none;stroke-linecap:round}}
+.load0{{stroke:var(--load0);stroke-dasharray:3 3}}.load1{{stroke:var(--load1)}}.load2{{stroke:var(--load2)}}
+.load3{{stroke:var(--load3)}}.load4{{stroke:var(--load4)}}
+.bar1{{fill:var(--load1)}}.bar2{{fill:var(--load2)}}.bar3{{fill:var(--load3)}}.bar4{{fill:var(--load4)}}
+.track{{fill:var(--card);stroke:var(--line)}}
+.cut{{fill:var(--cut-fill);stroke:var(--cut);stroke-width:2;stroke-dasharray:7 4;stroke-linejoin:round}}
+.picture text.cut-name{{fill:var(--cut);font-weight:600}}
+.tick{{stroke:var(--cut);stroke-width:2.5;stroke-linecap:round}}.side{{stroke:var(--cut);stroke-width:2.5}}
+.inside{{stroke:var(--load2)}}.across{{stroke:var(--load4)}}.edge{{fill:none;stroke-width:1.5}}
+.send{{fill:var(--send)}}.add{{fill:var(--add)}}.grid{{stroke:var(--line);stroke-width:1}}.axis{{stroke:var(--quiet)}}
+rect.lost{{fill:none}}.lost{{stroke:var(--cut);stroke-dasharray:4 3;opacity:.8}}
+.cross{{fill:none;stroke:var(--cut);stroke-width:2;stroke-linecap:round}}.picture text.lost-name{{fill:var(--cut)}}
+.critical{{fill:var(--cut)}}.limit{{fill:none;stroke:var(--ink);stroke-width:1.6;stroke-dasharray:6 3}}
+.curve{{fill:none;stroke-width:2}}.other{{stroke:var(--load0);stroke-width:1;opacity:.75}}
+.s0{{stroke:var(--s0)}}.s1{{stroke:var(--s1)}}.s2{{stroke:var(--s2)}}.s3{{stroke:var(--s3)}}
+.s4{{stroke:var(--s4)}}.s5{{stroke:var(--s5)}}.s6{{stroke:var(--s6)}}.s7{{stroke:var(--s7)}}
+.picture g:hover>.link,.picture g:hover>.edge{{stroke-width:5}}
+.chosen>.link{{stroke:var(--chosen);stroke-dasharray:none;stroke-width:4}}
+.picture rect:hover,.picture circle:hover{{opacity:.75}}
+"""
+
+PAGE_STYLE = f"""{PICTURE_STYLE}
+*{{box-sizing:border-box}}
+body{{margin:0 auto;padding:24px 20px 48px;max-width:1180px;background:var(--page);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}}
+h1{{font-size:26px;line-height:1.25;margin:0 0 4px;overflow-wrap:anywhere}}h2{{font-size:19px;margin:36px 0 6px}}
+p{{margin:4px 0 10px;overflow-wrap:anywhere}}.quiet{{color:var(--quiet)}}
+dl{{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:4px 18px;margin:14px 0;padding:14px 18px;
+background:var(--card);border:1px solid var(--line);border-radius:8px}}
+dt{{color:var(--quiet)}}dd{{margin:0;overflow-wrap:anywhere}}
+figure{{margin:10px 0 0;overflow-x:auto}}figure.tall{{max-height:660px;overflow-y:auto}}
+figure svg{{max-width:100%;height:auto;min-width:680px;display:block}}figure.tall svg{{max-width:none;min-width:0}}
+.key{{display:flex;flex-wrap:wrap;gap:4px 18px;color:var(--quiet);font-size:13px;margin:6px 0}}
+.key span{{display:inline-flex;align-items:center;gap:6px}}.key svg{{flex:none;background:none}}
+select{{font:inherit;max-width:100%;color:var(--ink);background:var(--card);border:1px solid var(--line);
+border-radius:6px;padding:4px 8px}}
+table{{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}}
+th,td{{text-align:right;padding:3px 12px;border-bottom:1px solid var(--line)}}
+th:last-child,td:last-child{{text-align:left}}
+.scroll{{overflow-x:auto}}footer{{margin-top:40px;color:var(--quiet);font-size:13px;overflow-wrap:anywhere}}
+.tree h3{{font-size:15px;margin:10px 0 0;font-weight:600}}
+@media (max-width:640px){{body{{padding:16px 12px 32px}}dl{{grid-template-columns:minmax(0,1fr)}}dt{{margin-top:6px}}
+figure svg{{max-width:none;min-width:0}}}}
+@media print{{body{{max-width:none;padding:0;font-size:12px}}select,.screen{{display:none}}
+figure,figure.tall{{overflow:visible;max-height:none}}figure svg,figure.tall svg{{max-width:100%;min-width:0;
+height:auto;max-height:230mm}}h2,h3,p,.key{{break-after:avoid}}figure,dl,tr{{break-inside:avoid}}@page{{margin:14mm}}}}
+"""
+
+
+def style(text: str) -> Markup:
+    """A style element of rules from this file."""
+    return element("style", Markup(text))
+
+
+def standalone(picture: Markup) -> str:
+    """A picture as the text of an SVG file of its own, with its colours."""
+    opening, content = picture.split(">", 1)
+    return f"{opening}>{style(PICTURE_STYLE)}{content}\n"
+
+
+def html_page(title: str, body: Sequence[Markup], *scripts: Markup) -> str:
+    """A page of its own as the text of an HTML file.
+
+    Args:
+        body: What it shows, from top to bottom.
+        scripts: Script elements, which neither hold ``<`` nor ``&``, so that pages stay well-formed XML.
+    """
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", escape(title)),
+        style(PAGE_STYLE),
+    )
+    page = element("html", head, element("body", join(body, "\n"), *scripts), lang="en")
+    return f"<!DOCTYPE html>\n{page}\n"

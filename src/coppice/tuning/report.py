@@ -13,8 +13,7 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.report.style import PAGE_STYLE, style
-from coppice.report.svg import Markup, drawing, element, escape, facts, join
+from coppice.report.svg import PAGE_STYLE, Markup, drawing, element, escape, facts, join, style
 from coppice.topology.model import Topology
 from coppice.tuning.fit import NO_END, Fit, SizeFit
 from coppice.tuning.records import CallShape, TimedRun

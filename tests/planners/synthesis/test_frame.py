@@ -15,8 +15,14 @@ import coppice
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError, UnreachableError
 from coppice.planners.choice import from_catalogue
-from coppice.planners.synthesis.catalogue import METHODS, method_named
-from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
+from coppice.planners.synthesis.method import (
+    METHODS,
+    Request,
+    Status,
+    Synthesis,
+    SynthesisMethod,
+    method_named,
+)
 from coppice.topology.model import Link, Node, Topology
 
 RING = "ring"

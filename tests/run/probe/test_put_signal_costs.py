@@ -19,8 +19,12 @@ from coppice.run.engines.put_signal.device import Awaited, Put
 from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.put_signal.opening import DEVICE_VARIABLE
 from coppice.run.probe.put_signal_costs import measure_put_signal_costs
-from coppice.simulation.put_signal import PutSignalCosts, simulate_put_signal
-from coppice.simulation.put_signal_costs import encode_put_signal_costs, read_put_signal_costs
+from coppice.simulation.put_signal import (
+    PutSignalCosts,
+    encode_put_signal_costs,
+    read_put_signal_costs,
+    simulate_put_signal,
+)
 from support.put_signal_cases import forest
 from support.rank_groups import in_threads
 from support.rank_processes import rank_codes

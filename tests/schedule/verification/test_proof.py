@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from coppice.bounds import bound
 from coppice.bounds.all_reduce import combined_all_reduce
 from coppice.bounds.problem import Problem
-from coppice.bounds.proof import (
+from coppice.bounds.result import (
     CutFamily,
     LinkLengths,
     LinkRange,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coppice.bounds.problem import Problem
-from coppice.bounds.proof import CutFamily, LinkRange
+from coppice.bounds.result import CutFamily, LinkRange
 from coppice.bounds.tree_optimum import TreeOptimum
 from coppice.collectives import Collective
 from coppice.planners.planning import PlannedResult, plan

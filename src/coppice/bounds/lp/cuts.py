@@ -39,7 +39,7 @@ from coppice.bounds.lp.program import (
 from coppice.bounds.lp.simplex import solve_in_integers
 from coppice.bounds.max_flow import narrow_cuts
 from coppice.bounds.network import is_small
-from coppice.bounds.proof import CutFamily, NodePotential, WeightedCut
+from coppice.bounds.result import CutFamily, NodePotential, WeightedCut
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology

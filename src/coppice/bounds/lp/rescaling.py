@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from coppice.bounds.lp.elimination import eliminated
 from coppice.bounds.lp.program import Basis, ExactVertex, LinearProgram
-from coppice.bounds.lp.refinement import SquareSystem
+from coppice.bounds.lp.refinement import SquareSystem, eliminated
 from coppice.bounds.lp.solver import new_solver, run_interruptibly
 from coppice.display import Brief
 

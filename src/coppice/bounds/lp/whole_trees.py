@@ -26,7 +26,7 @@ from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram
 from coppice.bounds.lp.simplex import solve_in_integers
 from coppice.bounds.max_flow import narrow_cuts
 from coppice.bounds.network import Network
-from coppice.bounds.proof import CutFamily, LinkRange, NodePotential, WeightedCut
+from coppice.bounds.result import CutFamily, LinkRange, NodePotential, WeightedCut
 from coppice.display import Brief
 
 _FLOAT_SIZE = 2**30
@@ -41,7 +41,7 @@ class Refuted(Brief):
     """Sets that no whole numbers of trees within the rooms can satisfy together."""
 
     cuts: tuple[tuple[int, ...], ...]  # Nodes of each set, ascending
-    # What shows it by counting, as :class:`coppice.bounds.proof.WholeTrees` has it, in the broadcasting
+    # What shows it by counting, as :class:`coppice.bounds.result.WholeTrees` has it, in the broadcasting
     # direction and with the links of the network
     cases: tuple[CutFamily | LinkRange, ...]
 

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.together.demands import GroupDemand, check_demand, usable_links
-from coppice.bounds.together.needs import needed_bytes, needs_of_components, needs_of_sets, summed
-from coppice.bounds.together.sets import divisions
+from coppice.bounds.together.needs import divisions, needed_bytes, needs_of_components, needs_of_sets, summed
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology

@@ -31,10 +31,11 @@ from coppice.topology.composition.fabric import (
     DragonflyFabric,
     Fabric,
     FatTreeFabric,
+    Hosts,
     RailFabric,
     SwitchFabric,
+    Wiring,
 )
-from coppice.topology.composition.parts import Hosts, Wiring
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
 

@@ -1,6 +1,6 @@
 """Rules about files of NCCL and RCCL: tuner tables, graphs, topologies."""
 
-from coppice.doctor.nccl import text, tuner, tuner_ranges  # noqa: F401  (their rules join the tables)
+from coppice.doctor.nccl import text, tuner  # noqa: F401  (their rules join the tables)
 from coppice.doctor.nccl.graph import RULES as GRAPH_RULES
 from coppice.doctor.nccl.graph import NcclGraphFile
 from coppice.doctor.nccl.topo import RULES as TOPO_RULES

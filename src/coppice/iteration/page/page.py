@@ -12,8 +12,7 @@ from coppice.iteration.page.bars import bars_picture, stacked_picture
 from coppice.iteration.page.timeline import SCRIPT, colour_of, timeline_canvas, timeline_rows
 from coppice.iteration.running import TaskTimes
 from coppice.iteration.trace import device_number
-from coppice.report.style import html_page
-from coppice.report.svg import Markup, element, escape, facts
+from coppice.report.svg import Markup, element, escape, facts, html_page
 from coppice.text import seconds_text
 from coppice.version import __version__
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.free_roots import is_even_both_ways
 from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.optimum import bound
+from coppice.bounds.partition import is_even_both_ways
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.bounds.tree_optimum import TreeOptimum, all_trees, fewest_trees, tree_optimum

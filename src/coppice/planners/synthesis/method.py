@@ -1,4 +1,7 @@
-"""What a method of synthesis is: its options, what it is asked, and what it answers."""
+"""What a method of synthesis is: its options, what it is asked, and what it answers.
+
+The methods of synthesis by name; a method's module is loaded when it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -95,3 +99,22 @@ class SynthesisMethod:
             raise InputError(
                 f"expected options that method {self.name} can use, found otherwise: {error}."
             ) from None
+
+
+METHODS = {
+    "sccl": "coppice.planners.synthesis.sccl.search",
+    "taccl": "coppice.planners.synthesis.taccl.stages",
+    "te-ccl": "coppice.planners.synthesis.te_ccl.epochs",
+    "tacos": "coppice.planners.synthesis.tacos.matching",
+    "syccl": "coppice.planners.synthesis.syccl.sketches",
+    "blink": "coppice.planners.synthesis.blink.packing",
+}
+"""Module of each method; it has the :class:`SynthesisMethod` as ``METHOD``."""
+
+
+def method_named(name: str) -> SynthesisMethod:
+    """The method of a name."""
+    if name not in METHODS:
+        raise InputError(f"expected a method of synthesis ({', '.join(METHODS)}), found {name!r}.")
+    method: SynthesisMethod = import_module(METHODS[name]).METHOD
+    return method

@@ -16,8 +16,7 @@ from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.planners.choice import Made
 from coppice.planners.planning import PlannedResult, Stopwatch, verified
-from coppice.planners.synthesis.catalogue import method_named
-from coppice.planners.synthesis.method import Request, Status, Synthesis
+from coppice.planners.synthesis.method import Request, Status, Synthesis, method_named
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,7 +90,7 @@ def synthesize(
     Args:
         problem: What to synthesise: a problem, what has one, or a topology (also by name) with a ``collective``.
         collective: The collective, where ``problem`` is a topology.
-        method: Name of a method (see :data:`coppice.planners.synthesis.catalogue.METHODS`).
+        method: Name of a method (see :data:`coppice.planners.synthesis.method.METHODS`).
         options: Options of the method by name.
         root: Root rank of a rooted collective; None is 0.
         weights: Relative shard size of each rank (all_gather, reduce_scatter).

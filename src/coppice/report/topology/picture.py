@@ -8,8 +8,7 @@ from fractions import Fraction
 from math import comb, hypot, log2
 
 from coppice.errors import InputError
-from coppice.report.style import standalone
-from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
+from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number, standalone
 from coppice.report.topology.direct import NodeBox
 from coppice.report.topology.layout import DrawingLayout, Frame, lay_out
 from coppice.schedule.loads import LinkLoads

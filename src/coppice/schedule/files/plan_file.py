@@ -17,8 +17,7 @@ import msgspec
 from coppice.arguments import checked, shown
 from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
-from coppice.bounds.proof import WholeTrees
-from coppice.bounds.result import Bound
+from coppice.bounds.result import Bound, WholeTrees
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes, write_atomically

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from coppice.bounds.proof import (
+from coppice.bounds.result import (
     CutFamily,
     LinkLengths,
     LinkRange,

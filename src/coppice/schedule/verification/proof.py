@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.problem import Problem
-from coppice.bounds.proof import (
+from coppice.bounds.result import (
     CutFamily,
     LinkLengths,
     LinkRange,
@@ -77,7 +77,7 @@ def prove_by_cuts(problem: Problem, proof: CutFamily, *, helped: bool = False) -
         helped: The bound is to hold for plans in which the switches that can copy and add do so, too.
 
     Examples:
-        >>> from coppice.bounds.proof import NodePotential, partitioned
+        >>> from coppice.bounds.result import NodePotential, partitioned
         >>> from coppice.topology.presets import preset
         >>> star = Problem(topology=preset("star", gpus=4, gb_per_s=3), collective=Collective.ALL_REDUCE)
         >>> sets, none, one = [[0], [1], [2], [3]], Fraction(0), Fraction(1)

@@ -35,8 +35,7 @@ import numpy as np
 from coppice.arguments import checked
 from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
-from coppice.bounds.proof import LinkLengths, WholeTrees
-from coppice.bounds.result import Bound
+from coppice.bounds.result import Bound, LinkLengths, WholeTrees
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.schedule.exact_sums import exact_total

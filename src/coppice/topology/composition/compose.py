@@ -13,8 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.topology.composition.fabric import Fabric
-from coppice.topology.composition.parts import Attachment
+from coppice.topology.composition.fabric import Attachment, Fabric
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
 MAX_NODES = 2**21

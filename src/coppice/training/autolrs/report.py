@@ -10,8 +10,7 @@ from pathlib import Path
 
 from coppice.errors import InputError, MissingExtraError
 from coppice.files import write_atomically
-from coppice.report.style import PAGE_STYLE, style
-from coppice.report.svg import Markup, element, escape, join
+from coppice.report.svg import PAGE_STYLE, Markup, element, escape, join, style
 from coppice.training.autolrs.log import SearchLog, read_search
 from coppice.training.autolrs.picture import picture
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from coppice.run.engines.datatype import DataType, ReduceOp, combine
-from coppice.run.engines.put_signal.kernels import in_few_kernels
-from coppice.run.engines.put_signal.local_call import LocalWork
+from coppice.run.engines.put_signal.kernels import LocalWork, in_few_kernels
 
 torch = pytest.importorskip("torch")
 

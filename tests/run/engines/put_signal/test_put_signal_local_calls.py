@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coppice.run.engines.put_signal.local_call import LocalCall, LocalWork
+from coppice.run.engines.put_signal.kernels import LocalCall, LocalWork
 
 SLOTS, ELEMENTS = 8, 3
 SLOT_BYTES = 4 * ELEMENTS
@@ -76,7 +76,7 @@ def test_what_libraries_do_in_one_kernel_needs_no_other() -> None:
 PROGRAM = """
 import torch
 from coppice.run.engines.put_signal.joined import JoinedKernel
-from coppice.run.engines.put_signal.local_call import LocalCall, LocalWork
+from coppice.run.engines.put_signal.kernels import LocalCall, LocalWork
 
 kernel = JoinedKernel(torch.device("cpu"))
 for kind in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):

@@ -18,8 +18,7 @@ import numpy as np
 from coppice.errors import InputError, MissingExtraError
 from coppice.run.engines.datatype import DataType, ReduceOp, divide, elements_of
 from coppice.run.engines.put_signal.device import window_missing
-from coppice.run.engines.put_signal.kernels import TYPES_OF_MANY, in_few_kernels
-from coppice.run.engines.put_signal.local_call import LocalCall
+from coppice.run.engines.put_signal.kernels import TYPES_OF_MANY, LocalCall, in_few_kernels
 from coppice.run.engines.put_signal.watch import Watchdog
 from coppice.run.errors import RunError, TimedOut
 

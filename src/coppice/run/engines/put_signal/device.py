@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.put_signal.local_call import LocalCall
+from coppice.run.engines.put_signal.kernels import LocalCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from coppice.program.memory import Buffer, memory_of
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.put_signal.device import Awaited, Put, PutSignalDevice
-from coppice.run.engines.put_signal.local_call import LocalCall, LocalWork
+from coppice.run.engines.put_signal.kernels import LocalCall, LocalWork
 
 
 @dataclass(frozen=True, slots=True)

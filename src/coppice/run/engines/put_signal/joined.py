@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from coppice.run.engines.put_signal.local_call import LocalCall, LocalWork
+from coppice.run.engines.put_signal.kernels import LocalCall, LocalWork
 from coppice.run.errors import RunError
 
 _BLOCK_BYTES = 4096

@@ -1,15 +1,75 @@
 """Copies and sums in a window of torch in few kernels of torch's own, one level after the other.
 
 ``torch._foreach_*`` takes many tensors in one launch, where it may write into the first operand.
+
+What a rank copies and adds in one call, as few kernels take it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.program.put_signal.kernels import dependent_of, levels_of
+from coppice.rows import offsets, positions
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.put_signal.local_call import LocalWork
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """A copy within the own window, or a sum."""
+
+    source: int  # First byte that is read
+    addend: int  # First byte of what is added to it, or -1: a copy
+    target: int  # First byte that is written; of a sum it may be the source or the addend
+    num_bytes: int  # How many
+
+
+class LocalCall:
+    """Copies and sums of whole slots within the own window, as if one after the other.
+
+    Args:
+        work: The copies and sums.
+        slot_bytes: Length of a slot; all addresses are multiples of it.
+    """
+
+    def __init__(self, work: Sequence[LocalWork], slot_bytes: int) -> None:
+        self.slot_bytes = slot_bytes  # As given
+        self.placed: Any = None  # What a device keeps of it
+        columns = np.array([[each.source, each.addend, each.target] for each in work], dtype=np.int64)
+        self._slots = np.where(columns < 0, -1, columns // slot_bytes)
+        self._count = np.array([each.num_bytes for each in work], dtype=np.int64) // slot_bytes
+        source, addend, target = self._slots.T
+        level = levels_of(np.zeros(len(work), dtype=np.int64), source, addend, target, self._count)
+        # The work in levels, of which none touches what another of it writes
+        self.levels: list[list[LocalWork]] = [[] for _ in range(int(level.max(initial=-1)) + 1)]
+        for each, at in zip(work, level.tolist(), strict=True):
+            self.levels[at].append(each)
+        sums = [each for each in self.levels[0] if each.addend >= 0]
+        apart = [each for each in sums if each.target not in (each.source, each.addend)]
+        # Libraries take several kernels for it: there are levels, copies beside sums, or sums whose target is
+        # neither operand
+        self.takes_several = len(self.levels) > 1 or len(apart) > 1 or 0 < len(sums) < len(self.levels[0])
+
+    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The same work slot by slot, for one kernel.
+
+        Returns:
+            Where each operation on a single slot reads, reads what is added (-1: a copy), and writes, in bytes
+            (n x 3), those that depend on each other one after the other; and the first row of each such group, with
+            the end.
+        """
+        single = np.repeat(self._slots, self._count, axis=0)
+        single += np.where(single < 0, 0, positions(self._count)[:, None])
+        source, addend, target = single.T
+        group = dependent_of(source, addend, target)
+        rows = np.where(single < 0, -1, single * self.slot_bytes)[np.argsort(group, kind="stable")]
+        return rows, offsets(np.bincount(group)).astype(np.int32)
+
 
 _TOGETHER = {
     ReduceOp.SUM: "_foreach_add_",

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp, combine, divide, elements_of
 from coppice.run.engines.put_signal.device import Awaited, Put, window_missing
-from coppice.run.engines.put_signal.local_call import LocalCall
+from coppice.run.engines.put_signal.kernels import LocalCall
 from coppice.run.engines.put_signal.twin_calls import TwinCall, TwinMessage, TwinWait
 from coppice.run.engines.put_signal.twin_segment import (
     ABORTED,
