@@ -21,7 +21,7 @@ from coppice.display import Shown
 from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
-from coppice.simulation.simulated import model_record, share_of_least_time
+from coppice.simulation.simulated import model_record, share_of_least_time, without_bursts
 
 PANDAS = "pandas"
 """Package of :meth:`Comparison.to_pandas`."""
@@ -132,7 +132,7 @@ class Comparison(Shown):
     def limit_us(self, size_bytes: int) -> float:
         """No schedule is faster: the optimum's bandwidth time or the latency bound, whichever is longer."""
         bandwidth = float(self.optimum.inv_rate) * size_bytes / self.problem.shards / 1000
-        return max(bandwidth, self.latency.time_us)
+        return max(without_bursts(bandwidth, self.model, self.problem.topology), self.latency.time_us)
 
     def share_of_limit(self, row: SimulatedTime) -> float:
         """How close a measurement comes to the limit: 1 where it reaches it.

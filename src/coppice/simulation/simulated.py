@@ -22,6 +22,7 @@ from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import busiest_links
+from coppice.topology.model import Topology
 
 OWN_ERROR = "this is an error in Coppice, please report it"
 """What to say where two figures of our own contradict each other."""
@@ -44,7 +45,9 @@ class Simulated(Brief):
         """Time that the optimum (or, without one, the plan's own rate on these routes) needs for the bytes alone."""
         bound, problem = self.plan.bound, self.plan.problem
         inv_rate = self.inv_rate if bound is None else bound.inv_rate
-        return float(inv_rate * self.timeline.size_bytes / problem.shards / 1000)
+        timeline = self.timeline
+        least_us = float(inv_rate * timeline.size_bytes / problem.shards / 1000)
+        return without_bursts(least_us, timeline.model, problem.topology)
 
     @property
     def share_of_least(self) -> float:
@@ -90,6 +93,18 @@ class Simulated(Brief):
                 for link in busiest_links(timeline, links)
             ],
         }
+
+
+def without_bursts(least_us: float, model: Model, topology: Topology) -> float:
+    """The least time of bytes where every link may let a burst through at once.
+
+    In a time t links with capacities c let no more through a cut than the sum of t c + burst, so that the least time of
+    a cut is shorter by at most burst / c of its slowest link.
+    """
+    if not model.burst_bytes or not topology.num_links:
+        return least_us
+    slowest_gb_per_s = float(Fraction(int(topology.capacity.min()), topology.denominator))
+    return max(0.0, least_us - model.burst_bytes / slowest_gb_per_s / 1000)
 
 
 def share_of_least_time(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,7 +101,7 @@ def _fields(plan: Plan, result: RepairedResult) -> list[tuple[str, str]]:
     trees = f"{result.kept} kept, {result.rerouted} rerouted, {result.rehung} made anew{gone}"
     unmoved = "impossible: some cross what is lost"
     if result.unmoved is not None:
-        slower = 1 - plan.inv_rate / result.unmoved if result.unmoved else 0
+        slower = 1 - plan.inv_rate / result.unmoved if result.unmoved else Fraction(0)
         unmoved = f"{percent_text(slower)} slower than before" if slower > 0 else "as fast as before"
     return [
         ("before", _rate(plan)),
