@@ -140,7 +140,7 @@ class NetAgg final : public Aggregator {
     std::uint32_t members = 0;  // the workers it stands for, once it has said so
     bool standby = false, refused = false;
     bool listens = true;  // results are for it: one on standby has to have sent something
-    std::deque<std::uint32_t> owed;  // requests whose results had no room in its stream
+    std::deque<std::uint32_t> owed = {};  // requests whose results had no room in its stream
   };
   struct Slot {
     enum class State : std::uint8_t { empty, open, done } state = State::empty;
