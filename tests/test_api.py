@@ -169,6 +169,7 @@ class TestWrongArguments:
         "plan": (("star", "all_gather"), {"ring": False}),
         "read_logs": (("FILE",), {}),
         "read_plan": (("FILE",), {}),
+        "repair": (("PLAN", "star"), {}),
         "report": (("PLAN", "OUT"), {}),
         "select": (("nccl", "all_reduce", 1024), {"ranks": 8}),
         "simulate": (("PLAN", 1024), {}),
