@@ -111,7 +111,9 @@ def run(
         return
     futures: list[Future[_Result]] = []
     try:
-        futures += [executor.submit(work, job) for job in jobs]
+        for job in jobs:
+            with later():  # the first one starts a thread, which has to run before it can be ended
+                futures.append(executor.submit(work, job))
         for future in as_completed(futures):
             yield future.result()
     except BrokenExecutor:
