@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -124,11 +125,16 @@ FAULTS: dict[str, Callable[[Topology], Topology]] = {
 }
 
 
+def _after(change: Callable[[Topology], Topology]) -> Topology:
+    """The rails after a fault."""
+    return change(rails())
+
+
 def _faults(collective: Collective) -> tuple[Hard, ...]:
     return tuple(
         Hard(
             name=f"128 H100 boxes, {fault}, {collective}",
-            made=lambda change=change: change(rails()),  # type: ignore[misc]
+            made=partial(_after, change),
             healthy=rails,
             goal_s=3,
             collective=collective,
