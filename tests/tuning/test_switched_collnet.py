@@ -71,7 +71,8 @@ def play(library: Path, job: str, nodes: int, switch: str, **given: Any) -> list
 
 
 def aggregated(switch: SwitchServer) -> int:
-    """Contributions that the switch added."""
+    """Contributions that the switch added; ends it, since its counters are whole only then."""
+    switch.close()
     return int(switch.report()["protocol"]["aggregated"])
 
 
@@ -127,6 +128,7 @@ def test_trees_are_taken_where_no_switch_is(library: Path, tmp_path: Path) -> No
             library, "random", 2, switch.address, calls=4, flying=2, largest=1000, settings=settings, sums=1
         )
         assert aggregated(switch)
+    with SwitchServer(secret=b"one", workers=2) as switch:
         told = play(library, "random", 3, switch.address, calls=4, flying=2, largest=1000, settings=settings)
         assert all("trees instead" in str(each["log"]) for each in told)
 

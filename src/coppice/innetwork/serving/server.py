@@ -134,7 +134,7 @@ class SwitchServer:
         self._server.stop()
 
     def report(self) -> dict[str, Any]:
-        """What was counted so far.
+        """What was counted so far: some 50 ms old while it serves, whole once it is closed.
 
         Returns:
             ``jobs`` and ``slots_in_use`` now; packets ``sent``, ``lost`` (that the system did not take), ``dropped``,
