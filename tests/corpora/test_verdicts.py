@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +51,7 @@ class Expected:
         ranks: On how many ranks.
         depth: Least number of messages that connections must hold; 0 where the files are wrong with any.
         fault: How they are wrong: a regular expression that some failure matches.
+        safe: By messages that a connection holds: bytes above which steps are cut in so many that it hangs.
     """
 
     files: str
@@ -59,6 +60,7 @@ class Expected:
     ranks: int
     depth: int = 1
     fault: str = ""
+    safe: Mapping[int, int] = field(default_factory=dict)
 
 
 REDUCE, GATHER, EXCHANGE = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.ALL_TO_ALL
@@ -91,7 +93,7 @@ EXPECTED = [
     Expected("a100_x1_allgather_out.xml", 1, GATHER, 8, depth=0, fault="reads slot 1 of the input, which has 1 there"),
     Expected("dgx1_allgather.xml", 1, GATHER, 8),
     Expected("allgather_ring_8_1_1.xml", 1, GATHER, 8, depth=2),
-    Expected("allreduce_a100_allpairs_8_1.xml", 1, REDUCE, 8),
+    Expected("allreduce_a100_allpairs_8_1.xml", 1, REDUCE, 8, safe={1: 1 << 17, 2: 1 << 18}),
     Expected("allreduce_a100_ring_8_8_1.xml", 1, REDUCE, 8),
     Expected("alltoall_a100_two_step_2_8.xml", 1, EXCHANGE, 16),
     Expected("hierarchical_allreduce_8_2_1.xml", 1, REDUCE, 16),
@@ -131,14 +133,15 @@ def test_verdicts(expected: Expected) -> None:
         assert (program.collective, program.num_ranks) == (expected.collective, expected.ranks), path
         for depth in (1, 2, 8):
             report = verify_program(program, depth=depth)
-            assert report.ok == (0 < expected.depth <= depth), (path, depth, report.failures)
+            safe = expected.safe.get(depth)
+            assert report.safe_bytes == safe if safe else report.ok == (0 < expected.depth <= depth), report
             if not expected.depth and depth > 1:
                 assert any(re.search(expected.fault, failure) for failure in report.failures), report.failures
-            elif expected.depth and not report.ok:
+            elif expected.depth and not report.ok and not safe:
                 assert "it stands still with connections of 1 messages" in report.failures[0], path
             for way in ways(program):
                 outcome = run_program(program, in_place=way, depth=depth, seed=depth)
-                assert outcome.good == report.ok, (path, depth, way)
+                assert outcome.good == (report.ok or bool(safe)), (path, depth, way)
 
 
 def test_two_faults_put_into_a_published_file() -> None:
