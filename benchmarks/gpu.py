@@ -104,7 +104,7 @@ def trials(ranks: int, folder: Path) -> Iterator[Trial]:
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "-m", "coppice"]
     sharing = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "COPPICE_CACHE": str(folder / "plans")}
     sizes = ["-b", "1M", "-e", "64M", "-f", "8", "-n", "10", "--json"]
-    for name in ("nccl", "symmetric", "twin"):
+    for name in ("nccl", "symmetric", "emulated"):
         for collective in COLLECTIVES:
             yield Trial(
                 what=f"put/signal engine, {name}",

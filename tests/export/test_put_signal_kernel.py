@@ -17,7 +17,7 @@ import coppice
 from cli.conftest import Run, run
 from coppice.errors import InputError
 from coppice.export.put_signal import kernel
-from coppice.export.put_signal.standalone.twin import input_of, output_of, places_of
+from coppice.export.put_signal.standalone.emulator import input_of, output_of, places_of
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology.presets import preset
 from support.paths import ROOT

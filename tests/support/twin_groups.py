@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coppice.run.engines.numpy import numpy_engines
+from coppice.run.engines.put_signal.emulated import EmulatedDevice
 from coppice.run.engines.put_signal.engine import PutSignalEngine
-from coppice.run.engines.put_signal.twin import TwinDevice
 from support.rank_groups import in_threads
 
 __all__ = ["on_twin"]
@@ -18,7 +18,7 @@ def on_twin(work: Callable[[PutSignalEngine], Any], *, seed: int = -1, ranks: in
     below = numpy_engines(ranks)
 
     def serve(rank: int) -> Any:
-        device = TwinDevice(rank, ranks, below[rank].exchange, seed=seed)
+        device = EmulatedDevice(rank, ranks, below[rank].exchange, seed=seed)
         engine = PutSignalEngine(device, below[rank], pieces=2)
         try:
             return work(engine)

@@ -11,8 +11,8 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.program.put_signal.lower import lower_put_signal
 from coppice.run.engines.datatype import DataType
+from coppice.run.engines.put_signal.emulated import EmulatedDevice
 from coppice.run.engines.put_signal.engine import PutSignalEngine
-from coppice.run.engines.put_signal.twin import TwinDevice
 from coppice.run.engines.shared_memory.engine import ShmEngine
 from coppice.run.engines.shared_memory.setup import directory_exchange
 from coppice.run.errors import RunError
@@ -22,7 +22,7 @@ from support.put_signal_cases import forest
 def main(rank: int, ranks: int, directory: str, work: str) -> None:
     exchange = directory_exchange(directory, rank, ranks, timeout_s=60)
     below = ShmEngine.connect(rank, ranks, exchange)
-    engine = PutSignalEngine(TwinDevice(rank, ranks, exchange, seed=len(work)), below)
+    engine = PutSignalEngine(EmulatedDevice(rank, ranks, exchange, seed=len(work)), below)
     program = lower_put_signal(forest("ring", Collective.ALL_REDUCE, (("gpus", ranks),)), pieces=2)
     given = np.arange(1000, dtype=np.int64) * (rank + 1)
     wanted = np.arange(1000, dtype=np.int64) * (ranks * (ranks + 1) // 2)

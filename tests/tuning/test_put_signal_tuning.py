@@ -149,7 +149,7 @@ def test_from_the_command_line_by_processes(tmp_path: Path) -> None:
         WORKER,
         [(rank, 2, port, "cli", *words) for rank in range(2)],
         logs,
-        variables={DEVICE_VARIABLE: "twin", "COPPICE_CACHE": str(tmp_path / "plans")},
+        variables={DEVICE_VARIABLE: "emulated", "COPPICE_CACHE": str(tmp_path / "plans")},
         timeout_s=120,
     )
     said = [log.read_text() for log in logs]

@@ -312,7 +312,7 @@ def encode_put_signal_costs(costs: Mapping[str, float], *, measured: str) -> str
         costs: Fields of ``PutSignalCosts`` that were measured.
 
     Examples:
-        >>> "wait_us" in encode_put_signal_costs({"wait_us": 1.5}, measured="2 ranks on the twin")
+        >>> "wait_us" in encode_put_signal_costs({"wait_us": 1.5}, measured="2 ranks on the emulated device")
         True
     """
     _costs_of(costs, file="the costs")

@@ -126,7 +126,7 @@ def test_costs_of_the_twin_are_taken_over_by_the_simulation(tmp_path: Path) -> N
     assert isinstance(found[0], dict), found
     assert found[0] == found[1]
     path = tmp_path / "costs.json"
-    path.write_text(encode_put_signal_costs(found[0], measured="2 ranks on the twin"))
+    path.write_text(encode_put_signal_costs(found[0], measured="2 ranks on the emulated device"))
     costs = read_put_signal_costs(path)
     assert {name: getattr(costs, name) for name in found[0]} == found[0]
     assert costs == replace(PutSignalCosts(), **found[0])
@@ -148,13 +148,13 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     words = ["probe", "--engine", "put-signal", "--costs", str(path), "-n", "1", "--json"]
     codes = rank_codes(
         WORKER, [(rank, 2, port, "cli", *words) for rank in range(2)], logs,
-        variables={DEVICE_VARIABLE: "twin"}, timeout_s=120,
+        variables={DEVICE_VARIABLE: "emulated"}, timeout_s=120,
     )  # fmt: skip
     said = [log.read_text() for log in logs]
     assert codes == [0, 0], said
     costs = read_put_signal_costs(path)
     assert json.loads(said[0])["wait_us"] == costs.wait_us
-    assert json.loads(path.read_text())["measured"] == "2 ranks on the twin"
+    assert json.loads(path.read_text())["measured"] == "2 ranks on the emulated device"
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

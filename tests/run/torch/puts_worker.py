@@ -19,8 +19,8 @@ from worker import FOLDER, MODES, PATIENCE_S, RANK, RANKS, note, tell, until_oth
 
 from coppice.collectives import Collective
 from coppice.run.choices import AlgorithmRule, AlgorithmRules, encode_rules
-from coppice.run.engines.put_signal.twin import TwinDevice
-from coppice.run.engines.put_signal.twin_graph import TwinGraph
+from coppice.run.engines.put_signal.emulated import EmulatedDevice
+from coppice.run.engines.put_signal.emulated_graph import EmulatedGraph
 
 PUTS = MODES["puts"]
 assert PUTS is not None
@@ -149,8 +149,8 @@ def graphs(outcome: dict[str, Any]) -> None:
 
         step()
         lane: Any = group._lanes["cpu"]
-        assert isinstance(lane.engine.device, TwinDevice)
-        with TwinGraph(lane.engine.device) as graph:
+        assert isinstance(lane.engine.device, EmulatedDevice)
+        with EmulatedGraph(lane.engine.device) as graph:
             step()
             outcome["new call"] = attempt(lambda: dist.all_reduce(torch.ones(7)))
         wrong = 0

@@ -31,7 +31,7 @@ def test_what_is_planned_does_not_run_on_gloo(outcomes: list[dict[str, Any]]) ->
     wanted = {"all_reduce": 3, "broadcast": 1, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
     for outcome in outcomes:
         assert outcome["calls"]["planned_calls"] == wanted
-        assert outcome["device"] == "the twin"
+        assert outcome["device"] == "the emulated device"
         assert outcome["programs"] == ["all_gather 8", "all_reduce 10", "all_reduce 24", "all_reduce 5"]
 
 

@@ -56,7 +56,7 @@ def export_put_signal_script(
     packed = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
     held = "\n".join(textwrap.wrap(packed, _WIDTH, break_on_hyphens=False))
     parts = resources.files("coppice.export.put_signal.standalone")
-    source = parts.joinpath("twin.py").read_text().replace(_EMPTY, f'PROGRAM = """\n{held}\n"""\n', 1)
+    source = parts.joinpath("emulator.py").read_text().replace(_EMPTY, f'PROGRAM = """\n{held}\n"""\n', 1)
     for name in ("gpus.py", "command.py"):
         following = parts.joinpath(name).read_text().partition(_FUTURE)[2]
         source += re.sub(r"(?m)^from coppice[^)]*\)\n", "", following)

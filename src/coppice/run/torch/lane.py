@@ -251,8 +251,8 @@ def _agreed(
             f"rank {rank} did not hear from all {len(members)} ranks of its group ({lines[0]}): see their output."
         ) from found
     apart = len(set(hosts))
-    twin = options.engine == "put-signal" and device == "cpu"
-    if apart > 1 and (options.engine == "shm" or twin):
+    emulated = options.engine == "put-signal" and device == "cpu"
+    if apart > 1 and (options.engine == "shm" or emulated):
         raise Mismatch(
             f"expected all ranks on one host for the engine {options.engine}, found {apart}: use auto or torch."
         )
@@ -331,7 +331,7 @@ class Options:
     topology: str | None = None
     # `auto`, `torch` (messages of gloo or NCCL), `shm` (shared memory of one host) or `put-signal` (puts and
     # signals: of NCCL or torch's symmetric memory for tensors on GPUs, which is what `auto` tries first
-    # there; on CPUs the twin, for tests). `COPPICE_ENGINE`.
+    # there; on CPUs the emulated device, for tests). `COPPICE_ENGINE`.
     engine: str | None = None
     # `forest`, a name of the catalogue, or a protocol of switches such as `switchml`. `COPPICE_ALGORITHM`.
     algorithm: str | None = None

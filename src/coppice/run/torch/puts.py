@@ -23,8 +23,8 @@ from coppice.run.programs.planned import FOREST
 
 _LOG = logging.getLogger("coppice")
 _LIBRARIES = {"cpu": "gloo", "cuda": "NCCL"}
-_DEVICES = {"cpu": ("twin",), "cuda": ("nccl", "symmetric")}
-"""What puts tensors of a kind: on CPUs only the twin, which has to be asked for."""
+_DEVICES = {"cpu": ("emulated",), "cuda": ("nccl", "symmetric")}
+"""What puts tensors of a kind: on CPUs only the emulated device, which has to be asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +124,7 @@ def open_puts(
 
     Args:
         store: A store of these ranks alone.
-        device: ``cpu`` for the twin, or ``cuda``.
+        device: ``cpu`` for the emulated device, or ``cuda``.
         timeout_s: Longest wait for another rank, in seconds.
         asked: Puts were asked for, so that the library carries out all calls where there are none.
     """

@@ -15,9 +15,9 @@ from coppice.program.put_signal.order import is_graph_safe
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.put_signal.device import Awaited, Put
+from coppice.run.engines.put_signal.emulated import EmulatedDevice
+from coppice.run.engines.put_signal.emulated_graph import EmulatedGraph
 from coppice.run.engines.put_signal.engine import PutSignalEngine
-from coppice.run.engines.put_signal.twin import TwinDevice
-from coppice.run.engines.put_signal.twin_graph import TwinGraph
 from coppice.run.errors import PeerLost, TimedOut
 from coppice.topology.presets import preset
 from support.put_signal_cases import forest
@@ -39,7 +39,7 @@ def test_replays_are_right_and_leave_the_host_as_it_was(
 
     def work(engine: PutSignalEngine) -> list[int]:
         device = engine.device
-        assert isinstance(device, TwinDevice)
+        assert isinstance(device, EmulatedDevice)
         group = Communicator(engine, preset("ring", gpus=3), algorithm="forest", cache_dir=tmp_path)
         program = group.prepare(collective, 12, dtype="int64", in_place=False)
         given, found = np.zeros(12, dtype=np.int64), np.zeros(12, dtype=np.int64)
@@ -62,7 +62,7 @@ def test_replays_are_right_and_leave_the_host_as_it_was(
         fill(0)
         run()
         outcome = [wrong(0)]
-        with TwinGraph(device) as graph:
+        with EmulatedGraph(device) as graph:
             run()
         assert graph.calls > 3
         before = dict(device._expected)
@@ -83,7 +83,7 @@ def test_replays_are_right_and_leave_the_host_as_it_was(
 def both_put_twice(engine: PutSignalEngine, *, captured: bool) -> Any:
     """Two ranks that put twice to each other before they wait: a flag holds one signal."""
     device = engine.device
-    assert isinstance(device, TwinDevice)
+    assert isinstance(device, EmulatedDevice)
     device.prepare(4096, communicators=1, streams=1)
     peer = 1 - engine.rank
 
@@ -95,7 +95,7 @@ def both_put_twice(engine: PutSignalEngine, *, captured: bool) -> Any:
 
     try:
         if captured:
-            with TwinGraph(device) as graph:
+            with EmulatedGraph(device) as graph:
                 calls()
             graph.replay(timeout_s=0.5)
         else:
@@ -127,7 +127,7 @@ def test_what_no_graph_can_hold_is_refused_before_anything_is_recorded() -> None
     def work(engine: PutSignalEngine) -> list[str]:
         words = []
         device = engine.device
-        assert isinstance(device, TwinDevice)
+        assert isinstance(device, EmulatedDevice)
         given = np.zeros(1 << 12)
 
         def run(program: Any) -> None:
@@ -136,22 +136,22 @@ def test_what_no_graph_can_hold_is_refused_before_anything_is_recorded() -> None
             )
 
         for program in (unsafe, safe):
-            with pytest.raises(InputError) as found, TwinGraph(device):
+            with pytest.raises(InputError) as found, EmulatedGraph(device):
                 run(program)
             words.append(str(found.value))
         engine._warm_up(safe.num_communicators, 60)
         with (
             pytest.raises(InputError, match=r"expected a window of .* before calls are recorded"),
-            TwinGraph(device),
+            EmulatedGraph(device),
         ):
             run(safe)
         run(safe)
-        with TwinGraph(device) as graph:
+        with EmulatedGraph(device) as graph:
             run(safe)
         device.captures = False
         with (
             pytest.raises(InputError, match="expected a library whose calls can be recorded"),
-            TwinGraph(device),
+            EmulatedGraph(device),
         ):
             run(safe)
         graph.replay(timeout_s=60)
@@ -172,7 +172,7 @@ def test_a_rank_that_does_not_replay_is_lost_to_the_others() -> None:
 
     def work(engine: PutSignalEngine) -> str:
         device = engine.device
-        assert isinstance(device, TwinDevice)
+        assert isinstance(device, EmulatedDevice)
         given = np.zeros(program.num_chunks)
 
         def run() -> None:
@@ -181,7 +181,7 @@ def test_a_rank_that_does_not_replay_is_lost_to_the_others() -> None:
             )
 
         run()
-        with TwinGraph(device) as graph:
+        with EmulatedGraph(device) as graph:
             run()
         if engine.rank == 1:
             return "left"
@@ -199,12 +199,12 @@ def test_a_larger_call_leaves_a_recorded_one_right(tmp_path: Path) -> None:
 
     def work(engine: PutSignalEngine) -> list[list[int]]:
         device = engine.device
-        assert isinstance(device, TwinDevice)
+        assert isinstance(device, EmulatedDevice)
         group = Communicator(engine, preset("ring", gpus=3), algorithm="forest", cache_dir=tmp_path)
         small = group.prepare(Collective.ALL_REDUCE, 12, dtype="int64", in_place=False)
         given, found = np.zeros(12, dtype=np.int64), np.zeros(12, dtype=np.int64)
         group.carry_out(small, given, found, dtype=DataType.INT64, op=ReduceOp.SUM)
-        with TwinGraph(device) as graph:
+        with EmulatedGraph(device) as graph:
             group.carry_out(small, given, found, dtype=DataType.INT64, op=ReduceOp.SUM)
         large = group.prepare(Collective.ALL_REDUCE, 300_000, dtype="int64", in_place=True)
         many = np.full(300_000, engine.rank + 1, dtype=np.int64)

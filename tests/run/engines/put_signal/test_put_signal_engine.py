@@ -149,7 +149,7 @@ def test_bench_on_processes_of_the_twin(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     logs = [tmp_path / f"log{rank}" for rank in range(2)]
-    variables = {DEVICE_VARIABLE: "twin", "COPPICE_CACHE": str(tmp_path / "plans")}
+    variables = {DEVICE_VARIABLE: "emulated", "COPPICE_CACHE": str(tmp_path / "plans")}
     codes = rank_codes(
         WORKER,
         [(rank, 2, port, "cli", *BENCH.split()) for rank in range(2)],
@@ -228,7 +228,7 @@ def test_an_error_of_the_library_ends_the_run_on_all_ranks() -> None:
         return str(found.value)
 
     found = on_twin(work, ranks=3)
-    assert found[1] == "all_reduce failed on the twin with OSError: unhandled system error."
+    assert found[1] == "all_reduce failed on the emulated device with OSError: unhandled system error."
     assert any("rank 1 has given up while rank" in str(found[rank]) for rank in (0, 2)), found
 
 
@@ -266,16 +266,18 @@ def test_devices_that_are_not_there_say_so_in_one_sentence(monkeypatch: pytest.M
     [below] = numpy_engines(1)
     for name in ("symmetric", "nccl"):
         with pytest.raises(
-            CoppiceError, match=r"^expected a GPU for .*: use the twin, or run where there is one\.$"
+            CoppiceError, match=r"^expected a GPU for .*: use `emulated`, or run where there is one\.$"
         ):
             open_device(name, below)
     monkeypatch.setenv(DEVICE_VARIABLE, "nccl")
     with pytest.raises(InputError, match="expected a GPU for NCCL"):
         put_signal_engine(below)
     monkeypatch.setenv(DEVICE_VARIABLE, "carrier pigeon")
-    with pytest.raises(InputError, match="expected COPPICE_PUT_SIGNAL to name one of nccl, symmetric, twin"):
+    with pytest.raises(
+        InputError, match="expected COPPICE_PUT_SIGNAL to name one of nccl, symmetric, emulated"
+    ):
         put_signal_engine(below)
     monkeypatch.delenv(DEVICE_VARIABLE)
     engine = put_signal_engine(below)
-    assert engine.device.name == "the twin"
+    assert engine.device.name == "the emulated device"
     engine.close()

@@ -1,4 +1,4 @@
-"""The engines for GPUs of an exported script; follows the twin in the script."""
+"""The engines for GPUs of an exported script; follows the emulator in the script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from coppice.export.put_signal.standalone.twin import (
+from coppice.export.put_signal.standalone.emulator import (
     Windows,
     input_of,
     output_of,

@@ -52,7 +52,7 @@ class CudaStreams:
             raise MissingExtraError.of(package, extra=package) from None
         if not torch.cuda.is_available():
             raise InputError(
-                f"expected a GPU for {name}, found none that torch sees: use the twin, or run where there is one."
+                f"expected a GPU for {name}, found none that torch sees: use `emulated`, or run where there is one."
             )
         if "LOCAL_RANK" in os.environ:  # of torchrun: a GPU each, or in turn where there are fewer
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())

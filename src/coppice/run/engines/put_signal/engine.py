@@ -1,4 +1,4 @@
-"""The engine that runs put/signal programs, on the twin and on stock GPU libraries alike.
+"""The engine that runs put/signal programs, on the emulated device and on stock GPU libraries alike.
 
 It stands on another engine of the same ranks, which exchanges what little there is to agree on, and carries out what
 cannot be done with puts: barriers, blocks of different lengths, programs whose schedule it was not told. What falls

@@ -1,7 +1,7 @@
 """Stock NCCL as a device: ``ncclPutSignal``, ``ncclSignal`` and ``ncclWaitSignal`` through nccl4py.
 
 Windows are whole allocations of NCCL, of equal size on all ranks; every communicator registers them once per size. The
-twin has the same semantics; nothing in this file has run on a GPU yet.
+emulated device has the same semantics; nothing in this file has run on a GPU yet.
 """
 
 from __future__ import annotations

@@ -10,13 +10,15 @@ from typing import Any
 from coppice.errors import CoppiceError, InputError
 from coppice.run.engines.engine import Engine
 from coppice.run.engines.put_signal.device import PutSignalDevice
+from coppice.run.engines.put_signal.emulated import EmulatedDevice
 from coppice.run.engines.put_signal.engine import PutSignalEngine
-from coppice.run.engines.put_signal.twin import TwinDevice
 from coppice.run.errors import PeerLost
 
-DEVICES = ("nccl", "symmetric", "twin")
+DEVICES = ("nccl", "symmetric", "emulated")
 DEVICE_VARIABLE = "COPPICE_PUT_SIGNAL"
 """Environment variable that names the device."""
+
+_OLD_NAMES = {"twin": "emulated"}
 
 GPU_LANES = 8
 """Communicators of programs on GPUs: with fewer, calls are not hidden behind bytes (benchmarks/put_signal.md)."""
@@ -25,16 +27,16 @@ _LOG = logging.getLogger("coppice")
 
 
 def open_device(name: str, below: Engine, *, store: Any = None) -> PutSignalDevice:
-    """A device for the ranks of an engine; every rank calls this.
+    """Open a device for the ranks of an engine; collective over the ranks.
 
     Args:
-        name: ``twin``, ``symmetric`` (torch's symmetric memory) or ``nccl`` (through nccl4py).
+        name: ``emulated``, ``symmetric`` (torch's symmetric memory) or ``nccl`` (through nccl4py).
         below: The engine, which exchanges what ranks must know of each other.
         store: Store of torch that these ranks have in common, for ``symmetric`` in a process group.
     """
     rank, ranks, exchange = below.rank, below.ranks, below.exchange
-    if name == "twin":
-        return TwinDevice(rank, ranks, exchange)
+    if name == "emulated":
+        return EmulatedDevice(rank, ranks, exchange)
     if name == "symmetric":
         from coppice.run.engines.put_signal.symmetric import SymmetricMemoryDevice
 
@@ -54,12 +56,13 @@ def put_signal_engine(
     store: Any = None,  # See :func:`open_device`
     left_to: str | None = None,  # Who carries out what puts cannot, for messages, if not the engine below
 ) -> PutSignalEngine:
-    """A put/signal engine on what there is: NCCL, torch's symmetric memory, or else the twin; every rank calls this.
+    """Open a put/signal engine on NCCL, torch's symmetric memory or the emulated device; collective over the ranks.
 
     ``COPPICE_PUT_SIGNAL`` names the device instead. What ranks choose, they agree on: each device is tried out by all
     of them, and if one rank cannot have it, none uses it.
     """
     named = os.environ.get(DEVICE_VARIABLE)
+    named = _OLD_NAMES.get(named, named) if named else None
     reasons: dict[str, str] = {}
     for name in (named,) if named else devices:
         engine, reason = None, ""
@@ -69,7 +72,7 @@ def put_signal_engine(
             reason = str(found)
         reason = _first(below.exchange(reason.encode()))
         if not reason:
-            lanes = 1 if name == "twin" else GPU_LANES
+            lanes = 1 if name == "emulated" else GPU_LANES
             try:
                 engine = PutSignalEngine(
                     open_device(name, below, store=store),
@@ -91,14 +94,14 @@ def put_signal_engine(
         if not reason and engine is not None:
             engine.own_below()
             if reasons and below.rank == 0:
-                _LOG.warning("%s puts and signals here. %s", engine.device.name, _told(reasons))
+                _LOG.warning("%s puts and signals here. %s", engine.device.name, _reasons_text(reasons))
             return engine
         if engine is not None:
             engine.close()
         reasons[name] = reason
     if len(reasons) == 1:
         raise InputError(next(iter(reasons.values())))
-    raise InputError(f"expected a device that puts between these ranks, found none. {_told(reasons)}")
+    raise InputError(f"expected a device that puts between these ranks, found none. {_reasons_text(reasons)}")
 
 
 def _first(answers: Sequence[bytes]) -> str:
@@ -106,8 +109,8 @@ def _first(answers: Sequence[bytes]) -> str:
     return next((each.decode() for each in answers if each), "")
 
 
-def _told(reasons: dict[str, str]) -> str:
-    """Why devices are not used."""
+def _reasons_text(reasons: dict[str, str]) -> str:
+    """Why devices are not used, for a message."""
     return " ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
@@ -121,7 +124,7 @@ def _require(name: str, devices: Sequence[str]) -> None:
     """Refuse a device whose package or GPU this process has not, before ranks wait for each other in it."""
     if name not in devices:
         raise _unknown(name, devices)
-    if name == "twin":
+    if name == "emulated":
         return
     from coppice.run.engines.put_signal.cuda import CudaStreams
 

@@ -1,4 +1,4 @@
-"""The twin as a device: puts and signals between threads or processes that share memory, late wherever they may be.
+"""Emulated put/signal device on CPUs: ranks share memory, and data arrives in random order, as late as allowed.
 
 Each rank has a thread that carries out what its host issues, with no more order than the documents of the libraries
 promise (:mod:`coppice.program.put_signal.program`): a put reads its source at any time before its call is over, its
@@ -6,9 +6,9 @@ data land at any time before its signal, also long after the call, and across pe
 comes next, and how long it is put off, is drawn from a seed. Threads and processes have a course of their own beside
 it, so that one seed does not make one run: :mod:`coppice.program.put_signal.twin` does that.
 
-What a :class:`~coppice.run.engines.put_signal.twin_graph.TwinGraph` has recorded is carried out as CUDA graphs of NCCL
-2.30.3 are: signals are flags, apart from the counters of other calls and without any number that a host keeps; a flag
-is raised when the one before was taken, and the call that raises it is over only then.
+What a :class:`~coppice.run.engines.put_signal.emulated_graph.EmulatedGraph` has recorded is carried out as CUDA graphs
+of NCCL 2.30.3 are: signals are flags, apart from the counters of other calls and without any number that a host keeps;
+a flag is raised when the one before was taken, and the call that raises it is over only then.
 
 Data are written before the counters that signal them; other ranks see it so where stores keep their order (x86-64).
 """
@@ -29,15 +29,15 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp, combine, divide, elements_of
 from coppice.run.engines.put_signal.device import Awaited, Put, window_missing
-from coppice.run.engines.put_signal.kernels import LocalCall
-from coppice.run.engines.put_signal.twin_calls import TwinCall, TwinMessage, TwinWait
-from coppice.run.engines.put_signal.twin_segment import (
+from coppice.run.engines.put_signal.emulated_calls import EmulatedCall, EmulatedMessage, EmulatedWait
+from coppice.run.engines.put_signal.emulated_segment import (
     ABORTED,
     CLOSED,
     MOST_COMMUNICATORS,
     SIGNALS,
-    TwinSegment,
+    EmulatedSegment,
 )
+from coppice.run.engines.put_signal.kernels import LocalCall
 from coppice.run.errors import PeerLost, RunError, TimedOut
 
 _READ, _LAND, _WORK = range(3)
@@ -52,22 +52,22 @@ _Parameters = ParamSpec("_Parameters")
 
 
 def _recorded(
-    method: Callable[Concatenate[TwinDevice, _Parameters], None],
-) -> Callable[Concatenate[TwinDevice, _Parameters], None]:
+    method: Callable[Concatenate[EmulatedDevice, _Parameters], None],
+) -> Callable[Concatenate[EmulatedDevice, _Parameters], None]:
     """A method that is noted instead of carried out while calls are recorded."""
 
     @wraps(method)
-    def called(self: TwinDevice, *given: _Parameters.args, **named: _Parameters.kwargs) -> None:
+    def called(self: EmulatedDevice, *given: _Parameters.args, **named: _Parameters.kwargs) -> None:
         if self.record is None:
             method(self, *given, **named)
         else:
             self.record.append(partial(method, self, *given, **named))
 
-    return cast("Callable[Concatenate[TwinDevice, _Parameters], None]", called)
+    return cast("Callable[Concatenate[EmulatedDevice, _Parameters], None]", called)
 
 
-class TwinDevice:
-    """One rank's end of a twin; see :class:`coppice.run.engines.put_signal.device.PutSignalDevice`.
+class EmulatedDevice:
+    """One rank of the emulated device; see :class:`coppice.run.engines.put_signal.device.PutSignalDevice`.
 
     Args:
         rank: This rank.
@@ -79,7 +79,7 @@ class TwinDevice:
         RunError: On every rank, if there is no memory that ranks could share.
     """
 
-    name = "the twin"
+    name = "the emulated device"
     signals = SIGNALS
     single = False
     captures = True
@@ -88,7 +88,7 @@ class TwinDevice:
         self, rank: int, ranks: int, exchange: Callable[[bytes], list[bytes]], *, seed: int = -1
     ) -> None:
         self.rank, self.ranks = rank, ranks
-        self._segment = TwinSegment(rank, ranks, exchange)
+        self._segment = EmulatedSegment(rank, ranks, exchange)
         self._generator = np.random.default_rng([max(seed, 0), rank])
         self._dislikes = -1 if seed < 0 else (_LAND, _READ, -1, _WORK)[seed % 4]
         self._slow = seed >= 0 and bool(self._generator.random() < 0.25)
@@ -96,20 +96,20 @@ class TwinDevice:
         self._patience = 0
         self._num_bytes = -1
         self._changed = threading.Condition()
-        self._last: dict[tuple[int, int], TwinCall] = {}
+        self._last: dict[tuple[int, int], EmulatedCall] = {}
         self._open = 0
         self._enabled: list[tuple[int, Any]] = []
-        self._lines: dict[tuple[int, int], deque[TwinMessage]] = defaultdict(deque)
+        self._lines: dict[tuple[int, int], deque[EmulatedMessage]] = defaultdict(deque)
         self._flying = 0
         self._expected: dict[tuple[int, int, int], int] = defaultdict(int)
-        self._waiting: list[TwinWait] = []
+        self._waiting: list[EmulatedWait] = []
         self._blocked: set[tuple[int, int]] = set()
         # Where calls are noted while they are recorded, otherwise None
         self.record: list[Callable[[], None]] | None = None
         self.replaying = False  # What is issued now is the part of a graph
         self._failure: RunError | None = None
         self._closing = False
-        self._thread = threading.Thread(target=self._carry_on, name=f"twin-{rank}", daemon=True)
+        self._thread = threading.Thread(target=self._carry_on, name=f"emulated-{rank}", daemon=True)
         self._thread.start()
 
     def recording(self) -> bool:
@@ -164,8 +164,8 @@ class TwinDevice:
     @_recorded
     def transfer(self, communicator: int, stream: int, puts: Sequence[Put]) -> None:
         """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.transfer`."""
-        call = TwinCall(left=len(puts))
-        messages = [TwinMessage(put, communicator, call) for put in puts]
+        call = EmulatedCall(left=len(puts))
+        messages = [EmulatedMessage(put, communicator, call) for put in puts]
 
         def start() -> None:
             lone = []
@@ -187,14 +187,14 @@ class TwinDevice:
     @_recorded
     def wait(self, communicator: int, stream: int, awaited: Sequence[Awaited]) -> None:
         """See :meth:`coppice.run.engines.put_signal.device.PutSignalDevice.wait`."""
-        call = TwinCall(left=len(awaited))
+        call = EmulatedCall(left=len(awaited))
 
         def start() -> None:
             for each in awaited:
                 counter, number = (communicator, each.peer, each.signal), each.count
                 if not call.captured:
                     number = self._expected[counter] = self._expected[counter] + number
-                self._waiting.append(TwinWait(counter, number, call))
+                self._waiting.append(EmulatedWait(counter, number, call))
 
         self._issue(call, start, stream, communicator)
 
@@ -282,10 +282,10 @@ class TwinDevice:
         return self._segment.windows[self.rank]
 
     def _local(self, stream: int, work: Callable[[], None]) -> None:
-        call = TwinCall(left=1)
+        call = EmulatedCall(left=1)
         self._issue(call, lambda: self._enabled.append((_WORK, (work, call))), stream, -1)
 
-    def _issue(self, call: TwinCall, start: Callable[[], None], stream: int, communicator: int) -> None:
+    def _issue(self, call: EmulatedCall, start: Callable[[], None], stream: int, communicator: int) -> None:
         """Put a call into the queues of its stream and communicator."""
         with self._changed:
             call.start, call.captured = start, self.replaying
@@ -301,7 +301,7 @@ class TwinDevice:
                 start()
             self._changed.notify_all()
 
-    def _one_less(self, call: TwinCall) -> None:
+    def _one_less(self, call: EmulatedCall) -> None:
         """One operation of a call is over."""
         call.left -= 1
         if call.left:
@@ -315,7 +315,7 @@ class TwinDevice:
         if not self._open:
             self._changed.notify_all()
 
-    def _arrive(self, message: TwinMessage) -> None:
+    def _arrive(self, message: EmulatedMessage) -> None:
         """Signals of a communicator reach a peer in their order, each after the data before it."""
         self._arrive_in_turn((message.communicator, message.put.peer))
 
@@ -380,7 +380,7 @@ class TwinDevice:
             self._one_less(each.call)
         return bool(over) or any(happened)
 
-    def _signalled(self, wait: TwinWait) -> bool:
+    def _signalled(self, wait: EmulatedWait) -> bool:
         """What a wait waits for is there; captured signals are taken one by one."""
         if not wait.call.captured:
             return self._segment.counted(*wait.counter) >= wait.number

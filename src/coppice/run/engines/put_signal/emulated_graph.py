@@ -1,4 +1,4 @@
-"""Graphs on the twin: calls that are recorded once and replayed, as CUDA graphs are.
+"""Graphs of the emulated device: calls that are recorded once and replayed, as CUDA graphs are.
 
 A replay issues what was recorded and nothing else: no window is made, nothing is exchanged between the hosts, and no
 number that a host keeps goes into it. Every rank replays as often as all others.
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from types import TracebackType
 
 from coppice.errors import InputError
-from coppice.run.engines.put_signal.twin import TwinDevice
+from coppice.run.engines.put_signal.emulated import EmulatedDevice
 
 
-class TwinGraph:
+class EmulatedGraph:
     """The calls of one rank; within ``with``, they are recorded and not carried out.
 
     Args:
@@ -22,9 +22,9 @@ class TwinGraph:
     Examples:
         >>> from coppice.run.engines.numpy import numpy_engines
         >>> [below] = numpy_engines(1)
-        >>> device = TwinDevice(0, 1, below.exchange)
+        >>> device = EmulatedDevice(0, 1, below.exchange)
         >>> device.prepare(4096, communicators=1, streams=1)
-        >>> with TwinGraph(device) as graph:
+        >>> with EmulatedGraph(device) as graph:
         ...     device.copy(0, 0, 8, 8)
         >>> graph.calls
         1
@@ -32,7 +32,7 @@ class TwinGraph:
         >>> device.close()
     """
 
-    def __init__(self, device: TwinDevice) -> None:
+    def __init__(self, device: EmulatedDevice) -> None:
         self._device = device
         self._record: list[Callable[[], None]] = []
 
@@ -41,7 +41,7 @@ class TwinGraph:
         """Number of calls that were recorded."""
         return len(self._record)
 
-    def __enter__(self) -> TwinGraph:
+    def __enter__(self) -> EmulatedGraph:
         if self._device.record is not None or self._record:
             raise InputError(
                 "expected a new graph, and no other that is recorded: make one graph after the other."

@@ -1,4 +1,4 @@
-"""Memory that the ranks of a twin share: windows, counters of signals, and who is still there.
+"""Memory that the ranks of an emulated device share: windows, counters of signals, and who is still there.
 
 Files without a name are not for all systems, so a file in a directory of memory has one until all ranks have opened it.
 Every rank holds a lock on its byte of the control file, which the system releases however the rank ends.
@@ -25,12 +25,12 @@ from coppice.run.errors import RunError
 Exchange = Callable[[bytes], list[bytes]]
 
 MOST_COMMUNICATORS, SIGNALS = 16, 4
-"""What a twin has counters for."""
+"""What an emulated device has counters for."""
 
 _RUNNING, CLOSED, ABORTED = 0, 1, 2
 
 
-class TwinSegment:
+class EmulatedSegment:
     """One rank's view of the shared memory of a group; every rank makes one.
 
     Args:
@@ -117,7 +117,7 @@ class TwinSegment:
         if self.rank == 0:
             folder = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
             folder = os.environ.get("COPPICE_SHM_DIR", folder)
-            path = str(Path(folder) / f"coppice-twin-{secrets.token_hex(8)}")
+            path = str(Path(folder) / f"coppice-emulated-{secrets.token_hex(8)}")
             try:
                 file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
                 os.posix_fallocate(file, 0, num_bytes)
@@ -138,7 +138,7 @@ class TwinSegment:
             if file >= 0:
                 os.close(file)
             raise RunError(
-                f"expected {num_bytes} bytes of memory that the ranks of a twin share, found none ({errors[0]}): make "
-                "room there, or name another directory in memory with COPPICE_SHM_DIR."
+                f"expected {num_bytes} bytes of memory that the ranks of an emulated device share, found none "
+                f"({errors[0]}): make room there, or name another directory in memory with COPPICE_SHM_DIR."
             )
         return mmap.mmap(file, num_bytes), file

@@ -1,4 +1,4 @@
-"""Runs a program of puts and signals on stock NCCL, or on a twin in this process; needs NumPy, and not Coppice.
+"""Runs a program of puts and signals on stock NCCL, or on an emulator in this process; needs NumPy, and not Coppice.
 
     python FILE                                                all ranks as threads of this process, on NumPy arrays
     torchrun --nproc-per-node 8 ... FILE --engine nccl         a rank for each GPU, by libnccl.so.2 of 2.29.2 or later
@@ -135,7 +135,7 @@ class Windows:
         return self.windows[window][first + slot : first + slot + count]
 
 
-class Twin:
+class Emulator:
     """All ranks as threads on NumPy arrays, and a network that lands what they put in any order, with delays.
 
     Messages of one communicator, context and pair of ranks are in one chain, which keeps their order.
@@ -184,7 +184,7 @@ class Twin:
 
     def run(self, timeout: float) -> list[str]:
         """Run all ranks; what went wrong."""
-        threads = [TwinRank(self, rank, timeout) for rank in range(self.program["ranks"])]
+        threads = [EmulatedRank(self, rank, timeout) for rank in range(self.program["ranks"])]
         for rank, memory in enumerate(self.ranks):
             given = input_of(self.program, rank, self.elements, self.seed)
             memory.slots("input", 0, len(given))[:] = given
@@ -206,21 +206,21 @@ class Twin:
         return self.failures
 
 
-class TwinRank(threading.Thread):
-    """One rank of the twin."""
+class EmulatedRank(threading.Thread):
+    """One rank of the emulator."""
 
-    def __init__(self, twin: Twin, rank: int, timeout: float) -> None:
+    def __init__(self, emulator: Emulator, rank: int, timeout: float) -> None:
         super().__init__(daemon=True)
-        self.twin, self.rank, self.timeout = twin, rank, timeout
-        self.memory, self.taken = twin.ranks[rank], Counter[tuple[int, ...]]()
-        self.chance = random.Random(twin.seed * 1009 + rank)
+        self.emulator, self.rank, self.timeout = emulator, rank, timeout
+        self.memory, self.taken = emulator.ranks[rank], Counter[tuple[int, ...]]()
+        self.chance = random.Random(emulator.seed * 1009 + rank)
 
     def run(self) -> None:
         """Issue the rank's calls."""
         try:
-            run_rank(self.twin.program, self.rank, self)
+            run_rank(self.emulator.program, self.rank, self)
         except (ValueError, KeyError, IndexError, TimeoutError, InterruptedError) as error:
-            self.twin.fail(f"rank {self.rank}: {error}")
+            self.emulator.fail(f"rank {self.rank}: {error}")
 
     def transfer(self, stream: int, line: int, operations: list[list[Any]]) -> None:
         """Hand a group to the network: peers in any order, the operations for one peer in theirs."""
@@ -233,12 +233,12 @@ class TwinRank(threading.Thread):
                 into = data = None
                 if word == "put":
                     source, start, target, slot, count = rest[:5]
-                    into = self.twin.ranks[peer].slots(target, slot, count)
+                    into = self.emulator.ranks[peer].slots(target, slot, count)
                     data = self.memory.slots(source, start, count).copy()
                 signal, context = rest[-2:]
-                with self.twin.changed:
-                    self.twin.chains[line, self.rank, peer, context].append((signal, into, data))
-                    self.twin.changed.notify_all()
+                with self.emulator.changed:
+                    self.emulator.chains[line, self.rank, peer, context].append((signal, into, data))
+                    self.emulator.changed.notify_all()
 
     def wait(self, stream: int, line: int, operations: list[list[Any]]) -> None:
         """Wait until the counters have reached what all waits so far asked for."""
@@ -246,16 +246,18 @@ class TwinRank(threading.Thread):
         for _, peer, count, signal, context in operations:
             key = (line, peer, self.rank, context, signal)
             self.taken[key] += count
-            with self.twin.changed:
-                self.twin.changed.wait_for(lambda: self.twin.failures or self.missing() == 0, self.timeout)
-                if self.twin.failures:
+            with self.emulator.changed:
+                self.emulator.changed.wait_for(
+                    lambda: self.emulator.failures or self.missing() == 0, self.timeout
+                )
+                if self.emulator.failures:
                     raise InterruptedError("stopped")
                 if self.missing():
                     raise TimeoutError(f"{self.missing()} signal(s) of rank {peer} did not come")
 
     def missing(self) -> int:
         """Signals that did not come, of those that were asked for."""
-        return sum(max(0, asked - self.twin.counters[key]) for key, asked in self.taken.items())
+        return sum(max(0, asked - self.emulator.counters[key]) for key, asked in self.taken.items())
 
     def local(self, stream: int, operations: list[list[Any]]) -> None:
         """Copy and add."""
@@ -268,13 +270,13 @@ class TwinRank(threading.Thread):
             )
 
 
-def run_on_twin(program: dict[str, Any], given: argparse.Namespace) -> int:
+def run_emulated(program: dict[str, Any], given: argparse.Namespace) -> int:
     """Run all ranks as threads, in every way in which the program may be called."""
     ways = [way for way, may in ((False, program["out_of_place"]), (True, program["in_place"])) if may]
     for in_place in [True] if given.in_place else ways:
         for seed in range(given.seed, given.seed + given.runs):
-            twin = Twin(program, in_place=in_place, elements=given.elements, seed=seed)
-            failures = twin.run(given.timeout)
+            emulator = Emulator(program, in_place=in_place, elements=given.elements, seed=seed)
+            failures = emulator.run(given.timeout)
             if failures:
                 sys.stderr.write("\n".join([f"run {seed} failed:", *failures]) + "\n")
                 return 1

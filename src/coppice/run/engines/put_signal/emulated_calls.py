@@ -1,4 +1,4 @@
-"""What is under way on the twin: calls, their messages, and what they wait for."""
+"""Outstanding work of the emulated device: calls, their messages, and what they wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coppice.run.engines.put_signal.device import Put
 
 
 @dataclass(eq=False, slots=True)
-class TwinCall:
+class EmulatedCall:
     """A call that was issued."""
 
     blockers: int = 0
@@ -20,24 +20,24 @@ class TwinCall:
     over: bool = False
     captured: bool = False
     start: Callable[[], None] | None = None
-    followers: list[TwinCall] = field(default_factory=list)
+    followers: list[EmulatedCall] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
-class TwinMessage:
+class EmulatedMessage:
     """A put or signal under way."""
 
     put: Put
     communicator: int
-    call: TwinCall
+    call: EmulatedCall
     data: NDArray[np.uint8] | None = None
     landed: bool = False
 
 
 @dataclass(eq=False, slots=True)
-class TwinWait:
+class EmulatedWait:
     """Signals that a call waits for: up to the ``number``-th of an eager counter, or so many of a captured one."""
 
     counter: tuple[int, int, int]
     number: int
-    call: TwinCall
+    call: EmulatedCall
