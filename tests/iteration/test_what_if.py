@@ -10,7 +10,7 @@ from coppice.errors import InputError
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import Machines, TrainingJob, job_of
 from coppice.iteration.job.paced import simulated_job
-from coppice.iteration.job.what_if import compare_kinds, what_if
+from coppice.iteration.job.what_if import compare_kinds, what_if, what_ifs
 
 
 def job(text: str) -> TrainingJob:
@@ -68,6 +68,18 @@ def test_keep_or_drain() -> None:
     assert drain.best.samples_per_second == max(each.samples_per_second for each in drain.rows)
     assert what_if(NET, "slow=node1:x0.9").best.way.startswith("keep")
     assert what_if(NET, "slow=node1:x0.5").best.way == "drain"
+
+
+def test_a_loss_is_never_a_gain() -> None:
+    losses = ["without=nic:5", "slow=nic:5:x0.5", "slow=node1:x0.9", "drain=1", "without=node2", "nic=x0.5"]
+    for of in (JOB, NET):
+        healthy, *found = what_ifs(of, losses)
+        assert [each.way for each in healthy.rows] == ["as it is", "laid out anew"]
+        assert [each.change for each in found] == losses
+        kept = [row for each in found for row in each.rows if not row.searched]
+        assert {row.layout for row in kept} == {of.layout}
+        assert all(row.samples_per_second <= healthy.rows[0].samples_per_second for row in kept)
+        assert all(each.best.samples_per_second <= healthy.best.samples_per_second for each in found)
 
 
 def test_a_slow_nic_paces_more_than_a_lost_one() -> None:

@@ -43,14 +43,11 @@ def answers(
     Raises:
         InputError: If one is no change, or nothing is left to run on.
     """
-    from coppice.iteration.job.what_if import compare_kinds
-    from coppice.iteration.job.what_if import what_if as changed
+    from coppice.iteration.job.what_if import compare_kinds, what_ifs
 
     kinds = compare_kinds(job)
     changes = [*(what_if or ()), *(f"degrade={each}" for each in degrade or ())]
-    if not changes and kinds is None:
-        return []
-    found = [changed(job, each) for each in ("nic=x1", *changes)] if changes else []
+    found = what_ifs(job, changes) if changes else []
     return found if kinds is None else [*found, kinds]
 
 
@@ -61,7 +58,7 @@ def answers_record(found: Sequence[WhatIf]) -> dict[str, Any]:
     return {
         "what_if": [
             {
-                "change": "none" if each is found[0] and each.change == "nic=x1" else each.change,
+                "change": each.change,
                 "best": each.best.way,
                 "why_not": each.why_not,
                 "ways": [_way_record(row) for row in each.rows],
@@ -92,15 +89,19 @@ def _way_record(row: WhatIfRow) -> dict[str, Any]:
 
 
 def answers_table(found: Sequence[WhatIf]) -> list[str]:
-    """The answers as lines: time of an iteration, samples a second, and their change."""
+    """The answers as lines: time of an iteration, samples a second, and their change.
+
+    Layouts found anew are compared with the healthy job laid out anew, all others with the job as it is.
+    """
     if not found:
         return []
-    base = found[0].rows[0]
+    base, anew = found[0].rows[0], found[0].rows[-1] if found[0].change == "none" else found[0].rows[0]
     rows = [("what if", "way", "GPUs", "iteration", "samples/s", "change", "")]
     for each in found:
-        name = "as it is" if each is found[0] and each.change == "nic=x1" else each.change
+        name = "as it is" if each.change == "none" else each.change
         for row in each.rows:
-            change = row.samples_per_second / base.samples_per_second - 1
+            like = anew if row.searched and row is not anew else base
+            change = row.samples_per_second / like.samples_per_second - 1
             note = "" if row.fits else "does not fit"
             if len(each.rows) > 1 and row is each.best:
                 note = "best" if row.fits else note

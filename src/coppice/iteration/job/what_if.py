@@ -3,7 +3,8 @@
 A member that is slower than the others paces them all: sums and stages wait for it. So there are ways on, and all are
 computed: keep the job as it is at the pace of the slowest member, keep that member and lay the job out anew, or drain
 its box and lay the job out on those that remain, some of which may be left idle; each time in the fastest layout that
-fits. Which one is better is decided by samples a second.
+fits. Which one is better is decided by samples a second. Layouts found anew are set beside the best that is known
+of the healthy job: the first answer is the job as it is, and laid out anew.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ _PART = re.compile(r"(nic|gpu|node|box):?(\d+)?(?:@(?:node|box)?(\d+))?")
 class WhatIfRow:
     """A way on."""
 
-    way: str  # What is done: `as it is`, `keep`, `keep, laid out anew` or `drain`
+    way: str  # What is done: `as it is`, `laid out anew`, `keep`, `keep, laid out anew` or `drain`
     gpus: int  # GPUs that take part
     layout: Layout  # How the job lies on them
     seconds: float  # An iteration
     samples_per_second: float  # What is trained in a second
     fits: bool = True  # It fits the memory of a GPU
+    searched: bool = True  # The layout is the fastest that was found, not the job's own
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
     """A change, and the ways on."""
 
-    change: str  # The change
+    change: str  # The change; "none" for the job as it is
     rows: tuple[WhatIfRow, ...]  # The ways on, at least one
     why_not: str = ""  # Why a way is missing, in words
 
@@ -105,6 +107,35 @@ def what_if(job: TrainingJob, change: str) -> WhatIf:
     return WhatIf(change=change, rows=(_row(job, "as it is", _changed(job, change, name, value)),))
 
 
+def what_ifs(job: TrainingJob, changes: Sequence[str]) -> list[WhatIf]:
+    """The job as it is, and after each change.
+
+    The first answer is of no change: the job as it is, and laid out anew on what it has now. What a change costs a job
+    that is laid out anew is told by that row. It is the best of the search and of the layouts that the changes found,
+    so that a loss is never a gain.
+
+    Examples:
+        >>> from coppice.iteration.job.file import parse_job_record
+        >>> from coppice.iteration.job.job import job_of
+        >>> job = job_of(parse_job_record('''
+        ... model.name = "gpt-7.5b"
+        ... cluster = {topology = "dgx-a100", boxes = 4}
+        ... layout = {tp = 4, global_batch = 64}
+        ... ''', where="job.toml"))
+        >>> healthy, lost = what_ifs(job, ["without=nic:5"])
+        >>> [row.way for row in healthy.rows], healthy.best.samples_per_second >= lost.best.samples_per_second
+        (['as it is', 'laid out anew'], True)
+    """
+    found = [what_if(job, each) for each in changes]
+    rows = [_row(job, "as it is", job.machines), _searched(job, "laid out anew", job.machines)]
+    layouts = {row.layout for each in found for row in each.rows if row.searched}
+    for idle in range(sum(each.boxes for each in job.machines.kinds)):
+        used = _without_last(job.machines, idle)
+        rows += [_at(job, "laid out anew", used, each) for each in layouts if each.gpus == used.gpus]
+    best = max(rows[1:], key=lambda row: (row.fits, row.samples_per_second))
+    return [WhatIf(change="none", rows=(rows[0], best)), *found]
+
+
 def compare_kinds(job: TrainingJob) -> WhatIf | None:
     """The whole of machines of several kinds, beside each kind alone in the fastest layout that fits.
 
@@ -142,6 +173,7 @@ def _at(job: TrainingJob, way: str, machines: Machines, layout: Layout) -> WhatI
         seconds=seconds,
         samples_per_second=layout.global_batch / seconds,
         fits=held <= machines.cluster.device.memory_bytes,
+        searched=layout is not job.layout,
     )
 
 
