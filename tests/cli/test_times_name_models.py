@@ -34,7 +34,7 @@ SIMULATING = {
     ),
     "report": ("report plan.json -o plan.html",),
     "design show": ("design show torus(2,2)",),
-    "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp",),
+    "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp,tp",),
     "design compare": (f"design compare workload.toml --prices {EXAMPLES}/network-prices.toml",),
 }
 """Commands that simulate."""

@@ -80,7 +80,7 @@ PRINTING = {
     "train tune": (f"train tune {EXAMPLES}/iteration/three-layers.json --policy bytescheduler",),
     "train advise": (f"train advise {EXAMPLES}/iteration/three-layers.json",),
     "train policy": (f"train policy {EXAMPLES}/iteration/three-layers.json",),
-    "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp",),
+    "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp,tp",),
     "switch place": (
         "switch place fat-tree --budget 4",
         "switch place fat-tree --budget 1 --job 0-7 --job 8-15",

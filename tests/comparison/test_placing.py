@@ -20,7 +20,7 @@ from coppice.topology.presets import preset
 
 
 def test_the_best_placement_of_one_axis_keeps_it_in_a_box() -> None:
-    found = placement(preset("dgx-a100", boxes=4), axes="dp=4,tp=8", reduce="dp")
+    found = placement(preset("dgx-a100", boxes=4), axes="dp=4,tp=8", reduce="dp,tp=0")
     assert found.number == 3
     assert found.best.placement.matrix == ((1, 4), (4, 2))
     assert found.default is not None
@@ -33,7 +33,7 @@ def test_the_best_placement_of_one_axis_keeps_it_in_a_box() -> None:
 
 
 def test_blue_connect_is_the_best_program_across_many_boxes() -> None:
-    found = placement(preset("dgx-a100", boxes=4), axes={"dp": 16, "tp": 2}, reduce="dp")
+    found = placement(preset("dgx-a100", boxes=4), axes={"dp": 16, "tp": 2}, reduce="dp,tp=0")
     across = next(each for each in found.placed if each.placement.matrix == ((4, 4), (1, 2)))
     assert across.program == "reduce_scatter in node, all_reduce across node, all_gather in node"
     words = {each.words for each in across.reductions[0].programs}
@@ -45,7 +45,7 @@ def test_blue_connect_is_the_best_program_across_many_boxes() -> None:
 
 
 def test_no_program_is_faster_than_the_bound() -> None:
-    for axes, reduce in (("dp=4,tp=4", "dp"), ("dp=2,tp=8", "dp,tp"), ("dp=4,pp=2,tp=2", "dp+tp")):
+    for axes, reduce in (("dp=4,tp=4", "dp,tp=0"), ("dp=2,tp=8", "dp,tp"), ("dp=4,pp=2,tp=2", "dp+tp,pp=0")):
         found = placement(preset("dgx-h100", boxes=2), axes=axes, reduce=reduce, model="ideal")
         for each in found.placed:
             for one in each.reductions:
@@ -59,7 +59,7 @@ def test_several_axes_in_turn_add_up() -> None:
     alone = {
         (name, each.placement.matrix): each.time_us
         for name, size in (("dp", "64M"), ("tp", "1M"))
-        for each in placement(topology, axes="dp=2,tp=8", reduce=name, size=size).placed
+        for each in placement(topology, axes="dp=2,tp=8", reduce=f"dp=0,tp=0,{name}={size}").placed
     }
     for each in both.placed:
         own = [alone[name, each.placement.matrix] for name in ("dp", "tp")]
@@ -112,7 +112,7 @@ def test_a_hierarchy_of_ones_own() -> None:
     found = placement(
         preset("dgx-a100-pcie"),
         axes="dp=2,tp=4",
-        reduce="dp",
+        reduce="dp,tp=0",
         hierarchy="socket=2,switch=2,gpu=2",
         most_calls=3,
     )
@@ -122,7 +122,7 @@ def test_a_hierarchy_of_ones_own() -> None:
 
 def test_the_same_question_gets_the_same_answer() -> None:
     answers = {
-        json.dumps(placement(preset("mi300x", boxes=2), axes="dp=4,tp=4", reduce="dp").record())
+        json.dumps(placement(preset("mi300x", boxes=2), axes="dp=4,tp=4", reduce="dp,tp=0").record())
         for _ in range(2)
     }
     assert len(answers) == 1
@@ -131,10 +131,15 @@ def test_the_same_question_gets_the_same_answer() -> None:
 def test_what_cannot_be_asked() -> None:
     topology = preset("dgx-a100", boxes=2)
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"axes": "dp=3,tp=5"}, "16 devices of node=2,gpu=8, found 15 of dp=3,tp=5"),
+        ({"axes": "dp=3,tp=5", "reduce": "dp,tp"}, "16 devices of node=2,gpu=8, found 15 of dp=3,tp=5"),
         ({"axes": "dp=16", "reduce": "pp"}, "`reduce` of dp, found 'pp'"),
         ({"axes": "dp=16", "reduce": ""}, "`reduce` of dp"),
         ({"axes": "dp=16", "reduce": "dp+dp"}, "once"),
+        (
+            {"axes": "dp=2,tp=8"},
+            "what every axis exchanges .* found nothing of tp: .* `reduce=dp,tp=16M`, or tp=0",
+        ),
+        ({"axes": "dp=2,tp=8", "reduce": "dp=0,tp=0"}, "1 byte"),
         ({"axes": "dp=16", "size": 0}, "1 byte"),
         ({"axes": "dp=16", "hierarchy": "node=3,gpu=5"}, "16 GPUs"),
         ({"axes": "dp=16", "most_calls": 6}, "`most_calls=5`"),
@@ -160,6 +165,6 @@ def test_ctrl_c_keeps_the_best_found_so_far(monkeypatch: pytest.MonkeyPatch) -> 
         return placed(*arguments)
 
     monkeypatch.setattr(placing._PlacementSearch, "placed", interrupted)
-    found = placement(preset("dgx-a100", boxes=4), axes="dp=4,tp=8", reduce="dp")
+    found = placement(preset("dgx-a100", boxes=4), axes="dp=4,tp=8", reduce="dp,tp=0")
     assert found.interrupted
     assert (found.number, len(found.placed)) == (3, 2)

@@ -36,7 +36,7 @@ def placement(
             "--reduce",
             metavar="NAME,...",
             help="Axes to all-reduce along: dp; dp+tp for both together; dp,tp for one after the other, each "
-            "perhaps with its own size (dp=64M,tp=16M).",
+            "perhaps with its own size (dp=64M,tp=16M). Every axis has to occur: tp=0 if it exchanges nothing.",
         ),
     ],
     size: Annotated[str, typer.Option("--size", help="Bytes that each group reduces.")] = "64M",
@@ -68,7 +68,7 @@ def placement(
 
     \b
     Examples:
-      coppice placement dgx-h100 --boxes 4 --axes dp=4,tp=8 --reduce dp
+      coppice placement dgx-h100 --boxes 4 --axes dp=4,tp=8 --reduce dp=64M,tp=1G
       coppice placement dgx-a100 --boxes 4 --axes dp=8,tp=4 --reduce dp=256M,tp=16M --json
     """  # noqa: D301 (\b is for the help formatter)
     with Stages() as stages:

@@ -78,7 +78,7 @@ def hierarchy_of(topology: Topology) -> tuple[dict[str, int], tuple[int, ...]]:
 def _asked(
     reduce: str | Sequence[str], axes: Mapping[str, int], size: int | str
 ) -> list[tuple[tuple[str, ...], int]]:
-    """Axes and bytes of each reduction."""
+    """Axes and bytes of each reduction, of every axis; those of 0 bytes are left out."""
     texts = reduce.split(",") if isinstance(reduce, str) else list(reduce)
     found = []
     for text in texts:
@@ -94,12 +94,18 @@ def _asked(
             raise InputError(
                 f"expected each axis once in a reduction (`reduce`), found {text[:40]!r}: name it once."
             )
-        bytes_ = size_of(own.strip() or size)
-        if bytes_ < 1:
-            raise InputError(
-                "expected a size of 1 byte or more to reduce, found 0: give another (`size=64M`)."
-            )
-        found.append((chosen, bytes_))
+        found.append((chosen, size_of(own.strip() or size)))
+    named = {name for chosen, _ in found for name in chosen}
+    silent = [name for name, members in axes.items() if members > 1 and name not in named]
+    if silent:
+        raise InputError(
+            f"expected what every axis exchanges (`reduce`), found nothing of {', '.join(silent)}: the placement that "
+            f"suits the others alone may be the worst for it; give its bytes too, as `reduce={texts[0]},"
+            f"{silent[0]}=16M`, or {silent[0]}=0 if it exchanges nothing."
+        )
+    found = [each for each in found if each[1]]
+    if not found:
+        raise InputError("expected a size of 1 byte or more to reduce, found 0: give another (`size=64M`).")
     return found
 
 
@@ -122,7 +128,8 @@ def placement(
         topology: The cluster: what :func:`coppice.load` takes.
         axes: Size of each axis, the slowest first: ``dp=4,tp=8`` or a mapping.
         reduce: Axes to all-reduce along: ``dp``; ``dp+tp`` for both together; ``dp,tp`` for one after the other, each
-            perhaps with its own bytes, as ``dp=64M,tp=16M``.
+            perhaps with its own bytes, as ``dp=64M,tp=16M``. Every axis of two or more has to occur; ``tp=0`` says
+            that one exchanges nothing.
         size: M in bytes of each group, also as text such as ``64M``.
         hierarchy: Levels of the cluster from the outside in, such as ``node=4,gpu=8``; None takes boxes and GPUs.
         model: What messages cost: a model, its name, or a file with one; None is the default.
@@ -135,9 +142,9 @@ def placement(
         UnreachableError: If the network carries no program of any placement without GPUs that relay.
 
     Examples:
-        >>> found = placement("dgx-h100", axes="dp=2,tp=4", reduce="dp")
+        >>> found = placement("dgx-h100", axes="dp=2,tp=4", reduce="dp,tp=16M")
         >>> found.number, found.best.program
-        (1, 'all_reduce')
+        (1, 'all_reduce; all_reduce')
     """
     cluster = load(topology)
     named = parse_counts(axes, option="axes")
