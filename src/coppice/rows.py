@@ -1,7 +1,7 @@
 """Columns of rows in groups of unequal length: offsets, ranges, positions within groups, last and next marked rows.
 
 A *ragged* table keeps group g in rows ``start[g] : start[g + 1]`` of its columns, as in compressed sparse rows; counts
-are the lengths of the groups. A *run* is a stretch of rows that follow each other and have equal keys.
+are the lengths of the groups. A *run* is a sequence of rows that follow each other and have equal keys.
 """
 
 from __future__ import annotations

@@ -295,7 +295,7 @@ def columns(
     rows: Sequence[Sequence[str]],
     sides: str = "",
     *,
-    room: int | None = None,
+    max_width: int | None = None,
     spare: Sequence[int] = (),
     heads: int = 1,
     words: int | None = None,
@@ -305,7 +305,7 @@ def columns(
     Args:
         rows: Cells, the heads first.
         sides: ``l`` or ``r`` for each column: set left or right; all left where it is empty.
-        room: Characters that a line has room for, None for any number.
+        max_width: Characters that a line may have, None for any number.
         spare: Numbers of the columns that are left out where there is no room, in this order, until there is; then a
             last line names them.
         heads: Rows that name the columns.
@@ -314,10 +314,10 @@ def columns(
     Examples:
         >>> columns([("name", "us"), ("ring", "12.5")], "lr")
         ['name    us', 'ring  12.5']
-        >>> columns([("name", "steps", "us"), ("ring", "14", "12.5")], "lrr", room=12, spare=[1])
+        >>> columns([("name", "steps", "us"), ("ring", "14", "12.5")], "lrr", max_width=12, spare=[1])
         ['name    us', 'ring  12.5', 'left out: steps; JSON or a wider terminal shows it']
     """
-    gone = _without_room(rows, room, spare, words)
+    gone = _narrowed(rows, max_width, spare, words)
     if gone:
         names = [" ".join(filter(None, (row[column] for row in rows[:heads]))) for column in gone]
         kept = [column for column in range(len(rows[0])) if column not in gone]
@@ -336,17 +336,17 @@ def columns(
     ]
 
 
-def _without_room(
-    rows: Sequence[Sequence[str]], room: int | None, spare: Sequence[int], words: int | None
+def _narrowed(
+    rows: Sequence[Sequence[str]], max_width: int | None, spare: Sequence[int], words: int | None
 ) -> list[int]:
     """The columns out of ``spare`` that a table is too wide for."""
-    if room is None or not rows:
+    if max_width is None or not rows:
         return []
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     widths[-1] = widths[-1] if words is None else min(widths[-1], words)
     width, gone = sum(widths) + 2 * len(widths) - 2, []
     for column in spare:
-        if width <= room:
+        if width <= max_width:
             break
         width -= widths[column] + 2
         gone.append(column)

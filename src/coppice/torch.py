@@ -15,7 +15,7 @@ except ImportError:
     raise MissingExtraError.of(_package, extra="torch") from None
 
 from coppice.run.torch.backend import NAME, CoppiceProcessGroup, register
-from coppice.run.torch.lane import Options
+from coppice.run.torch.backend_path import Options
 
 __all__ = ["NAME", "CoppiceProcessGroup", "Options", "register"]
 

@@ -13,7 +13,7 @@ from cli.test_times_name_models import commands
 from coppice.cli import COMMANDS, app
 from coppice.cli.options import names
 from coppice.doctor import TUNING_TARGETS
-from coppice.doctor.given import OPTIONS
+from coppice.doctor.job_facts import OPTIONS
 from coppice.export.msccl.targets import TARGETS
 from coppice.innetwork.p4.generator import VARIANTS as P4_VARIANTS
 from coppice.iteration.costs.named import CALIBRATED

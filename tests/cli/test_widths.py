@@ -163,7 +163,7 @@ def _stdout_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> object:
     """The stream that a command prints to in a test."""
     found = []
     with monkeypatch.context() as patch:
-        patch.setattr("coppice.cli.output.render.room_of", lambda _=None: found.append(sys.stdout))
+        patch.setattr("coppice.cli.output.render.terminal_width", lambda _=None: found.append(sys.stdout))
         run("model", "list")
     return found[0]
 
@@ -207,11 +207,11 @@ def test_columns_that_are_left_out_are_told(terminal: Run, made: Path) -> None:
 def test_columns_are_left_out_in_their_order_until_there_is_room() -> None:
     rows = [("name", "steps", "rate", "us"), ("ring", "14", "25", "12.5")]
     whole = columns(rows)
-    assert columns(rows, room=len(whole[0])) == whole
-    one = columns(rows, room=len(whole[0]) - 1, spare=[2, 1])
+    assert columns(rows, max_width=len(whole[0])) == whole
+    one = columns(rows, max_width=len(whole[0]) - 1, spare=[2, 1])
     assert one[:2] == ["name  steps  us", "ring  14     12.5"]
     assert one[2].startswith("left out: rate; ")
-    assert columns(rows, room=3, spare=[2, 1])[2].startswith("left out: rate, steps; ")
+    assert columns(rows, max_width=3, spare=[2, 1])[2].startswith("left out: rate, steps; ")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coppice.doctor import TARGETS, Given, Severity, diagnose, rules_for
+from coppice.doctor import TARGETS, JobFacts, Severity, diagnose, rules_for
 from coppice.doctor.framework import ERROR, NOTE, Need, Rulebook, Subject, run
 from coppice.errors import InputError
 from export.tuning_samples import GRAPH, TOPOLOGY
@@ -98,7 +98,7 @@ def test_a_diagnosis_is_short_to_show_and_whole_as_a_record() -> None:
     ]
     good = diagnose(GATHER_XML, "rccl", sizes=(8, 9))
     assert good.sizes[0] == (8, None)
-    graph = diagnose(GRAPH, "nccl-graph", options=Given(gpus=2))
+    graph = diagnose(GRAPH, "nccl-graph", options=JobFacts(gpus=2))
     assert graph.ok
     assert set(graph.record()["undecided"]) == {"G06", "G07"}
     assert graph.lines()[0] == "the file as nccl-graph: no errors"

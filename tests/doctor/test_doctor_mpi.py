@@ -14,7 +14,7 @@ import pytest
 
 from coppice.cli.doctor import doctor as command
 from coppice.collectives import Collective
-from coppice.doctor import Diagnosis, Given, diagnose, rules_for
+from coppice.doctor import Diagnosis, JobFacts, diagnose, rules_for
 from coppice.errors import CheckError, InputError
 from coppice.export.open_mpi.rules_file import read_ompi_rules
 from coppice.export.open_mpi.versions import FORMS
@@ -24,15 +24,15 @@ from coppice.selection.open_mpi_names import ALGORITHMS, COLLECTIVES, algorithms
 from support.paths import ROOT
 
 OMPI, MPICH = "ompi-rules", "mpich-env"
-NOTHING = Given()
+NOTHING = JobFacts()
 
 
-def found(artefact: str, text: str, given: Given | None = None) -> Diagnosis:
-    return diagnose(text.encode(), artefact, file="file", options=given)
+def found(artefact: str, text: str, facts: JobFacts | None = None) -> Diagnosis:
+    return diagnose(text.encode(), artefact, file="file", options=facts)
 
 
-def broken(artefact: str, text: str, given: Given | None = None) -> str:
-    entries = [(each.rule, each.severity.value, each.line) for each in found(artefact, text, given).findings]
+def broken(artefact: str, text: str, facts: JobFacts | None = None) -> str:
+    entries = [(each.rule, each.severity.value, each.line) for each in found(artefact, text, facts).findings]
     return ", ".join(f"{rule} {severity} {line}" for rule, severity, line in sorted(set(entries)))
 
 
@@ -54,8 +54,8 @@ def document(*rows: dict[str, object], name: str = "allreduce", **members: objec
 
 
 RING, OWN = "0 4 0 0", "0 0 0 0"
-SIX = Given(version=(6, 0, 0))
-FOUR = Given(shapes=((1, 4),))
+SIX = JobFacts(version=(6, 0, 0))
+FOUR = JobFacts(shapes=((1, 4),))
 
 RULES = [
     ("good", rules(RING, "1000 0 0 0", "2000 5 0 65536"), NOTHING, ""),
@@ -85,7 +85,7 @@ RULES = [
     (
         "version that is too new",
         rules("0 4 0 0 7", head="rule-file-version-2\n"),
-        Given(version=(5, 0, 6)),
+        JobFacts(version=(5, 0, 6)),
         "O01 error 1",
     ),
     ("nothing in the JSON", '{"rules": []}', SIX, "O01 error 0"),
@@ -94,7 +94,7 @@ RULES = [
     ("not from 0 bytes", rules("8 4 0 0", "100 0 0 0"), NOTHING, "O02 error 9"),
     ("no such algorithm", rules("0 7 0 0"), NOTHING, "O03 error 9"),
     ("an algorithm of 6.0", rules("0 7 0 0"), SIX, "O11 warning 0"),
-    ("none in 4.1", rules("0 7 0 0", number=0), Given(version=(4, 1, 8)), "O03 error 9"),
+    ("none in 4.1", rules("0 7 0 0", number=0), JobFacts(version=(4, 1, 8)), "O03 error 9"),
     ("no such name", document({"alg": "rings"}), SIX, "O03 error 0"),
     ("a name of 6.0", document({"alg": "bruck-k-fanout", "faninout": 8}, name="allgather"), SIX, ""),
     ("a name of 5.0", document({"alg": "bruck"}, name="allgather"), SIX, "O03 error 0"),
@@ -113,7 +113,7 @@ RULES = [
     (
         "ranks not ascending, in the job",
         lists((16, OWN), (8, RING), (17, OWN)),
-        Given(shapes=((1, 8),)),
+        JobFacts(shapes=((1, 8),)),
         "O05 error 7, O07 warning 7",
     ),
     ("ranks twice", lists((0, OWN), (4, OWN), (4, RING), (5, OWN)), NOTHING, "O05 warning 10"),
@@ -128,25 +128,25 @@ RULES = [
     (
         "also fewer ranks of the job",
         lists((4, RING), (5, OWN)),
-        Given(shapes=((1, 4), (1, 2))),
+        JobFacts(shapes=((1, 4), (1, 2))),
         "O06 warning 4",
     ),
     ("fewer ranks that the job lacks", lists((4, RING), (5, OWN)), FOUR, ""),
     ("also more ranks", rules(RING, after=""), NOTHING, "O06 note 7"),
-    ("also more ranks of the job", rules(RING, after=""), Given(shapes=((1, 4), (1, 8))), "O06 warning 7"),
+    ("also more ranks of the job", rules(RING, after=""), JobFacts(shapes=((1, 4), (1, 8))), "O06 warning 7"),
     ("a list for 0 ranks is meant for all", lists((0, RING)), NOTHING, ""),
-    ("also behind others", lists((0, RING)), Given(shapes=((1, 64), (1, 100))), ""),
+    ("also behind others", lists((0, RING)), JobFacts(shapes=((1, 64), (1, 100))), ""),
     ("up to the next list", lists((0, OWN), (4, RING), (8, OWN)), NOTHING, "O06 note 7"),
     ("all ranks, in JSON", document({"alg": 4}, comm_size_max=2**31 - 1), SIX, "O06 note 0"),
-    ("ranks that the job lacks", rules(RING), Given(shapes=((1, 8),)), "O07 warning 7"),
-    ("han", rules(RING), Given(shapes=((2, 4),)), "O08 warning 0"),
-    ("no han in 4.1", rules(RING), Given(shapes=((2, 4),), version=(4, 1, 8)), ""),
-    ("no han with a rank on each node", rules(RING), Given(shapes=((4, 4),)), ""),
-    ("no han for reduce_scatter_block", rules(RING, number=13), Given(shapes=((2, 4),)), ""),
+    ("ranks that the job lacks", rules(RING), JobFacts(shapes=((1, 8),)), "O07 warning 7"),
+    ("han", rules(RING), JobFacts(shapes=((2, 4),)), "O08 warning 0"),
+    ("no han in 4.1", rules(RING), JobFacts(shapes=((2, 4),), version=(4, 1, 8)), ""),
+    ("no han with a rank on each node", rules(RING), JobFacts(shapes=((4, 4),)), ""),
+    ("no han for reduce_scatter_block", rules(RING, number=13), JobFacts(shapes=((2, 4),)), ""),
     (
         "han of 6.0",
         document({"alg": 1}, name="alltoallv"),
-        Given(shapes=((2, 4),)),
+        JobFacts(shapes=((2, 4),)),
         "O08 warning 0, O11 warning 0",
     ),
     ("two ranks", rules("0 6 0 0", number=0), NOTHING, "O09 error 9"),
@@ -166,7 +166,7 @@ RULES = [
     ("32 bits", rules("0 4294967299 0 0"), NOTHING, "O10 error 9"),
     ("32 bits of ranks", lists((0, OWN), (2**32 + 2, RING)), NOTHING, "O10 error 7"),
     ("JSON", document({"alg": 4}), NOTHING, "O11 warning 0"),
-    ("JSON in 5.0", document({"alg": 4}), Given(version=(5, 0, 11)), "O11 error 0"),
+    ("JSON in 5.0", document({"alg": 4}), JobFacts(version=(5, 0, 11)), "O11 error 0"),
     ("no JSON in 6.0", rules(RING), SIX, "O11 warning 0"),
     ("octal", rules(RING, "010 3 0 0"), NOTHING, "O12 warning 10"),
     ("hexadecimal", rules(RING, "0x10 3 0 0"), NOTHING, "O12 warning 10"),
@@ -203,13 +203,13 @@ VARIABLES = [
     ("carriage returns", f"{A}=auto\r\n{D}", NOTHING, "M01 error 1"),
     ("a quote", f"{A}='auto\n{D}", NOTHING, "M01 error 1"),
     ("no such variable", "MPIR_CVAR_ALLREDUCE_ALGORITHM=ring\n", NOTHING, "M02 error 1"),
-    ("no such variable, elsewhere", "MPIR_CVAR_X=1\n", Given(version=(4, 3, 1)), "M02 warning 1"),
+    ("no such variable, elsewhere", "MPIR_CVAR_X=1\n", JobFacts(version=(4, 3, 1)), "M02 warning 1"),
     ("no such prefix", f"MPI_{A[5:]}=auto\n", NOTHING, "M02 error 1"),
     ("no such algorithm", f"{A}=rings\n", NOTHING, "M03 error 1"),
     ("letters", f"{A}=Ring\n", NOTHING, "M03 error 1"),
     ("a number", f"{A}=4\n", NOTHING, "M03 error 1"),
     ("nothing", f"{A}=\n", NOTHING, "M03 error 1"),
-    ("another version", f"{A}=circ_graph\n", Given(version=(6, 0)), "M03 warning 1"),
+    ("another version", f"{A}=circ_graph\n", JobFacts(version=(6, 0)), "M03 warning 1"),
     ("neither yes nor no", "MPIR_CVAR_BCAST_DEVICE_COLLECTIVE=False\n", NOTHING, "M03 error 1"),
     (
         "yes and no",
@@ -224,9 +224,9 @@ VARIABLES = [
         NOTHING,
         "M04 note 1, M05 note 1",
     ),
-    ("the device first on nodes", f"{A}=ring\n", Given(shapes=((2, 8),)), "M04 note 1, M05 warning 1"),
-    ("one node", f"{A}=ring\n", Given(shapes=((1, 8),)), "M04 note 1"),
-    ("no device", f"{A}=ring\nMPIR_CVAR_DEVICE_COLLECTIVES=none\n", Given(shapes=((2, 8),)), "M04 note 1"),
+    ("the device first on nodes", f"{A}=ring\n", JobFacts(shapes=((2, 8),)), "M04 note 1, M05 warning 1"),
+    ("one node", f"{A}=ring\n", JobFacts(shapes=((1, 8),)), "M04 note 1"),
+    ("no device", f"{A}=ring\nMPIR_CVAR_DEVICE_COLLECTIVES=none\n", JobFacts(shapes=((2, 8),)), "M04 note 1"),
     (
         "all of the device",
         f"{A}=ring\n{D}MPIR_CVAR_DEVICE_COLLECTIVES=all\n",
@@ -236,14 +236,14 @@ VARIABLES = [
     (
         "no power of two",
         f"{G}=recursive_doubling\n{GD}",
-        Given(shapes=((1, 6),)),
+        JobFacts(shapes=((1, 6),)),
         "M04 note 1, M06 warning 1",
     ),
-    ("a power of two", f"{G}=recursive_doubling\n{GD}", Given(shapes=((1, 8),)), "M04 note 1"),
-    ("an assertion", f"{S}=noncommutative\n{SD}", Given(shapes=((1, 6),)), "M04 note 1, M06 error 1"),
-    ("smp on a node", f"{A}=smp\n{D}", Given(shapes=((1, 8),)), "M04 note 1, M06 warning 1"),
-    ("smp without peers", f"{A}=smp\n{D}", Given(shapes=((8, 8),)), "M04 note 1, M06 warning 1"),
-    ("smp", f"{A}=smp\n{D}", Given(shapes=((2, 8),)), "M04 note 1"),
+    ("a power of two", f"{G}=recursive_doubling\n{GD}", JobFacts(shapes=((1, 8),)), "M04 note 1"),
+    ("an assertion", f"{S}=noncommutative\n{SD}", JobFacts(shapes=((1, 6),)), "M04 note 1, M06 error 1"),
+    ("smp on a node", f"{A}=smp\n{D}", JobFacts(shapes=((1, 8),)), "M04 note 1, M06 warning 1"),
+    ("smp without peers", f"{A}=smp\n{D}", JobFacts(shapes=((8, 8),)), "M04 note 1, M06 warning 1"),
+    ("smp", f"{A}=smp\n{D}", JobFacts(shapes=((2, 8),)), "M04 note 1"),
     (
         "in place",
         f"{A.replace('REDUCE', 'TOALL')}=pairwise_sendrecv_replace\n",
@@ -256,16 +256,16 @@ VARIABLES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "given", "expected"), RULES, ids=[case[0] for case in RULES])
-def test_rules_files(name: str, text: str, given: Given, expected: str) -> None:
-    assert broken(OMPI, text, given) == expected, name
+@pytest.mark.parametrize(("name", "text", "facts", "expected"), RULES, ids=[case[0] for case in RULES])
+def test_rules_files(name: str, text: str, facts: JobFacts, expected: str) -> None:
+    assert broken(OMPI, text, facts) == expected, name
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "given", "expected"), VARIABLES, ids=[case[0] for case in VARIABLES]
+    ("name", "text", "facts", "expected"), VARIABLES, ids=[case[0] for case in VARIABLES]
 )
-def test_variables(name: str, text: str, given: Given, expected: str) -> None:
-    assert broken(MPICH, text, given) == expected, name
+def test_variables(name: str, text: str, facts: JobFacts, expected: str) -> None:
+    assert broken(MPICH, text, facts) == expected, name
 
 
 def test_every_rule_has_a_file_that_breaks_it() -> None:
@@ -312,7 +312,7 @@ def test_own_rules_are_clean(form: str) -> None:
     text = rules_file(
         made, version=(6, 0) if form == "json" else (5, 0), comments=["made by\nus", "for them"]
     )
-    assert broken(OMPI, text, SIX if form == "json" else Given(version=(5, 0, 11))) == ""
+    assert broken(OMPI, text, SIX if form == "json" else JobFacts(version=(5, 0, 11))) == ""
 
 
 def test_names_agree_with_the_tables_of_selection() -> None:
@@ -381,7 +381,7 @@ def test_damaged_files() -> None:
             at = rng.randrange(len(data))
             data[at : at + rng.randint(0, 2)] = rng.choice(pieces)
         try:
-            diagnose(bytes(data), artefact, file="x", options=Given(shapes=((1, 3), (2, 4))))
+            diagnose(bytes(data), artefact, file="x", options=JobFacts(shapes=((1, 3), (2, 4))))
         except InputError:
             continue
         judged += 1
@@ -395,7 +395,7 @@ def test_what_happens_is_said() -> None:
     odd = rules("0 3 0 0", number=0, ranks=3, after="4\n1\n0 0 0 0\n")
     for version, instead in (((5, 0, 11), "bruck"), ((6, 0, 0), "bruck-k-fanout")):
         texts = [
-            each.text for each in found(OMPI, odd, Given(version=version)).findings if each.rule == "O09"
+            each.text for each in found(OMPI, odd, JobFacts(version=version)).findings if each.rule == "O09"
         ]
         assert texts == [f"recursive_doubling cannot serve 3 ranks: Open MPI runs {instead}"]
 
@@ -430,31 +430,31 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 SCATTER = "1\n15\n1\n64\n2\n0 2 0 0\n8192 3 0 0\n"
 
 
-def chosen(text: str, given: Given, sizes: tuple[int, ...]) -> list[tuple[str, list[tuple[str, int]]]]:
-    found = diagnose(text.encode(), OMPI, file="file", options=given, sizes=sizes)
+def chosen(text: str, facts: JobFacts, sizes: tuple[int, ...]) -> list[tuple[str, list[tuple[str, int]]]]:
+    found = diagnose(text.encode(), OMPI, file="file", options=facts, sizes=sizes)
     return [(call, [choice[1:] for choice in choices]) for call, choices in found.coverage]
 
 
 def test_sizes_tell_which_rule_holds_for_the_job() -> None:
     """As Open MPI 5.0.11 chose: a list for 8 ranks also on 2, 3 and 6, by the bytes of all ranks."""
-    given = Given(shapes=((1, 16), (2, 64)), version=(5, 0, 11))
-    assert chosen(SCATTER, given, (0, 8191, 8192)) == [
+    facts = JobFacts(shapes=((1, 16), (2, 64)), version=(5, 0, 11))
+    assert chosen(SCATTER, facts, (0, 8191, 8192)) == [
         (f"scatter on {ranks} ranks (the list of scatter for 64 ranks)", [
             ("binomial", 6), ("binomial", 6), ("linear_nb", 7),
         ])
         for ranks in (16, 64)
     ]  # fmt: skip
     two = lists((4, "0 1 0 0"), (8, OWN), number=15)
-    given = Given(shapes=((1, 2), (1, 4), (1, 6), (1, 8)))
-    assert [choices for _, choices in chosen(two, given, (64,))] == [
+    facts = JobFacts(shapes=((1, 2), (1, 4), (1, 6), (1, 8)))
+    assert [choices for _, choices in chosen(two, facts, (64,))] == [
         [("basic_linear", 6)],
         [("basic_linear", 6)],
         [("basic_linear", 6)],
         [("the choice of Open MPI", 9)],
     ]
-    assert chosen(rules(RING, "9 9 9 9"), Given(shapes=((1, 4),)), (0,))[0][1] == [("ring", 9)]
+    assert chosen(rules(RING, "9 9 9 9"), JobFacts(shapes=((1, 4),)), (0,))[0][1] == [("ring", 9)]
     fifth = "rule-file-version-2\n1\n2\n1\n0\n2\n0 1 0 0 0\n64 4 0 0\n"
-    assert chosen(fifth, Given(shapes=((1, 4),), version=(5, 0, 7)), (63, 64))[0][1] == [
+    assert chosen(fifth, JobFacts(shapes=((1, 4),), version=(5, 0, 7)), (63, 64))[0][1] == [
         ("basic_linear", 7),
         ("ring", 8),
     ]
@@ -463,10 +463,10 @@ def test_sizes_tell_which_rule_holds_for_the_job() -> None:
 
 def test_before_4_1_gather_and_scatter_count_one_element() -> None:
     for version, rule in (((4, 0, 3), "O13 warning 7"), ((4, 1, 6), ""), ((5, 0, 11), "")):
-        found = broken(OMPI, SCATTER, Given(version=version, shapes=((1, 64),)))
+        found = broken(OMPI, SCATTER, JobFacts(version=version, shapes=((1, 64),)))
         assert ("O13" in found) == bool(rule)
         assert rule in found
-    old = chosen(SCATTER, Given(version=(4, 0, 3), shapes=((1, 64),)), (2**20,))
+    old = chosen(SCATTER, JobFacts(version=(4, 0, 3), shapes=((1, 64),)), (2**20,))
     assert old[0][1] == [("binomial", 6)]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from coppice import Collective, Problem, plan
 from coppice.cli.doctor import doctor as command
-from coppice.doctor import TUNING_TARGETS, Diagnosis, Given, Severity, diagnose, rules_for
+from coppice.doctor import TUNING_TARGETS, Diagnosis, JobFacts, Severity, diagnose, rules_for
 from coppice.errors import CheckError, InputError
 from coppice.export.nccl.topo_xml import export_nccl_topo_xml
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
@@ -42,19 +42,19 @@ from export.tuning_samples import (
 from support.shared_data import SHARED, needs_shared
 
 
-def found(artefact: str, text: str, given: Given | None = None) -> Diagnosis:
-    return diagnose(text.encode(), artefact, file="file", options=given)
+def found(artefact: str, text: str, facts: JobFacts | None = None) -> Diagnosis:
+    return diagnose(text.encode(), artefact, file="file", options=facts)
 
 
-def broken(artefact: str, text: str, given: Given | None = None) -> str:
+def broken(artefact: str, text: str, facts: JobFacts | None = None) -> str:
     """Rule, severity and line of every finding."""
-    entries = [(each.rule, each.severity.value, each.line) for each in found(artefact, text, given).findings]
+    entries = [(each.rule, each.severity.value, each.line) for each in found(artefact, text, facts).findings]
     return ", ".join(f"{rule} {severity} {line}" for rule, severity, line in sorted(set(entries)))
 
 
-@pytest.mark.parametrize(("name", "text", "given", "expected"), TUNER, ids=[case[0] for case in TUNER])
-def test_tuner_tables(name: str, text: str, given: Given, expected: str) -> None:
-    assert broken("nccl-tuner", text.replace("{END}", str(END)), given) == expected, name
+@pytest.mark.parametrize(("name", "text", "facts", "expected"), TUNER, ids=[case[0] for case in TUNER])
+def test_tuner_tables(name: str, text: str, facts: JobFacts, expected: str) -> None:
+    assert broken("nccl-tuner", text.replace("{END}", str(END)), facts) == expected, name
 
 
 def test_tuners_of_the_example() -> None:
@@ -78,16 +78,16 @@ def test_own_tables_are_clean(dialect: Dialect, tmp_path: Path) -> None:
         "allreduce,2,16,1024,tree,ll,9\nallreduce,2,16,1024,ring,ll128,5\nallreduce,2,16,1048576,ring,simple,60\n"
     )
     text = export_nccl_tuner(topology, dialect=dialect, times=times).text
-    given = Given(topology=topology)
-    diagnosis = found("nccl-tuner", text, given)
+    facts = JobFacts(topology=topology)
+    diagnosis = found("nccl-tuner", text, facts)
     assert {each.severity for each in diagnosis.findings} <= {Severity.NOTE}
-    assert "T13" not in broken("nccl-tuner", text, given)
-    assert "T13 note" in broken("nccl-tuner", text.replace("allreduce", "broadcast", 1), given)
+    assert "T13" not in broken("nccl-tuner", text, facts)
+    assert "T13 note" in broken("nccl-tuner", text.replace("allreduce", "broadcast", 1), facts)
 
 
-@pytest.mark.parametrize(("name", "text", "given", "expected"), GRAPHS, ids=[case[0] for case in GRAPHS])
-def test_graphs(name: str, text: str, given: Given, expected: str) -> None:
-    assert broken("nccl-graph", text, given) == expected, name
+@pytest.mark.parametrize(("name", "text", "facts", "expected"), GRAPHS, ids=[case[0] for case in GRAPHS])
+def test_graphs(name: str, text: str, facts: JobFacts, expected: str) -> None:
+    assert broken("nccl-graph", text, facts) == expected, name
 
 
 @pytest.mark.parametrize(("name", "old", "new", "expected"), TEXTS, ids=[case[0] for case in TEXTS])
@@ -97,10 +97,10 @@ def test_texts(name: str, old: str, new: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "given", "expected"), TOPOLOGIES, ids=[case[0] for case in TOPOLOGIES]
+    ("name", "text", "facts", "expected"), TOPOLOGIES, ids=[case[0] for case in TOPOLOGIES]
 )
-def test_topologies(name: str, text: str, given: Given, expected: str) -> None:
-    assert broken("nccl-topo", text, given) == expected, name
+def test_topologies(name: str, text: str, facts: JobFacts, expected: str) -> None:
+    assert broken("nccl-topo", text, facts) == expected, name
 
 
 @needs_shared
@@ -111,25 +111,25 @@ def test_real_topologies(name: str) -> None:
     diagnosis = diagnose(path.read_bytes(), "nccl-topo", file=name)
     assert diagnosis.ok
     correction = export_nccl_topo_xml(preset("mi300x", boxes=2), base=path, rails=("none",)).text
-    after = diagnose(correction.encode(), "nccl-topo", file="new", options=Given(dump=path.read_bytes()))
+    after = diagnose(correction.encode(), "nccl-topo", file="new", options=JobFacts(dump=path.read_bytes()))
     assert {each.rule for each in after.findings} <= {"P05"}
     assert all("link_speed" in each.text for each in after.findings)
 
 
-@pytest.mark.parametrize(("name", "text", "given", "expected"), RINGS, ids=[case[0] for case in RINGS])
-def test_rings(name: str, text: str, given: Given, expected: str) -> None:
-    assert broken("rccl-rings", text, given) == expected, name
+@pytest.mark.parametrize(("name", "text", "facts", "expected"), RINGS, ids=[case[0] for case in RINGS])
+def test_rings(name: str, text: str, facts: JobFacts, expected: str) -> None:
+    assert broken("rccl-rings", text, facts) == expected, name
 
 
-@pytest.mark.parametrize(("name", "text", "given", "expected"), TREES, ids=[case[0] for case in TREES])
-def test_trees(name: str, text: str, given: Given, expected: str) -> None:
-    assert broken("rccl-trees", text, given) == expected, name
+@pytest.mark.parametrize(("name", "text", "facts", "expected"), TREES, ids=[case[0] for case in TREES])
+def test_trees(name: str, text: str, facts: JobFacts, expected: str) -> None:
+    assert broken("rccl-trees", text, facts) == expected, name
 
 
 def test_own_trees_are_clean() -> None:
     topology = preset("mi300x")
     made = plan(Problem(topology=topology, collective=Collective.ALL_REDUCE), ring=False).plan
-    assert broken("rccl-trees", export_rccl_trees(made).text, Given(topology=topology)) == ""
+    assert broken("rccl-trees", export_rccl_trees(made).text, JobFacts(topology=topology)) == ""
 
 
 def test_every_rule_has_a_file_that_breaks_it() -> None:
@@ -163,17 +163,17 @@ def test_what_is_no_such_file(artefact: str, text: str, words: str) -> None:
         found(artefact, text)
 
 
-def samples() -> Iterator[tuple[str, str, Given]]:
+def samples() -> Iterator[tuple[str, str, JobFacts]]:
     yield "nccl-tuner", ANYTHING, EXAMPLE
     yield "nccl-tuner", "allgather,[0,9),ring,ll,-1,2,8\nallgather,[9,),ring,simple,-1,(1,4],*\n", NCCLX
-    yield "nccl-graph", GRAPH, Given(dump=GRAPH.encode(), shapes=((2, 4),))
-    yield "nccl-topo", TOPOLOGY, Given(dump=TOPOLOGY.encode())
-    yield "rccl-rings", "NCCL_RINGS=N0 0 1 2 3 N1|3 2 1 0\n", Given(gpus=4)
-    yield "rccl-trees", "RCCL_TREES=(0(1(3))(2))|(2(0)(3(1)))\n", Given(gpus=4)
+    yield "nccl-graph", GRAPH, JobFacts(dump=GRAPH.encode(), shapes=((2, 4),))
+    yield "nccl-topo", TOPOLOGY, JobFacts(dump=TOPOLOGY.encode())
+    yield "rccl-rings", "NCCL_RINGS=N0 0 1 2 3 N1|3 2 1 0\n", JobFacts(gpus=4)
+    yield "rccl-trees", "RCCL_TREES=(0(1(3))(2))|(2(0)(3(1)))\n", JobFacts(gpus=4)
 
 
-@pytest.mark.parametrize(("artefact", "text", "given"), list(samples()))
-def test_damaged_files(artefact: str, text: str, given: Given) -> None:
+@pytest.mark.parametrize(("artefact", "text", "facts"), list(samples()))
+def test_damaged_files(artefact: str, text: str, facts: JobFacts) -> None:
     rng = random.Random(3)
     judged = 0
     for _ in range(300):
@@ -199,7 +199,7 @@ def test_damaged_files(artefact: str, text: str, given: Given) -> None:
             )
             data[at : at + rng.randint(0, 2)] = change
         try:
-            diagnose(bytes(data), artefact, file="x", options=given)
+            diagnose(bytes(data), artefact, file="x", options=facts)
         except InputError:
             continue
         judged += 1
@@ -244,7 +244,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_given() -> None:
-    given = Given.parse(
+    facts = JobFacts.parse(
         {
             "topology": "mi300x",
             "boxes": "2",
@@ -254,9 +254,9 @@ def test_what_is_given() -> None:
             "channels": "4",
         }
     )
-    assert given.known_shapes == {(2, 16)}
-    assert (given.rccl, given.version, given.most_channels, given.nics) == (True, (2, 21, 5), 128, ("a", "b"))
-    assert Given.parse({"topology": "mi300x"}).gpus_of_host == 8
+    assert facts.known_shapes == {(2, 16)}
+    assert (facts.rccl, facts.version, facts.most_channels, facts.nics) == (True, (2, 21, 5), 128, ("a", "b"))
+    assert JobFacts.parse({"topology": "mi300x"}).gpus_of_host == 8
 
 
 SUBSET = """\
@@ -272,8 +272,8 @@ allreduce,1024,2048,ring,ll,4,8,8,-1,-1"""
 def test_sizes_tell_which_line_holds_for_the_job(ends: str) -> None:
     """Shapes that are equal by ranks are told apart by nodes; holes and ends are said; the last line needs no end."""
     text = SUBSET.replace("\n", ends)
-    given = replace(RCCL, shapes=((2, 8), (8, 8), (1, 8)))
-    diagnosis = diagnose(text.encode(), "nccl-tuner", file="file", options=given, sizes="1K:16K")
+    facts = replace(RCCL, shapes=((2, 8), (8, 8), (1, 8)))
+    diagnosis = diagnose(text.encode(), "nccl-tuner", file="file", options=facts, sizes="1K:16K")
     assert diagnosis.lines()[0] == "file as nccl-tuner (rccl-builtin): no errors"
     nothing = ("no line: the library decides", 0)
     line_2, line_3, line_6 = (
@@ -304,7 +304,9 @@ def test_bytes_per_rank_are_counted_where_the_dialect_does() -> None:
 
 
 def test_an_assumed_dialect_is_said() -> None:
-    assert "nvidia-example, since nothing tells another" in found("nccl-tuner", ANYTHING, Given()).lines()[0]
+    assert (
+        "nvidia-example, since nothing tells another" in found("nccl-tuner", ANYTHING, JobFacts()).lines()[0]
+    )
 
 
 def test_lines_of_the_job_are_shown_where_there_are_too_many() -> None:
@@ -318,8 +320,8 @@ def test_lines_of_the_job_are_shown_where_there_are_too_many() -> None:
 
 
 def test_hosts_need_no_preset() -> None:
-    given = Given.parse({"boxes": "2", "gpus": "8"})
-    assert given.known_shapes == {(2, 16)}
+    facts = JobFacts.parse({"boxes": "2", "gpus": "8"})
+    assert facts.known_shapes == {(2, 16)}
     assert "256 elements" in " ".join(
-        each.text for each in found("nccl-topo", filled(250), given).findings if each.rule == "P04"
+        each.text for each in found("nccl-topo", filled(250), facts).findings if each.rule == "P04"
     )

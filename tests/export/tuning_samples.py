@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coppice.doctor import Given
+from coppice.doctor import JobFacts
 from coppice.export.nccl.tuner import Dialect
 from coppice.logs.reading import parse_log
 from coppice.topology.presets import preset
 
-Sample = tuple[str, str, Given, str]
+Sample = tuple[str, str, JobFacts, str]
 """(name, file, what is given, what it breaks)"""
 
 END = 2**64 - 1
@@ -18,7 +18,7 @@ ANYTHING = "".join(
     for name in ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 )
 RCCL, EXAMPLE, NCCLX, OURS = (
-    Given(dialect=dialect)
+    JobFacts(dialect=dialect)
     for dialect in (Dialect.RCCL_BUILTIN, Dialect.NVIDIA_EXAMPLE, Dialect.NCCLX, Dialect.COPPICE)
 )
 LOG = """\
@@ -34,8 +34,8 @@ n:1:2 [0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels, 32 p
 WHOLE = f"allreduce,0,{END},ring,simple,{{}},2,16\n"
 
 
-def logged(*lines: str) -> Given:
-    return Given(dialect=Dialect.RCCL_BUILTIN, log=parse_log((LOG + "".join(lines)).encode(), file="log"))
+def logged(*lines: str) -> JobFacts:
+    return JobFacts(dialect=Dialect.RCCL_BUILTIN, log=parse_log((LOG + "".join(lines)).encode(), file="log"))
 
 
 TUNER: list[Sample] = [
@@ -258,32 +258,32 @@ def crossed(crossnic: int, *channels: str) -> str:
 
 
 GRAPHS: list[Sample] = [
-    ("a good one", GRAPH, Given(gpus=2, shapes=((2, 4),), dump=GRAPH.encode()), ""),
-    ("32 channels", many(32), Given(), ""),
-    ("33 channels", many(33), Given(), "G01 error 2"),
-    ("33 channels of RCCL", many(33), Given(rccl=True), ""),
-    ("17 channels before 2.25", many(17), Given(version=(2, 24)), "G01 error 2"),
-    ("miscounted", GRAPH.replace('nchannels="1"', 'nchannels="2"'), Given(), "G02 error 2"),
-    ("counted as none", GRAPH.replace('nchannels="1"', 'nchannels="0"'), Given(), "G02 warning 2"),
-    ("a GPU twice", GRAPH.replace('dev="0x1"', 'dev="0"'), Given(), "G03 error 3"),
-    ("a GPU missing", GRAPH, Given(gpus=3), "G03 error 3"),
-    ("a GPU too many", GRAPH.replace('gpu dev="0x1"', 'gpu dev="10"'), Given(gpus=2), "G03 error 3"),
-    ("ranks", GRAPH.replace('gpu dev="0x1"', 'gpu dev="0x1" rank="1"'), Given(), "G04 warning 6"),
-    ("unknown type", GRAPH.replace('typeintra="NVL"', 'typeintra="C2C"'), Given(), "G05 error 2"),
-    ("too good a type", GRAPH, Given(dump=GRAPH.replace("PIX", "PHB").encode()), "G06 error 2"),
-    ("a worse type", GRAPH.replace("PIX", "SYS"), Given(dump=GRAPH.encode()), ""),
-    ("a small group", GRAPH, Given(shapes=((2, 4), (2, 2))), "G07 error 0"),
+    ("a good one", GRAPH, JobFacts(gpus=2, shapes=((2, 4),), dump=GRAPH.encode()), ""),
+    ("32 channels", many(32), JobFacts(), ""),
+    ("33 channels", many(33), JobFacts(), "G01 error 2"),
+    ("33 channels of RCCL", many(33), JobFacts(rccl=True), ""),
+    ("17 channels before 2.25", many(17), JobFacts(version=(2, 24)), "G01 error 2"),
+    ("miscounted", GRAPH.replace('nchannels="1"', 'nchannels="2"'), JobFacts(), "G02 error 2"),
+    ("counted as none", GRAPH.replace('nchannels="1"', 'nchannels="0"'), JobFacts(), "G02 warning 2"),
+    ("a GPU twice", GRAPH.replace('dev="0x1"', 'dev="0"'), JobFacts(), "G03 error 3"),
+    ("a GPU missing", GRAPH, JobFacts(gpus=3), "G03 error 3"),
+    ("a GPU too many", GRAPH.replace('gpu dev="0x1"', 'gpu dev="10"'), JobFacts(gpus=2), "G03 error 3"),
+    ("ranks", GRAPH.replace('gpu dev="0x1"', 'gpu dev="0x1" rank="1"'), JobFacts(), "G04 warning 6"),
+    ("unknown type", GRAPH.replace('typeintra="NVL"', 'typeintra="C2C"'), JobFacts(), "G05 error 2"),
+    ("too good a type", GRAPH, JobFacts(dump=GRAPH.replace("PIX", "PHB").encode()), "G06 error 2"),
+    ("a worse type", GRAPH.replace("PIX", "SYS"), JobFacts(dump=GRAPH.encode()), ""),
+    ("a small group", GRAPH, JobFacts(shapes=((2, 4), (2, 2))), "G07 error 0"),
     (
         "crossed rails",
         GRAPH.replace('<net dev="0x0"/>', '<net dev="0x1"/>', 1),
-        Given(),
+        JobFacts(),
         "G08 warning 3",
     ),
-    ("pairs that change places", crossed(2, "01", "10"), Given(), ""),
-    ("two pairs", crossed(2, "01", "10", "23", "32"), Given(), ""),
-    ("pairs that do not", crossed(2, "00", "11"), Given(), "G08 warning 3, G08 warning 9"),
-    ("half a pair", crossed(2, "01", "10", "22"), Given(), "G08 warning 3, G08 warning 9"),
-    ("no exchange without crossnic", crossed(1, "01", "10"), Given(), "G08 warning 3, G08 warning 9"),
+    ("pairs that change places", crossed(2, "01", "10"), JobFacts(), ""),
+    ("two pairs", crossed(2, "01", "10", "23", "32"), JobFacts(), ""),
+    ("pairs that do not", crossed(2, "00", "11"), JobFacts(), "G08 warning 3, G08 warning 9"),
+    ("half a pair", crossed(2, "01", "10", "22"), JobFacts(), "G08 warning 3, G08 warning 9"),
+    ("no exchange without crossnic", crossed(1, "01", "10"), JobFacts(), "G08 warning 3, G08 warning 9"),
 ]
 
 
@@ -345,106 +345,106 @@ def filled(count: int, version: str = "1") -> str:
 
 
 TOPOLOGIES: list[Sample] = [
-    ("as old kernels print speeds", TOPOLOGY.replace("32.0 GT/s PCIe", "32 GT/s"), Given(), ""),
+    ("as old kernels print speeds", TOPOLOGY.replace("32.0 GT/s PCIe", "32 GT/s"), JobFacts(), ""),
     (
         "a speed that Linux never prints",
         TOPOLOGY.replace("32.0 GT/s PCIe", "32 GT/s PCIe/s"),
-        Given(),
+        JobFacts(),
         "P01 note 3",
     ),
-    ("no arch", TOPOLOGY.replace(' arch="x86_64"', ""), Given(), "P06 error 2"),
-    ("no vendor", TOPOLOGY.replace(' vendor="AuthenticAMD"', ""), Given(), "P06 error 2"),
-    ("an AMD needs no model", TOPOLOGY.replace(' familyid="25" modelid="1"', ""), Given(), ""),
+    ("no arch", TOPOLOGY.replace(' arch="x86_64"', ""), JobFacts(), "P06 error 2"),
+    ("no vendor", TOPOLOGY.replace(' vendor="AuthenticAMD"', ""), JobFacts(), "P06 error 2"),
+    ("an AMD needs no model", TOPOLOGY.replace(' familyid="25" modelid="1"', ""), JobFacts(), ""),
     (
         "an Intel does",
         TOPOLOGY.replace(' familyid="25" modelid="1"', "").replace("AuthenticAMD", "GenuineIntel"),
-        Given(),
+        JobFacts(),
         "P06 error 2",
     ),
-    ("an ARM needs no vendor", TOPOLOGY.replace('"x86_64" vendor="AuthenticAMD"', '"arm64"'), Given(), ""),
-    ("an unknown arch", TOPOLOGY.replace('"x86_64"', '"amd64"'), Given(), "P06 warning 2"),
-    ("no numaid", TOPOLOGY.replace(' numaid="0"', ""), Given(), "P06 error 2"),
-    ("no class", TOPOLOGY.replace(' class="0x030200"', ""), Given(), "P06 warning 3"),
-    ("no width of one", TOPOLOGY.replace(' link_width="16"', "", 1), Given(), "P06 warning 3"),
-    ("no bus id", TOPOLOGY.replace(' busid="0000:03:00.0"', ""), Given(), "P06 error 13"),
-    ("links without a count", TOPOLOGY.replace(' count="4"', ""), Given(), "P06 error 5"),
-    ("128 elements of two hosts", filled(128), Given(boxes=2), "P04 note 1"),
-    ("129 elements of two hosts", filled(129), Given(boxes=2), "P04 warning 1"),
-    ("few of two hosts", filled(90), Given(boxes=2), ""),
-    ("a good one", TOPOLOGY, Given(dump=TOPOLOGY.encode(), nics=("mlx5_0",)), ""),
-    ("half a speed", TOPOLOGY.replace("32.0 GT/s PCIe", "32.0 GT/s", 1), Given(), "P01 warning 3"),
-    ("another NIC", TOPOLOGY, Given(nics=("mlx5_1",)), "P02 error 15"),
+    ("an ARM needs no vendor", TOPOLOGY.replace('"x86_64" vendor="AuthenticAMD"', '"arm64"'), JobFacts(), ""),
+    ("an unknown arch", TOPOLOGY.replace('"x86_64"', '"amd64"'), JobFacts(), "P06 warning 2"),
+    ("no numaid", TOPOLOGY.replace(' numaid="0"', ""), JobFacts(), "P06 error 2"),
+    ("no class", TOPOLOGY.replace(' class="0x030200"', ""), JobFacts(), "P06 warning 3"),
+    ("no width of one", TOPOLOGY.replace(' link_width="16"', "", 1), JobFacts(), "P06 warning 3"),
+    ("no bus id", TOPOLOGY.replace(' busid="0000:03:00.0"', ""), JobFacts(), "P06 error 13"),
+    ("links without a count", TOPOLOGY.replace(' count="4"', ""), JobFacts(), "P06 error 5"),
+    ("128 elements of two hosts", filled(128), JobFacts(boxes=2), "P04 note 1"),
+    ("129 elements of two hosts", filled(129), JobFacts(boxes=2), "P04 warning 1"),
+    ("few of two hosts", filled(90), JobFacts(boxes=2), ""),
+    ("a good one", TOPOLOGY, JobFacts(dump=TOPOLOGY.encode(), nics=("mlx5_0",)), ""),
+    ("half a speed", TOPOLOGY.replace("32.0 GT/s PCIe", "32.0 GT/s", 1), JobFacts(), "P01 warning 3"),
+    ("another NIC", TOPOLOGY, JobFacts(nics=("mlx5_1",)), "P02 error 15"),
     (
         "another NIC than dumped",
         TOPOLOGY,
-        Given(dump=TOPOLOGY.replace("mlx5_0", "rdma0").encode()),
+        JobFacts(dump=TOPOLOGY.replace("mlx5_0", "rdma0").encode()),
         "P02 error 15, P05 warning 15",
     ),
-    ("fewer links", TOPOLOGY.replace('count="4"', 'count="2"', 1), Given(), "P03 warning 4"),
-    ("no links of one", TOPOLOGY.replace("<nvlink", '<c2c bw="1"', 1), Given(), "P03 warning 4"),
-    ("256 elements", filled(256), Given(), ""),
-    ("257 elements", filled(257), Given(), "P04 error 1"),
-    ("RCCL takes more", filled(8192, "2"), Given(), ""),
-    ("but not all", filled(8193, "2"), Given(), "P04 error 1"),
+    ("fewer links", TOPOLOGY.replace('count="4"', 'count="2"', 1), JobFacts(), "P03 warning 4"),
+    ("no links of one", TOPOLOGY.replace("<nvlink", '<c2c bw="1"', 1), JobFacts(), "P03 warning 4"),
+    ("256 elements", filled(256), JobFacts(), ""),
+    ("257 elements", filled(257), JobFacts(), "P04 error 1"),
+    ("RCCL takes more", filled(8192, "2"), JobFacts(), ""),
+    ("but not all", filled(8193, "2"), JobFacts(), "P04 error 1"),
     (
         "two hosts",
         TOPOLOGY.replace("  </cpu>\n", '  </cpu>\n  <cpu numaid="1" host_hash="0x2" arch="arm64"/>\n'),
-        Given(),
+        JobFacts(),
         "P04 error 1",
     ),
     (
         "a speed that was not taken",
         TOPOLOGY,
-        Given(dump=TOPOLOGY.replace("400000", "200000").encode()),
+        JobFacts(dump=TOPOLOGY.replace("400000", "200000").encode()),
         "P05 warning 15",
     ),
     (
         "detected anyway",
         TOPOLOGY.replace('dev="0" speed', 'dev="3" speed'),
-        Given(dump=TOPOLOGY.encode()),
+        JobFacts(dump=TOPOLOGY.encode()),
         "",
     ),
     (
         "a GPU that is not there",
         TOPOLOGY,
-        Given(dump=TOPOLOGY.replace("0000:02", "0000:09").encode()),
+        JobFacts(dump=TOPOLOGY.replace("0000:02", "0000:09").encode()),
         "P05 warning 5, P05 warning 8, P05 warning 9, P05 warning 10",
     ),
-    ("a tab", TOPOLOGY.replace("  <cpu", "\t<cpu"), Given(), "G09 error 2"),
+    ("a tab", TOPOLOGY.replace("  <cpu", "\t<cpu"), JobFacts(), "G09 error 2"),
 ]
 
 
 RINGS: list[Sample] = [
-    ("good ones", "NCCL_RINGS=0 1 2 3|3 2 1 0\n", Given(gpus=4), ""),
-    ("quoted, with NICs", '# x\nexport NCCL_RINGS="N0 0 1 2 3 N1|3 2 1 0"\n', Given(gpus=4), ""),
-    ("the text alone", "0 1|1 0", Given(), ""),
-    ("for groups of two sizes", "NCCL_RINGS=0 1|0 1 2 3", Given(shapes=((1, 2), (2, 8))), ""),
-    ("another number of GPUs", "NCCL_RINGS=0 1 2 3|0 1 2", Given(gpus=4), "R01 warning 1"),
-    ("a GPU twice", "NCCL_RINGS=0 1 2 3|0 1 2 2", Given(), "R01 warning 1"),
-    ("a GPU too high", "NCCL_RINGS=0 1 2 3|0 1 2 4", Given(), "R01 warning 1"),
-    ("odd NICs", "NCCL_RINGS=0 1|N0 1 0", Given(), "R01 warning 1"),
-    ("none left", "NCCL_RINGS=0 1 2", Given(gpus=4), "R01 error 1, R01 warning 1"),
-    ("65 rings", "NCCL_RINGS=" + "|".join(["0 1"] * 65), Given(), "R01 error 1"),
-    ("64 rings", "NCCL_RINGS=" + "|".join(["0 1"] * 64), Given(), ""),
-    ("trees as well", "NCCL_RINGS=0 1\nRCCL_TREES=(0(1))\n", Given(), "R01 error 1"),
+    ("good ones", "NCCL_RINGS=0 1 2 3|3 2 1 0\n", JobFacts(gpus=4), ""),
+    ("quoted, with NICs", '# x\nexport NCCL_RINGS="N0 0 1 2 3 N1|3 2 1 0"\n', JobFacts(gpus=4), ""),
+    ("the text alone", "0 1|1 0", JobFacts(), ""),
+    ("for groups of two sizes", "NCCL_RINGS=0 1|0 1 2 3", JobFacts(shapes=((1, 2), (2, 8))), ""),
+    ("another number of GPUs", "NCCL_RINGS=0 1 2 3|0 1 2", JobFacts(gpus=4), "R01 warning 1"),
+    ("a GPU twice", "NCCL_RINGS=0 1 2 3|0 1 2 2", JobFacts(), "R01 warning 1"),
+    ("a GPU too high", "NCCL_RINGS=0 1 2 3|0 1 2 4", JobFacts(), "R01 warning 1"),
+    ("odd NICs", "NCCL_RINGS=0 1|N0 1 0", JobFacts(), "R01 warning 1"),
+    ("none left", "NCCL_RINGS=0 1 2", JobFacts(gpus=4), "R01 error 1, R01 warning 1"),
+    ("65 rings", "NCCL_RINGS=" + "|".join(["0 1"] * 65), JobFacts(), "R01 error 1"),
+    ("64 rings", "NCCL_RINGS=" + "|".join(["0 1"] * 64), JobFacts(), ""),
+    ("trees as well", "NCCL_RINGS=0 1\nRCCL_TREES=(0(1))\n", JobFacts(), "R01 error 1"),
 ]
 TREES: list[Sample] = [
-    ("good ones", "RCCL_TREES=(0(1(3))(2))|(2(0)(3(1)))\n", Given(gpus=4, shapes=((1, 4),)), ""),
-    ("several nodes", "RCCL_TREES=(0(1))", Given(shapes=((2, 4),)), "R02 error 1"),
-    ("four children", "RCCL_TREES=(0(1)(2)(3)(4))", Given(), "R03 error 1"),
-    ("64 trees", "RCCL_TREES=" + "|".join(["(0(1))"] * 64), Given(), "R03 error 1"),
-    ("63 trees", "RCCL_TREES=" + "|".join(["(0(1))"] * 63), Given(), ""),
+    ("good ones", "RCCL_TREES=(0(1(3))(2))|(2(0)(3(1)))\n", JobFacts(gpus=4, shapes=((1, 4),)), ""),
+    ("several nodes", "RCCL_TREES=(0(1))", JobFacts(shapes=((2, 4),)), "R02 error 1"),
+    ("four children", "RCCL_TREES=(0(1)(2)(3)(4))", JobFacts(), "R03 error 1"),
+    ("64 trees", "RCCL_TREES=" + "|".join(["(0(1))"] * 64), JobFacts(), "R03 error 1"),
+    ("63 trees", "RCCL_TREES=" + "|".join(["(0(1))"] * 63), JobFacts(), ""),
     (
         "a long tree",
         "RCCL_TREES=" + "".join(f"({n:04}" for n in range(60)) + ")" * 60,
-        Given(),
+        JobFacts(),
         "R03 error 1",
     ),
-    ("two roots", "RCCL_TREES=(0)(1)", Given(), "R03 error 1"),
-    ("a parenthesis too few", "RCCL_TREES=(0(1)", Given(), "R03 error 1"),
-    ("a GPU twice", "RCCL_TREES=(0(1)(1))", Given(), "R03 error 1"),
-    ("no parentheses", "RCCL_TREES=0 1", Given(), "R03 error 1"),
-    ("a subgroup", "RCCL_TREES=(0(1)(2)(3))", Given(shapes=((1, 2),)), "R04 error 1"),
-    ("a GPU missing", "RCCL_TREES=(0(1)(2)(3))|(1(0)(2))", Given(), "R04 error 1"),
-    ("a GPU too many", "RCCL_TREES=(0(1)(2)(3))", Given(gpus=3), "R04 error 1"),
+    ("two roots", "RCCL_TREES=(0)(1)", JobFacts(), "R03 error 1"),
+    ("a parenthesis too few", "RCCL_TREES=(0(1)", JobFacts(), "R03 error 1"),
+    ("a GPU twice", "RCCL_TREES=(0(1)(1))", JobFacts(), "R03 error 1"),
+    ("no parentheses", "RCCL_TREES=0 1", JobFacts(), "R03 error 1"),
+    ("a subgroup", "RCCL_TREES=(0(1)(2)(3))", JobFacts(shapes=((1, 2),)), "R04 error 1"),
+    ("a GPU missing", "RCCL_TREES=(0(1)(2)(3))|(1(0)(2))", JobFacts(), "R04 error 1"),
+    ("a GPU too many", "RCCL_TREES=(0(1)(2)(3))", JobFacts(gpus=3), "R04 error 1"),
 ]

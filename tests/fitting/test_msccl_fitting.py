@@ -15,7 +15,7 @@ from coppice.export.msccl.program import MscclOptions, program_for, rough_progra
 from coppice.export.msccl.rows import excesses
 from coppice.fitting.size_range import (
     LADDER,
-    Race,
+    Matchup,
     WinningRange,
     _best_run,
     block_gb_per_s,
@@ -173,8 +173,8 @@ def test_range_begins_where_the_plan_wins() -> None:
     assert found.below is not None
     assert found.below.size_bytes * 2 == found.min_bytes
     assert not found.below.won
-    assert all(race.won for race in found.inside)
-    assert {race.size_bytes for race in found.races} >= set(LADDER)
+    assert all(matchup.won for matchup in found.inside)
+    assert {matchup.size_bytes for matchup in found.matchups} >= set(LADDER)
     # One thread block for each connection cannot carry the rate: at large sizes the library is faster.
     slow = winning_range(plan, program_for(plan.body, "msccl"))
     assert slow is not None
@@ -191,18 +191,18 @@ def test_range_of_a_plan_that_is_what_the_library_does_is_none() -> None:
 
 
 def test_range_gains_most_in_all() -> None:
-    def races(*gains: float) -> list[Race]:
+    def matchups(*gains: float) -> list[Matchup]:
         return [
-            Race(size_bytes=4**number, plan_us=1.0, rival_us=gain, rival="ring")
+            Matchup(size_bytes=4**number, plan_us=1.0, rival_us=gain, rival="ring")
             for number, gain in enumerate(gains)
         ]
 
-    assert _best_run(races(0.5, 0.9)) == []
-    assert [race.size_bytes for race in _best_run(races(2, 0.99, 3, 0.5))] == [1, 4, 16]
-    assert [race.size_bytes for race in _best_run(races(1.1, 0.5, 3, 2))] == [16, 64]
-    found = WinningRange(min_bytes=4, max_bytes=16, races=tuple(races(0.5, 2, 2, 0.5)))
-    assert [race.size_bytes for race in found.inside] == [4, 16]
-    assert (found.below, found.above) == (found.races[0], found.races[3])
+    assert _best_run(matchups(0.5, 0.9)) == []
+    assert [matchup.size_bytes for matchup in _best_run(matchups(2, 0.99, 3, 0.5))] == [1, 4, 16]
+    assert [matchup.size_bytes for matchup in _best_run(matchups(1.1, 0.5, 3, 2))] == [16, 64]
+    found = WinningRange(min_bytes=4, max_bytes=16, matchups=tuple(matchups(0.5, 2, 2, 0.5)))
+    assert [matchup.size_bytes for matchup in found.inside] == [4, 16]
+    assert (found.below, found.above) == (found.matchups[0], found.matchups[3])
 
 
 def test_topologies_without_rivals_are_refused() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.cli.train.asked import parse_degrees
+from coppice.cli.train.job_options import parse_degrees
 from coppice.errors import InputError
 from coppice.iteration.job import read_job
 from coppice.iteration.job.file import job_keys, parse_job_record

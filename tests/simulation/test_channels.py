@@ -13,7 +13,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.messages import messages_of
-from coppice.simulation.channels import Wire, on_wire, protocol, wire_for
+from coppice.simulation.channels import TransportProfile, protocol, transport_profile, with_transport
 from coppice.simulation.model import Model, Sharing
 from coppice.simulation.simulator import run
 from coppice.simulation.utilisation import busiest_links, check_conservation
@@ -24,9 +24,9 @@ from support.ideal import simulate
 FREE = Model(overhead_us=0)
 
 
-def time_us(topology: Topology, size: int, wire: Wire, model: Model = FREE, by: int = 1) -> float:
+def time_us(topology: Topology, size: int, wire: TransportProfile, model: Model = FREE, by: int = 1) -> float:
     body = shift_on(topology, by)
-    messages = on_wire(messages_of(body, size), wire, model=model)
+    messages = with_transport(messages_of(body, size), wire, model=model)
     timeline = run(
         messages, model=model, collective=body.collective, size_bytes=size, keep_rates=model.sharing == "fair"
     )
@@ -39,26 +39,34 @@ def test_a_message_in_a_box_by_hand(name: str, wire_bytes: int) -> None:
     """One block of 4,500 bytes at 450 GB/s: start, latency, and what is on the wire."""
     found = protocol(name)
     expected = found.start_us + found.box_us + wire_bytes / 450e3
-    assert time_us(preset("dgx-h100"), 8 * 4500, Wire(protocol=found)) == pytest.approx(expected, abs=1e-6)
+    assert time_us(preset("dgx-h100"), 8 * 4500, TransportProfile(protocol=found)) == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 def test_a_message_between_boxes_costs_the_network() -> None:
     cluster, found = preset("dgx-h100", boxes=2), protocol("ll128")
     expected = found.start_us + found.network_us + 128 * 2 / 50e3  # rank r to rank r + 8: its own rail
-    assert time_us(cluster, 16 * 240, Wire(protocol=found), by=8) == pytest.approx(expected, abs=1e-6)
+    assert time_us(cluster, 16 * 240, TransportProfile(protocol=found), by=8) == pytest.approx(
+        expected, abs=1e-6
+    )
     # Within the boxes, but for rank 7, which has to go to the other box: a mixture costs the larger.
     lone = star(2)  # GPUs of no host are boxes of their own
     expected = found.start_us + found.network_us + 128 / 1e3
-    assert time_us(lone, 2 * 120, Wire(protocol=found)) == pytest.approx(expected, abs=1e-6)
+    assert time_us(lone, 2 * 120, TransportProfile(protocol=found)) == pytest.approx(expected, abs=1e-6)
 
 
 def test_latencies_of_links_count_once() -> None:
     pair = star(2)
     slow = replace(pair, latency_us=np.full(pair.num_links, 1.5))
     found = protocol("ll")  # 2.7 us between boxes, links included: 2 x 1.5 us are more than that
-    assert time_us(slow, 8, Wire(protocol=found)) == pytest.approx(found.start_us + 3.0 + 8 / 1e3, abs=1e-6)
+    assert time_us(slow, 8, TransportProfile(protocol=found)) == pytest.approx(
+        found.start_us + 3.0 + 8 / 1e3, abs=1e-6
+    )
     near = replace(pair, latency_us=np.full(pair.num_links, 0.5))
-    assert time_us(near, 8, Wire(protocol=found)) == pytest.approx(found.start_us + 2.7 + 8 / 1e3, abs=1e-6)
+    assert time_us(near, 8, TransportProfile(protocol=found)) == pytest.approx(
+        found.start_us + 2.7 + 8 / 1e3, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("sharing", list(Sharing))
@@ -66,13 +74,13 @@ def test_channels_limit_what_leaves_a_gpu(sharing: Sharing) -> None:
     """Four channels of 25 GB/s carry 100 of 450 GB/s, however many messages they are."""
     box = preset("dgx-h100")
     model = Model(overhead_us=0, sharing=sharing)
-    wire = wire_for(box, channels=4, channel_gb_per_s=25)
+    wire = transport_profile(box, channels=4, channel_gb_per_s=25)
     assert wire.gpu_gb_per_s == 100
     size = 8 * 10**6
     assert time_us(box, size, wire, model) == pytest.approx(10**6 / 100e3, rel=1e-6)
     # All to all others at once: seven messages share the channels of their sender.
     body = plan_forest(Problem(topology=box, collective=Collective.ALL_GATHER))
-    messages = on_wire(messages_of(body, size, pieces=16), wire, model=model)
+    messages = with_transport(messages_of(body, size, pieces=16), wire, model=model)
     timeline = run(
         messages, model=model, collective=body.collective, size_bytes=size, keep_rates=sharing == "fair"
     )
@@ -87,8 +95,8 @@ def test_wide_channels_change_nothing() -> None:
     box = preset("dgx-a100", boxes=2, fabric="switch")
     body = ring_on(box)
     plain = simulate(body, 2**22, model=FREE)
-    wire = Wire(gpu_gb_per_s=Fraction(10**6))
-    messages = on_wire(messages_of(body, 2**22), wire, model=FREE)
+    wire = TransportProfile(gpu_gb_per_s=Fraction(10**6))
+    messages = with_transport(messages_of(body, 2**22), wire, model=FREE)
     wide = run(messages, model=FREE, collective=body.collective, size_bytes=2**22)
     assert wide.time_us == pytest.approx(plain.time_us, rel=1e-6)
     assert wide.topology.num_ranks == plain.topology.num_ranks
@@ -100,9 +108,9 @@ def test_a_channel_carries_all_that_its_gpu_sends() -> None:
     box = preset("dgx-a100", boxes=2, fabric="switch")
     body = ring_on(box)
     plain = simulate(body, 2**22, model=FREE)
-    wire = Wire(gpu_gb_per_s=Fraction(100))
+    wire = TransportProfile(gpu_gb_per_s=Fraction(100))
     narrow = run(
-        messages_of(body, 2**22), model=FREE, collective=body.collective, size_bytes=2**22, wire=wire
+        messages_of(body, 2**22), model=FREE, collective=body.collective, size_bytes=2**22, profile=wire
     )
     count = plain.topology.num_links
     assert narrow.link_bytes[:count].tolist() == plain.link_bytes.tolist()
@@ -115,10 +123,10 @@ def test_switches_that_add_have_no_channels() -> None:
 
     box = preset("dgx-h100")
     result = plan(Problem(topology=box, collective=Collective.ALL_REDUCE), in_network=True, ring=False)
-    wire = wire_for(box, protocol_name="simple", channels=16)
+    wire = transport_profile(box, protocol_name="simple", channels=16)
     messages = messages_of(result.plan.body, 2**30, pieces=32)
     nominal, limited = (
-        run(messages, model=FREE, collective=Collective.ALL_REDUCE, size_bytes=2**30, wire=each)
+        run(messages, model=FREE, collective=Collective.ALL_REDUCE, size_bytes=2**30, profile=each)
         for each in (None, wire)
     )
     assert nominal.time_us < limited.time_us
@@ -126,15 +134,17 @@ def test_switches_that_add_have_no_channels() -> None:
 
 def test_limits_come_from_the_tables() -> None:
     hopper = preset("dgx-h100")
-    assert wire_for(hopper, protocol_name="ll128", channels=4).gpu_gb_per_s == 4 * Fraction("36.7")
-    assert wire_for(hopper, channels=4).gpu_gb_per_s == 4 * Fraction("38.7")
-    assert wire_for(hopper, protocol_name="ll").gpu_gb_per_s == 141
-    assert wire_for(preset("dgx-h100", boxes=2), protocol_name="ll").gpu_gb_per_s == 39
-    assert wire_for(hopper, protocol_name="ll", channels=2).gpu_gb_per_s == 2 * Fraction("38.7")
-    assert wire_for(hopper, protocol_name="ll128").gpu_gb_per_s is None
-    assert wire_for(star(4), protocol_name="ll128", channels=2, generation="volta").gpu_gb_per_s == 40
+    assert transport_profile(hopper, protocol_name="ll128", channels=4).gpu_gb_per_s == 4 * Fraction("36.7")
+    assert transport_profile(hopper, channels=4).gpu_gb_per_s == 4 * Fraction("38.7")
+    assert transport_profile(hopper, protocol_name="ll").gpu_gb_per_s == 141
+    assert transport_profile(preset("dgx-h100", boxes=2), protocol_name="ll").gpu_gb_per_s == 39
+    assert transport_profile(hopper, protocol_name="ll", channels=2).gpu_gb_per_s == 2 * Fraction("38.7")
+    assert transport_profile(hopper, protocol_name="ll128").gpu_gb_per_s is None
+    assert (
+        transport_profile(star(4), protocol_name="ll128", channels=2, generation="volta").gpu_gb_per_s == 40
+    )
     # On the wire a limit on data is wider by what is no data.
-    wire = wire_for(hopper, protocol_name="ll", channels=2, channel_gb_per_s=10)
+    wire = transport_profile(hopper, protocol_name="ll", channels=2, channel_gb_per_s=10)
     assert time_us(hopper, 8 * 10**6, wire) == pytest.approx(6.6 + 0.6 + 2 * 10**6 / 40e3, rel=1e-6)
 
 
@@ -142,11 +152,11 @@ def test_bad_wires_are_refused() -> None:
     box = preset("dgx-h100")
     for channels in (0, 65):
         with pytest.raises(InputError, match=r"1 \.\. 64 channels"):
-            wire_for(box, channels=channels)
+            transport_profile(box, channels=channels)
     for rate in (0.0, -1.0, float("nan")):
         with pytest.raises(InputError, match="rate of channels above 0"):
-            wire_for(box, channels=2, channel_gb_per_s=rate)
+            transport_profile(box, channels=2, channel_gb_per_s=rate)
     with pytest.raises(InputError, match="give both"):
-        wire_for(box, channel_gb_per_s=5)
+        transport_profile(box, channel_gb_per_s=5)
     with pytest.raises(InputError, match="store-and-forward"):
-        time_us(box, 8, wire_for(box, channels=2), Model(store_and_forward=True))
+        time_us(box, 8, transport_profile(box, channels=2), Model(store_and_forward=True))

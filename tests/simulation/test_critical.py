@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coppice.simulation.critical import critical_lines, critical_stretches, time_by_reason
+from coppice.simulation.critical import critical_lines, critical_segments, time_by_reason
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.model import Model
 from coppice.simulation.timeline import Reason
@@ -26,7 +26,7 @@ def test_queues_on_a_link_are_one_stretch() -> None:
     pair = star(2)
     jobs = [Job(name=f"j{i}", body=shift_on(pair, 1), size_bytes=2000) for i in range(5)]
     timeline = simulate_together(jobs, model=Model(overhead_us=0)).timeline
-    first, rest = critical_stretches(timeline)
+    first, rest = critical_segments(timeline)
     assert (first.count, rest.count) == (1, 4)
     assert rest.first.reason is Reason.LINK
     lines = critical_lines(timeline)

@@ -16,7 +16,7 @@ from coppice.topology.generation import generation_of
 @given(st.sampled_from(["simple", "ll", "ll128"]), st.integers(0, 2**40))
 def test_the_wire_carries_whole_lines(name: str, size: int) -> None:
     found = protocol(name)
-    wire = int(found.on_wire(np.array([size]))[0])
+    wire = int(found.wire_bytes_of(np.array([size]))[0])
     assert wire % found.wire_bytes == 0
     assert wire * found.data_bytes >= size * found.wire_bytes
     assert (wire - found.wire_bytes) * found.data_bytes < size * found.wire_bytes

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coppice.doctor import Given, diagnose
+from coppice.doctor import JobFacts, diagnose
 from coppice.errors import CheckError, InputError
 from coppice.export.nccl.tuner import Dialect
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS
@@ -223,10 +223,10 @@ def test_no_table_changes_nothing(built: tuple[Path, Path], tmp_path: Path, cont
 
 def test_the_doctor_knows_the_dialect() -> None:
     head = "# tuner table (coppice) by hand\n"
-    fine = diagnose((head + GOOD + "\n").encode(), "nccl-tuner", file="t", options=Given())
+    fine = diagnose((head + GOOD + "\n").encode(), "nccl-tuner", file="t", options=JobFacts())
     assert fine.ok
     zero = head + GOOD.replace("ll,-1", "ll,0") + "\n"
-    found = diagnose(zero.encode(), "nccl-tuner", file="t", options=Given(dialect=Dialect.COPPICE))
+    found = diagnose(zero.encode(), "nccl-tuner", file="t", options=JobFacts(dialect=Dialect.COPPICE))
     assert [finding.rule for finding in found.findings if finding.severity.value == "error"] == ["T03"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.doctor import Given, diagnose
+from coppice.doctor import JobFacts, diagnose
 from run.engines.mpi.launching import reason_to_skip, run_mpi
 
 WORKER = str(Path(__file__).parent / "sentinel_worker.py")
@@ -37,7 +37,7 @@ def test_rules_files_of_open_mpi(tmp_path: Path) -> None:
         }
         done = run_mpi("open-mpi", 2, [WORKER], timeout_s=60, variables=variables)
         assert done.stdout.strip() == expected, (text, done.stderr)
-        found = diagnose(text.encode(), "ompi-rules", file="f", options=Given(shapes=((1, 2),)))
+        found = diagnose(text.encode(), "ompi-rules", file="f", options=JobFacts(shapes=((1, 2),)))
         assert rule in {each.rule for each in found.findings}
 
 
@@ -58,5 +58,5 @@ def test_variables_of_mpich(variable: str, rule: str, starts: bool) -> None:
     name, _, value = variable.partition("=")
     done = run_mpi("mpich", 2, [WORKER], timeout_s=60, variables={name: value})
     assert (done.returncode == 0) is starts, done.stderr
-    found = diagnose(variable.encode(), "mpich-env", file="f", options=Given(shapes=((1, 2),)))
+    found = diagnose(variable.encode(), "mpich-env", file="f", options=JobFacts(shapes=((1, 2),)))
     assert {each.rule for each in found.findings if each.severity.value == "error"} == ({rule} - {""})

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from coppice.cli.output.breaking import broken, room_of
+from coppice.cli.output.breaking import broken, terminal_width
 from coppice.cli.output.kept import interrupted_words, keeps
 from coppice.cli.output.terminal import use_terminal_characters
 from coppice.errors import CheckError, CoppiceError
@@ -102,7 +102,7 @@ def command_named(name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-class _WhenAsked(dict[str, Any]):
+class _LazyCommands(dict[str, Any]):
     """All commands by name; one that is not asked for costs nothing."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
 def _failed(message: str, code: int) -> typer.Exit:
     """Print ``message`` as one line on standard error; the exit to raise."""
     words = f"error: {' '.join(message.split())}"
-    for line in broken(words, room_of(sys.stderr)):
+    for line in broken(words, terminal_width(sys.stderr)):
         typer.echo(line, err=True)
     return typer.Exit(code)
 
@@ -215,7 +215,7 @@ class AllCommands(Commands):
     """The group of the program: a command's module is loaded when it is asked for."""
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(**{**attributes, "commands": _WhenAsked()})
+        super().__init__(**{**attributes, "commands": _LazyCommands()})
         self._listing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

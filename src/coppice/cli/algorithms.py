@@ -10,7 +10,7 @@ import typer
 
 from coppice.cli.options.completion import algorithm_names, collective_names
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.breaking import LEAST_ROOM, room_of
+from coppice.cli.output.breaking import LEAST_WIDTH, terminal_width
 from coppice.cli.output.render import print_lines
 from coppice.collectives import Collective
 from coppice.text import columns
@@ -89,7 +89,7 @@ def _print_table(entries: tuple[Listed, ...]) -> None:
         )
         for entry in entries
     ]
-    print_lines(columns(rows, room=room_of(), spare=[3, 2, 4], words=LEAST_ROOM))
+    print_lines(columns(rows, max_width=terminal_width(), spare=[3, 2, 4], words=LEAST_WIDTH))
 
 
 def _print_details(entry: Listed) -> None:

@@ -107,7 +107,7 @@ def _print_together(
     from coppice.bounds.together.check import check_together
     from coppice.bounds.together.describe import limit_words, shares_of, together_record
     from coppice.bounds.together.least import least_time
-    from coppice.cli.train.asked import asked_record, parse_degrees
+    from coppice.cli.train.job_options import job_record_of_options, parse_degrees
     from coppice.iteration.costs.traffic import degree_demands, job_demands
     from coppice.iteration.job.fitting import check_layout
     from coppice.iteration.job.job import layout_of, model_of
@@ -121,7 +121,7 @@ def _print_together(
             demands = degree_demands(degrees, str(asked.collective), _GB, topology.num_ranks)
             title = f"{asked.collective} of 1 GB in each of {groups} on {topology.name}"
         else:
-            record, _ = asked_record(
+            record, _ = job_record_of_options(
                 workload,
                 cluster={"topology": asked.topology},
                 layout={**degrees, "global_batch": global_batch},

@@ -15,7 +15,7 @@ from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
 from coppice.cli.options.names import AGGREGATING, SYNTHESIS_METHODS
 from coppice.cli.options.problem import ProblemOptions
-from coppice.cli.output.breaking import room_of
+from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.kept import keeps
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.errors import InputError
@@ -209,7 +209,7 @@ def compare(
         else:
             print_lines(
                 [
-                    *gain_lines(found, room=room_of()),
+                    *gain_lines(found, max_width=terminal_width()),
                     "",
                     *gain_words(found),
                     f"simulated with the model {found.model.text}.",
@@ -274,10 +274,10 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
         f"# optimum: {optimum}",
         f"# latency bound: {first.latency.time_us:g} us: {first.latency.why}",
         "#",
-        *best_lines(first, made[1] if len(made) > 1 else None, room=room_of()),
+        *best_lines(first, made[1] if len(made) > 1 else None, max_width=terminal_width()),
     ]
     if every:
-        lines += ["#", *algorithm_lines(first, room=room_of())]
+        lines += ["#", *algorithm_lines(first, max_width=terminal_width())]
     lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
     if first.synthesized:
         lines += ["", "synthesised", *(f"  {line}" for line in synthesis_lines(first))]
@@ -288,7 +288,11 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
         lines += ["", f"in-network: with switches that copy and add ({rate})"]
         lines += [f"  {line}" for line in range_lines(first.helped)]
     if first.modelled is not None:
-        lines += ["", *_modelled_text(first.modelled, model.name), *modelled_lines(first, room=room_of())]
+        lines += [
+            "",
+            *_modelled_text(first.modelled, model.name),
+            *modelled_lines(first, max_width=terminal_width()),
+        ]
         lines += [f"  {name}: {refusal}" for name, refusal in first.modelled.refused.items()]
     if first.left_out:
         lines += ["", "do not apply", *(f"  {with_flags(line, _FLAGS)}" for line in refusal_lines(first))]

@@ -86,7 +86,7 @@ def doctor(
       coppice doctor table.csv --target nccl-tuner --option shapes=4x32,1x8 --size 1K:4G
       coppice doctor rules.conf --target ompi-rules --option shapes=4x32,1x8 --option version=5.0.11
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.doctor import Given, diagnose
+    from coppice.doctor import JobFacts, diagnose
 
     told = parse_settings(options or (), option="--option")
     if target != "nccl" and (nccl is not None or max_connections is not None):
@@ -102,15 +102,15 @@ def doctor(
                 f"{flag} {value} and --option {key}={told[key]} say the same thing twice: keep one."
             )
         told |= {} if value is None else {key: str(value)}
-    given = Given.parse(told) if target in (*TUNING_FILES, "nccl") else None
-    for warning in given.warnings if given else ():
+    facts = JobFacts.parse(told) if target in (*TUNING_FILES, "nccl") else None
+    for warning in facts.warnings if facts else ():
         print_note(f"warning: {warning}")
     diagnosis = diagnose(
         Path(file),
         target,
         ranks=ranks,
         sizes=() if sizes is None else parse_sizes(sizes, option="--size"),
-        options=given or told,
+        options=facts or told,
         file=None if file == "-" else file,
     )
     if as_json:

@@ -10,7 +10,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.logs import RunOption, collective_run, print_warnings
-from coppice.cli.output.breaking import room_of
+from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.text import columns, plural, short_size
 
@@ -206,7 +206,7 @@ def _iterations(measured: Sequence[LoggedMeasurement]) -> list[tuple[str, ...]]:
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     hidden = len(rows) - _MOST_LINES - 1
-    return columns(rows[: _MOST_LINES + 1], room=room_of(), spare=[7, 5, 4, 12, 11, 2, 1]) + (
+    return columns(rows[: _MOST_LINES + 1], max_width=terminal_width(), spare=[7, 5, 4, 12, 11, 2, 1]) + (
         [f"... and {hidden} more (--json gives all)"] if hidden > 0 else []
     )
 

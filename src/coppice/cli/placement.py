@@ -9,7 +9,7 @@ import typer
 from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
 from coppice.cli.options.measuring import ModelOption, chosen_model
 from coppice.cli.options.problem import RelayGpusOption
-from coppice.cli.output.breaking import LEAST_ROOM, room_of
+from coppice.cli.output.breaking import LEAST_WIDTH, terminal_width
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.text import columns, plural, size_text, time_text
 
@@ -151,6 +151,6 @@ def _table(found: PlacementResult, rows: int) -> list[str]:
         )
     more = len(found.placed) - rows
     return [
-        *columns(lines, "lrrrl", room=room_of(), spare=[3, 2], words=LEAST_ROOM),
+        *columns(lines, "lrrrl", max_width=terminal_width(), spare=[3, 2], words=LEAST_WIDTH),
         *([f"and {plural(more, 'placement')} more (`--rows`)"] if more > 0 else []),
     ]

@@ -11,7 +11,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.measuring import ModelOption, OverheadOption, chosen_model
-from coppice.cli.output.breaking import room_of
+from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.errors import InputError
 from coppice.simulation.model import Model, Sharing, protocol_text
@@ -340,7 +340,7 @@ def table_lines(rows: Sequence[Simulated]) -> list[str]:
             cells.append(protocol_text(timeline.protocol))
         lines.append([*cells, str(timeline.pieces), busy])
     last = len(heads) - 1
-    return aligned(heads, lines, room=room_of(), spare=[last - 1, 3, 2, last])
+    return aligned(heads, lines, max_width=terminal_width(), spare=[last - 1, 3, 2, last])
 
 
 def busiest_lines(timeline: Timeline, count: int) -> list[str]:
@@ -377,7 +377,7 @@ def job_lines(found: Together) -> list[str]:
         ]
         for result in found.results
     ]
-    return aligned(heads, rows, room=room_of(), spare=[3, 5, 7])
+    return aligned(heads, rows, max_width=terminal_width(), spare=[3, 5, 7])
 
 
 def _shared_text(result: JobResult) -> str:

@@ -113,8 +113,8 @@ def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Ga
     return Gain(size_bytes=size_bytes, rows=tuple(rows), model=model)
 
 
-def gain_lines(found: Gain, *, room: int | None = None) -> list[str]:
-    """The table; columns that are left out for want of ``room`` are named below."""
+def gain_lines(found: Gain, *, max_width: int | None = None) -> list[str]:
+    """The table; columns that are left out to fit ``max_width`` are named below."""
     heads = [("boxes", ""), ("ranks", ""), ("limit", "(GB/s)"), ("optimal", "(GB/s)")]
     for family in FAMILIES:
         heads += [(family, "(GB/s)"), ("gain", "")]
@@ -132,7 +132,7 @@ def gain_lines(found: Gain, *, room: int | None = None) -> list[str]:
             )
         cells.append(", ".join(rival.algorithm for rival in row.rivals.values() if rival is not None))
         rows.append(cells)
-    return aligned(heads, rows, room=room, spare=[len(heads) - 1, 2])
+    return aligned(heads, rows, max_width=max_width, spare=[len(heads) - 1, 2])
 
 
 def gain_words(found: Gain) -> list[str]:

@@ -39,13 +39,13 @@ COLUMNS = (
 
 
 def best_lines(
-    comparison: Comparison, achievable: Comparison | None = None, *, room: int | None = None
+    comparison: Comparison, achievable: Comparison | None = None, *, max_width: int | None = None
 ) -> list[str]:
     """The best algorithm at each size, beside it the optimal planner's.
 
     Args:
         achievable: The same at measured link rates, for a further pair of columns.
-        room: Characters that a line has room for: columns that are left out for it are named below.
+        max_width: Characters that a line may have: columns that are left out for it are named below.
     """
     optimal = comparison.optimal_name
     heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of limit", "")]
@@ -70,10 +70,10 @@ def best_lines(
         rows.append(cells)
     last = len(heads) - 2
     spare = [3, *([last] if optimal is not None else []), 2, *([last - 1] if optimal is not None else [])]
-    return aligned(heads, rows, room=room, spare=spare)
+    return aligned(heads, rows, max_width=max_width, spare=spare)
 
 
-def algorithm_lines(comparison: Comparison, *, room: int | None = None) -> list[str]:
+def algorithm_lines(comparison: Comparison, *, max_width: int | None = None) -> list[str]:
     """Every algorithm at every size, the fastest first."""
     heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of limit", "")]
     heads.append(("algorithm", ""))
@@ -82,10 +82,10 @@ def algorithm_lines(comparison: Comparison, *, room: int | None = None) -> list[
         for size in comparison.sizes
         for row in comparison.fastest_first(size)
     ]
-    return aligned(heads, rows, room=room, spare=[3, 2])
+    return aligned(heads, rows, max_width=max_width, spare=[3, 2])
 
 
-def modelled_lines(comparison: Comparison, *, room: int | None = None) -> list[str]:
+def modelled_lines(comparison: Comparison, *, max_width: int | None = None) -> list[str]:
     """Systems in the network at every size, the fastest first, and the best of the simulated algorithms beside them."""
     found = comparison.modelled
     if found is None or not found.placed:
@@ -108,7 +108,7 @@ def modelled_lines(comparison: Comparison, *, room: int | None = None) -> list[s
             words = " ".join(filter(None, (best.algorithm, parameters_text(best))))
             here.append((best.time_us, [str(size), *figures, f"{words} (simulated)"]))
         rows += [cells for _, cells in sorted(here, key=lambda each: each[0])]
-    return aligned(heads, rows, room=room, spare=[3, 2])
+    return aligned(heads, rows, max_width=max_width, spare=[3, 2])
 
 
 def range_lines(comparison: Comparison) -> list[str]:
@@ -185,12 +185,12 @@ def aligned(
     heads: Sequence[tuple[str, str]],
     rows: Sequence[Sequence[str]],
     *,
-    room: int | None = None,
+    max_width: int | None = None,
     spare: Sequence[int] = (),
 ) -> list[str]:
-    """Columns of numbers set right, the last one, of words, left; ``room`` and ``spare`` as in ``columns``."""
+    """Columns of numbers set right, the last one, of words, left; ``max_width`` and ``spare`` as in ``columns``."""
     lines = [[top for top, _ in heads], [unit for _, unit in heads], *rows]
     sides = "r" * (len(heads) - 1) + "l"
-    text = columns(lines, sides, room=None if room is None else room - 2, spare=spare, heads=2)
+    text = columns(lines, sides, max_width=None if max_width is None else max_width - 2, spare=spare, heads=2)
     plain = range(2, len(lines))
     return [f"{' ' if position in plain else '#'} {line}".rstrip() for position, line in enumerate(text)]

@@ -7,7 +7,7 @@ import sys
 from coppice.arguments import CallableRoom
 from coppice.doctor.diagnose import TARGETS, TUNING_TARGETS, diagnose, rules_for
 from coppice.doctor.framework import Diagnosis, DoctorRule, Finding, Severity
-from coppice.doctor.given import Given
+from coppice.doctor.job_facts import JobFacts
 
 __all__ = [
     "TARGETS",
@@ -15,7 +15,7 @@ __all__ = [
     "Diagnosis",
     "DoctorRule",
     "Finding",
-    "Given",
+    "JobFacts",
     "Severity",
     "diagnose",
     "rules_for",

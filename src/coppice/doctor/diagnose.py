@@ -12,7 +12,7 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.doctor.framework import Diagnosis, DoctorRule, Rulebook, run
-from coppice.doctor.given import Given, TuningFile
+from coppice.doctor.job_facts import JobFacts, TuningFile
 from coppice.doctor.mpich import RULES as MPICH_RULES
 from coppice.doctor.mpich import MpichVariables
 from coppice.doctor.msccl import RULES as MSCCL_RULES
@@ -76,7 +76,7 @@ def diagnose(
     *,
     ranks: int | None = None,
     sizes: str | Iterable[int] = (),
-    options: Given | Mapping[str, str] | None = None,
+    options: JobFacts | Mapping[str, str] | None = None,
     file: str | None = None,
 ) -> Diagnosis:
     r"""Examine a file.
@@ -88,7 +88,7 @@ def diagnose(
         sizes: Message sizes M in bytes at which it is to be used, for the same, as nccl-tests counts them; or as text,
             such as ``1M:1G``. Of tuner tables and rules of Open MPI: sizes for which to tell what holds.
         options: For tuning files and programs of puts and signals: what is known of the job, or texts for
-            :meth:`coppice.doctor.given.Given.parse`.
+            :meth:`coppice.doctor.job_facts.JobFacts.parse`.
         file: Name for messages, where ``source`` is the content.
 
     Raises:
@@ -118,17 +118,17 @@ def diagnose(
         )
     if target not in told and options:
         raise InputError("`options` is for tuning files and nccl: give `ranks` and `sizes` for MSCCL XML.")
-    given = options if isinstance(options, Given) else Given.parse(options or {})
+    facts = options if isinstance(options, JobFacts) else JobFacts.parse(options or {})
     if target == MSCCLPP:
         beside = not _is_content(source) and os.fspath(source) == name
         return diagnose_mscclpp(data, file=name, ranks=ranks, sizes=wanted, beside=beside)
     if target == NCCL:
-        return diagnose_put_signal(data, file=name, given=given)
+        return diagnose_put_signal(data, file=name, facts=facts)
     if target in MSCCL_TARGETS:
         return diagnose_msccl(data, target, file=name, ranks=ranks, sizes=wanted)
     kind, rules = _TUNING[target]
-    subject = kind(data=data, file=name, given=given)
-    if wanted and not given.known_shapes:
+    subject = kind(data=data, file=name, facts=facts)
+    if wanted and not facts.known_shapes:
         raise InputError(
             f"`sizes` tells what holds for communicators of the job: name them by `options` (shapes=2x16, {target})."
         )

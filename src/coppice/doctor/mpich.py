@@ -17,7 +17,7 @@ import msgspec
 
 from coppice.decoding import decodable
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Rulebook, Severity
-from coppice.doctor.given import MPI_SHAPES, Given, TuningFile
+from coppice.doctor.job_facts import MPI_SHAPES, JobFacts, TuningFile
 from coppice.errors import InputError
 from coppice.text import nearest
 
@@ -144,9 +144,9 @@ RULES = Rulebook[MpichVariables]()
 """Rules about variables of MPICH."""
 
 
-def _severity(given: Given) -> Severity:
+def _severity(facts: JobFacts) -> Severity:
     """Of what MPICH 5.0 does not know: another version may."""
-    return ERROR if given.version is None or given.version[:2] == (5, 0) else WARNING
+    return ERROR if facts.version is None or facts.version[:2] == (5, 0) else WARNING
 
 
 @RULES.rule("M01", ERROR, "lines that a shell reads", "the variable is not set, or not to this value")
@@ -162,7 +162,7 @@ def _names(file: MpichVariables) -> Iterator[Complaint]:
             near = nearest(each.stem, known.variables)
             text = f"MPICH {known.version} has no variable {each.name}"
             fix = f"write MPIR_CVAR_{near}, if that is meant" if near else "remove it"
-            yield _severity(file.given), each.line, text, fix
+            yield _severity(file.facts), each.line, text, fix
 
 
 @RULES.rule("M03", ERROR, "values that exist", "MPI_Init ends the job")
@@ -176,7 +176,7 @@ def _values(file: MpichVariables) -> Iterator[Complaint]:
             near = nearest(each.value, values, cutoff=0.5)
             text = f"{each.value[:40]!r} is no value of {each.name} in MPICH {known.version}"
             fix = f"write {near}, if that is meant" if near else f"write one of {', '.join(values)}"
-            yield _severity(file.given), each.line, text, fix
+            yield _severity(file.facts), each.line, text, fix
 
 
 @RULES.rule("M04", NOTE, "all sizes and communicators", "a variable has no conditions")
@@ -197,7 +197,7 @@ def _everywhere(file: MpichVariables) -> Iterator[Complaint]:
 def _device(file: MpichVariables) -> Iterator[Complaint]:
     last = file.last
     every = last.get("DEVICE_COLLECTIVES")
-    wide = sorted((n, ranks) for n, ranks in file.given.known_shapes if 1 < n < ranks)
+    wide = sorted((n, ranks) for n, ranks in file.facts.known_shapes if 1 < n < ranks)
     for each in last.values():
         own = last.get(f"{each.collective}_DEVICE_COLLECTIVE")
         off = own is not None and own.value in _NO
@@ -206,7 +206,7 @@ def _device(file: MpichVariables) -> Iterator[Complaint]:
         if every is not None and every.value == "all":
             text = f"{every.name}=all puts the device first for {each.chosen.split()[0].lower()}"
             yield WARNING, every.line, text, "leave it out, or write none"
-        elif not off and not (file.given.known_shapes and not wide):
+        elif not off and not (file.facts.known_shapes and not wide):
             where = f"on {wide[0][0]} nodes with {wide[0][1]} ranks" if wide else "on several nodes"
             text = f"{where} the device comes before {each.value} for {each.chosen.split()[0].lower()}"
             fix = f"set MPIR_CVAR_{each.collective}_DEVICE_COLLECTIVE=0, too"
@@ -221,7 +221,7 @@ def _device(file: MpichVariables) -> Iterator[Complaint]:
     needs=MPI_SHAPES,
 )
 def _ranks(file: MpichVariables) -> Iterator[Complaint]:
-    shapes = sorted(file.given.known_shapes)
+    shapes = sorted(file.facts.known_shapes)
     odd = next((ranks for _, ranks in shapes if ranks & (ranks - 1)), None)
     flat = next(((n, ranks) for n, ranks in shapes if n in (1, ranks)), None)
     for each in file.last.values():

@@ -18,7 +18,7 @@ from itertools import accumulate, islice
 from typing import NamedTuple, TypeVar
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Coverage, Rulebook
-from coppice.doctor.given import MPI_SHAPES, TuningFile
+from coppice.doctor.job_facts import MPI_SHAPES, TuningFile
 from coppice.export.open_mpi.rules_file import (
     FOR_EVER,
     RankList,
@@ -53,13 +53,13 @@ class OmpiRulesFile(TuningFile):
     @cached_property
     def content(self) -> RulesFile:
         """The file, read once for all rules."""
-        return read_ompi_rules(self.text, file=self.file, version=self.given.version)
+        return read_ompi_rules(self.text, file=self.file, version=self.facts.version)
 
     @property
     def version(self) -> tuple[int, ...]:
         """Version of Open MPI, as given, or else the first one that reads JSON, 5.0 for the classic form."""
-        if self.given.version is not None:
-            return self.given.version
+        if self.facts.version is not None:
+            return self.facts.version
         return (6, 0) if self.content.form == "json" else (5, 0)
 
     def known(self, section: Section) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class OmpiRulesFile(TuningFile):
     @property
     def ranks_of_job(self) -> list[int]:
         """Numbers of ranks of the job's communicators, ascending; empty where nothing tells."""
-        return sorted({ranks for _, ranks in self.given.known_shapes})
+        return sorted({ranks for _, ranks in self.facts.known_shapes})
 
 
 RULES = Rulebook[OmpiRulesFile]()
@@ -313,7 +313,7 @@ def _not_of_job(file: OmpiRulesFile) -> Iterator[Complaint]:
 @RULES.rule("O08", WARNING, "han", "han does not look at these rules", needs=MPI_SHAPES)
 def _han(file: OmpiRulesFile) -> Iterator[Complaint]:
     version = file.version
-    wide = sorted((n, ranks) for n, ranks in file.given.known_shapes if 1 < n < ranks)
+    wide = sorted((n, ranks) for n, ranks in file.facts.known_shapes if 1 < n < ranks)
     if not wide or version < (5,):
         return
     known = _HAN if version < (6,) else _HAN_6
@@ -396,7 +396,7 @@ def _numbers(file: OmpiRulesFile) -> Iterator[Complaint]:
 
 @RULES.rule("O11", WARNING, "the form for the version", "forms differ between versions")
 def _form(file: OmpiRulesFile) -> Iterator[Complaint]:
-    found, version = file.content, file.given.version
+    found, version = file.content, file.facts.version
     if found.form == "json" and (version is None or version < (6,)):
         severity = WARNING if version is None else ERROR
         text = "versions before 6.0 do not read JSON"

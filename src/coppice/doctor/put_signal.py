@@ -19,7 +19,7 @@ from math import gcd
 import numpy as np
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Diagnosis, Need, Rulebook, Subject, run
-from coppice.doctor.given import Given
+from coppice.doctor.job_facts import JobFacts
 from coppice.export.put_signal.document import PutSignalFile, parse_put_signal
 from coppice.program.memory import all_sizes
 from coppice.program.put_signal.order import call_order, is_graph_safe
@@ -43,7 +43,7 @@ class PutSignalJob(Subject):
     """A program and what is known of the job that runs it."""
 
     content: PutSignalFile  # The file
-    given: Given = field(default_factory=Given)  # What is known of the job
+    facts: JobFacts = field(default_factory=JobFacts)  # What is known of the job
 
     @property
     def program(self) -> PutSignalProgram:
@@ -53,12 +53,12 @@ class PutSignalJob(Subject):
     @property
     def version(self) -> tuple[int, ...]:
         """Version of the library; only for rules that need it."""
-        return self.given.known_version or ()
+        return self.facts.known_version or ()
 
     @property
     def library(self) -> str:
         """Name of the library, whose versions are numbered alike."""
-        return "RCCL" if self.given.rccl else "NCCL"
+        return "RCCL" if self.facts.rccl else "NCCL"
 
     @cached_property
     def form(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class PutSignalJob(Subject):
 RULES: Rulebook[PutSignalJob] = Rulebook()
 _MOST_CONNECTIONS = 32
 """More hardware queues than these CUDA does not take."""
-_VERSION = Need("--nccl VERSION, or a log", lambda job: job.given.known_version is not None)
+_VERSION = Need("--nccl VERSION, or a log", lambda job: job.facts.known_version is not None)
 
 
 def _before(job: PutSignalJob, *version: int) -> bool:
@@ -158,8 +158,8 @@ def _waves(job: PutSignalJob) -> Iterator[Complaint]:
 @RULES.rule("V06", WARNING, "data before their signals", "results are wrong now and then", needs=_VERSION)
 def _arrivals(job: PutSignalJob) -> Iterator[Complaint]:
     """An open report of GB300 with NCCL 2.30: puts by copy engines, outside of graphs, between ranks of one host."""
-    topology = job.given.topology
-    if job.given.rccl or job.content.setup.capture or _before(job, 2, 30):
+    topology = job.facts.topology
+    if job.facts.rccl or job.content.setup.capture or _before(job, 2, 30):
         return
     hosts = None if topology is None else topology.host[topology.rank_nodes]
     if hosts is not None and len(hosts) == len(np.unique(hosts)):
@@ -213,7 +213,7 @@ def _equal(job: PutSignalJob) -> Iterator[Complaint]:
 
 @RULES.rule("W04", ERROR, "settings that switch one-sided calls off", "every put is refused")
 def _settings(job: PutSignalJob) -> Iterator[Complaint]:
-    for name, value in job.given.environment.items():
+    for name, value in job.facts.environment.items():
         if _OFF.get(name) == value or (name == "numRmaCtx" and value == "0"):
             yield 0, f"{name}={value}", f"leave {name} out"
 
@@ -222,7 +222,7 @@ def _settings(job: PutSignalJob) -> Iterator[Complaint]:
     "W05", WARNING, "ranks of a box follow each other, equally many in each", "the others use the NIC"
 )
 def _teams(job: PutSignalJob) -> Iterator[Complaint]:
-    topology = job.given.topology
+    topology = job.facts.topology
     if topology is None or topology.num_ranks != job.program.num_ranks:
         return
     hosts = topology.host[topology.rank_nodes]
@@ -280,7 +280,7 @@ def _graphs(job: PutSignalJob) -> Iterator[Complaint]:
 
 @RULES.rule("D01", WARNING, "a connection for each stream", "transfers and kernels wait for each other")
 def _connections(job: PutSignalJob) -> Iterator[Complaint]:
-    have = job.given.max_connections
+    have = job.facts.max_connections
     streams = job.program.num_streams
     if have is not None and have <= streams:
         own = f"{plural(streams, 'stream')} of the program and those of the job"
@@ -339,16 +339,16 @@ def _watchdog(job: PutSignalJob) -> Iterator[Complaint]:
         yield 0, text, "set watchdog to true in $.setup"
 
 
-def diagnose_put_signal(data: bytes, *, file: str, given: Given) -> Diagnosis:
+def diagnose_put_signal(data: bytes, *, file: str, facts: JobFacts) -> Diagnosis:
     """Examine the bytes of a program.
 
     Args:
         data: The bytes.
-        given: What is known of the job.
+        facts: What is known of the job.
     """
-    version = given.known_version
+    version = facts.known_version
     words = "" if version is None else f" {'.'.join(map(str, version))}"
-    job = PutSignalJob(file=file, content=parse_put_signal(data, file=file), given=given)
+    job = PutSignalJob(file=file, content=parse_put_signal(data, file=file), facts=facts)
     return run(
         job,
         RULES,

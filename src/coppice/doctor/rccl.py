@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from coppice.doctor.framework import ERROR, WARNING, Complaint, Rulebook
-from coppice.doctor.given import SHAPES, TuningFile
+from coppice.doctor.job_facts import SHAPES, TuningFile
 from coppice.errors import InputError
 
 _MOST_RINGS = 64
@@ -55,8 +55,8 @@ def _rings(file: RcclVariables) -> Iterator[Complaint]:
         [(match[1], int(match[2][:9])) for match in _NUMBERS.finditer(ring)] for ring in value.split("|")
     ]
     lengths = Counter(sum(1 for kind, _ in ring if not kind) for ring in rings)
-    count = file.given.gpus_of_host
-    sizes = {ranks // nodes for nodes, ranks in file.given.shapes if ranks % nodes == 0}
+    count = file.facts.gpus_of_host
+    sizes = {ranks // nodes for nodes, ranks in file.facts.shapes if ranks % nodes == 0}
     wanted = sizes or ({count} if count is not None else {lengths.most_common(1)[0][0]})
     kept = 0
     for at, ring in enumerate(rings):
@@ -124,7 +124,7 @@ def _trees(file: RcclVariables) -> tuple[int, list[tuple[str, dict[int, int], st
 )
 def _many_nodes(file: RcclVariables) -> Iterator[Complaint]:
     line, _ = _trees(file)
-    for nodes, ranks in sorted(file.given.known_shapes):
+    for nodes, ranks in sorted(file.facts.known_shapes):
         if nodes > 1:
             text = f"a communicator has {ranks} ranks on {nodes} nodes: trees are for one node"
             yield line, text, "set the variable for jobs of one node only"
@@ -151,14 +151,14 @@ def _wide(file: RcclVariables) -> Iterator[Complaint]:
 def _subgroups(file: RcclVariables) -> Iterator[Complaint]:
     line, trees = _trees(file)
     everyone = {gpu for _, parent, _ in trees for gpu in parent}
-    count = file.given.gpus_of_host
+    count = file.facts.gpus_of_host
     expected = set(range(count)) if count is not None else everyone
     for at, (_, parent, problem) in enumerate(trees, start=1):
         if problem is None and set(parent) != expected:
             odd = sorted(set(parent) ^ expected)[0]
             words = f"lacks GPU {odd}" if odd in expected else f"names GPU {odd}, which the box does not have"
             yield line, f"tree {at} {words}", "name every GPU of the box once"
-    for nodes, ranks in sorted(file.given.known_shapes):
+    for nodes, ranks in sorted(file.facts.known_shapes):
         if nodes == 1 and ranks < len(expected):
             text = f"a communicator has {ranks} of the {len(expected)} GPUs of the trees: its init fails"
             yield (line, text, "set the variable around the creation of the whole box's communicator only")

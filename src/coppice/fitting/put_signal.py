@@ -1,4 +1,4 @@
-"""Lanes, groups and pieces of a put/signal program that suit a size, by its simulated time.
+"""Tune the lowering of a put/signal program to a message size: communicators, groups, sub-chunks, by simulated time.
 
 From a few starts the search goes to neighbours, with half or twice as many of one of the three, while that is faster.
 What takes more staging memory than it may is worse than anything that does not.
@@ -37,8 +37,8 @@ _BETTER = 0.998
 """Twice as many lanes or pieces are taken where they save so much."""
 
 
-class PutSignalWay(NamedTuple):
-    """A way to lower: lanes in groups, and pieces of a chunk."""
+class PutSignalLowering(NamedTuple):
+    """How a schedule is lowered: communicators in groups, and sub-chunks of a chunk."""
 
     groups: int
     own: int
@@ -46,15 +46,15 @@ class PutSignalWay(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """Lanes of all groups."""
+        """Communicators of all groups."""
         return self.groups * self.own
 
 
 class FittedPutSignal(NamedTuple):
-    """What was found."""
+    """A put/signal program fitted to a message size."""
 
     program: PutSignalProgram  # The fastest program
-    way: PutSignalWay  # How it was lowered
+    way: PutSignalLowering  # How it was lowered
     time_us: float  # Its simulated time
 
 
@@ -91,12 +91,12 @@ def fit_put_signal(
     if staging is None:
         staging = max(MOST_STAGING, Fraction(_LITTLE_MEMORY, max(size_bytes, 1)))
     lowered = partial(lower_put_signal, schedule, signals=signals, graphs=graphs, staging=staging, name=name)
-    return _LaneSearch(
+    return _LoweringSearch(
         schedule, lowered, size_bytes, pieces, lanes, groups, staging, costs or PutSignalCosts(), effort
     ).run()
 
 
-class _LaneSearch:
+class _LoweringSearch:
     def __init__(
         self, schedule: Schedule, lowered: Callable[..., PutSignalProgram], size_bytes: int, pieces: int | None,
         lanes: int | None, groups: int | None, staging: Fraction, costs: PutSignalCosts, effort: int,
@@ -113,7 +113,7 @@ class _LaneSearch:
             if groups is None
             else [groups]
         )
-        self.tried: dict[PutSignalWay, tuple[Fraction, float]] = {}
+        self.tried: dict[PutSignalLowering, tuple[Fraction, float]] = {}
         self.best: FittedPutSignal | None = None
         self.operations_a_piece = _MOST_OPERATIONS  # the fewest so far
         self.failure: InputError | None = None
@@ -142,7 +142,7 @@ class _LaneSearch:
             self.lowered(lanes=self.lanes or 1, groups=self.groups[0])
         raise self.failure or InputError("expected a plan that can be lowered, found none.")
 
-    def _climb(self, way: PutSignalWay) -> None:
+    def _climb(self, way: PutSignalLowering) -> None:
         """From a way to where no neighbour is faster."""
         self._try(way)
         while way in self.tried:
@@ -153,11 +153,11 @@ class _LaneSearch:
             else:
                 return
 
-    def _worth(self, way: PutSignalWay) -> tuple[Fraction, float]:
+    def _worth(self, way: PutSignalLowering) -> tuple[Fraction, float]:
         over, time_us = self.tried[way]
         return over, time_us / _BETTER ** (way.lanes.bit_length() + way.pieces.bit_length())
 
-    def _way(self, groups: int, own: int, pieces: int) -> PutSignalWay | None:
+    def _way(self, groups: int, own: int, pieces: int) -> PutSignalLowering | None:
         """A way, with the number of lanes that is given."""
         if self.lanes is not None:
             own = self.lanes // groups
@@ -167,9 +167,9 @@ class _LaneSearch:
             or (self.lanes and groups * own != self.lanes)
         ):
             return None
-        return PutSignalWay(groups, own, pieces)
+        return PutSignalLowering(groups, own, pieces)
 
-    def _neighbours(self, way: PutSignalWay) -> Iterator[PutSignalWay]:
+    def _neighbours(self, way: PutSignalLowering) -> Iterator[PutSignalLowering]:
         at = self.groups.index(way.groups)
         nearest = _nearest(_PIECES, way.pieces)
         # Three steps are about twice or half as many.
@@ -187,7 +187,7 @@ class _LaneSearch:
                 ]
         yield from dict.fromkeys(each for each in found if each is not None)
 
-    def _try(self, way: PutSignalWay) -> bool:
+    def _try(self, way: PutSignalLowering) -> bool:
         """Whether a way could be tried."""
         if way in self.tried:
             return True

@@ -65,7 +65,7 @@ RIVALS: Mapping[Collective, tuple[tuple[str, ...], ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Race:
+class Matchup:
     """Both sides at one size."""
 
     size_bytes: int  # M
@@ -91,30 +91,30 @@ class WinningRange:
     min_bytes: int  # Smallest size of the file: 0 where the plan wins at the smallest that was simulated
     # Largest size; where it wins at the largest that was simulated, that of the program (None: no limit)
     max_bytes: int | None
-    races: tuple[Race, ...]  # What was simulated, by size
+    matchups: tuple[Matchup, ...]  # What was simulated, by size
     model: Model = DEFAULT_MODEL  # The model of time behind them
 
     @property
-    def inside(self) -> tuple[Race, ...]:
-        """The races within the range."""
-        high = self.races[-1].size_bytes if self.max_bytes is None else self.max_bytes
-        return tuple(race for race in self.races if self.min_bytes <= race.size_bytes <= high)
+    def inside(self) -> tuple[Matchup, ...]:
+        """The matchups within the range."""
+        high = self.matchups[-1].size_bytes if self.max_bytes is None else self.max_bytes
+        return tuple(matchup for matchup in self.matchups if self.min_bytes <= matchup.size_bytes <= high)
 
     @property
-    def below(self) -> Race | None:
-        """The last race before the range, which the plan loses."""
+    def below(self) -> Matchup | None:
+        """The last matchup before the range, which the plan loses."""
         return max(
-            (race for race in self.races if race.size_bytes < self.min_bytes),
-            key=lambda race: race.size_bytes,
+            (matchup for matchup in self.matchups if matchup.size_bytes < self.min_bytes),
+            key=lambda matchup: matchup.size_bytes,
             default=None,
         )
 
     @property
-    def above(self) -> Race | None:
-        """The first race after the range, which the plan loses."""
+    def above(self) -> Matchup | None:
+        """The first matchup after the range, which the plan loses."""
         if self.max_bytes is None:
             return None
-        return next((race for race in self.races if race.size_bytes > self.max_bytes), None)
+        return next((matchup for matchup in self.matchups if matchup.size_bytes > self.max_bytes), None)
 
 
 def winning_range(
@@ -143,58 +143,58 @@ def winning_range(
         >>> made = plan(problem, trees=1, ring=False).plan
         >>> program = lower_to_program(made.body, channels=4, instances=4)
         >>> found = winning_range(made, program, ladder=(2**12, 2**20, 2**28))
-        >>> found.min_bytes, found.max_bytes, [race.won for race in found.races if race.size_bytes < 2**21]
+        >>> found.min_bytes, found.max_bytes, [matchup.won for matchup in found.matchups if matchup.size_bytes < 2**21]
         (262144, None, [False, False, False, True, True])
     """
     rivals, assumed = _rivals(plan.problem), model_of(model)
-    races: dict[int, Race] = {}
+    matchups: dict[int, Matchup] = {}
     most = program.max_bytes
     ladder = [size for size in ladder if most is None or size <= most]
 
-    def race(size: int) -> Race:
-        if size not in races:
+    def matchup(size: int) -> Matchup:
+        if size not in matchups:
             if on_stage is not None:
-                on_stage(f"racing the library at {size:,} bytes")
+                on_stage(f"comparing with the library at {size:,} bytes")
             own = _own_us(plan, program, size, assumed)
             least = min(_library_us(name, body, size, assumed) for name, body in rivals)
-            races[size] = Race(size_bytes=size, plan_us=own, rival_us=least[0], rival=least[1])
-        return races[size]
+            matchups[size] = Matchup(size_bytes=size, plan_us=own, rival_us=least[0], rival=least[1])
+        return matchups[size]
 
     for size in ladder:
-        race(size)
-    run = _best_run([race(size) for size in ladder])
+        matchup(size)
+    run = _best_run([matchup(size) for size in ladder])
     if not run:
         return None
     low, high = run[0].size_bytes, run[-1].size_bytes
     place = {size: number for number, size in enumerate(ladder)}
     if place[low]:
-        low = _edge(race, ladder[place[low] - 1], low)
+        low = _edge(matchup, ladder[place[low] - 1], low)
     if place[high] + 1 < len(ladder):
-        high = _edge(race, ladder[place[high] + 1], high)
+        high = _edge(matchup, ladder[place[high] + 1], high)
     return WinningRange(
         min_bytes=low if place.get(low) != 0 else 0,
         max_bytes=most if high == ladder[-1] else high,
-        races=tuple(races[size] for size in sorted(races)),
+        matchups=tuple(matchups[size] for size in sorted(matchups)),
         model=assumed,
     )
 
 
-def _edge(race: Callable[[int], Race], lost: int, won: int) -> int:
+def _edge(matchup: Callable[[int], Matchup], lost: int, won: int) -> int:
     """The size nearest to ``lost`` at which the plan wins, to a factor of two."""
     while max(lost, won) > 2 * min(lost, won):
         middle = 2 ** ((lost.bit_length() + won.bit_length()) // 2 - 1)
         if not min(lost, won) < middle < max(lost, won):
             break
-        lost, won = (lost, middle) if race(middle).won else (middle, won)
+        lost, won = (lost, middle) if matchup(middle).won else (middle, won)
     return won
 
 
-def _best_run(races: Sequence[Race]) -> list[Race]:
-    """The races in a row that gain most in all, by the sum of the logarithms of their gains."""
-    best: list[Race] = []
-    run: list[Race] = []
+def _best_run(matchups: Sequence[Matchup]) -> list[Matchup]:
+    """The matchups in a row that gain most in all, by the sum of the logarithms of their gains."""
+    best: list[Matchup] = []
+    run: list[Matchup] = []
     most = total = 0.0
-    for each in races:
+    for each in matchups:
         if total <= 0:
             run, total = [], 0.0
         run, total = [*run, each], total + log(each.gain)

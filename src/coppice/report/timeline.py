@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
-from coppice.simulation.critical import Stretch, critical_stretches, ends_of
+from coppice.simulation.critical import PathSegment, critical_segments, ends_of
 from coppice.simulation.timeline import Reason, Timeline
 from coppice.text import plural, rate_text, shortened, time_text
 from coppice.topology.model import Topology
@@ -130,15 +130,15 @@ def _axis(end: float, scale: float, bottom: float) -> Markup:
 
 
 def _critical(timeline: Timeline, scale: float) -> Markup:
-    """What the whole time consists of, as a row of its own; stretches too short to be seen are drawn with the next."""
+    """What the whole time consists of, as a row of its own; segments too short to be seen are drawn with the next."""
     names = timeline.topology.node_ids
     bars = []
-    waiting: list[Stretch] = []
-    stretches = critical_stretches(timeline)
-    for at, stretch in enumerate(stretches):
-        waiting.append(stretch)
-        begin, end = waiting[0].first.begin_us, stretch.last.end_us
-        if (end - begin) * scale < _COLUMN and at + 1 < len(stretches):
+    waiting: list[PathSegment] = []
+    segments = critical_segments(timeline)
+    for at, segment in enumerate(segments):
+        waiting.append(segment)
+        begin, end = waiting[0].first.begin_us, segment.last.end_us
+        if (end - begin) * scale < _COLUMN and at + 1 < len(segments):
             continue
         src, dst = ends_of(timeline, waiting[0].first.message)
         words = f"critical path, {time_text(begin)} to {time_text(end)}: {names[src]} → {names[dst]}"

@@ -33,8 +33,8 @@ MOST_CHANNELS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wire:
-    """How messages go on the wire."""
+class TransportProfile:
+    """How messages travel: the protocol, and how much data a GPU can send."""
 
     # The protocol, or None where all bytes on the wire are data and messages cost what the model says
     protocol: Protocol | None = None
@@ -50,10 +50,10 @@ class Wire:
         return Fraction(1) if found is None else Fraction(found.wire_bytes, found.data_bytes)
 
 
-def wires_of(model: Model, topology: Topology) -> tuple[Wire, ...]:
-    """The wires among which a model chooses on a topology: one for each of its protocols, or a plain one."""
+def transport_profiles(model: Model, topology: Topology) -> tuple[TransportProfile, ...]:
+    """Transport profiles among which a model chooses on a topology: one per protocol, or a plain one."""
     return tuple(
-        wire_for(
+        transport_profile(
             topology,
             protocol_name=name,
             channels=model.channels,
@@ -64,7 +64,7 @@ def wires_of(model: Model, topology: Topology) -> tuple[Wire, ...]:
     )
 
 
-def wire_for(
+def transport_profile(
     topology: Topology,
     *,
     protocol_name: str | None = None,  # Name of a protocol; None counts none of its costs
@@ -74,12 +74,12 @@ def wire_for(
     channel_gb_per_s: float | None = None,
     # Generation of the GPUs; None takes what the topology tells, where it matters
     generation: str | None = None,
-) -> Wire:
-    """The wire with a protocol's figures for the GPUs of a topology.
+) -> TransportProfile:
+    """The transport profile of a protocol on the GPUs of a topology.
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> wire_for(preset("dgx-h100"), protocol_name="ll128", channels=8).gpu_gb_per_s
+        >>> transport_profile(preset("dgx-h100"), protocol_name="ll128", channels=8).gpu_gb_per_s
         Fraction(1468, 5)
     """
     found = None if protocol_name is None else protocol(protocol_name)
@@ -97,7 +97,7 @@ def wire_for(
     if found is not None and known is not None:
         own = found.gpu_limit(known, num_boxes(topology))
         limits += [Fraction(str(own))] if own is not None else []
-    return Wire(
+    return TransportProfile(
         protocol=found,
         gpu_gb_per_s=min(limits, default=None),
         name=None if protocol_name is None else protocol_name.lower(),
@@ -119,25 +119,25 @@ def _channel_rate(
     )
 
 
-def on_wire(messages: Messages, wire: Wire, *, model: Model) -> Messages:
-    """The messages as a wire carries them.
+def with_transport(messages: Messages, profile: TransportProfile, *, model: Model) -> Messages:
+    """Messages with the line sizes, latencies and channel limits of a transport profile.
 
     A protocol rounds every message up to whole lines, sets what a message costs by whether it leaves its box, and
     delays everything by its start. Latencies of links are part of its figures: they count once, the larger of both.
 
     Args:
-        wire: How they go on the wire.
+        profile: Protocol and channels.
     """
-    if wire.gpu_gb_per_s is not None and wire.gpu_gb_per_s < _widest_gpu(messages.topology):
+    if profile.gpu_gb_per_s is not None and profile.gpu_gb_per_s < _widest_gpu(messages.topology):
         if model.store_and_forward:
             raise InputError(
                 "expected cut-through switches with limited channels, found store-and-forward: choose one, or "
                 "`model=ideal`."
             )
         messages = _through_channels(
-            messages, wire.gpu_gb_per_s * wire.expansion / Fraction(str(model.efficiency))
+            messages, profile.gpu_gb_per_s * profile.expansion / Fraction(str(model.efficiency))
         )
-    found = wire.protocol
+    found = profile.protocol
     start_us = model.launch_us + (0.0 if found is None else found.start_us)
     if start_us:
         due = messages.due_us if len(messages.due_us) else np.zeros(messages.count)
@@ -145,7 +145,7 @@ def on_wire(messages: Messages, wire: Wire, *, model: Model) -> Messages:
     if found is not None:
         messages = replace(
             messages,
-            num_bytes=found.on_wire(messages.num_bytes),
+            num_bytes=found.wire_bytes_of(messages.num_bytes),
             overhead_us=_overheads(messages, found, model),
         )
     if model.efficiency < 1:
@@ -228,7 +228,7 @@ def _with_channels(topology: Topology, gb_per_s: Fraction) -> Topology:
 
 
 class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A way to put messages on the wire."""
+    """A transport protocol of NCCL: its line sizes, latencies and limits."""
 
     about: str  # What it is, in words
     data_bytes: int  # Bytes of data in a line
@@ -247,11 +247,11 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Share of the wire that is data."""
         return self.data_bytes / self.wire_bytes
 
-    def on_wire(self, size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def wire_bytes_of(self, size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Bytes on the wire for so many bytes of data: whole lines.
 
         Examples:
-            >>> protocol("ll128").on_wire(np.array([0, 1, 120, 121])).tolist()
+            >>> protocol("ll128").wire_bytes_of(np.array([0, 1, 120, 121])).tolist()
             [0, 128, 128, 256]
         """
         lines = -(-size_bytes // self.data_bytes)

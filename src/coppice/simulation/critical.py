@@ -16,7 +16,7 @@ _ABOUT = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stretch:
+class PathSegment:
     """Stages of the critical path that follow each other for the same reason, on the same link."""
 
     first: Stage  # The first of them
@@ -25,12 +25,12 @@ class Stretch:
     before: Stage | None  # The stage before, which the first of them waited for, or None
 
 
-def critical_stretches(timeline: Timeline) -> list[Stretch]:
+def critical_segments(timeline: Timeline) -> list[PathSegment]:
     """The critical path, with what queues on one link drawn together."""
-    stretches: list[Stretch] = []
+    segments: list[PathSegment] = []
     before: Stage | None = None
     for stage in timeline.critical_path():
-        open_one = stretches[-1] if stretches else None
+        open_one = segments[-1] if segments else None
         if (
             open_one is not None
             and stage.reason in (Reason.LINK, Reason.ROUTE)
@@ -38,11 +38,11 @@ def critical_stretches(timeline: Timeline) -> list[Stretch]:
             and (stage.link >= 0 or _ends(timeline, stage) == _ends(timeline, open_one.last))
         ):
             count = open_one.count + 1
-            stretches[-1] = Stretch(first=open_one.first, last=stage, count=count, before=open_one.before)
+            segments[-1] = PathSegment(first=open_one.first, last=stage, count=count, before=open_one.before)
         else:
-            stretches.append(Stretch(first=stage, last=stage, count=1, before=before))
+            segments.append(PathSegment(first=stage, last=stage, count=1, before=before))
         before = stage
-    return stretches
+    return segments
 
 
 def time_by_reason(timeline: Timeline) -> dict[str, float]:
@@ -63,32 +63,32 @@ def critical_lines(timeline: Timeline, most: int = 12) -> list[str]:
     Args:
         most: Stretches that are told at most.
     """
-    stretches = critical_stretches(timeline)
-    if len(stretches) <= most:
-        return [_line(timeline, stretch) for stretch in stretches]
-    head, tail = stretches[: (most + 1) // 2], stretches[len(stretches) - most // 2 :]
-    hidden = stretches[len(head) : len(stretches) - len(tail)]
+    segments = critical_segments(timeline)
+    if len(segments) <= most:
+        return [_line(timeline, segment) for segment in segments]
+    head, tail = segments[: (most + 1) // 2], segments[len(segments) - most // 2 :]
+    hidden = segments[len(head) : len(segments) - len(tail)]
     spent = hidden[-1].last.end_us - hidden[0].first.begin_us
     between = f"{'':>22}  ... {sum(each.count for each in hidden)} further messages, {spent:.2f} us ..."
     return [*(_line(timeline, each) for each in head), between, *(_line(timeline, each) for each in tail)]
 
 
-def _line(timeline: Timeline, stretch: Stretch) -> str:
-    first, last = stretch.first, stretch.last
+def _line(timeline: Timeline, segment: PathSegment) -> str:
+    first, last = segment.first, segment.last
     span = f"{first.begin_us:>9.2f} .. {last.end_us:>9.2f}"
-    if stretch.count > 1:
+    if segment.count > 1:
         where = (
             f"on {timeline.topology.link_name(first.link)}"
             if first.link >= 0
             else f"from {_ends(timeline, first)}"
         )
-        return f"{span}  {stretch.count} messages one after the other {where}"
+        return f"{span}  {segment.count} messages one after the other {where}"
     bytes_ = int(timeline.num_bytes[first.message])
     words = f"{_ends(timeline, first)}, {bytes_:,} bytes: {_ABOUT[first.reason]}"
     if first.reason is Reason.LINK:
         words = words.removesuffix("a link") + timeline.topology.link_name(first.link)
-    if stretch.before is not None and first.reason is not Reason.NONE:
-        words += f" ({_ends(timeline, stretch.before)})"
+    if segment.before is not None and first.reason is not Reason.NONE:
+        words += f" ({_ends(timeline, segment.before)})"
     return f"{span}  {words}"
 
 

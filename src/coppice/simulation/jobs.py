@@ -26,7 +26,7 @@ from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.channels import wires_of
+from coppice.simulation.channels import transport_profiles
 from coppice.simulation.joining import Joined, joined
 from coppice.simulation.model import Model, Sharing
 from coppice.simulation.models import model_of
@@ -186,11 +186,11 @@ def _run(
                 model=model,
                 collective=collective,
                 size_bytes=size_bytes,
-                wire=wire,
+                profile=profile,
                 keep_hops=keep,
                 keep_rates=keep and model.sharing is Sharing.FAIR,
             )
-            for wire in wires_of(model, messages.topology)
+            for profile in transport_profiles(model, messages.topology)
         ),
         key=lambda timeline: timeline.time_us,
     )

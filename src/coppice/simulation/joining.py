@@ -121,7 +121,7 @@ def _after_start(parts: Sequence[Messages]) -> NDArray[np.int64]:
 
 
 def _starts(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Begins of stretches in columns that are put one after the other."""
+    """First rows of segments in columns that are put one after the other."""
     return offsets(np.concatenate([np.diff(column) for column in columns]))
 
 

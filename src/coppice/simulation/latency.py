@@ -8,7 +8,7 @@ import numpy as np
 
 from coppice.bounds.latency import LatencyBound, latency_bound
 from coppice.bounds.problem import Problem
-from coppice.simulation.channels import Wire, num_boxes, wires_of
+from coppice.simulation.channels import TransportProfile, num_boxes, transport_profiles
 from coppice.simulation.model import Model, protocol_text
 
 
@@ -31,16 +31,18 @@ def least_latency(problem: Problem, model: Model, *, relay_gpus: bool = False) -
         >>> least_latency(problem, model_of("nccl-2.30")).time_us
         9.3
     """
-    wires = wires_of(model, problem.topology)
+    profiles = transport_profiles(model, problem.topology)
     return min(
-        (_on_wire(problem, model, wire, relay_gpus=relay_gpus) for wire in wires),
+        (_with_transport(problem, model, profile, relay_gpus=relay_gpus) for profile in profiles),
         key=lambda each: each.time_us,
     )
 
 
-def _on_wire(problem: Problem, model: Model, wire: Wire, *, relay_gpus: bool) -> LatencyBound:
+def _with_transport(
+    problem: Problem, model: Model, profile: TransportProfile, *, relay_gpus: bool
+) -> LatencyBound:
     """The bound with one protocol."""
-    found = wire.protocol
+    found = profile.protocol
     handled = model.send_us + model.receive_us
     plain = latency_bound(
         problem,
@@ -52,7 +54,7 @@ def _on_wire(problem: Problem, model: Model, wire: Wire, *, relay_gpus: bool) ->
     if found is None or not _sends(problem):
         return replace(plain, time_us=plain.time_us + model.launch_us) if model.launch_us else plain
     start = model.launch_us + found.start_us
-    name = protocol_text(wire.name or "")
+    name = protocol_text(profile.name or "")
     crosses = num_boxes(problem.topology) > 1
     message = max(found.network_us if crosses else found.box_us, handled)
     if plain.time_us >= message:

@@ -19,7 +19,7 @@ from coppice.schedule.files.plan_file import body_of
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.channels import Wire, on_wire, wires_of
+from coppice.simulation.channels import TransportProfile, transport_profiles, with_transport
 from coppice.simulation.model import Model, Sharing
 from coppice.simulation.models import model_of
 from coppice.simulation.timeline import MessageHops, Rates, Timeline
@@ -79,7 +79,7 @@ def run(
     model: Model,  # What messages cost beside rates and latencies of links
     collective: Collective,  # What the messages carry out, for the bus bandwidth
     size_bytes: int,  # M in bytes, for the bandwidths
-    wire: Wire | None = None,  # Protocol and channels; None: all bytes on the wire are data
+    profile: TransportProfile | None = None,  # Protocol and channels; None: all bytes on the wire are data
     pieces: int = 1,  # What chunks were cut into, for the record
     # Record when each message begins on each of its links; without, it takes less memory and there is no
     # critical path
@@ -88,7 +88,7 @@ def run(
 ) -> Timeline:
     """The timeline of messages that :func:`~coppice.schedule.messages.messages_of` made."""
     burst_us = _bursts_us(messages.topology, model)
-    messages = on_wire(messages, Wire() if wire is None else wire, model=model)
+    messages = with_transport(messages, TransportProfile() if profile is None else profile, model=model)
     topology, routes = messages.topology, messages.routes
     sender, receiver = topology.rank[routes.src], topology.rank[routes.dst]
     overhead_us = messages.overhead_us
@@ -147,7 +147,7 @@ def run(
         collective=collective,
         size_bytes=size_bytes,
         pieces=pieces,
-        protocol=None if wire is None else wire.name,
+        protocol=None if profile is None else profile.name,
         start_us=found["start"],
         arrived_us=found["arrived"],
         finish_us=found["done"],
@@ -253,18 +253,20 @@ def fastest(
     """
     if most < 1:
         raise InputError(f"expected at least 1 piece at most, found {most}.")
-    wires = wires_of(model, body.topology)
+    profiles = transport_profiles(model, body.topology)
     best: Timeline | None = None
     limit = most_pieces(body, size_bytes, model=model, most=most)
     steps_bind = model.steps_bind or _too_many_messages(body)
     given = 1 if pieces is None else pieces
     whole = messages_of(body, size_bytes, pieces=given, steps_bind=steps_bind)
     cut = {given: whole}
-    for wire in sorted(wires, key=lambda each: _least_us(whole, each, model)):
-        if best is not None and (best.time_us <= enough_us or _least_us(whole, wire, model) >= best.time_us):
+    for profile in sorted(profiles, key=lambda each: _least_us(whole, each, model)):
+        if best is not None and (
+            best.time_us <= enough_us or _least_us(whole, profile, model) >= best.time_us
+        ):
             continue
 
-        def attempt(count: int, wire: Wire = wire, *, hops: bool = False) -> Timeline:
+        def attempt(count: int, profile: TransportProfile = profile, *, hops: bool = False) -> Timeline:
             if count not in cut:
                 cut[count] = messages_of(body, size_bytes, pieces=count, steps_bind=steps_bind)
             return run(
@@ -272,7 +274,7 @@ def fastest(
                 model=model,
                 collective=body.collective,
                 size_bytes=size_bytes,
-                wire=wire,
+                profile=profile,
                 pieces=count,
                 keep_hops=hops,
                 keep_rates=hops and model.sharing is Sharing.FAIR,
@@ -286,7 +288,7 @@ def fastest(
             best = found
             chosen = attempt
     if best is None:
-        raise InputError(f"expected a model with a wire, found none in {model.name}.")
+        raise InputError(f"expected a model with a protocol, found none in {model.name}.")
     return chosen(best.pieces, hops=True) if keep_hops else best
 
 
@@ -350,16 +352,16 @@ def _message_us(timeline: Timeline) -> float:
     return float((latency + overhead).mean()) + model.send_us + model.receive_us if len(latency) else 0.0
 
 
-def _least_us(messages: Messages, wire: Wire, model: Model) -> float:
-    """What messages take at least on a wire: the start, and the bytes of the busiest link."""
-    start = model.launch_us + (0.0 if wire.protocol is None else wire.protocol.start_us)
+def _least_us(messages: Messages, profile: TransportProfile, model: Model) -> float:
+    """Lower bound on the time with a transport profile: start latency, and the bytes of the busiest link."""
+    start = model.launch_us + (0.0 if profile.protocol is None else profile.protocol.start_us)
     routes, topology = messages.routes, messages.topology
     carried = np.bincount(messages.route, weights=messages.num_bytes, minlength=len(routes.src))
     of_link = np.repeat(carried, routes.num_links)
     load = np.bincount(routes.links, weights=of_link, minlength=topology.num_links)
-    on_wire = load * float(wire.expansion) / model.efficiency - model.burst_bytes
-    least = float((on_wire * topology.denominator / topology.capacity).max(initial=0.0)) / 1000
-    if wire.gpu_gb_per_s is not None:
+    wire_load = load * float(profile.expansion) / model.efficiency - model.burst_bytes
+    least = float((wire_load * topology.denominator / topology.capacity).max(initial=0.0)) / 1000
+    if profile.gpu_gb_per_s is not None:
         sent = np.bincount(routes.src, weights=carried, minlength=topology.num_nodes)[topology.rank_nodes]
-        least = max(least, float(sent.max(initial=0.0)) / float(wire.gpu_gb_per_s) / 1000)
+        least = max(least, float(sent.max(initial=0.0)) / float(profile.gpu_gb_per_s) / 1000)
     return start + least

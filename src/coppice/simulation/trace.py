@@ -129,24 +129,24 @@ def _bars(
     src, out = timeline.messages.src[shown].astype(np.int64), _next_nodes(timeline, shown)
     start, finish = timeline.start_us[shown], timeline.finish_us[shown]
     alone = np.arange(len(shown))
-    lanes = _lanes(src, out, start, finish)
-    if len({*zip(src.tolist(), out.tolist(), lanes.tolist(), strict=True)}) > tracks:
+    track = _tracks(src, out, start, finish)
+    if len({*zip(src.tolist(), out.tolist(), track.tolist(), strict=True)}) > tracks:
         alone = _alike(timeline, shown, _jobs_of(shown, jobs))
         order = np.argsort(alone, kind="stable")  # the first of each is the one that starts first
         first = order[np.flatnonzero(np.diff(alone[order], prepend=-1))]
         members = np.split(shown[order], np.flatnonzero(np.diff(alone[order])) + 1)
         until = np.full(len(first), -np.inf)
         np.maximum.at(until, alone, finish)
-        lanes = _lanes(src[first], out[first], start[first], until)
+        track = _tracks(src[first], out[first], start[first], until)
     else:
         first, members, until = alone, list(shown.reshape(-1, 1)), finish
-    keys = list(zip(src[first].tolist(), out[first].tolist(), lanes.tolist(), strict=True))
+    keys = list(zip(src[first].tolist(), out[first].tolist(), track.tolist(), strict=True))
     number = {key: place for place, key in enumerate(sorted(set(keys)), start=1)}
     thread = np.array([number[key] for key in keys], dtype=np.int64)
     ids = timeline.messages.topology.node_ids
     names = {
-        place: (f"{ids[node]} ({ids[link]}{f', {lane + 1}' if lane else ''})", node)
-        for (node, link, lane), place in number.items()
+        place: (f"{ids[node]} ({ids[link]}{f', {track + 1}' if track else ''})", node)
+        for (node, link, track), place in number.items()
     }
     thread_of = dict(zip(shown.tolist(), thread[alone].tolist(), strict=True))
     return _Bars(shown[first], until, members, thread, names, thread_of)
@@ -203,11 +203,11 @@ def _shown(timeline: Timeline, most: int) -> NDArray[np.int64]:
     return chosen[np.lexsort((chosen, timeline.start_us[chosen]))]
 
 
-def _lanes(
+def _tracks(
     src: NDArray[np.int64], out: NDArray[np.int64], start: NDArray[np.float64], finish: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Place of each event among those of its sender and link that overlap: the first one that is free."""
-    lanes = np.zeros(len(src), dtype=np.int64)
+    track_of = np.zeros(len(src), dtype=np.int64)
     free: dict[tuple[int, int], list[int]] = {}
     busy: dict[tuple[int, int], list[tuple[float, int]]] = {}
     used: dict[tuple[int, int], int] = {}
@@ -218,13 +218,13 @@ def _lanes(
         while running and running[0][0] <= begin:
             heapq.heappush(idle, heapq.heappop(running)[1])
         if idle:
-            lane = heapq.heappop(idle)
+            track = heapq.heappop(idle)
         else:
-            lane = used.get(key, 0)
-            used[key] = lane + 1
-        heapq.heappush(running, (end, lane))
-        lanes[row] = lane
-    return lanes
+            track = used.get(key, 0)
+            used[key] = track + 1
+        heapq.heappush(running, (end, track))
+        track_of[row] = track
+    return track_of
 
 
 def _process(topology: Topology, node: int) -> int:

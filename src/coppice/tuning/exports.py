@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coppice.collectives import Collective
-from coppice.doctor import Given, diagnose
+from coppice.doctor import JobFacts, diagnose
 from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.nccl.tuner import Dialect, tuner_table
@@ -74,9 +74,9 @@ def _head(table: RuleTable) -> list[str]:
     return [f"by coppice {__version__}, {words}", *([f"topology {table.topology}"] if table.topology else [])]
 
 
-def _given(table: RuleTable) -> Given:
+def _job_facts(table: RuleTable) -> JobFacts:
     """What the doctor is told of the communicators."""
-    return Given(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
+    return JobFacts(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
 
 
 def _tuner(table: RuleTable, form: str) -> Exported:
@@ -100,7 +100,7 @@ def _tuner(table: RuleTable, form: str) -> Exported:
     comments = [f"tuner table ({dialect}) {first}", *more]
     comments += [f"library {table.version}"] if table.version else []
     text = tuner_table(rules, dialect, comments=[*comments, f"undo: {UNDO[form]}"])
-    diagnose(text.encode(), "nccl-tuner", file="the table", options=Given(dialect=dialect)).require_ok()
+    diagnose(text.encode(), "nccl-tuner", file="the table", options=JobFacts(dialect=dialect)).require_ok()
     use = {
         Dialect.COPPICE: "use: NCCL_TUNER_PLUGIN=libnccl-tuner-coppice.so (`coppice tune plugin build`) and "
         "COPPICE_TUNER_TABLE=FILE on every host",
@@ -152,7 +152,7 @@ def _ompi(table: RuleTable, form: str) -> Exported:
     }
     version = version_of(table.version or "5.0")
     text = rules_file(changed, version=version, comments=[*_head(table), f"undo: {UNDO[form]}"])
-    given = replace(_given(table), version=version)
+    given = replace(_job_facts(table), version=version)
     diagnose(text.encode(), form, file="the rules", options=given).require_ok()
     return Exported(
         text=text, notes=(f"{len(table.changed)} rules", _OMPI_USE), suffix=SUFFIXES[form_of(version)]
@@ -206,7 +206,7 @@ def _mpich(table: RuleTable, form: str) -> Exported:
     ]
     notes += [f"{each} changes at sizes or shapes, too, whose rule is the default" for each in sorted(kept)]
     text = "".join(f"{line}\n" for line in lines)
-    diagnose(text.encode(), form, file="the variables", options=_given(table)).require_ok()
+    diagnose(text.encode(), form, file="the variables", options=_job_facts(table)).require_ok()
     return Exported(text=text, notes=tuple(notes), suffix=".env")
 
 

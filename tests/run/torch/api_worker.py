@@ -520,15 +520,15 @@ def planned_calls(mode: str) -> dict[str, int]:
     if mode == "gloo":
         return {}
     group: Any = dist.group.WORLD
-    [lane] = group._lanes.values()
+    [path] = group._paths.values()
     counts: dict[str, int] = {}
-    run = lane.run
+    run = path.run
 
     def counted(collective: Any, *arguments: Any, **options: Any) -> None:
         counts[collective.value] = counts.get(collective.value, 0) + 1
         run(collective, *arguments, **options)
 
-    lane.run = counted
+    path.run = counted
     data, wide = ramp(RANKS), torch.empty(RANKS * RANKS)
     for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
         dist.all_reduce(data, op)
@@ -536,7 +536,7 @@ def planned_calls(mode: str) -> dict[str, int]:
     dist.all_gather_into_tensor(wide, data)
     dist.reduce_scatter_tensor(data[:1], data.clone())
     dist.all_to_all_single(data, data.clone())
-    lane.run = run
+    path.run = run
     return counts
 
 

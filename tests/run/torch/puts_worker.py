@@ -63,14 +63,14 @@ def reduce(count: int = 24) -> torch.Tensor:
 
 def programs(group: Any) -> list[str]:
     """Collectives and bytes of the programs that the engine has put so far."""
-    engine = group._lanes["cpu"].engine
+    engine = group._paths["cpu"].engine
     return sorted(f"{each.collective.value} {each.count}" for each in engine._calls)
 
 
 def algorithms(group: Any) -> dict[str, int]:
     """Groups by algorithm, and how many calls each has planned."""
-    known = group._lanes["cpu"].puts._known
-    names = {id(made): name for name, made in group._lanes["cpu"].puts._groups.items()}
+    known = group._paths["cpu"].puts._known
+    names = {id(made): name for name, made in group._paths["cpu"].puts._groups.items()}
     return {
         f"{call.count * 4}": (names[id(made)] if made is not None else "gloo") for call, made in known.items()
     }
@@ -91,9 +91,9 @@ def left(outcome: dict[str, Any]) -> None:
                 empty = torch.ones(count)
                 dist.all_reduce(empty)
         outcome["programs"] = programs(group)
-        lane: Any = group._lanes["cpu"]
-        outcome["device"] = lane.engine.device.name
-        lane.engine.device.refusal = lambda _, dtype: "expected a kinder device" if dtype == "int32" else ""
+        path: Any = group._paths["cpu"]
+        outcome["device"] = path.engine.device.name
+        path.engine.device.refusal = lambda _, dtype: "expected a kinder device" if dtype == "int32" else ""
         for _ in range(2):
             whole = torch.full((8,), RANK + 1, dtype=torch.int32)
             dist.all_reduce(whole)
@@ -148,9 +148,9 @@ def graphs(outcome: dict[str, Any]) -> None:
             work.wait()
 
         step()
-        lane: Any = group._lanes["cpu"]
-        assert isinstance(lane.engine.device, EmulatedDevice)
-        with EmulatedGraph(lane.engine.device) as graph:
+        path: Any = group._paths["cpu"]
+        assert isinstance(path.engine.device, EmulatedDevice)
+        with EmulatedGraph(path.engine.device) as graph:
             step()
             outcome["new call"] = attempt(lambda: dist.all_reduce(torch.ones(7)))
         wrong = 0

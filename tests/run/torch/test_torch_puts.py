@@ -85,7 +85,7 @@ def test_faults_are_errors_in_time(outcomes: list[dict[str, Any]], fault: str) -
 
 
 def test_rules_are_named_by_the_program_or_the_environment() -> None:
-    from coppice.run.torch.lane import Options, options_from
+    from coppice.run.torch.backend_path import Options, options_from
 
     variables = {"COPPICE_TUNING": "site.json", "COPPICE_ENGINE": "put-signal"}
     assert options_from(None, variables).tuning == "site.json"
@@ -95,7 +95,7 @@ def test_rules_are_named_by_the_program_or_the_environment() -> None:
 
 
 def test_a_name_of_no_algorithm_is_refused_and_not_left_to_the_planner() -> None:
-    from coppice.run.torch.lane import Options, options_from
+    from coppice.run.torch.backend_path import Options, options_from
 
     for known in ("forest", "ring", "switchml"):
         assert options_from(None, {"COPPICE_ALGORITHM": known}).algorithm == known

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.breaking import room_of
+from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.files import write_atomically
 from coppice.simulation.model import IDEAL
@@ -102,7 +102,7 @@ def _lines(market: Market) -> list[str]:
     spare = [1, 2, *range(4, 4 + len(names)), 4 + len(names) + 1]
     best = market.quotes[0].cost_per_rate
     rows = [heads, *(_row(quote, best) for quote in market.quotes)]
-    return [*lines, "", *columns(rows, "l" + "r" * (len(heads) - 1), room=room_of(), spare=spare)]
+    return [*lines, "", *columns(rows, "l" + "r" * (len(heads) - 1), max_width=terminal_width(), spare=spare)]
 
 
 def _row(quote: Quote, best: float) -> list[str]:

@@ -12,7 +12,7 @@ from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsP
 from coppice.cli.options.completion import collective_names
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.measuring import JobsOption
-from coppice.cli.output.breaking import room_of
+from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -219,7 +219,7 @@ def _front_lines(cell: Cell, front: list[GraphEntry]) -> list[str]:
         f"{plural(cell[0], 'rank')} of degree {cell[1]}: {plural(len(front), 'graph')} that nothing found beats",
         f"no graph takes fewer than {plural(moore_steps(*cell), 'step')} or less than T_B {best} = {float(best):.5f}",
         "",
-        *columns(rows, "rrlll", room=room_of(), spare=[3]),
+        *columns(rows, "rrlll", max_width=terminal_width(), spare=[3]),
     ]
 
 
@@ -248,7 +248,7 @@ def _workload_lines(
     return [
         title,
         "",
-        *columns(rows, "lrrrrr", room=room_of(), spare=[1, 3]),
+        *columns(rows, "lrrrrr", max_width=terminal_width(), spare=[1, 3]),
     ]
 
 

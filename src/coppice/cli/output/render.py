@@ -11,7 +11,7 @@ from textwrap import wrap
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
-from coppice.cli.output.breaking import LEAST_ROOM, broken, room_of
+from coppice.cli.output.breaking import LEAST_WIDTH, broken, terminal_width
 from coppice.errors import InputError
 from coppice.files import write_atomically
 
@@ -34,13 +34,13 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def print_lines(lines: Sequence[str]) -> None:
     """Print lines: as they are in a pipe or a file, on a terminal broken where they are longer than it is wide."""
-    room = room_of()
-    sys.stdout.write("".join(f"{each}\n" for line in lines for each in broken(line, room)))
+    max_width = terminal_width()
+    sys.stdout.write("".join(f"{each}\n" for line in lines for each in broken(line, max_width)))
 
 
 def print_note(words: str) -> None:
     """Print a note for the user on standard error."""
-    sys.stderr.write("".join(f"{line}\n" for line in broken(words, room_of(sys.stderr))))
+    sys.stderr.write("".join(f"{line}\n" for line in broken(words, terminal_width(sys.stderr))))
 
 
 def write_text(text: str, output: Path | None) -> None:
@@ -63,14 +63,14 @@ def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO 
 
     console = Console(highlight=False, soft_wrap=True, file=file)
     width = max((len(name) for name, _ in fields), default=0)
-    room = console.width - width - 4 if console.is_terminal else 0
+    max_width = console.width - width - 4 if console.is_terminal else 0
     console.print(
         Text("\n".join(broken(title, console.width if console.is_terminal else None)), style="bold")
     )
     for name, value in fields:
         lines = [value]
-        if room >= LEAST_ROOM:
-            lines = wrap(value, room, break_long_words=False, break_on_hyphens=False) or [""]
+        if max_width >= LEAST_WIDTH:
+            lines = wrap(value, max_width, break_long_words=False, break_on_hyphens=False) or [""]
         console.print(Text.assemble((f"  {name:<{width}}  ", "dim"), f"\n{'':<{width + 4}}".join(lines)))
 
 

@@ -18,7 +18,7 @@ from coppice.cli.options.inputs import (
 )
 from coppice.cli.options.measuring import ModelOption, chosen_model
 from coppice.cli.options.names import AGGREGATING
-from coppice.cli.output.breaking import room_of
+from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import print_json, print_lines
 from coppice.errors import InputError
 from coppice.text import columns, parse_size, plural, short_size, size_text, time_text
@@ -210,7 +210,7 @@ def _table(
         ]
         for each in found
     ]
-    lines += columns(table, "lrrrrrl", room=room_of(), spare=[5, 4, 6], heads=1)
+    lines += columns(table, "lrrrrrl", max_width=terminal_width(), spare=[5, 4, 6], heads=1)
     lines += [f"  {name}: {words}" for name, words in refused.items()]
     if splits:
         lines += ["", f"part in the network, the rest by {beside} over the same links:"]
@@ -269,7 +269,9 @@ def _on_cluster(
         ]
         for row in found.fastest_first(size_bytes)
     ]
-    lines += columns(rows, "lrrrrl", room=room_of(), spare=[5, 4], heads=1) if len(rows) > 1 else []
+    lines += (
+        columns(rows, "lrrrrl", max_width=terminal_width(), spare=[5, 4], heads=1) if len(rows) > 1 else []
+    )
     lines += [f"  {name}: {words}" for name, words in found.refused.items()]
     if splits:
         lines += ["", f"part in the network, the rest by {beside} over the same links:"]
@@ -290,7 +292,7 @@ def _swept_text(found: AggregationSweep) -> list[str]:
         for at, value in enumerate(found.values)
     ]
     spare = list(range(len(rows[0]) - 1, 1, -1))
-    lines += columns(rows, "l" + "r" * len(found.found), room=room_of(), spare=spare, heads=1)
+    lines += columns(rows, "l" + "r" * len(found.found), max_width=terminal_width(), spare=spare, heads=1)
     return [*lines, *(f"  {name}: {words}" for name, words in found.refused.items())]
 
 

@@ -12,15 +12,15 @@ from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, Set
 from coppice.cli.options.measuring import ModelOption
 from coppice.cli.options.names import CALIBRATED, OVERLAPS, PIPELINE_ORDERS
 from coppice.cli.output.render import print_fields, print_json, print_lines
-from coppice.cli.train.asked import (
+from coppice.cli.train.changes import DegradeOption, WhatIfOption, answers, answers_record, answers_table
+from coppice.cli.train.job_options import (
     BatchOption,
     ClusterOption,
     DeviceOption,
     FusedOption,
     JobArgument,
-    asked_job,
+    job_from_options,
 )
-from coppice.cli.train.changes import DegradeOption, WhatIfOption, answers, answers_record, answers_table
 from coppice.errors import CheckError, InputError
 from coppice.text import seconds_text
 
@@ -147,7 +147,7 @@ def estimate(
     from coppice.iteration.transformer import Transformer
     from coppice.simulation.models import model_of
 
-    asked = asked_job(
+    asked = job_from_options(
         job,
         cluster=cluster,
         boxes=boxes,

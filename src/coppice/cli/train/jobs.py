@@ -9,7 +9,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json
-from coppice.cli.train.asked import load_of_job, tell_constants
+from coppice.cli.train.job_options import load_of_job, note_constants
 from coppice.errors import InputError
 
 
@@ -42,7 +42,7 @@ def job(
         raise InputError("expected a job file, found none: name one, or take `schema`.")
     record = read_job_record(file)
     found = job_of(record, folder=Path(file).parent, loaded=load_of_job)
-    tell_constants(found)
+    note_constants(found)
     if as_json:
         print_json(msgspec.to_builtins(record))
         return

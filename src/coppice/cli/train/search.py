@@ -8,13 +8,13 @@ import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption
 from coppice.cli.output.render import print_json, print_lines
-from coppice.cli.train.asked import (
+from coppice.cli.train.job_options import (
     BatchOption,
     ClusterOption,
     DeviceOption,
     FusedOption,
     JobArgument,
-    asked_record,
+    job_record_of_options,
     load_of_job,
 )
 from coppice.errors import InputError
@@ -61,7 +61,7 @@ def search(
     from coppice.iteration.search import search_layouts, simulated_layouts
     from coppice.iteration.transformer import Transformer
 
-    record, folder = asked_record(
+    record, folder = job_record_of_options(
         job,
         cluster={"topology": cluster, "boxes": boxes, "device": device},
         layout={"global_batch": global_batch, "fused_attention": fused_attention},

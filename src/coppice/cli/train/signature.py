@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from coppice.cli.train.asked import asked_job
 from coppice.cli.train.estimate import estimate
+from coppice.cli.train.job_options import job_from_options
 from coppice.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def job_of_options(job: str, options: dict[str, Any]) -> TrainingJob:
     """The job that options of the estimate ask for.
 
     Raises:
-        InputError: As :func:`coppice.cli.train.asked.asked_job`.
+        InputError: As :func:`coppice.cli.train.job_options.job_from_options`.
     """
     run = {name: options.pop(name, None) for name in RUN_KEYS}
-    return asked_job(job, run=run, **options)
+    return job_from_options(job, run=run, **options)
 
 
 def layers_of_options(job: str, options: dict[str, Any]) -> LayerWorkload | None:

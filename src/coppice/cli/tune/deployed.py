@@ -10,7 +10,7 @@ import typer
 from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings
 from coppice.cli.options.measuring import LauncherWordsOption
 from coppice.cli.options.names import PLUGINS, TUNING_FORMS
-from coppice.cli.output.breaking import room_of
+from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import print_json, print_lines, print_note, to_stdout, write_text
 from coppice.errors import CheckError
 from coppice.text import columns, short_size
@@ -198,4 +198,4 @@ def _lines(found: tuple[Checked, ...]) -> list[str]:
         )
         for each in found
     ]
-    return columns(rows, room=room_of(), spare=[5, 4])
+    return columns(rows, max_width=terminal_width(), spare=[5, 4])

@@ -18,7 +18,7 @@ from coppice.cli.options.inputs import (
     with_options,
 )
 from coppice.cli.options.logs import RunOption, collective_run, print_warnings
-from coppice.cli.output.breaking import room_of
+from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.errors import InputError
 from coppice.files import write_atomically
@@ -203,7 +203,7 @@ def _lines(found: Fit) -> list[str]:
     refused = {str(choice): reason for size in sizes for choice, reason in size.refused}
     lines = [
         f"{title}: another choice than the default at {len(changed)} of {len(sizes)} sizes",
-        *columns(rows, room=room_of(), spare=[1, 2, 8, 7]),
+        *columns(rows, max_width=terminal_width(), spare=[1, 2, 8, 7]),
     ]
     lines.append(f"{repeats} times, {outliers} of them far from the others; all count")
     lines += [f"{choice} did not run: {reason}" for choice, reason in refused.items()]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from coppice.doctor.framework import ERROR, WARNING, Complaint, Rulebook
-from coppice.doctor.given import DUMP, SHAPES, TuningFile
+from coppice.doctor.job_facts import DUMP, SHAPES, TuningFile
 from coppice.export.nccl.graph import TYPES, NcclGraph, read_nccl_graph
 
 
@@ -26,7 +26,7 @@ RULES = Rulebook[NcclGraphFile]()
 
 @RULES.rule("G01", ERROR, "half of the channels that exist", "channels are doubled past the end of a table")
 def _too_many(file: NcclGraphFile) -> Iterator[Complaint]:
-    most = file.given.most_channels // 2
+    most = file.facts.most_channels // 2
     for graph in file.graphs:
         if graph.nchannels > most:
             text = f"{graph.nchannels} channels for the {graph.kind} graph: they are doubled, and {2 * most} exist"
@@ -47,7 +47,7 @@ def _miscounted(file: NcclGraphFile) -> Iterator[Complaint]:
 @RULES.rule("G03", ERROR, "every GPU once", "rings are checked at init, trees not at all")
 def _wrong_gpus(file: NcclGraphFile) -> Iterator[Complaint]:
     graphs = file.graphs
-    count = file.given.gpus_of_host
+    count = file.facts.gpus_of_host
     everyone = {gpu.dev for graph in graphs for channel in graph.channels for gpu in channel.gpus}
     expected = set(range(count)) if count is not None else everyone
     for graph in graphs:
@@ -91,7 +91,7 @@ def _types(file: NcclGraphFile) -> Iterator[Complaint]:
 
 @RULES.rule("G06", ERROR, "types no better than those of the machine", "protocols depend on them", needs=DUMP)
 def _better(file: NcclGraphFile) -> Iterator[Complaint]:
-    dump = {graph.id: graph for graph in read_nccl_graph(file.given.dump or b"", file="the dump")}
+    dump = {graph.id: graph for graph in read_nccl_graph(file.facts.dump or b"", file="the dump")}
     for graph in file.graphs:
         real = dump.get(graph.id)
         for name, text, seen in (
@@ -106,7 +106,7 @@ def _better(file: NcclGraphFile) -> Iterator[Complaint]:
 @RULES.rule("G07", ERROR, "whole nodes", "every communicator of the process reads the file", needs=SHAPES)
 def _subgroups(file: NcclGraphFile) -> Iterator[Complaint]:
     most = max((len(channel.gpus) for graph in file.graphs for channel in graph.channels), default=0)
-    for nodes, ranks in sorted(file.given.known_shapes):
+    for nodes, ranks in sorted(file.facts.known_shapes):
         if ranks < nodes * most:
             text = f"a communicator of {ranks} ranks on {nodes} nodes has fewer GPUs of a node than {most}"
             fix = "set the variable around the creation of one communicator only"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
-from coppice.doctor.given import TuningFile
+from coppice.doctor.job_facts import TuningFile
 from coppice.doctor.nccl.graph import RULES as GRAPH_RULES
 from coppice.doctor.nccl.topo import RULES as TOPO_RULES
 

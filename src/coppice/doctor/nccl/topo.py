@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Need, Rulebook
-from coppice.doctor.given import DUMP, TuningFile
+from coppice.doctor.job_facts import DUMP, TuningFile
 from coppice.errors import InputError
 from coppice.export.nccl.topo_xml import MOST_NODES
 from coppice.text import plural
@@ -22,7 +22,7 @@ _PRINTED = re.compile(r"(2\.5|5|8|16|32|64) GT/s|(2\.5|5\.0|8\.0|16\.0|32\.0|64\
 
 _NEARLY = Fraction(3, 4)
 _NICS = Need(
-    "names of the NICs, or a dump", lambda file: file.given.dump is not None or bool(file.given.nics)
+    "names of the NICs, or a dump", lambda file: file.facts.dump is not None or bool(file.facts.nics)
 )
 _DETECTED = {
     "system": ("name",),
@@ -150,8 +150,8 @@ def _names(element: Element) -> dict[str, Element]:
 
 @RULES.rule("P02", ERROR, "NICs by the names of the plug-in", "others are dropped", needs=_NICS)
 def _nics(file: NcclTopoFile) -> Iterator[Complaint]:
-    dump = file.given.dump
-    known = set(file.given.nics)
+    dump = file.facts.dump
+    known = set(file.facts.nics)
     if dump is not None:
         known |= set(_names(_system(dump, "the dump")))
     for name, element in _names(file.root).items():
@@ -185,7 +185,7 @@ def _size(file: NcclTopoFile) -> Iterator[Complaint]:
     hosts = {cpu.attributes.get("host_hash", "") for cpu in root.named("cpu")}
     if len(hosts) > 1:
         yield root.line, f"the file describes {len(hosts)} hosts", "keep the CPUs of one host"
-    count, boxes = len(_all(root)), file.given.boxes or 1
+    count, boxes = len(_all(root)), file.facts.boxes or 1
     together = boxes * (count - 1) + 1
     if count > most:
         text = f"the file has {count} elements, the library reads {most}"
@@ -225,7 +225,7 @@ def _indexed(root: Element) -> dict[tuple[tuple[str, ...], ...], Element]:
 
 @RULES.rule("P05", WARNING, "what the library made of it", "it detects some things itself", needs=DUMP)
 def _differences(file: NcclTopoFile) -> Iterator[Complaint]:
-    dump = _indexed(_system(file.given.dump or b"", "the dump"))
+    dump = _indexed(_system(file.facts.dump or b"", "the dump"))
     for key, element in sorted(_indexed(file.root).items(), key=lambda entry: entry[1].line):
         name = f"<{element.tag[:40]}>{f' {key[-1][1][:40]}' if len(key[-1]) > 1 else ''}"
         seen = dump.get(key)

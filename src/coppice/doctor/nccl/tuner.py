@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Need
-from coppice.doctor.given import LOG, SHAPES, Given
+from coppice.doctor.job_facts import LOG, SHAPES, JobFacts
 from coppice.doctor.nccl.tuner_table import NAMES, RULES, TunerTable, covers, dead, holds, shape_words
 from coppice.export.nccl.tuner import FIRST_WITH_PAT, Dialect
 from coppice.export.nccl.tuner_reader import ANY, TunerLine, dialect_of
@@ -27,11 +27,11 @@ _FIRST_PLUGIN, _FIRST_EXAMPLE, _MENDED_EXAMPLE = (2, 22), (2, 27, 7), (2, 30, 3)
 _BY_PLUGIN = (Dialect.NVIDIA_EXAMPLE, Dialect.COPPICE)
 _PLUGINS = Need(
     "the version of NCCL, or a log",
-    lambda file: file.given.known_version is not None or file.table.dialect not in _BY_PLUGIN,
+    lambda file: file.facts.known_version is not None or file.table.dialect not in _BY_PLUGIN,
 )
 _CELLS = Need(
     "a log with the cost model (NCCL_DEBUG_SUBSYS=INIT,TUNING)",
-    lambda file: any(each.cells for each in file.given.communicators),
+    lambda file: any(each.cells for each in file.facts.communicators),
 )
 
 
@@ -118,7 +118,7 @@ def _empty_fields(file: TunerTable) -> Iterator[Complaint]:
 @RULES.rule("T09", WARNING, "pairs that exist", "the line is dead")
 def _impossible(file: TunerTable) -> Iterator[Complaint]:
     table = file.table
-    version = None if file.given.rccl else file.given.known_version
+    version = None if file.facts.rccl else file.facts.known_version
     for line in file.good:
         reason = dead(line)
         if reason is None and line.algorithm == "pat" and version is not None and version < FIRST_WITH_PAT:
@@ -129,15 +129,15 @@ def _impossible(file: TunerTable) -> Iterator[Complaint]:
             yield line.number, f"the line never holds: {reason}", "remove it"
 
 
-def _own_channels(given: Given, line: TunerLine, dialect: Dialect) -> int | None:
+def _own_channels(facts: JobFacts, line: TunerLine, dialect: Dialect) -> int | None:
     """Channels of the communicators for which a line holds."""
     counts = [
         each.channels
-        for each in given.communicators
+        for each in facts.communicators
         if each.channels is not None
         and (each.nodes is None or each.ranks is None or holds(line, (each.nodes, each.ranks), dialect))
     ]
-    return given.channels if given.channels is not None else min(counts, default=None)
+    return facts.channels if facts.channels is not None else min(counts, default=None)
 
 
 @RULES.rule("T10", ERROR, "channels that exist", "more are clamped, or break CollNet")
@@ -147,8 +147,8 @@ def _many_channels(file: TunerTable) -> Iterator[Complaint]:
     for line in table.lines:
         if line.problem is not None or line.channels <= 0:
             continue
-        own = _own_channels(file.given, line, table.dialect)
-        limit = 128 if rccl else file.given.most_channels
+        own = _own_channels(file.facts, line, table.dialect)
+        limit = 128 if rccl else file.facts.most_channels
         if line.channels > MOST_CHANNELS:
             text = f"{line.channels} channels do not fit a signed byte"
             yield ERROR, line.number, text, f"ask for {MOST_CHANNELS} at most"
@@ -163,7 +163,7 @@ def _many_channels(file: TunerTable) -> Iterator[Complaint]:
 def _not_in_model(file: TunerTable) -> Iterator[Complaint]:
     table = file.table
     for line in file.good:
-        for communicator in file.given.communicators:
+        for communicator in file.facts.communicators:
             nodes, ranks = communicator.nodes, communicator.ranks
             if nodes is not None and ranks is not None and not holds(line, (nodes, ranks), table.dialect):
                 continue
@@ -184,7 +184,7 @@ def _not_in_model(file: TunerTable) -> Iterator[Complaint]:
 @RULES.rule("T12", WARNING, "shapes of the job", "lines are never used, or calls get none", needs=SHAPES)
 def _other_shapes(file: TunerTable) -> Iterator[Complaint]:
     """Communicators of the job without a line, and lines without a communicator."""
-    table, shapes = file.table, sorted(file.given.known_shapes)
+    table, shapes = file.table, sorted(file.facts.known_shapes)
     example = table.dialect is Dialect.NVIDIA_EXAMPLE
     effect = "the plug-in takes one channel there" if example else "the library decides there"
     collectives = [name for name in NAMES if any(line.collective == name for line in file.live)]
@@ -217,7 +217,7 @@ def _other_shapes(file: TunerTable) -> Iterator[Complaint]:
 
 @RULES.rule("T13", ERROR, "same machine, same version", "measurements age")
 def _other_machine(file: TunerTable) -> Iterator[Complaint]:
-    table, given = file.table, file.given
+    table, facts = file.table, file.facts
     for number, comment in table.comments:
         digest, topology, library = (pattern.match(comment) for pattern in (_DIGEST, _TOPOLOGY, _LIBRARY))
         if digest:
@@ -225,11 +225,11 @@ def _other_machine(file: TunerTable) -> Iterator[Complaint]:
             if hashlib.sha256(rest.encode()).hexdigest() != digest[1]:
                 text = "lines were changed since the table was made"
                 yield NOTE, number, text, "make it again where that was no intent"
-        if topology and given.topology is not None and not given.topology.sha256.startswith(topology[2]):
-            own = given.topology.sha256[:16]
+        if topology and facts.topology is not None and not facts.topology.sha256.startswith(topology[2]):
+            own = facts.topology.sha256[:16]
             text = f"the table was made for {topology[1][:60]} {topology[2]}, the topology is {own}"
             yield WARNING, number, text, "make the table again for this topology"
-        version = given.known_version
+        version = facts.known_version
         if library and version is not None and tuple(map(int, library[1].split("."))) != version:
             text = f"the table was measured with version {library[1]}, the library is {'.'.join(map(str, version))}"
             yield WARNING, number, text, "measure again: defaults and models change"
@@ -241,7 +241,7 @@ def _other_machine(file: TunerTable) -> Iterator[Complaint]:
 
 @RULES.rule("T14", NOTE, "calls that a tuner sees", "the others stay as they are", needs=LOG)
 def _beside(file: TunerTable) -> Iterator[Complaint]:
-    log = file.given.log
+    log = file.facts.log
     for what, count in () if log is None else log.beside.items():
         text = f"the log has {count} lines of {what}: such calls never reach a tuner"
         yield 0, text, "nothing to do, the table does not touch them"
@@ -249,7 +249,7 @@ def _beside(file: TunerTable) -> Iterator[Complaint]:
 
 @RULES.rule("T15", ERROR, "the right tuner", "the first plug-in that is found wins", needs=LOG)
 def _other_tuner(file: TunerTable) -> Iterator[Complaint]:
-    table, log = file.table, file.given.log
+    table, log = file.table, file.facts.log
     tuner = None if log is None else log.tuner
     if tuner is None:
         return
@@ -269,8 +269,8 @@ def _other_tuner(file: TunerTable) -> Iterator[Complaint]:
     "T16", ERROR, "a plug-in for this version", "the job crashes, or nobody reads the table", needs=_PLUGINS
 )
 def _plugin_of_version(file: TunerTable) -> Iterator[Complaint]:
-    dialect, version = file.table.dialect, file.given.known_version
-    if dialect not in _BY_PLUGIN or version is None or file.given.rccl:
+    dialect, version = file.table.dialect, file.facts.known_version
+    if dialect not in _BY_PLUGIN or version is None or file.facts.rccl:
         return
     words = f"NCCL {'.'.join(map(str, version))}"
     fix = "use the plug-in of `coppice tune plugin build`, and export the table for it (dialect coppice)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from coppice.doctor.framework import Coverage, Place, Rulebook
-from coppice.doctor.given import TuningFile
+from coppice.doctor.job_facts import TuningFile
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
 from coppice.export.nccl.tuner_reader import ANY, ParsedTunerTable, TunerLine, dialect_of, read_tuner_table
@@ -30,7 +30,7 @@ class TunerTable(TuningFile):
     @property
     def _told(self) -> Dialect | None:
         """The dialect that is given, or that the table shows."""
-        return self.given.dialect or dialect_of(self.text)
+        return self.facts.dialect or dialect_of(self.text)
 
     def kind(self, target: str) -> str:
         """What the file is taken for, in words."""
@@ -40,7 +40,7 @@ class TunerTable(TuningFile):
 
     def concerns(self, place: Place) -> bool:
         """Whether the line of a place holds for a communicator of the job."""
-        shapes, line = self.given.known_shapes, self._by_number.get(place if isinstance(place, int) else 0)
+        shapes, line = self.facts.known_shapes, self._by_number.get(place if isinstance(place, int) else 0)
         if not shapes or line is None or line.problem is not None:
             return True
         return any(holds(line, shape, self.table.dialect) for shape in shapes)
@@ -60,7 +60,7 @@ class TunerTable(TuningFile):
         named = {line.collective for line in self.live}
         found = []
         for collective in [name for name in NAMES if name in named]:
-            for shape in sorted(self.given.known_shapes):
+            for shape in sorted(self.facts.known_shapes):
                 own = [
                     line
                     for line in self.live

@@ -22,8 +22,8 @@ from coppice.export.msccl.writer import msccl_xml
 from coppice.files import file_name, read_bytes
 from coppice.fitting.size_range import (
     MOST_RANKS,
+    Matchup,
     ModelChoice,
-    Race,
     WinningRange,
     block_gb_per_s,
     busiest_gb_per_s,
@@ -144,10 +144,10 @@ def export_msccl_xml(
     program, notes = found.program, list(_fit_notes(found, chosen, form, sizes.wanted))
     notes.extend(_protocol_note(program, asked=protocol))
     if sizes.found:
-        race, note = _raced(found, model, on_stage)
+        matchup, note = _size_range_of(found, model, on_stage)
         notes.append(note)
-        if race is not None:
-            program = replace(program, min_bytes=race.min_bytes, max_bytes=race.max_bytes)
+        if matchup is not None:
+            program = replace(program, min_bytes=matchup.min_bytes, max_bytes=matchup.max_bytes)
     if program.max_bytes is not None and program.max_bytes == found.program.max_bytes != sizes.high:
         notes.append(_limit_note(program, program.max_bytes))
     on_stage("writing the file")
@@ -356,7 +356,7 @@ def _load(found: FittedPlan, program: Program) -> tuple[Fraction, float | None]:
     return busiest_gb_per_s(program, found.plan.algbw_gb_per_s), block_gb_per_s(topology, program.protocol)
 
 
-def _raced(
+def _size_range_of(
     found: FittedPlan, model: ModelChoice | None, on_stage: Callable[[str], None]
 ) -> tuple[WinningRange | None, str]:
     """The range of sizes by simulation, and what there is to say about it."""
@@ -366,7 +366,7 @@ def _raced(
             f"all sizes use it: the range is not simulated for more than {MOST_RANKS} ranks; "
             "`size=LOW:HIGH` sets it."
         )
-    on_stage("racing the library")
+    on_stage("comparing with the library")
     try:
         chosen = winning_range(found.plan, found.program, model=model, on_stage=on_stage)
     except InputError as error:
@@ -382,13 +382,15 @@ def _raced(
 def _range_note(chosen: WinningRange) -> str:
     """Which sizes use the file, and the figures that say so."""
     inside = chosen.inside
-    figures = [f"at {_race(inside[0])}"]
+    figures = [f"at {_matchup(inside[0])}"]
     if len(inside) > 1:
-        figures.append(f"at {_race(max(inside, key=lambda race: race.gain))}")
-    worst = min(inside, key=lambda race: race.gain)
+        figures.append(f"at {_matchup(max(inside, key=lambda matchup: matchup.gain))}")
+    worst = min(inside, key=lambda matchup: matchup.gain)
     if not worst.won:
-        figures.append(f"not quite at {_race(worst)}")
-    outside = [f"but at {_race(race)}" for race in (chosen.below, chosen.above) if race is not None]
+        figures.append(f"not quite at {_matchup(worst)}")
+    outside = [
+        f"but at {_matchup(matchup)}" for matchup in (chosen.below, chosen.above) if matchup is not None
+    ]
     words = ", ".join(dict.fromkeys([*figures, *outside]))
     return f"{_span(chosen)} use it, by simulation: {words} (model {chosen.model.name}); `size=all` keeps all sizes."
 
@@ -404,9 +406,9 @@ def _span(chosen: WinningRange) -> str:
     )
 
 
-def _race(race: Race) -> str:
+def _matchup(matchup: Matchup) -> str:
     """``1M 28 us against 57 us of nccl-ring with LL``."""
-    return f"{short_size(race.size_bytes)} {_us(race.plan_us)} against {_us(race.rival_us)} of {race.rival}"
+    return f"{short_size(matchup.size_bytes)} {_us(matchup.plan_us)} against {_us(matchup.rival_us)} of {matchup.rival}"
 
 
 def _us(time_us: float) -> str:

@@ -14,7 +14,7 @@ _USUAL = {"classic": (5, 0), "json": _FIRST_JSON}
 """Version for which a form is written where nothing tells."""
 _VERSION = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3}){1,2})(?:(?:a|b|rc|amzn)[0-9]{1,3})?")
 _INSTALLED = re.compile(r"\(Open MPI\)\s+([0-9]{1,3}(?:\.[0-9]{1,3}){1,2})")
-_PATIENCE_S = 10
+_TIMEOUT_S = 10
 
 
 def form_of(version: tuple[int, ...]) -> str:
@@ -64,7 +64,7 @@ def installed_version(launcher: str = "mpirun") -> tuple[int, ...] | None:
             [launcher, "--version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -21,7 +21,7 @@ from coppice.innetwork.clusters.trees import SwitchTree, SwitchTrees
 from coppice.innetwork.systems.case import AggregationCase
 from coppice.innetwork.systems.estimate import AggregationEstimate, microseconds
 from coppice.innetwork.systems.registry import estimate, named_system
-from coppice.simulation.channels import Wire, num_boxes, wires_of
+from coppice.simulation.channels import TransportProfile, num_boxes, transport_profiles
 from coppice.simulation.model import Model
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
@@ -70,9 +70,11 @@ class ClusterSystem:
             size_bytes: Bytes of the tensor, 1 or more.
             model: What messages cost: that of the host-based algorithms beside it.
         """
-        return min(self._on_wire(size_bytes, model, wire) for wire in wires_of(model, self.topology))
+        return min(
+            self._on_wire(size_bytes, model, wire) for wire in transport_profiles(model, self.topology)
+        )
 
-    def _on_wire(self, size_bytes: int, model: Model, wire: Wire) -> float:
+    def _on_wire(self, size_bytes: int, model: Model, wire: TransportProfile) -> float:
         found = wire.protocol
         latency = max((tree.latency_us for tree in self.trees), default=self._farthest_us())
         if found is None:

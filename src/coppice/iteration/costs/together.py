@@ -16,7 +16,7 @@ from coppice.iteration.costs.group import CollectiveCost
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.channels import wires_of
+from coppice.simulation.channels import transport_profiles
 from coppice.simulation.joining import joined
 from coppice.simulation.model import Model
 from coppice.simulation.simulator import fastest, run
@@ -102,11 +102,11 @@ def _set_of_groups(
                 model=model,
                 collective=bodies[0].collective,
                 size_bytes=size_bytes,
-                wire=wire,
+                profile=profile,
                 pieces=alone.pieces,
                 keep_hops=False,
             )
-            for wire in wires_of(model, topology)
+            for profile in transport_profiles(model, topology)
         ),
         key=lambda timeline: timeline.time_us,
     )

@@ -410,8 +410,8 @@ class Communicator:
         by_switch = self.in_network if program.collective is Collective.ALL_REDUCE else None
         if by_switch is not None and by_switch.all_reduce(program, given, wanted, dtype=dtype, op=op):
             return
-        patience = self.timeout_s if timeout_s is None else timeout_s
-        self.engine.run(program, given, wanted, dtype=dtype, op=op, timeout_s=patience)
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        self.engine.run(program, given, wanted, dtype=dtype, op=op, timeout_s=limit_s)
 
     def _divided(self, elements: int) -> int:
         """The number of elements, if they make equal blocks for all ranks."""

@@ -99,8 +99,8 @@ def _described(algorithm: str, environment: Mapping[str, str]) -> tuple[str, byt
     return address, read_secret(environment.get(SECRET_VARIABLE)), options
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """What a rank says of its part in something."""
+class _PeerReport(msgspec.Struct, frozen=True):
+    """What a rank reports of its part in an agreement."""
 
     failure: str = ""
     job: int = 0
@@ -108,7 +108,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 class InNetwork:
-    """One rank's way through a switch.
+    """All-reduce of one rank through a switch.
 
     Args:
         engine: The group, to agree on what happens.
@@ -186,7 +186,7 @@ class InNetwork:
         if element in self._clients:
             return self._clients[element]
         address, secret, options = _described(self.protocol, os.environ)
-        told = self._exchange(_Told(job=1 + secrets.randbelow(65535), address=address))
+        told = self._exchange(_PeerReport(job=1 + secrets.randbelow(65535), address=address))
         neighbours = [rank for rank, each in enumerate(told) if each.address == address]
         failure = ""
         client = None
@@ -215,15 +215,15 @@ class InNetwork:
         self._clients[element] = client
         return client
 
-    def _exchange(self, mine: _Told) -> list[_Told]:
+    def _exchange(self, mine: _PeerReport) -> list[_PeerReport]:
         return [
-            msgspec.json.decode(each, type=decodable(_Told))
+            msgspec.json.decode(each, type=decodable(_PeerReport))
             for each in self._engine.exchange(msgspec.json.encode(mine))
         ]
 
     def _agreed(self, failure: str) -> str:
         """The first failure of any rank, the same on all ranks."""
-        told = self._exchange(_Told(failure=failure))
+        told = self._exchange(_PeerReport(failure=failure))
         return next((f"on rank {rank}, {each.failure}" for rank, each in enumerate(told) if each.failure), "")
 
     def _give_up(self, failure: str) -> bool:

@@ -120,7 +120,7 @@ def carry_out(
             if open_now and (not staged[waiter] or arrived[waiter]):
                 ready.append(waiter)
 
-    idle = _Patience(order.program, transport, timeout_s)
+    idle = _PollBackoff(order.program, transport, timeout_s)
     while frontier < len(left):
         while opened < min(frontier + order.window, len(left)):
             for row in order.steps[opened]:
@@ -161,8 +161,8 @@ def carry_out(
     memory.finish()
 
 
-class _Patience:
-    """Waits between polls: at first not at all, then leaving the core to others, then in naps."""
+class _PollBackoff:
+    """Back off between polls, up to the give-up timeout: spin, then yield the core, then sleep."""
 
     def __init__(self, program: RankProgram, transport: Transport, timeout_s: float) -> None:
         self._program, self._transport, self._timeout_s = program, transport, timeout_s

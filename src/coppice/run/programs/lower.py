@@ -18,7 +18,7 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.rows import offsets, ranges
-from coppice.run.programs.placement import TransferMemory
+from coppice.run.programs.layout import TransferMemory
 from coppice.run.programs.rank_program import RankBuffer, RankProgram
 from coppice.run.programs.rank_rows import RankRows
 from coppice.run.programs.steps import transfer_steps

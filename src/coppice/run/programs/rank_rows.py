@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.rows import begins_run, positions
-from coppice.run.programs.placement import LocalCopy, TransferEnds, TransferMemory
+from coppice.run.programs.layout import LocalCopy, TransferEnds, TransferMemory
 from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind, message_tags
 from coppice.run.programs.steps import Accesses, predecessors_of
 from coppice.schedule.schedule import Op
@@ -49,18 +49,18 @@ class RankRows:
 
     def __init__(self, memory: TransferMemory, rank: int) -> None:
         self._memory, self._rank = memory, rank
-        self._steps, self._placement = memory.steps, memory.placement
+        self._steps, self._layout = memory.steps, memory.layout
 
     def program(self) -> RankProgram:
         """The program."""
-        memory, rank, steps, placement = self._memory, self._rank, self._steps, self._placement
+        memory, rank, steps, layout = self._memory, self._rank, self._steps, self._layout
         schedule = memory.schedule
         rows = steps.rank_rows[steps.rank_start[rank] : steps.rank_start[rank + 1]]
-        rows = rows[placement.chunk_length[schedule.chunk[rows]] > 0]
-        given, needed, staged = placement.sizes(rank)
+        rows = rows[layout.chunk_length[schedule.chunk[rows]] > 0]
+        given, needed, staged = layout.sizes(rank)
         address, scratch = self._addresses(staged)
         messages = self._messages(rows, address)
-        shift = 1 if placement.staging_copies(rank) else 0  # steps, behind the copies that come first
+        shift = 1 if layout.staging_copies(rank) else 0  # steps, behind the copies that come first
         table = _joined(
             [replace(messages, step=messages.step + shift), *self._copies(messages, rows, address, shift)]
         )
@@ -69,15 +69,15 @@ class RankRows:
         )
         table = table.taken(order)
         predecessors_start, predecessors = predecessors_of(_accesses(table), len(order))
-        first, elements = placement.result(rank)
+        first, elements = layout.result(rank)
         copies = table.kind == RowKind.COPY
         return RankProgram(
             rank=rank,
-            ranks=placement.ranks,
+            ranks=layout.ranks,
             collective=schedule.collective,
             root=schedule.root,
-            count=placement.count,
-            in_place=placement.in_place,
+            count=layout.count,
+            in_place=layout.in_place,
             input_elements=given,
             output_elements=needed,
             scratch_elements=scratch,
@@ -104,7 +104,7 @@ class RankRows:
         address = np.zeros(len(memory.value_rank) * pieces if len(values) else 0, dtype=np.int64)
         if not len(values):
             return address, staged
-        length = self._placement.chunk_length[memory.value_chunk[values]]
+        length = self._layout.chunk_length[memory.value_chunk[values]]
         first, last = memory.live_from[values], memory.live_until[values]
         if pieces == 1:
             allocations, member = np.unique(memory.allocation[values], return_inverse=True)
@@ -140,8 +140,8 @@ class RankRows:
         )
         order = np.lexsort(columns)
         sorted_rows = rows[order]
-        length = self._placement.chunk_length[schedule.chunk[sorted_rows]]
-        ends = (memory.sent(sorted_rows), memory.landing(sorted_rows), memory.operand(sorted_rows))
+        length = self._layout.chunk_length[schedule.chunk[sorted_rows]]
+        ends = (memory.sent(sorted_rows), memory.receive_buffer(sorted_rows), memory.operand(sorted_rows))
         piece = np.zeros(len(rows), dtype=np.int64)
         within = np.zeros(len(rows), dtype=np.int64)
         if pieces == 1:
@@ -165,7 +165,7 @@ class RankRows:
         lead, lead_piece, lead_within = rows_of[firsts], piece[firsts], within[firsts]
         sends = schedule.src[lead] == self._rank
         reduces = schedule.op[lead] == Op.REDUCE
-        sent, landing, operand = (
+        sent, receive_buffer, operand = (
             self._located(end, repeat[firsts], lead_piece, lead_within, address) for end in ends
         )
         nowhere = np.full(len(lead), -1, dtype=np.int64)
@@ -180,8 +180,8 @@ class RankRows:
             transfer=transfer,
             part=np.zeros(len(lead), dtype=np.int64),
             peer=np.where(sends, schedule.dst[lead], schedule.src[lead]).astype(np.int64),
-            buffer=np.where(sends, sent[0], landing[0]),
-            offset=np.where(sends, sent[1], landing[1]),
+            buffer=np.where(sends, sent[0], receive_buffer[0]),
+            offset=np.where(sends, sent[1], receive_buffer[1]),
             length=total,
             source=np.where(adds, operand[0], nowhere),
             source_offset=np.where(adds, operand[1], 0),
@@ -217,7 +217,7 @@ class RankRows:
     def _copies(self, messages: _RowTable, rows: _Column, address: _Column, shift: int) -> list[_RowTable]:
         """Copies before everything, of what stays here, and from bounce buffers."""
         memory, schedule, pieces = self._memory, self._memory.schedule, self._memory.pieces
-        found = [_copy_row(copy, 0, 0) for copy in self._placement.staging_copies(self._rank)]
+        found = [_copy_row(copy, 0, 0) for copy in self._layout.staging_copies(self._rank)]
         written: list[tuple[int, int]] = []
         bounced = rows[
             (schedule.dst[rows] == self._rank) & (memory.bounce[rows] >= 0) & ~memory.redundant[rows]
@@ -225,13 +225,13 @@ class RankRows:
         if len(bounced):
             row = np.repeat(np.arange(len(bounced)), pieces)
             piece = np.tile(np.arange(pieces), len(bounced))
-            within, length = _cut(self._placement.chunk_length[schedule.chunk[bounced]][row], piece, pieces)
-            landing = self._located(memory.landing(bounced), row, piece, within, address)
+            within, length = _cut(self._layout.chunk_length[schedule.chunk[bounced]][row], piece, pieces)
+            receive_buffer = self._located(memory.receive_buffer(bounced), row, piece, within, address)
             final = self._located(memory.final(bounced), row, piece, within, address)
             for index in np.flatnonzero(length).tolist():
                 copy = LocalCopy(
-                    RankBuffer(int(landing[0][index])),
-                    int(landing[1][index]),
+                    RankBuffer(int(receive_buffer[0][index])),
+                    int(receive_buffer[1][index]),
                     RankBuffer(int(final[0][index])),
                     int(final[1][index]),
                     int(length[index]),
@@ -244,7 +244,7 @@ class RankRows:
         written += zip(messages.offset[received].tolist(), messages.length[received].tolist(), strict=True)
         found += [
             _copy_row(part, 0, 1)
-            for copy in self._placement.own_copies(self._rank)
+            for copy in self._layout.own_copies(self._rank)
             for part in _without(copy, sorted(written))
         ]
         return found

@@ -28,8 +28,8 @@ from coppice.run.engines.torch.tensors import (
     reduction_options,
     set_timeout,
 )
+from coppice.run.torch.backend_path import BackendPath, Options, options_from
 from coppice.run.torch.group import PlannedGroup
-from coppice.run.torch.lane import Lane, Options, options_from
 from coppice.run.torch.work import AllOf
 
 NAME = "coppice"
@@ -56,11 +56,11 @@ class CoppiceProcessGroup(PlannedGroup):
         ready = self.reducing(tensor, tensor.numel(), options, Collective.ALL_REDUCE, in_place=True)
         if ready is None:
             return self._left(tensor, lambda memory: self.backend(tensor).allreduce([memory], options))
-        lane, dtype, op = ready
+        path, dtype, op = ready
 
         def action() -> None:
             memory = flat(tensor)
-            lane.run(Collective.ALL_REDUCE, None, memory, count=memory.numel(), dtype=dtype, op=op)
+            path.run(Collective.ALL_REDUCE, None, memory, count=memory.numel(), dtype=dtype, op=op)
             put_back(memory, tensor)
 
         return self.issue("all_reduce", [tensor], action, tensor, options)
@@ -81,11 +81,11 @@ class CoppiceProcessGroup(PlannedGroup):
         ready = self.moving(tensor, tensor.numel(), Collective.BROADCAST, root=root, in_place=True)
         if ready is None:
             return self._left(tensor, lambda memory: self.backend(tensor).broadcast([memory], options))
-        lane, dtype, count = ready
+        path, dtype, count = ready
 
         def action() -> None:
             memory = flat(tensor)
-            lane.run(Collective.BROADCAST, None, as_type(memory, dtype), count=count, dtype=dtype, root=root)
+            path.run(Collective.BROADCAST, None, as_type(memory, dtype), count=count, dtype=dtype, root=root)
             put_back(memory, tensor)
 
         return self.issue("broadcast", [tensor], action, tensor, options)
@@ -98,7 +98,7 @@ class CoppiceProcessGroup(PlannedGroup):
         if ready is None:
             start = self.backend(output)._allgather_base  # noqa: SLF001
             return self._left(output, lambda memory: start(memory, flat(input), options))
-        lane, dtype, count = ready
+        path, dtype, count = ready
 
         def action() -> None:
             whole, own = flat(output), flat(input)
@@ -106,9 +106,9 @@ class CoppiceProcessGroup(PlannedGroup):
             if overlap(whole, own):
                 # Whether it lies at its place may differ between ranks, and all need programs of one plan.
                 first = whole.data_ptr() + self.rank() * own.numel() * own.itemsize
-                source = None if lane.direct and own.data_ptr() == first else own.clone()
+                source = None if path.direct and own.data_ptr() == first else own.clone()
             block = None if source is None else as_type(source, dtype)
-            lane.run(Collective.ALL_GATHER, block, as_type(whole, dtype), count=count, dtype=dtype)
+            path.run(Collective.ALL_GATHER, block, as_type(whole, dtype), count=count, dtype=dtype)
             put_back(whole, output)
 
         return self.issue("all_gather", [output], action, output, options)
@@ -134,8 +134,8 @@ class CoppiceProcessGroup(PlannedGroup):
             memory = [flat(part) for part in parts]
             work = self.backend(given).allgather([memory], [flat(given)], options)
             return self.by_native(work, [parts], list(zip(memory, parts, strict=True)), self.backend(given))
-        lane, dtype, count = ready
-        if not even and not lane.direct:
+        path, dtype, count = ready
+        if not even and not path.direct:
             return self._broadcasts(parts, given)
         scale = count // total if total else 1
         bounds = None if even else [scale * bound for bound in bounds_of(parts)]
@@ -143,7 +143,7 @@ class CoppiceProcessGroup(PlannedGroup):
         def action() -> None:
             whole = torch.empty(total, dtype=given.dtype, device=given.device)
             source, target = as_type(flat(given), dtype), as_type(whole, dtype)
-            lane.run(Collective.ALL_GATHER, source, target, count=count, dtype=dtype, bounds=bounds)
+            path.run(Collective.ALL_GATHER, source, target, count=count, dtype=dtype, bounds=bounds)
             give_out(whole, parts)
 
         return self.issue("all_gather", [parts], action, given, options)
@@ -156,13 +156,13 @@ class CoppiceProcessGroup(PlannedGroup):
         if ready is None:
             start = self.backend(output)._reduce_scatter_base  # noqa: SLF001
             return self._left(output, lambda memory: start(memory, flat(input), options))
-        lane, dtype, op = ready
+        path, dtype, op = ready
 
         def action() -> None:
             source, block = flat(input), flat(output)
             if overlap(source, block):
                 block = torch.empty_like(block)
-            lane.run(Collective.REDUCE_SCATTER, source, block, count=source.numel(), dtype=dtype, op=op)
+            path.run(Collective.REDUCE_SCATTER, source, block, count=source.numel(), dtype=dtype, op=op)
             put_back(block, output)
 
         return self.issue("reduce_scatter", [output], action, output, options)
@@ -192,13 +192,13 @@ class CoppiceProcessGroup(PlannedGroup):
         if ready is None:
             given, start = [[flat(part) for part in parts]], self.backend(output).reduce_scatter
             return self._left(output, lambda memory: start([memory], given, options))
-        lane, dtype, op = ready
+        path, dtype, op = ready
         bounds = None if even else bounds_of(parts)
 
         def action() -> None:
             source = torch.cat([part.detach().reshape(-1) for part in parts])
             block = flat(output)
-            lane.run(Collective.REDUCE_SCATTER, source, block, count=total, dtype=dtype, op=op, bounds=bounds)
+            path.run(Collective.REDUCE_SCATTER, source, block, count=total, dtype=dtype, op=op, bounds=bounds)
             put_back(block, output)
 
         return self.issue("reduce_scatter", [output], action, output, options)
@@ -220,13 +220,13 @@ class CoppiceProcessGroup(PlannedGroup):
         if ready is None:
             splits, start = (list(output_splits), list(input_splits)), self.backend(output).alltoall_base
             return self._left(output, lambda memory: start(memory, flat(input), *splits, options))
-        lane, dtype, count = ready
+        path, dtype, count = ready
 
         def action() -> None:
             target, source = flat(output), flat(input)
             if overlap(target, source):
                 source = source.clone()
-            lane.run(
+            path.run(
                 Collective.ALL_TO_ALL,
                 as_type(source, dtype),
                 as_type(target, dtype),
@@ -301,8 +301,8 @@ def _nothing() -> None:
     """A task that is done when all before it are."""
 
 
-def _barrier(lane: Lane, nothing: torch.Tensor) -> Callable[[], None]:
-    return lambda: lane.run(
+def _barrier(path: BackendPath, nothing: torch.Tensor) -> Callable[[], None]:
+    return lambda: path.run(
         Collective.BARRIER, nothing, nothing, count=0, dtype=DataType.UINT8, op=ReduceOp.SUM
     )
 

@@ -20,8 +20,8 @@ from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.shared_memory.setup import store_exchange
 from coppice.run.engines.torch.tensors import c10d, put_back, reduce_op, type_of
 from coppice.run.errors import PeerLost, TimedOut
-from coppice.run.torch.lane import Lane, Options, open_lane
-from coppice.run.torch.puts import LaneCall, PutChoice
+from coppice.run.torch.backend_path import BackendPath, Options, open_backend_path
+from coppice.run.torch.puts import CollectiveCall, PutChoice
 from coppice.run.torch.work import Afterwards, AllOf, Queue, Task, error_of
 
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
@@ -64,7 +64,7 @@ class PlannedGroup(dist.ProcessGroup):
             self.nccl = c10d.ProcessGroupNCCL(c10d.PrefixStore("nccl", store), rank, size, chosen)
             self._register_backend(_CUDA, dist.ProcessGroup.BackendType.NCCL, self.nccl)
         self._queue = Queue(f"coppice-{rank}")
-        self._lanes: dict[str, Lane | None] = {}
+        self._paths: dict[str, BackendPath | None] = {}
         self._broken: Exception | None = None
         self._opening = threading.Lock()
         self._gathered: list[dist.Work] | None = None
@@ -87,14 +87,14 @@ class PlannedGroup(dist.ProcessGroup):
         *,
         in_place: bool = False,  # Nothing is given beside the output
         always: bool = False,  # Whatever the size, and however blocks are cut
-    ) -> tuple[Lane, DataType, ReduceOp] | None:
+    ) -> tuple[BackendPath, DataType, ReduceOp] | None:
         """How to reduce ``count`` elements like those of ``tensor``; None if gloo or NCCL shall do it."""
         dtype, op = type_of(tensor), reduce_op(options.reduceOp)
         if dtype is None or op is None or not op.serves(dtype):
             return None
-        call = LaneCall(collective=collective, count=count, dtype=dtype, op=op, in_place=in_place)
-        lane = self._lane_for(tensor, None if always else call)
-        return None if lane is None else (lane, dtype, op)
+        call = CollectiveCall(collective=collective, count=count, dtype=dtype, op=op, in_place=in_place)
+        path = self._path_for(tensor, None if always else call)
+        return None if path is None else (path, dtype, op)
 
     def moving(
         self,
@@ -105,22 +105,22 @@ class PlannedGroup(dist.ProcessGroup):
         root: int = -1,
         in_place: bool = False,
         always: bool = False,
-    ) -> tuple[Lane, DataType, int] | None:
+    ) -> tuple[BackendPath, DataType, int] | None:
         """How to move ``count`` elements like those of ``tensor``, and how many those are of the type to use."""
         dtype = type_of(tensor)
         if dtype is None:
             dtype, count = DataType.UINT8, count * tensor.itemsize
-        call = LaneCall(collective=collective, count=count, dtype=dtype, root=root, in_place=in_place)
-        lane = self._lane_for(tensor, None if always else call)
-        return None if lane is None else (lane, dtype, count)
+        call = CollectiveCall(collective=collective, count=count, dtype=dtype, root=root, in_place=in_place)
+        path = self._path_for(tensor, None if always else call)
+        return None if path is None else (path, dtype, count)
 
     def issue(
         self, what: str, outputs: Any, action: Callable[[], None], tensor: torch.Tensor, options: Any
     ) -> dist.Work:
         """Carry out an action after all that was issued before it."""
         device = tensor.device if tensor.device.type == "cuda" else None
-        lane = self._lanes.get(tensor.device.type)
-        if lane is not None and lane.recording():  # a graph: by this thread, on the stream that is recorded
+        path = self._paths.get(tensor.device.type)
+        if path is not None and path.recording():  # a graph: by this thread, on the stream that is recorded
             recorded = Task(what, outputs, action)
             recorded.carry_out(None)
             return self._noted(recorded)
@@ -189,38 +189,38 @@ class PlannedGroup(dist.ProcessGroup):
             self._gathered.append(work)
         return work
 
-    def _lane_for(self, tensor: torch.Tensor, call: LaneCall | None) -> Lane | None:
+    def _path_for(self, tensor: torch.Tensor, call: CollectiveCall | None) -> BackendPath | None:
         """The way of a call, None for gloo or NCCL; without a call, whatever the size."""
         served = "cuda" if self.nccl is not None and tensor.device.type == "cuda" else "cpu"
         if self.size() == 1 or tensor.device.type != served or tensor.layout is not torch.strided:
             return None
-        lane = self._lane(served)
-        if lane is None or call is None:
-            return lane
-        if call.count * call.dtype.itemsize < lane.threshold_bytes and not (lane.puts and lane.puts.tuned):
+        path = self._path(served)
+        if path is None or call is None:
+            return path
+        if call.count * call.dtype.itemsize < path.threshold_bytes and not (path.puts and path.puts.tuned):
             return None
-        if lane.puts is None:
-            return lane
-        if not lane.puts.knows(call):
-            self._plan(lane, lane.puts, call)
-        return None if lane.puts.group_for(call) is None else lane
+        if path.puts is None:
+            return path
+        if not path.puts.knows(call):
+            self._plan(path, path.puts, call)
+        return None if path.puts.group_for(call) is None else path
 
-    def _plan(self, lane: Lane, puts: PutChoice, call: LaneCall) -> None:
+    def _plan(self, path: BackendPath, puts: PutChoice, call: CollectiveCall) -> None:
         """Find out with all ranks whether a new call can be put, after what was issued before it."""
         what = str(call.collective)
-        if lane.recording():
+        if path.recording():
             msg = f"expected {what} to have run before it is recorded, found a new call: make it once before."
             raise error_of(what, InputError(msg))
         task = Task(what, None, lambda: puts.plan(call))
         self._queue.put(task, device=None, waits=True)
         task.wait()
 
-    def _lane(self, device: str) -> Lane | None:
+    def _path(self, device: str) -> BackendPath | None:
         """The way around gloo or NCCL, if there is one, opened when it is needed: at the same call on every rank."""
         with self._opening:
             if self._broken is not None:
                 raise self._broken
-            if device not in self._lanes:
+            if device not in self._paths:
                 if device == "cuda" and torch.cuda.is_current_stream_capturing():
                     msg = "expected a call that ran before it is recorded, found the first one: make it once before."
                     raise error_of(device, InputError(msg))
@@ -229,7 +229,7 @@ class PlannedGroup(dist.ProcessGroup):
                 if device == "cpu" and self.nccl is not None and options.engine == "put-signal":
                     options = replace(options, engine="auto")  # that was meant for tensors on GPUs
                 try:
-                    self._lanes[device] = open_lane(
+                    self._paths[device] = open_backend_path(
                         store,
                         store_exchange(store, self.rank(), self.size()),
                         self.rank(),
@@ -243,7 +243,7 @@ class PlannedGroup(dist.ProcessGroup):
                 except (CoppiceError, RuntimeError) as error:
                     self._broken = error_of("the set-up of a process group", error)
                     raise self._broken from error
-            return self._lanes[device]
+            return self._paths[device]
 
     def _native_all_reduce(self, tensor: torch.Tensor) -> None:
         options = c10d.AllreduceOptions()
@@ -252,8 +252,8 @@ class PlannedGroup(dist.ProcessGroup):
 
     def _timeout_s(self) -> float:
         """Longest wait for another rank, in seconds, as torch may have changed it since."""
-        patience: timedelta = self.gloo.options._timeout  # noqa: SLF001
-        return max(1e-3, patience.total_seconds())
+        timeout: timedelta = self.gloo.options._timeout  # noqa: SLF001
+        return max(1e-3, timeout.total_seconds())
 
     def _end(self, why: str, *, drain: bool, timeout_s: float) -> None:
         reason = f"the process group of rank {self.rank()} {why}: make a new one."
@@ -261,17 +261,17 @@ class PlannedGroup(dist.ProcessGroup):
             self._broken = dist.DistBackendError(reason)
         if not drain:
             self._queue.stop(reason, drain=False, timeout_s=0.0)
-            self._close_lanes(given_up=reason)
+            self._close_paths(given_up=reason)
         self._queue.stop(reason, drain=drain, timeout_s=timeout_s)
-        self._close_lanes()
+        self._close_paths()
         _GROUPS.discard(self)
 
-    def _close_lanes(self, *, given_up: str = "") -> None:
-        for lane in [each for each in self._lanes.values() if each is not None]:
+    def _close_paths(self, *, given_up: str = "") -> None:
+        for path in [each for each in self._paths.values() if each is not None]:
             with suppress(CoppiceError, RuntimeError):
                 if given_up:
-                    lane.abort(given_up)
-                lane.close()
+                    path.abort(given_up)
+                path.close()
 
 
 _GROUPS: weakref.WeakSet[PlannedGroup] = weakref.WeakSet()

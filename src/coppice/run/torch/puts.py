@@ -28,7 +28,7 @@ _DEVICES = {"cpu": ("emulated",), "cuda": ("nccl", "symmetric")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LaneCall:
+class CollectiveCall:
     """What tells calls apart whose programs differ."""
 
     collective: Collective  # The collective
@@ -62,22 +62,22 @@ class PutChoice:
         self.engine, self._make = engine, groups
         self._algorithm, self._rules, self._nodes = algorithm, rules, nodes
         self._groups: dict[str, Communicator] = {}
-        self._known: dict[LaneCall, Communicator | None] = {}
+        self._known: dict[CollectiveCall, Communicator | None] = {}
 
     @property
     def tuned(self) -> bool:
         """Rules decide, not a threshold."""
         return self._rules is not None
 
-    def knows(self, call: LaneCall) -> bool:
+    def knows(self, call: CollectiveCall) -> bool:
         """The call was planned before, or needs no plan."""
         return call in self._known or self._named(call) is None
 
-    def group_for(self, call: LaneCall) -> Communicator | None:
+    def group_for(self, call: CollectiveCall) -> Communicator | None:
         """Who carries out a call that is known; None for the library."""
         return self._known.get(call)
 
-    def plan(self, call: LaneCall) -> None:
+    def plan(self, call: CollectiveCall) -> None:
         """Find out whether a call can be carried out by puts; every rank calls this."""
         named = self._named(call)
         tried = [name for name in (named, None if self.tuned else FOREST) if name is not None]
@@ -105,7 +105,7 @@ class PutChoice:
         if reason:
             self.engine.leave(reason)
 
-    def _named(self, call: LaneCall) -> str | None:
+    def _named(self, call: CollectiveCall) -> str | None:
         """The algorithm of a call, None for the library's own collective."""
         if self._rules is None:
             return self._algorithm

@@ -14,7 +14,7 @@ from coppice.errors import CheckError, CoppiceError, InputError
 _KINDS: dict[str, type[CoppiceError]] = {kind.__name__: kind for kind in (InputError, CheckError)}
 
 
-def told_by_first(
+def broadcast_from_first(
     find: Callable[[], Any],
     *,
     first: int,
@@ -42,7 +42,7 @@ def told_by_first(
     raise CheckError(f"expected rank {first} to say how to go on, found that it failed ({said}).")
 
 
-def require_told_alike(told: Mapping[str, object], call: str, group: dist.ProcessGroup | None) -> None:
+def require_equal_arguments(told: Mapping[str, object], call: str, group: dist.ProcessGroup | None) -> None:
     """That all ranks were told the same; else some would wait for messages that others never send.
 
     Args:

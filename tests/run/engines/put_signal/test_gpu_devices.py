@@ -226,7 +226,7 @@ def test_the_backend_puts_tensors_of_gpus_where_their_library_does(
 ) -> None:
     """By default; what is asked for and not to be had is left to NCCL, and told by one rank."""
     del cuda
-    from coppice.run.torch.lane import Options, open_lane
+    from coppice.run.torch.backend_path import Options, open_backend_path
 
     def opened(supported: bool, engine: str) -> list[Any]:
         with_library("nccl", monkeypatch, supported=supported)
@@ -234,7 +234,7 @@ def test_the_backend_puts_tensors_of_gpus_where_their_library_does(
         below = numpy_engines(RANKS)
 
         def serve(rank: int) -> Any:
-            lane = open_lane(
+            path = open_backend_path(
                 stores[rank],
                 below[rank].exchange,
                 rank,
@@ -245,13 +245,13 @@ def test_the_backend_puts_tensors_of_gpus_where_their_library_does(
                 timeout=lambda: 30.0,
                 native=lambda _: None,
             )
-            if lane is None:
+            if path is None:
                 return None
             values = torch.full((6,), rank + 1.0)
-            lane.run(Collective.ALL_REDUCE, None, values, count=6, dtype=DataType.FLOAT32)
-            device = lane.engine.device  # type: ignore[attr-defined]
-            lane.abort("a test")
-            lane.close()
+            path.run(Collective.ALL_REDUCE, None, values, count=6, dtype=DataType.FLOAT32)
+            device = path.engine.device  # type: ignore[attr-defined]
+            path.abort("a test")
+            path.close()
             return device.name, values.tolist()
 
         return in_threads(RANKS, serve)

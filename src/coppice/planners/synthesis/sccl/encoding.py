@@ -28,7 +28,7 @@ from coppice.planners.synthesis.method import Status
 from coppice.planners.synthesis.sccl.commodities import Commodity
 from coppice.planners.synthesis.sccl.model import SendWindow, StepModel, SymmetryImages
 
-_PATIENCE_S = 10.0
+_INTERRUPT_TIMEOUT_S = 10.0
 """For Z3 to notice that it shall end; leaving Python with Z3 at work may crash."""
 
 MOST_LITERALS = 4_000_000
@@ -331,8 +331,8 @@ def _interruptible(work: Callable[[], Any], interrupt: Callable[[], None]) -> An
         while not done.wait(0.1):  # an interrupted `join` would take the thread for finished
             pass
     except KeyboardInterrupt:
-        patience = time.monotonic() + _PATIENCE_S
-        while not done.is_set() and time.monotonic() < patience:
+        deadline = time.monotonic() + _INTERRUPT_TIMEOUT_S
+        while not done.is_set() and time.monotonic() < deadline:
             interrupt()  # again, as it is lost before Z3 has begun
             done.wait(0.1)
         raise

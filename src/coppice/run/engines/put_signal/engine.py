@@ -21,7 +21,7 @@ from coppice.program.put_signal.verify import verify_put_signal
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.engines.engine import BaseEngine, DeviceMemory, Engine
 from coppice.run.engines.put_signal.device import Awaited, Put, PutSignalDevice
-from coppice.run.engines.put_signal.issue import IssuedCalls, WindowStretch
+from coppice.run.engines.put_signal.issue import IssuedCalls, WindowInterval
 from coppice.run.errors import RunError
 from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.forest import Forest
@@ -296,17 +296,17 @@ def _place_of_input(program: RankProgram) -> int:
     return 0
 
 
-def _parts(stretch: WindowStretch, values: Any) -> Sequence[tuple[int, Any]]:
+def _parts(interval: WindowInterval, values: Any) -> Sequence[tuple[int, Any]]:
     """(first byte in the window, values) of each run of values that lies together in both."""
-    if not stretch.blocks or not stretch.length or not len(values):
+    if not interval.blocks or not interval.length or not len(values):
         return []
-    if stretch.pitch == stretch.length:
-        return [(stretch.offset, values[: stretch.blocks * stretch.length])]
+    if interval.pitch == interval.length:
+        return [(interval.offset, values[: interval.blocks * interval.length])]
     size = values.itemsize
     return [
         (
-            stretch.offset + block * stretch.pitch * size,
-            values[block * stretch.length : (block + 1) * stretch.length],
+            interval.offset + block * interval.pitch * size,
+            values[block * interval.length : (block + 1) * interval.length],
         )
-        for block in range(stretch.blocks)
+        for block in range(interval.blocks)
     ]

@@ -15,7 +15,7 @@ from coppice.run.engines.put_signal.kernels import LocalCall, LocalWork
 
 
 @dataclass(frozen=True, slots=True)
-class WindowStretch:
+class WindowInterval:
     """A buffer of a rank in its window."""
 
     offset: int  # First byte
@@ -78,13 +78,13 @@ class IssuedCalls:
         self.window_bytes = int(words.max(initial=0)) * self._chunk_bytes
         self._base = (memory.base - first) * self._chunk_bytes
 
-        def stretch(buffer: Buffer) -> WindowStretch:
+        def interval(buffer: Buffer) -> WindowInterval:
             slots = int(memory.size[buffer, rank])
-            return WindowStretch(
+            return WindowInterval(
                 int(self._base[buffer, rank]), slots // max(in_block, 1), in_block * elements, length
             )
 
-        self.given, self.wanted = stretch(Buffer.INPUT), stretch(Buffer.OUTPUT)
+        self.given, self.wanted = interval(Buffer.INPUT), interval(Buffer.OUTPUT)
         self._calls = self._compiled()
 
     def _compiled(self) -> list[_Movement | _Wait | _Local]:

@@ -81,7 +81,7 @@ _TOGETHER = {
 TYPES_OF_MANY = {
     DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT32, DataType.FLOAT64, DataType.INT32, DataType.INT64,
 }  # fmt: skip
-"""Types of which one kernel adds many stretches."""
+"""Types of which one kernel adds many intervals."""
 
 
 def in_few_kernels(window: Any, work: Sequence[LocalWork], dtype: DataType, op: ReduceOp) -> list[LocalWork]:

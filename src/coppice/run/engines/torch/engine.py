@@ -76,10 +76,10 @@ class TorchEngine(BaseEngine):
         self._store = dist.PrefixStore("coppice-engine", store)
         self._calls = self._subsets = 0
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
-        patience = timedelta(seconds=exchange_timeout_s)
+        timeout = timedelta(seconds=exchange_timeout_s)
         try:
             self._gloo: Any = dist.ProcessGroupGloo(
-                dist.PrefixStore("gloo", self._store), rank, ranks, patience
+                dist.PrefixStore("gloo", self._store), rank, ranks, timeout
             )
         except RuntimeError as error:
             raise PeerLost(
@@ -90,7 +90,7 @@ class TorchEngine(BaseEngine):
         if device == "cuda":
             from coppice.run.engines.torch.tensors import nccl_group
 
-            self._grouped = nccl_group(dist.PrefixStore("nccl", self._store), rank, ranks, patience)
+            self._grouped = nccl_group(dist.PrefixStore("nccl", self._store), rank, ranks, timeout)
 
     @classmethod
     def from_environment(cls, *, timeout_s: float = 300.0) -> TorchEngine:
@@ -166,9 +166,9 @@ class TorchEngine(BaseEngine):
         if on_gpu and self._grouped is None:
             from coppice.run.engines.torch.tensors import nccl_group
 
-            patience = timedelta(seconds=self._exchange_timeout_s)
+            timeout = timedelta(seconds=self._exchange_timeout_s)
             store = _distributed().PrefixStore("nccl", self._store)
-            self._own = self._own or nccl_group(store, self.rank, self.ranks, patience)
+            self._own = self._own or nccl_group(store, self.rank, self.ranks, timeout)
         group, name = (self._grouped or self._own, "NCCL") if on_gpu else (self._gloo, "gloo")
         with self._failing_together(f"{name}'s {collective}"):
             run_native(group, collective, given, output, dtype=dtype, op=op, root=root)
@@ -221,7 +221,7 @@ class TorchEngine(BaseEngine):
         """All ranks' bytes, whose lengths are known: in each round twice as many, from twice as far."""
         torch = _torch()
         tag = _first_tag(("exchange", stage, self._calls))
-        patience = timedelta(seconds=self._exchange_timeout_s)
+        timeout = timedelta(seconds=self._exchange_timeout_s)
         have, reach = [data], 1
         while reach < self.ranks:
             number = min(reach, self.ranks - reach)
@@ -241,7 +241,7 @@ class TorchEngine(BaseEngine):
                 except RuntimeError as error:  # the connection is known to be gone already
                     raise lost(self.rank, peer, "an exchange", error) from None
             for peer, work in works:
-                wait_for(work, patience, self.rank, peer, "an exchange")
+                wait_for(work, timeout, self.rank, peer, "an exchange")
             ends = offsets(np.array(sizes, dtype=np.int64)).tolist()
             have += [arrival[ends[place] : ends[place + 1]].tobytes() for place in range(number)]
             reach *= 2

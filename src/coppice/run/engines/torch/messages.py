@@ -105,14 +105,14 @@ class GlooTransport:
         """Nothing: every wait ends by itself."""
 
 
-def wait_for(work: Any, patience: timedelta, rank: int, peer: int, what: str) -> None:
+def wait_for(work: Any, timeout: timedelta, rank: int, peer: int, what: str) -> None:
     """Wait for a message."""
     try:
-        work.wait(patience)
+        work.wait(timeout)
     except RuntimeError as error:
         if "imed out" in str(error):
             raise TimedOut(
-                f"rank {rank} waited {patience.total_seconds():g} s in {what} for rank {peer}: see what that rank "
+                f"rank {rank} waited {timeout.total_seconds():g} s in {what} for rank {peer}: see what that rank "
                 "does, or allow more time."
             ) from None
         raise lost(rank, peer, what, error) from None

@@ -23,7 +23,7 @@ from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.iteration.running import run_tasks
-from coppice.training.torch.agreement import told_by_first
+from coppice.training.torch.agreement import broadcast_from_first
 
 BARRIER = -1
 """Motif of a task that only waits for all pieces."""
@@ -203,7 +203,7 @@ def agreed_plan(
         made = CarriedPlan.of(graph, chosen.plan(graph))
         return made.plan, made.sequence, made.predicted_seconds
 
-    plan, sequence, seconds = told_by_first(planned, first=first, group=group)
+    plan, sequence, seconds = broadcast_from_first(planned, first=first, group=group)
     if made is None:
         made = replace(CarriedPlan.of(graph, plan, sequence=sequence), predicted_seconds=seconds)
     require_agreed(made, group)

@@ -42,8 +42,8 @@ class ExpertLayout:
             )
         if not self.of_rank:
             object.__setattr__(self, "of_rank", self._least)
-        lanes = self.of_rank // self._least
-        if self.of_rank % self._least or lanes & (lanes - 1) or lanes < 1 or self._span % lanes:
+        copies = self.of_rank // self._least
+        if self.of_rank % self._least or copies & (copies - 1) or copies < 1 or self._span % copies:
             raise InputError(
                 f"expected {self._least} experts on a rank, or that doubled while the ranks of a group can be halved, "
                 f"found {self.of_rank}."
@@ -59,13 +59,13 @@ class ExpertLayout:
         return self.experts // self._least
 
     @property
-    def _lanes(self) -> int:
-        """Ranks in a row that packing has given the same experts."""
+    def _copies(self) -> int:
+        """Consecutive ranks that hold the same experts after packing."""
         return self.of_rank // self._least
 
     def position(self, rank: int) -> int:
         """Place of a rank in its token group."""
-        return rank % self._span // self._lanes
+        return rank % self._span // self._copies
 
     def own(self, rank: int) -> range:
         """Experts of a rank."""
@@ -74,8 +74,8 @@ class ExpertLayout:
 
     def token_group(self, rank: int) -> list[int]:
         """Ranks that exchange tokens with a rank, by their position."""
-        first = rank - rank % self._span + rank % self._lanes
-        return list(range(first, first + self._span, self._lanes))
+        first = rank - rank % self._span + rank % self._copies
+        return list(range(first, first + self._span, self._copies))
 
     def replicas(self, rank: int) -> list[int]:
         """Ranks with the experts of a rank."""
@@ -88,10 +88,10 @@ class ExpertLayout:
     @checked
     def doubled(self) -> ExpertLayout | None:
         """With twice as many experts on every rank; None: there are no more, or ranks cannot be paired."""
-        group = self._span // self._lanes
+        group = self._span // self._copies
         return None if group % 2 else replace(self, of_rank=2 * self.of_rank)
 
     def partner(self, rank: int) -> int:
         """The rank with which a rank shares experts when they are doubled."""
         first = rank - rank % self._span
-        return first + (rank % self._span ^ self._lanes)
+        return first + (rank % self._span ^ self._copies)

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina
-from coppice.training.torch.agreement import told_by_first
+from coppice.training.torch.agreement import broadcast_from_first
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.mixture.exchanges import (
     DirectExchanges,
@@ -420,7 +420,7 @@ class MixtureSchedule:
 
     def _agree(self, make: Any) -> Any:
         """What rank 0 makes, on all ranks."""
-        return told_by_first(make, first=self._streams.ranks[0], group=self._streams.group("sums"))
+        return broadcast_from_first(make, first=self._streams.ranks[0], group=self._streams.group("sums"))
 
 
 def _tensors(module: nn.Module) -> list[torch.Tensor]:

@@ -28,7 +28,7 @@ from coppice.planners.planning import plan
 from coppice.schedule.schedule import Schedule
 from coppice.topology.load import load
 from coppice.topology.model import Topology
-from coppice.training.torch.agreement import told_by_first
+from coppice.training.torch.agreement import broadcast_from_first
 from coppice.training.torch.mixture.exchanges import all_to_all
 
 _LEVELS = 16
@@ -204,7 +204,7 @@ class PlannedExchange:
         """The routes for some traffic, which rank 0 plans."""
         found = self._plans.get(demands)
         if found is None:
-            told = told_by_first(
+            told = broadcast_from_first(
                 lambda: planned_routes(self._topology, demands),
                 first=dist.get_process_group_ranks(group)[0],
                 group=group,

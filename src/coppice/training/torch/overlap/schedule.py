@@ -182,7 +182,7 @@ class OverlapSchedule:
             update_only(self.optimizer, groups, self._trained)
             return
         if self._served is not None and self._pending:
-            self._served.require_told()
+            self._served.require_settings_sent()
         self._asked = groups if self._pending else None
         self._late.expect([self._trained[place] for place in self._pending])
         summed = [

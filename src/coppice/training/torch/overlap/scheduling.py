@@ -17,7 +17,7 @@ from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.syndicate import Syndicate
-from coppice.training.torch.agreement import require_told_alike
+from coppice.training.torch.agreement import require_equal_arguments
 from coppice.training.torch.chunked.scheduling import schedule_whole_step
 from coppice.training.torch.mixture.scheduling import schedule_mixture
 from coppice.training.torch.overlap.pending import ScheduledOptimizer
@@ -113,7 +113,7 @@ def schedule(
                 f"expected a plan of the whole step for all ranks, made by simulation, found {found}: leave it out."
             )
         name = policy if isinstance(policy, str) else policy.name
-        require_told_alike({"policy": name, **told, **settings}, "schedule", group)
+        require_equal_arguments({"policy": name, **told, **settings}, "schedule", group)
         return model, schedule_whole_step(model, optimizer, policy, **times, **settings)
     if isinstance(network, Mapping):
         raise InputError(
@@ -125,11 +125,11 @@ def schedule(
             f"{shown(network)}: leave it out to have it measured."
         )
     if policy == Lina.name:
-        require_told_alike({"policy": policy, **told, **settings}, "schedule", group)
+        require_equal_arguments({"policy": policy, **told, **settings}, "schedule", group)
         return model, schedule_mixture(model, optimizer, group=group, **times, **settings)
     made_policy = data_parallel_policy(policy, settings)
     told |= msgspec.structs.asdict(made_policy.settings)
-    require_told_alike({"policy": made_policy.name, **told}, "schedule", group)
+    require_equal_arguments({"policy": made_policy.name, **told}, "schedule", group)
     made = OverlapSchedule(
         model,
         optimizer,

@@ -21,7 +21,7 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.online import MeasuredTrial, OnlineTuner
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.training.torch.agreement import told_by_first
+from coppice.training.torch.agreement import broadcast_from_first
 from coppice.training.torch.overlap.streams import Streams
 
 TUNER_KEY = "tuning_trials"
@@ -138,7 +138,7 @@ class TrainingTuner:
 
     def _told(self, policy: DataParallelPolicy, settings: Callable[[], _Told]) -> DataParallelPolicy:
         """What rank 0 says, on every rank."""
-        found, self.active, self.trials = told_by_first(
+        found, self.active, self.trials = broadcast_from_first(
             settings,
             first=self._streams.ranks[0],
             group=self._streams.group("network"),

@@ -13,7 +13,7 @@ from torch import nn
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder
-from coppice.training.torch.agreement import require_told_alike
+from coppice.training.torch.agreement import require_equal_arguments
 from coppice.training.torch.pipelines.layout import PipelineLayout
 from coppice.training.torch.pipelines.training import PipelineTraining
 
@@ -89,7 +89,7 @@ def pipeline(
     name = order if isinstance(order, str) else f"an order of its own ({crc32(repr(order).encode()):08x})"
     told = {"order": name, "micro_batches": micro_batches, "replicas": replicas, "ranks": ranks, "tied": tied}
     told |= {"max_norm": max_norm, "network": network, "recorded": recorded}
-    require_told_alike({**told, **settings}, "pipeline", group)
+    require_equal_arguments({**told, **settings}, "pipeline", group)
     return PipelineTraining(
         stages,
         optimizer,

@@ -1,7 +1,7 @@
 """Threads that launch messages with gradients one after the other, and let more urgent traffic go first.
 
-Ranks launch the messages of a lane in the order in which they are submitted, which their programs say and nothing
-measured: so collectives meet. A lane may only be held back, by tokens: a message starts when no traffic of a more
+Ranks launch the messages of a queue in the order in which they are submitted, which their programs say and nothing
+measured: so collectives meet. A queue may only be held back, by tokens: a message starts when no traffic of a more
 urgent class is under way on this rank's link, or when the training waits for it.
 """
 
@@ -117,7 +117,7 @@ class RunningSum:
 
 
 class GradientSums:
-    """Lanes of messages.
+    """Launch all-reduces of gradients from in-order queues, one thread each.
 
     Args:
         device: Where gradients lie.
@@ -139,24 +139,24 @@ class GradientSums:
         self._device, self._timeout_s, self._record = device, timeout_s, record
         self._tokens, self._holds = tokens, holds
         self._changed = self._tokens.changed
-        self._lanes: dict[str, SimpleQueue[RunningSum | None]] = {}
+        self._queues: dict[str, SimpleQueue[RunningSum | None]] = {}
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
         self._closed = False
 
-    def submit(self, lane: str, each: RunningSum) -> None:
-        """Launch a message when those before it in its lane have ended."""
+    def submit(self, queue: str, each: RunningSum) -> None:
+        """Launch a message when those before it in its queue have ended."""
         if self._device.type == "cuda":
             each.ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             each.ready.record(torch.cuda.current_stream(self._device))
         self._record.noted(f"{each.name} asked for")
         self._tokens.begin(each.urgency)
-        if lane not in self._lanes:
-            self._lanes[lane] = SimpleQueue()
-            thread = threading.Thread(target=self._carry, args=(lane,), name=f"coppice {lane}", daemon=True)
+        if queue not in self._queues:
+            self._queues[queue] = SimpleQueue()
+            thread = threading.Thread(target=self._carry, args=(queue,), name=f"coppice {queue}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._lanes[lane].put(each)
+        self._queues[queue].put(each)
 
     def wait(self, sums: Iterable[RunningSum]) -> None:
         """Wait for messages."""
@@ -183,17 +183,17 @@ class GradientSums:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for queue in self._lanes.values():
+        for queue in self._queues.values():
             queue.put(None)
         for thread in self._threads:
             thread.join(timeout=1.0)
 
-    def _carry(self, lane: str) -> None:
-        """The thread of a lane."""
+    def _carry(self, queue: str) -> None:
+        """The thread of a queue."""
         try:
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)
-            while (each := self._lanes[lane].get()) is not None:
+            while (each := self._queues[queue].get()) is not None:
                 if self._holds and not self._admitted(each):
                     return
                 if each.ready is not None:

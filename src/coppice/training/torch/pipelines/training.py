@@ -22,13 +22,13 @@ from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.pipelines.channels import StageChannels, TensorKind
 from coppice.training.torch.pipelines.evaluation import begin_alike, evaluated, rows_of
-from coppice.training.torch.pipelines.given import agreed_stages
 from coppice.training.torch.pipelines.layout import PipelineLayout
 from coppice.training.torch.pipelines.plan import PipelinePlan, StageCosts, pipeline_plan, stage_workload
 from coppice.training.torch.pipelines.record import DeviceRecord
 from coppice.training.torch.pipelines.recording import PassTimes, gathered_costs
 from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights
 from coppice.training.torch.pipelines.stage import TrainedStage
+from coppice.training.torch.pipelines.stage_modules import agreed_stages
 from coppice.training.torch.pipelines.sums import LinkTokens
 from coppice.training.torch.pipelines.updates import StageUpdates
 

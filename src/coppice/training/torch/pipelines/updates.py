@@ -117,7 +117,7 @@ class StageUpdates:
                 self._submit(late, planned, iteration, partial(self._all_reduce, parts))
             elif stage not in tied and self.rows:
                 start = partial(self._exchange_rows, iteration)
-                self._submit(late, planned, iteration, start, lane="embedding")
+                self._submit(late, planned, iteration, start, queue="embedding")
         self._summed.setdefault(iteration, set()).add(stage)
         self._summed.pop(iteration - 2, None)
         self._launch_tied(iteration)
@@ -251,11 +251,11 @@ class StageUpdates:
         planned: PlannedSum,
         iteration: int,
         start: Callable[[], Iterable[Any]],
-        lane: str = "gradients",
+        queue: str = "gradients",
     ) -> None:
         made = RunningSum(self._name(planned, iteration), start, planned.urgency)
         late.sums.append(made)
-        self._sums.submit(lane, made)
+        self._sums.submit(queue, made)
 
     def _name(self, planned: PlannedSum, iteration: int) -> str:
         """As tasks are named in simulation."""

@@ -128,7 +128,7 @@ class ParameterServers:
         for link in self._links:
             link.send(FrameKind.SETTINGS, body=msgspec.msgpack.encode(self._sent))
 
-    def require_told(self) -> None:
+    def require_settings_sent(self) -> None:
         """That a step has the settings of its backward pass: servers have taken it by now."""
         now = _settings(self._optimizer.param_groups)
         for told, group in zip(self._sent, now, strict=True):

@@ -37,7 +37,7 @@ class LocalCopy(NamedTuple):
     length: int  # Elements
 
 
-class ValuePlacement:
+class ValueLayout:
     """Addresses of all chunks at all ranks for a buffer of M = ``count`` elements.
 
     Args:
@@ -232,7 +232,7 @@ class TransferMemory:
     Attributes:
         schedule: The schedule.
         steps: Its steps and values.
-        placement: Where values lie.
+        layout: Where values lie.
         bounce: Bounce buffer in which each transfer lands, or -1 (int64).
         redundant: It stays there (bool).
         allocation: Allocation of each value that lies in scratch memory, otherwise -1 (int64). Bounce buffers
@@ -242,8 +242,8 @@ class TransferMemory:
 
     def __init__(self, schedule: Schedule, count: int, *, in_place: bool, piece_elements: int | None) -> None:
         self.schedule, self.steps = schedule, transfer_steps(schedule)
-        self.placement = placement = ValuePlacement(schedule, count, in_place=in_place)
-        longest = int(placement.chunk_length.max()) if schedule.num_chunks else 0
+        self.layout = layout = ValueLayout(schedule, count, in_place=in_place)
+        longest = int(layout.chunk_length.max()) if schedule.num_chunks else 0
         # Number of pieces of every chunk
         self.pieces = max(1, -(-longest // piece_elements)) if piece_elements else 1
         self.piece_elements = piece_elements  # Longest message, or None
@@ -271,7 +271,7 @@ class TransferMemory:
         """What the receivers of ``rows`` hold before: the own operand of a reduction."""
         return self._held(self.steps.writes[rows], ~self.steps.first_write[rows])
 
-    def landing(self, rows: NDArray[np.int64]) -> TransferEnds:
+    def receive_buffer(self, rows: NDArray[np.int64]) -> TransferEnds:
         """Where what the receivers of ``rows`` receive, or its sum, is written."""
         final = self.final(rows)
         bounce = self.bounce[rows]
@@ -288,8 +288,8 @@ class TransferMemory:
 
     def _held(self, value: NDArray[np.int64], arrived: NDArray[np.bool_]) -> TransferEnds:
         chunk, rank = self.steps.value_chunk[value], self.steps.value_rank[value]
-        initial_buffer, initial = self.placement.initial(chunk, rank)
-        final_buffer, final = self.placement.final(chunk, rank)
+        initial_buffer, initial = self.layout.initial(chunk, rank)
+        final_buffer, final = self.layout.final(chunk, rank)
         scratch = arrived & (final_buffer == RankBuffer.SCRATCH)
         return TransferEnds(
             value=np.where(scratch, value, -1),
@@ -307,7 +307,7 @@ class TransferMemory:
         ):
             asked = rows[initial]
             needed = value[asked]
-            missing = ~self.placement.has_initially(steps.value_chunk[needed], steps.value_rank[needed])
+            missing = ~self.layout.has_initially(steps.value_chunk[needed], steps.value_rank[needed])
             if missing.any():
                 row = int(asked[np.flatnonzero(missing)[0]])
                 raise InputError(
@@ -333,8 +333,8 @@ class TransferMemory:
         steps = self.steps
         value = steps.writes[rows]
         chunk, rank = steps.value_chunk[value], steps.value_rank[value]
-        buffer, offset = self.placement.initial(chunk, rank)
-        final_buffer, final = self.placement.final(chunk, rank)
+        buffer, offset = self.layout.initial(chunk, rank)
+        final_buffer, final = self.layout.final(chunk, rank)
         same = (buffer == final_buffer) & (offset == final) & (final_buffer != RankBuffer.SCRATCH)
         return np.asarray(same | (steps.live_from[value] < steps.step[rows]))
 
@@ -343,9 +343,9 @@ class TransferMemory:
         steps, own = self.steps, len(self.steps.value_chunk)
         values = own + bounced
         allocation, offset = np.full(values, -1, dtype=np.int64), np.zeros(values, dtype=np.int64)
-        buffer, _ = self.placement.final(steps.value_chunk, steps.value_rank)
+        buffer, _ = self.layout.final(steps.value_chunk, steps.value_rank)
         scratch = np.flatnonzero((buffer == RankBuffer.SCRATCH) & (steps.first_writer >= 0))
-        length = self.placement.chunk_length
+        length = self.layout.chunk_length
         scratch = scratch[length[steps.value_chunk[scratch]] > 0]
         extra = own + np.arange(bounced)
         if self.pieces > 1:

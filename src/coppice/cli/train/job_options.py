@@ -50,7 +50,7 @@ DeviceOption = Annotated[
 _DEGREES = {"tp": "tp", "pp": "pp", "dp": "dp", "cp": "cp", "ep": "ep", "vp": "chunks"}
 
 
-def asked_record(
+def job_record_of_options(
     job: str,
     *,
     cluster: Mapping[str, Any],
@@ -113,7 +113,7 @@ def _settings_of(policy: str, given: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in given.items() if owners_of(key, names)}
 
 
-def asked_job(
+def job_from_options(
     job: str,
     *,
     cluster: str | None,
@@ -143,7 +143,7 @@ def asked_job(
     """
     from coppice.iteration.job.job import job_of
 
-    record, folder = asked_record(
+    record, folder = job_record_of_options(
         job,
         cluster={"topology": cluster, "boxes": boxes, "device": device},
         layout={**parse_degrees(parallel), **layout},
@@ -152,11 +152,11 @@ def asked_job(
         settings=settings,
     )
     found = job_of(record, folder=folder, loaded=load_of_job)
-    tell_constants(found)
+    note_constants(found)
     return found
 
 
-def tell_constants(job: TrainingJob) -> None:
+def note_constants(job: TrainingJob) -> None:
     """Say on standard error which GPUs have constants that were fitted to another one."""
     from coppice.iteration.cluster import constants_borrowed
 

@@ -15,7 +15,7 @@ from coppice.training.torch.pipelines.shared import TiedEnds, sparse_names, tied
 
 
 @dataclass(frozen=True)
-class GivenStages:
+class StageModules:
     """Stages."""
 
     modules: Mapping[int, nn.Module]  # Those that this process has
@@ -50,7 +50,7 @@ def agreed_stages(
     layout: PipelineLayout,
     *,
     apart: bool,  # The policy has a class of traffic for the embedding
-) -> GivenStages:
+) -> StageModules:
     """The stages, as all ranks know them together."""
     modules = dict(stages) if isinstance(stages, Mapping) else dict(enumerate(stages))
     own = (
@@ -83,4 +83,4 @@ def agreed_stages(
         raise InputError(
             f"expected a tied embedding with dense gradients, found sparse ones of {sparse[0]}: take sparse=False."
         )
-    return GivenStages(modules, count, tuple(ends), tuple(sparse), settings)
+    return StageModules(modules, count, tuple(ends), tuple(sparse), settings)

@@ -42,7 +42,7 @@ _VERSION = re.compile(r"(rccl-|nccl-)?([0-9]{1,3}(?:\.[0-9]{1,3}){0,2})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class JobFacts:
     """What is known of the job beside the file."""
 
     dialect: Dialect | None = None  # Dialect of a tuner table, None takes the one that the table shows
@@ -62,7 +62,7 @@ class Given:
     warnings: tuple[str, ...] = ()  # What the readers of the topology and of the log remark
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> Given:
+    def parse(cls, options: Mapping[str, str]) -> JobFacts:
         """What is known of a job, from texts.
 
         Args:
@@ -72,7 +72,7 @@ class Given:
             InputError: If a key is unknown or a value cannot be read.
 
         Examples:
-            >>> Given.parse({"shapes": "4x32,1x8", "version": "2.27.7"}).known_shapes == {(4, 32), (1, 8)}
+            >>> JobFacts.parse({"shapes": "4x32,1x8", "version": "2.27.7"}).known_shapes == {(4, 32), (1, 8)}
             True
         """
         for key in options:
@@ -163,7 +163,7 @@ class TuningFile(Subject):
     """A tuning file as rules see it."""
 
     data: bytes  # Bytes of the file
-    given: Given = field(default_factory=Given)  # What is known of the job
+    facts: JobFacts = field(default_factory=JobFacts)  # What is known of the job
 
     @property
     def text(self) -> str:
@@ -176,13 +176,13 @@ class TuningFile(Subject):
 
 
 def _shapes_known(file: TuningFile) -> bool:
-    return bool(file.given.known_shapes)
+    return bool(file.facts.known_shapes)
 
 
 SHAPES = Need("shapes, a topology, gpus and boxes, or a log", _shapes_known)
 MPI_SHAPES = Need("shapes or a topology", _shapes_known)
-LOG = Need("a log", lambda file: file.given.log is not None)
-DUMP = Need("a dump", lambda file: file.given.dump is not None)
+LOG = Need("a log", lambda file: file.facts.log is not None)
+DUMP = Need("a dump", lambda file: file.facts.dump is not None)
 
 
 def _number(values: Mapping[str, str], key: str) -> int | None:

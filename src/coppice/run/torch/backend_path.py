@@ -25,7 +25,7 @@ from coppice.run.engines.shared_memory.engine import ShmEngine
 from coppice.run.engines.shared_memory.setup import Exchange
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.errors import Mismatch, PeerLost
-from coppice.run.torch.puts import LaneCall, PutChoice, open_puts
+from coppice.run.torch.puts import CollectiveCall, PutChoice, open_puts
 from coppice.text import parse_size, suggestion
 from coppice.topology.model import Topology
 
@@ -33,12 +33,12 @@ _SIZES = tuple(1 << exponent for exponent in range(14, 23, 2))
 _ROUNDS = 3
 
 
-class Lane:
-    """One rank's way through the collectives of a group, on one kind of device.
+class BackendPath:
+    """How one rank runs the collectives of a group on one kind of device: messages, shared memory or puts.
 
     Attributes:
         engine: Carries them out.
-        threshold_bytes: M from which this way is the faster one.
+        threshold_bytes: M from which this path is the faster one.
         puts: Which calls are carried out by puts, where that is the way; None elsewhere, and all are carried
             out.
     """
@@ -70,7 +70,7 @@ class Lane:
         dtype: DataType,
         op: ReduceOp = ReduceOp.SUM,
         root: int = -1,  # Root rank of a rooted collective
-        # First element of each rank's block and M, where blocks differ; for direct lanes
+        # First element of each rank's block and M, where blocks differ; for direct paths
         bounds: Sequence[int] | None = None,
     ) -> None:
         """Carry out a collective; in place if nothing is given."""
@@ -91,7 +91,7 @@ class Lane:
             )
             return
         if self.puts is not None:
-            call = LaneCall(
+            call = CollectiveCall(
                 collective=collective, count=count, dtype=dtype, op=op, root=root, in_place=given is None
             )
             if not self.puts.knows(call):
@@ -133,19 +133,19 @@ class Lane:
         self.engine.close()
 
 
-def open_lane(
+def open_backend_path(
     store: Any,
     exchange: Exchange,  # Gives every rank the bytes of all, by the store
     rank: int,
     members: Sequence[int],  # Ranks of the world, by rank of the group
-    options: Options,  # From :func:`~coppice.run.torch.lane.options_from`
+    options: Options,  # From :func:`~coppice.run.torch.backend_path.options_from`
     *,
     world: int,  # Number of ranks of the world
     device: str,  # `cpu` or `cuda`
     timeout: Callable[[], float],  # Longest wait for another rank, in seconds, as it is at the time
     # All-reduces a tensor by gloo or NCCL, and waits: the threshold is measured against it
     native: Callable[[torch.Tensor], None],
-) -> Lane | None:
+) -> BackendPath | None:
     """The way of a group, None where its library does everything; every rank of it calls this."""
     topology, hosts, rules = _agreed(exchange, rank, members, options, device, world)
     one_host = hosts == 1
@@ -153,14 +153,14 @@ def open_lane(
         asked = options.engine == "put-signal"
         putting = open_puts(store, rank, len(members), device=device, timeout_s=timeout(), asked=asked)
         if putting is not None:
-            return _put_lane(putting, topology, hosts, rules, options, device, timeout, native)
+            return _put_path(putting, topology, hosts, rules, options, device, timeout, native)
         if asked:
             return None
     engine: Engine
     if one_host and device == "cpu" and options.engine != "torch":
         engine = ShmEngine.connect(rank, len(members), exchange, exchange_timeout_s=timeout())
         if topology is None and options.algorithm is None:
-            return Lane(engine, (), timeout, options.threshold_bytes or 0)
+            return BackendPath(engine, (), timeout, options.threshold_bytes or 0)
     else:
         engine = TorchEngine(store, rank, len(members), device=device, exchange_timeout_s=timeout())
     topology = topology or _star(len(members))
@@ -177,13 +177,13 @@ def open_lane(
         for name in names
     ]
     if options.threshold_bytes is not None or groups[0].in_network is not None:
-        return Lane(engine, groups, timeout, options.threshold_bytes or 0)
-    lane = Lane(engine, groups, timeout, 0)
-    lane.threshold_bytes = _measured_threshold(lane, device, native)
-    return lane
+        return BackendPath(engine, groups, timeout, options.threshold_bytes or 0)
+    path = BackendPath(engine, groups, timeout, 0)
+    path.threshold_bytes = _measured_threshold(path, device, native)
+    return path
 
 
-def _put_lane(
+def _put_path(
     engine: PutSignalEngine,
     topology: Topology | None,
     hosts: int,
@@ -192,7 +192,7 @@ def _put_lane(
     device: str,
     timeout: Callable[[], float],
     native: Callable[[torch.Tensor], None],
-) -> Lane:
+) -> BackendPath:
     """The way by puts; by size as rules say, or else from the threshold on."""
     planned = topology or _star(engine.ranks)
 
@@ -208,10 +208,10 @@ def _put_lane(
         )
 
     puts = PutChoice(engine, group_of, algorithm=options.algorithm or "forest", rules=rules, nodes=hosts)
-    lane = Lane(engine, (), timeout, options.threshold_bytes or 0, puts=puts)
+    path = BackendPath(engine, (), timeout, options.threshold_bytes or 0, puts=puts)
     if options.threshold_bytes is None and rules is None:
-        lane.threshold_bytes = _measured_threshold(lane, device, native)
-    return lane
+        path.threshold_bytes = _measured_threshold(path, device, native)
+    return path
 
 
 def _star(ranks: int) -> Topology:
@@ -276,35 +276,35 @@ def _topology(spec: str | None, members: Sequence[int], world: int) -> Topology 
     return topology_of(whole, members)
 
 
-def _measured_threshold(lane: Lane, device: str, native: Callable[[torch.Tensor], None]) -> int:
-    """The least size, of a few, at which the lane is faster: the same on every rank."""
+def _measured_threshold(path: BackendPath, device: str, native: Callable[[torch.Tensor], None]) -> int:
+    """The least size, of a few, at which the path is faster: the same on every rank."""
     for size in _SIZES:
         data = torch.ones(size // 4, dtype=torch.float32, device=device)
 
-        def by_lane(data: torch.Tensor = data) -> None:
-            lane.run(
+        def by_path(data: torch.Tensor = data) -> None:
+            path.run(
                 Collective.ALL_REDUCE, None, data, count=data.numel(), dtype=DataType.FLOAT32, op=ReduceOp.MAX
             )
 
-        seconds = [_least_seconds(lane, device, lambda data=data: native(data)), 0.0]  # type: ignore[misc]
-        seconds[1] = _least_seconds(lane, device, by_lane)
+        seconds = [_least_seconds(path, device, lambda data=data: native(data)), 0.0]  # type: ignore[misc]
+        seconds[1] = _least_seconds(path, device, by_path)
         if seconds[1] < seconds[0]:
             return size
     return 4 * _SIZES[-1]
 
 
-def _least_seconds(lane: Lane, device: str, run: Callable[[], None]) -> float:
+def _least_seconds(path: BackendPath, device: str, run: Callable[[], None]) -> float:
     """Of a few rounds after a first one, each begun together; of all ranks the slowest."""
     least = float("inf")
     run()
     for _ in range(_ROUNDS):
-        lane.engine.exchange(b"")
+        path.engine.exchange(b"")
         begin = time.perf_counter()
         run()
         if device == "cuda":
             torch.cuda.synchronize()
         least = min(least, time.perf_counter() - begin)
-    return max(float(answer) for answer in lane.engine.exchange(str(least).encode()))
+    return max(float(answer) for answer in path.engine.exchange(str(least).encode()))
 
 
 def _memory(tensor: torch.Tensor) -> Any:
