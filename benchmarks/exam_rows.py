@@ -13,8 +13,16 @@ from pathlib import Path
 
 from coppice.errors import InputError
 from coppice.iteration.devices import CALIBRATIONS, DEVICES, Calibration
-from coppice.iteration.estimate import Cluster, Estimate, estimate, products_seconds
-from coppice.iteration.framework import DEEPSPEED_2021, MEGATRON, NANOTRON, Framework
+from coppice.iteration.estimate import (
+    DEEPSPEED_2021,
+    MEGATRON,
+    NANOTRON,
+    Cluster,
+    Estimate,
+    Framework,
+    estimate,
+    products_seconds,
+)
 from coppice.iteration.memory import memory_of
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from exam_boxes import profiled_seconds, ring_seconds

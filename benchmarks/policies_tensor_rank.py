@@ -21,8 +21,8 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from coppice.training.torch import tensor_overlap
 from coppice.training.torch.tensor.passes import TensorOverlap
-from coppice.training.torch.tensor.passes_costs import measured_costs
-from coppice.training.torch.tensor.passes_products import product_of
+from coppice.training.torch.tensor.passes_hops import measured_costs
+from coppice.training.torch.tensor.passes_layout import product_of
 from lab_rank import run_model
 
 warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 has new names for its functional collectives

@@ -21,8 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from coppice.innetwork.xdp.libbpf import BpfObject, link_xdp, run_on_frame
-from coppice.innetwork.xdp.switch import XdpHosts, XdpWorker, serve_xdp
+from coppice.innetwork.xdp.switch import BpfObject, XdpHosts, XdpWorker, link_xdp, run_on_frame, serve_xdp
 
 ROUNDS = 7
 REPEAT = 100_000

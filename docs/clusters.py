@@ -23,9 +23,8 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison import Comparison, compare
 from coppice.comparison.measurement import SimulatedTime
-from coppice.comparison.picks import LibraryPick
 from coppice.comparison.pool import cores, local_processes
-from coppice.comparison.ranges import percent, variants
+from coppice.comparison.ranges import LibraryPick, percent, variants
 from coppice.comparison.table import number
 from coppice.text import short_size
 from coppice.topology.model import Topology

@@ -1,22 +1,30 @@
-"""Cuts in words, for each kind of collective and side; the crossing is counted rightly."""
+"""What bounds say and are asked: cuts in words, the schedules for which they hold, files of weights."""
 
 from __future__ import annotations
 
+import json
 import re
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from coppice.bounds import bound
 from coppice.bounds.describe import crossing, describe_cut, describe_ranks
+from coppice.bounds.figures import MOST_HELPED, bound_figures, bound_record
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
+from coppice.bounds.weights import parse_demands, parse_weights, read_demands, read_weights
+from coppice.cli import app
 from coppice.collectives import Collective
+from coppice.errors import InputError
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import remove_nodes
+from coppice.topology.presets import preset
 
 
 def boxes(count: int, gpus: int = 4) -> Topology:
@@ -124,3 +132,123 @@ def test_a_cut_of_an_all_reduce_proves_its_rate(rates: list[int], ring: bool) ->
     assert not found.cut or re.search(
         r": 1 shard over .*|: .* GB/s in each of two phases$", describe_cut(found)
     )
+
+
+def text(*words: str) -> str:
+    return " ".join(CliRunner().invoke(app, ["bound", *words]).stdout.split())
+
+
+def test_switches_that_add_pass_the_plain_bound() -> None:
+    figures = bound_figures(Problem(preset("dgx-h100"), Collective.ALL_REDUCE))
+    assert figures.switches_could_help
+    assert figures.helped is not None
+    assert (figures.algbw_gb_per_s, figures.helped.algbw_gb_per_s) == (Fraction(1800, 7), 450)
+    assert "only GPUs copy and add" in figures.holds_for
+    record = bound_record(figures)
+    assert record["with_in_network"]["busbw_gb_per_s"] == 787.5
+    assert record["holds_for"] == figures.holds_for
+
+
+def test_the_bound_with_switches_says_so() -> None:
+    figures = bound_figures(Problem(preset("dgx-h100"), Collective.ALL_REDUCE), in_network=True)
+    assert not figures.switches_could_help
+    assert figures.helped is None
+    assert figures.holds_for == "schedules in which switches copy and add where they can"
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "holds"),
+    [
+        ("dgx-a100", Collective.ALL_REDUCE, "all schedules: no switch copies or adds"),
+        ("dgx-h100", Collective.ALL_GATHER, "all schedules"),  # a switch that copies gains nothing there
+        ("dgx-h100", Collective.ALL_TO_ALL, "all schedules: nothing is copied or added"),
+    ],
+)
+def test_one_bound_where_switches_gain_nothing(name: str, collective: Collective, holds: str) -> None:
+    figures = bound_figures(Problem(preset(name), collective))
+    assert not figures.switches_could_help
+    assert figures.holds_for == holds
+
+
+def test_the_command_prints_both_or_names_the_option() -> None:
+    assert "with them algbw 450 GB/s, busbw 787.5 GB/s at most (`--in-network`)" in text(
+        "dgx-h100", "-c", "all_reduce"
+    )
+    boxes = MOST_HELPED // 8 + 1
+    large = text("dgx-h100", "--boxes", str(boxes), "-c", "all_reduce")
+    assert "`--in-network` gives the bound with them" in large
+    assert "holds for" not in text("dgx-a100", "-c", "all_reduce")
+    found = json.loads(CliRunner().invoke(app, ["bound", "dgx-a100", "-c", "all_reduce", "--json"]).stdout)
+    assert found["with_in_network"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        ("[1, 2, 3]", (1, 2, 3)),
+        ("1\n2\n3\n", (1, 2, 3)),
+        ("1 2 3", (1, 2, 3)),
+        ("1, 2, 3  # skewed", (1, 2, 3)),
+        ("[0.1, 0.25]", (2, 5)),
+        ('["1/3", "1/2"]', (2, 3)),
+        ("[2, 4]", (2, 4)),
+        ("[0, 1]", (0, 1)),
+    ],
+)
+def test_spellings(text: str, weights: tuple[int, ...], tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_text(text)
+    assert read_weights(str(path)) == weights
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("", "none"),
+        ("[]", "none"),
+        ("[1, -1]", "$[1]"),
+        ("[1, true]", "$[1]"),
+        ("[1, 1e400]", "$[1]"),
+        ('[1, "1/0"]', "$[1]"),
+        ("[1, {}]", "$[1]"),
+        ("1\nx", "row 1"),
+        ("1 2\n3", "rows"),
+        ("[1", "JSON"),
+        ("[" * 100_000, "JSON"),
+        ("[4294967296, 1]", "2^31"),
+    ],
+)
+def test_refused_with_the_place(text: str, place: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_weights(text, where="w")
+    assert place in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_demands(tmp_path: Path) -> None:
+    path = tmp_path / "demands.json"
+    path.write_text("[[0, 1], [2.5, 0]]")
+    assert read_demands(str(path)) == ((0, 2), (5, 0))
+    with pytest.raises(InputError, match="square"):
+        parse_demands("[[0, 1]]", where="d")
+    with pytest.raises(InputError, match="absent"):
+        read_demands(str(tmp_path / "absent"))
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="UTF-8"):
+        read_demands(str(path))
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        weights = parse_weights(text, where="w")
+    except InputError:
+        return
+    assert weights
+    assert min(weights) >= 0
+
+
+@given(st.lists(st.fractions(0, 1000, max_denominator=20), min_size=1, max_size=8))
+def test_ratios_are_kept(values: list[Fraction]) -> None:
+    weights = parse_weights("\n".join(map(str, values)), where="w")
+    assert [w * sum(values) for w in weights] == [v * sum(weights) for v in values]

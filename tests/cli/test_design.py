@@ -1,4 +1,4 @@
-"""`coppice design show` and `coppice design schedule`."""
+"""`coppice design`: the graphs that nothing beats, and `show`, `schedule`, `cabling` of one."""
 
 from __future__ import annotations
 
@@ -99,3 +99,108 @@ def test_a_picture_instead_of_the_topology(call: Call, tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "<svg" in picture.read_text()
     assert "of the expansions" in done.stdout
+
+
+def test_the_front_and_its_files(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "designs"
+    done = call("--ranks", 64, "--degree", 4, "-o", folder, "--panel-ports", 96, "--jobs", 1)
+    assert done.exit_code == 0
+    assert "64 ranks of degree 4: 2 graphs that nothing found beats" in done.stdout
+    assert "gkautz(4, 64)" in done.stdout
+    front = json.loads((folder / "front.json").read_text())
+    assert [entry["steps"] for entry in front["front"]] == [3, 4]
+    assert sorted(front["cabling"]) == sorted(path.name for path in folder.glob("*.csv"))
+    for name, figures in front["cabling"].items():
+        lines = (folder / name).read_text().splitlines()
+        assert len(lines) == 1 + figures["count"]
+        assert lines[0].endswith("to_panel,to_position")
+        assert figures["panels"] == 3
+
+
+def test_the_choice_for_a_workload(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "best.csv"
+    arguments = ["--ranks", 64, "--degree", 4, "--size", "1M", "--alpha-us", 10, "--node-gb-per-s", 12.5]
+    done = call(*arguments, "--cabling", file, "--json", "--jobs", 1)
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    times = {option["name"]: option["time_us"] for option in found["options"]}
+    assert {"ring", "torus(8, 8)", "hypercube(6)", "double binary tree"} <= set(times)
+    assert min(times.values()) == found["options"][0]["time_us"]
+    assert len(file.read_text().splitlines()) == 1 + 256
+    text = call(*arguments, "--jobs", 1).stdout
+    assert "best" in text
+    assert "ring" in text
+
+
+def test_a_range_prints_every_front(call: Call, tmp_path: Path) -> None:
+    results = tmp_path / "bases.jsonl"
+    arguments = ["--ranks", "6:9", "--degree", "2:3", "--results", results, "--jobs", 1]
+    lines = call(*arguments).stdout.splitlines()
+    assert lines[0].split() == ["ranks", "degree", "steps", "T_B", "recipe"]
+    found = json.loads(call(*arguments, "--json").stdout)["fronts"]
+    assert len(found) == len(lines) - 1
+    assert {(entry["ranks"], entry["degree"]) for entry in found} == {
+        (n, d) for n in range(6, 10) for d in (2, 3)
+    }
+    assert results.stat().st_size > 0
+
+
+def test_full_duplex_only(call: Call) -> None:
+    done = call("--ranks", 16, "--degree", 4, "--bidirectional", "--json", "--jobs", 1)
+    assert all(entry["bidirectional"] for entry in json.loads(done.stdout)["front"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ranks", "8"], "expected `--ranks` and `--degree` together"),
+        (["--ranks", "x", "--degree", "2"], "a number or a range"),
+        (["--ranks", "9:8", "--degree", "2"], "found '9:8'"),
+        (["--ranks", "8", "--degree", "9"], "expected a graph of 8 ranks and degree 9, found none"),
+        (["--ranks", "9", "--degree", "3", "--bidirectional", "--jobs", "1"], "leave out `--bidirectional`"),
+        (["--ranks", "1", "--degree", "1"], "2 .. 65,536 ranks"),
+        (["--ranks", "8:9", "--degree", "2", "--size", "1M"], "leave out the range"),
+        (["--ranks", "8", "--degree", "2", "--cabling", "x.csv"], "say for which `--size`"),
+        (["--ranks", "1024", "--degree", "4", "--ports-per-node", "3"], "4 > 3"),
+        (["--ranks", "1024", "--degree", "4", "--panel-ports", "96", "--max-panels", "9"], "43 > 9"),
+        (["--ranks", "8", "--degree", "2", "--max-panels", "9"], "--panel-ports"),
+        (["--ranks", "8", "--degree", "2", "--size", "1M", "--collective", "all_to_all"], "all_reduce"),
+        (["--ranks", "8", "--degree", "2", "show", "diamond"], "before `show`"),
+    ],
+)  # fmt: skip
+def test_requests_without_meaning_are_refused(call: Call, arguments: list[str], message: str) -> None:
+    done = call(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_cabling_of_a_recipe(call: Call, tmp_path: Path) -> None:
+    text = call("cabling", "torus(3, 3)").stdout
+    assert len(text.splitlines()) == 1 + 18
+    file = tmp_path / "torus.csv"
+    done = call("cabling", "torus(3, 3)", "-o", file, "--panel-ports", 12)
+    assert "3, " in done.stdout
+    assert file.read_text().splitlines()[1].startswith("1,gpu0,0,")
+    assert json.loads(call("cabling", "torus(3, 3)", "--json").stdout)["count"] == 18
+    assert call("cabling", "torus(3, 3)", "--ports-per-node", 3).exit_code == 2
+
+
+def test_networks_are_compared(call: Call, tmp_path: Path) -> None:
+    workload, prices = tmp_path / "workload.json", tmp_path / "prices.json"
+    uses = [{"collective": "all_gather", "size_bytes": 65536}]
+    workload.write_text(
+        json.dumps({"ranks": 8, "ports": 2, "collectives": uses, "failures": {"links": 1, "samples": 1}})
+    )
+    cables = [{"max_m": 50, "price": 3}]
+    prices.write_text(json.dumps({"nic_port": 1, "switches": [{"radix": 16, "price": 90}], "cables": cables}))
+    table, picture = tmp_path / "all.csv", tmp_path / "all.svg"
+    done = call("compare", workload, "--prices", prices, "--csv", table)
+    assert done.exit_code == 0
+    assert "clos, radix 16" in done.stdout
+    assert "best" in done.stdout
+    quotes = json.loads(call("compare", workload, "--prices", prices, "--json").stdout)["quotes"]
+    assert len(table.read_text().splitlines()) == 1 + len(quotes)
+    assert call("compare", workload, "--prices", prices, "--plot", tmp_path / "all.bmp").exit_code == 2
+    pytest.importorskip("matplotlib")
+    assert call("compare", workload, "--prices", prices, "--plot", picture).exit_code == 0
+    assert "clos, radix 16" in picture.read_text() or picture.stat().st_size > 1000

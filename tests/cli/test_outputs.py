@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from cli.conftest import Run
+from cli.test_times_name_models import WORKLOAD
 from coppice.cli import app
 from support.pages import coppice, working_in
 from support.paths import ROOT
@@ -23,18 +24,6 @@ EXAMPLES = ROOT / "examples"
 COMPARE = "compare star --set gpus=4 --collective broadcast --sizes 1M --algorithms forest"
 NETWORKS = f"design compare workload.toml --prices {EXAMPLES}/network-prices.toml"
 RUNS = f"{EXAMPLES}/tuning-runs.jsonl"
-WORKLOAD = """
-ranks = 4
-ranks_per_host = 2
-host_gb_per_s = 450
-ports = 2
-gb_per_s = 50
-latency_us = 0.5
-[[collectives]]
-collective = "all_gather"
-size_bytes = 1024
-group_size = 4
-"""
 FOUR = "design --ranks 4 --degree 2 --size 1M --tries 10 --jobs 1"
 
 COMMANDS = {
@@ -92,7 +81,7 @@ WITHOUT = {
     "tune plugin build --output": "needs a compiler",
     "train lr-report --output": "reads what a training wrote",
     "train measure --output": "needs a GPU",
-    "train import --output": "traces a module of PyTorch; test_train_import.py writes it",
+    "train import --output": "traces a module of PyTorch; test_train_jobs.py writes it",
     "train import --trace": "reads what a profiler wrote; written as that of `train estimate`",
 }
 """Outputs that no command above writes, and why."""

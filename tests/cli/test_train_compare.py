@@ -1,7 +1,8 @@
-"""`coppice train compare`, `tune` and `advise`, and `estimate --policy`: what they print, and what they refuse."""
+"""`coppice train` on models of its own: compare, tune, advise, policy and report, and what they refuse."""
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,97 @@ def test_advice(run: Run) -> None:
     assert 0 < found["worth_its_trouble"]["share_of_possible_gain"] <= 1
     assert found["best_by_flags"]["stock"]
     assert "is worth its trouble" in run("train", "advise", LAYERS, "-j", "1").out
+
+
+GOOD: dict[str, Any] = {
+    "forward": [1, 1, 1],
+    "backward": [2, 2, 2],
+    "bytes": [2, 2, 8],
+    "bytes_per_second": 1,
+}
+
+
+def written(path: Path, **changes: Any) -> str:
+    path.write_text(json.dumps({**GOOD, **changes}))
+    return str(path)
+
+
+def test_an_iteration_and_its_bound(run: Run, tmp_path: Path) -> None:
+    file = written(tmp_path / "w.json", message_seconds=0, workers=4)
+    found = run("train", "policy", file, "--policy", "wfbp", "--json").json
+    assert found["iteration_seconds"] == 17
+    assert found["lower_bound_seconds"] == 15
+    shown = run(
+        "train", "policy", file, "--policy", "ddp", "--set", "bucket_bytes=4", "--set", "first_bytes=4"
+    ).out
+    assert "17 s" in shown
+    assert "15 s: the iteration takes 13.333% more" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"forward": [1]}, "1 in `forward`, 3 in `backward`"),
+        ({"bytes": [1, 2, -3]}, "found -3.0 at $.bytes[2]"),
+        ({"bytes": "all"}, "$.bytes"),
+        ({"speed": 3}, "speed"),
+    ],
+)
+def test_workloads_that_cannot_be(run: Run, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    found = run("train", "policy", written(tmp_path / "w.json", **changes))
+    assert found.code == 2
+    assert words in found.err
+
+
+def test_what_cannot_be_asked(run: Run, tmp_path: Path) -> None:
+    file = written(tmp_path / "w.json")
+    assert "expected a policy" in run("train", "policy", file, "--policy", "best").err
+    assert "found 'caps'" in run("train", "policy", file, "--policy", "ddp", "--set", "caps=1").err
+    assert run("train", "policy", str(tmp_path / "none.json")).code == 2
+
+
+REPORT_JOB = (
+    "gpt-7.5b",
+    "--cluster",
+    "dgx-a100",
+    "--boxes",
+    "2",
+    "--parallel",
+    "tp=4,pp=4",
+    "--global-batch",
+    "16",
+)
+FILE = """
+[model]
+name = "gpt-7.5b"
+[cluster]
+topology = "dgx-a100"
+boxes = 2
+[layout]
+tp = 4
+pp = 4
+global_batch = 16
+"""
+
+
+def test_a_page_of_a_model_and_of_a_file(run: Run, tmp_path: Path) -> None:
+    page, again = tmp_path / "a.html", tmp_path / "b.html"
+    trace = tmp_path / "trace.json"
+    shown = run("train", "report", *REPORT_JOB, "-o", str(page), "--trace", str(trace)).out
+    assert shown.startswith(f"{page}: ")
+    text = page.read_text()
+    assert "gpt-7.5b on 2 x dgx-a100" in text
+    assert {each["pid"] for each in json.loads(trace.read_text())["traceEvents"]} == {1, 2, 3, 4}
+    file = tmp_path / "job.toml"
+    file.write_text(FILE)
+    found = run("train", "report", str(file), "-o", str(again), "--json").json
+    estimated = run("train", "estimate", *REPORT_JOB, "--json").json
+    assert found["iteration_seconds"] == estimated["iteration_seconds"]
+    assert found["bytes"] == len(again.read_bytes())
+    tail = text.index("Where the time goes")
+    assert again.read_text()[again.read_text().index("Where the time goes") :] == text[tail:]
+
+
+def test_reports_that_are_refused(run: Run, tmp_path: Path) -> None:
+    assert "found 'page.pdf'" in run("train", "report", *REPORT_JOB, "-o", str(tmp_path / "page.pdf")).err
+    assert "expected" in run("train", "report", "gpt-9b", "--cluster", "dgx-a100").err

@@ -11,7 +11,7 @@ from coppice.bounds import Problem, bound
 from coppice.bounds.attainable import in_network_bound
 from coppice.collectives import Collective
 from coppice.comparison import compare
-from coppice.comparison.picks import LibraryPick, pick_lines
+from coppice.comparison.ranges import LibraryPick, pick_lines
 from coppice.simulation.models import named_models
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from comparison.cases import measured, star
-from coppice import Collective, InputError
+from coppice import Collective, InputError, Problem
 from coppice.comparison import compare
-from coppice.comparison.candidates import AlgorithmVariant
-from coppice.comparison.measurement import measure
+from coppice.comparison.gain import FAMILIES, Gain, GainRow, gain, gain_lines, gain_words
+from coppice.comparison.measurement import AlgorithmVariant, measure
 from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
+from coppice.planners.algorithms.catalogue import algorithms
 from coppice.simulation import Model
+from coppice.topology.presets import preset
 
 SIZES = (2**10, 2**20)
 HEADER = {
@@ -203,3 +205,116 @@ def test_sweep_keeps_nothing_where_no_file_is_asked_for(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     compare(star(), sizes=SIZES, algorithms=["ring"], jobs=1)
     assert not list(tmp_path.iterdir())
+
+
+distributed = pytest.importorskip("distributed", reason="dask is not installed: pip install 'coppice[dask]'")
+
+
+NAMES = ["forest", "ring", "recursive-doubling"]
+
+
+@pytest.mark.filterwarnings("default")  # Dask's own
+def test_same_outcome_on_a_dask_cluster(tmp_path: Path) -> None:
+    alone = compare(star(), sizes=SIZES, algorithms=NAMES, jobs=1)
+    path = tmp_path / "results.jsonl"
+    seen: list[int] = []
+    with (
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address=None,
+            local_directory=str(tmp_path / "dask"),
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        client.get_executor() as executor,
+    ):
+        found = compare(
+            star(),
+            sizes=SIZES,
+            algorithms=NAMES,
+            executor=executor,
+            results=path,
+            on_progress=lambda done, *_: seen.append(done),
+        )
+        used = client.run(lambda: "coppice" in __import__("sys").modules)
+    assert found.record() == alone.record()
+    assert len(used) == 2
+    assert any(used.values())
+    assert seen == list(range(1, len(seen) + 1))
+    # What the cluster measured, this process need not.
+    again = compare(
+        star(),
+        sizes=SIZES,
+        algorithms=NAMES,
+        jobs=1,
+        results=path,
+        on_progress=lambda *_: pytest.fail("it measured again"),
+    )
+    assert again.record() == alone.record()
+
+
+SIZE = 2**28
+
+
+def boxes(*counts: int, collective: Collective = Collective.ALL_GATHER) -> dict[int, Problem]:
+    return {
+        count: Problem(topology=preset("dgx-a100", boxes=count), collective=collective) for count in counts
+    }
+
+
+def row(count: int, ring_us: float, other_us: float | None = None) -> GainRow:
+    other = None if other_us is None else measured("2d-torus", SIZE, other_us)
+    return GainRow(
+        boxes=count,
+        ranks=8 * count,
+        optimal=measured("forest", SIZE, 100.0),
+        rivals={"ring": measured("ring", SIZE, ring_us), "hierarchical": other},
+        limit_us=99.0,
+    )
+
+
+@pytest.mark.slow
+def test_gain_shrinks_on_large_symmetric_clusters() -> None:
+    found = gain(boxes(1, 2, 4), SIZE, jobs=1)
+    over = [each.over("ring") for each in found.rows]
+    assert over == [pytest.approx(1, abs=0.01), pytest.approx(1.6, abs=0.1), pytest.approx(1.3, abs=0.1)]
+    for each in found.rows:
+        assert each.limit_us <= each.optimal.time_us * (1 + 1e-6)
+    assert found.rows[0].ranks == 8
+    lines = gain_lines(found)
+    assert len(lines) == 2 + 3
+    assert lines[3].split()[:2] == ["2", "16"]
+
+
+def test_words() -> None:
+    shrinking = Gain(size_bytes=SIZE, rows=(row(1, 101.0), row(2, 160.0, 200.0), row(4, 110.0, 190.0)))
+    ring, hierarchical = gain_words(shrinking)
+    assert ring.startswith(
+        "gain of forest over ring at 256M: 1.60x on 2 boxes, 1.10x on 4: it shrinks towards 1"
+    )
+    assert hierarchical == (
+        "gain of forest over hierarchical at 256M: 2.00x on 2 boxes, 1.90x on 4: it shrinks as the cluster grows."
+    )
+    growing = Gain(size_bytes=SIZE, rows=(row(1, 101.0), row(4, 180.0)))
+    (only,) = gain_words(growing)
+    assert only == "gain of forest over ring at 256M: largest on the largest cluster, 1.80x on 4 boxes."
+    assert "-" in gain_lines(growing)[2].split()
+
+
+def test_record() -> None:
+    record = Gain(size_bytes=SIZE, rows=(row(2, 160.0),)).record()
+    (only,) = record["rows"]
+    assert only["ring"]["gain"] == 1.6
+    assert only["hierarchical"] is None
+    assert only["limit_algbw_gb_per_s"] > only["algbw_gb_per_s"]
+
+
+def test_families_are_in_the_catalogue() -> None:
+    known = {name for name, _ in algorithms()}
+    for members in FAMILIES.values():
+        assert set(members) <= known
+
+
+def test_a_barrier_has_no_gain() -> None:
+    with pytest.raises(InputError, match="moves no bytes"):
+        gain({1: star(4, Collective.BARRIER)}, SIZE, jobs=1)

@@ -1,19 +1,8 @@
-"""Published MSCCL XML files: which are right, which are wrong and how, and which need room in their connections.
-
-Set COPPICE_CORPORA to a directory in which the collections lie, under any names:
-
-* clones of ROCm/rccl (a release with tools/msccl-algorithms), Azure/msccl-scheduler, microsoft/TE-CCL, and for the
-  all-gathers of RCCL 2.28 also meta-pytorch/torchcomms;
-* files made by the generators of microsoft/msccl-tools, named after script and arguments, as
-  ``allgather_ring_8_1_1.xml`` for ``allgather_ring.py 8 1 1``, and ``dgx1_allgather.xml`` by ``msccl solve instance
-  DGX1 Allgather`` and ``msccl ncclize``;
-* files made by ForestColl with one tree per root, named as ``mi250_x2_allreduce_in.xml``: two boxes, in place.
-
-What is not there is skipped.
-"""
+"""Published files: which are right, which are wrong and how, which need room; MSCCL XML and plans of MSCCL++."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -24,10 +13,17 @@ import numpy as np
 import pytest
 
 from coppice.collectives import Collective
+from coppice.doctor import diagnose
 from coppice.errors import InputError
 from coppice.export.msccl.reader import read_msccl_xml
+from coppice.export.mscclpp.reader import read_mscclpp
+from coppice.program.one_sided.to_schedule import one_sided_to_schedule
+from coppice.program.one_sided.verify import verify_one_sided
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import verify_program
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.topology.presets import preset
+from reference.one_sided_run import run_plan
 from reference.programs_run import run_program
 
 CORPORA = os.environ.get("COPPICE_CORPORA")
@@ -193,3 +189,41 @@ def test_refused_with_the_line(fault: str, tmp_path: Path) -> None:
         wrong.write_text(injure(path.read_text()))
         with pytest.raises(InputError, match=words):
             read_msccl_xml(wrong)
+
+
+RACES = "nothing puts them in order"
+# File, what the verifier finds, rules of the doctor that are broken.
+VERDICTS = {
+    "execution-files/allreduce.json": ("", ()),
+    "execution-files/allreduce_packet.json": ("", ()),
+    "execution-files/allreduce_pipeline.json": ("", ("J07", "Z01")),  # no buffer_type, no output chunks
+    "execution-plans/reduce.json": ("", ()),
+    "execution-plans/reduce_nvls.json": ("", ()),
+    "execution-plans/reduce_nvls_pipeline.json": ("", ()),
+    "execution-plans/reduce_pack.json": ("", ()),
+    "execution-plans/reduce_pack_tbg.json": ("", ()),
+    # A thread block reads what another one of the peer copied, of which only that one's own signal tells.
+    "execution-plans/reduce_tbg.json": (RACES, ()),
+    "execution-plans/transfer_pack.json": ("", ()),
+    "execution-plans/transfer_pack_tbg.json": ("", ()),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_verdicts_of_execution_plans(name: str) -> None:
+    paths = sorted(Path(str(CORPORA)).glob(f"**/{name}"))
+    if not paths:
+        pytest.skip(f"no file {name} below COPPICE_CORPORA")
+    told, rules = VERDICTS[name]
+    program = read_mscclpp(paths[0]).program
+    report = verify_one_sided(program)
+    assert report.ok == (not told)
+    assert not told or any(told in failure for failure in report.failures)
+    diagnosis = diagnose(paths[0], "mscclpp")
+    assert {finding.rule for finding in diagnosis.findings if finding.severity == "error"} == set(rules)
+    plan = json.loads(paths[0].read_text())
+    outcomes = {run_plan(plan, seed, together=seed % 2 == 0) for seed in range(60)}
+    assert outcomes == ({"right"} if report.ok else {"right", "wrong"})
+    if report.ok:
+        schedule = one_sided_to_schedule(program, preset("star", gpus=program.num_ranks))
+        assert verify_schedule(schedule).ok

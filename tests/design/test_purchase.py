@@ -13,8 +13,7 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.design.purchase.market import compare_networks, csv_text, draw
-from coppice.design.purchase.offers import Offer, offers
-from coppice.design.purchase.parts import MIDDLE, Parts
+from coppice.design.purchase.offers import MIDDLE, Offer, Parts, offers
 from coppice.design.purchase.performance import bound_us, slowdown, timing
 from coppice.design.purchase.request import (
     CableClass,

@@ -1,10 +1,13 @@
-"""Deliveries as schedules: they verify, reach the loads, and keep to what their pieces can express."""
+"""Schedules of direct-connect graphs: breadth-first balance, deliveries, and every entry of the oracle."""
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from math import lcm
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,16 +16,23 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.design.evaluation import evaluate
+from coppice.design.families.abelian import two_jumps
 from coppice.design.graph import Graph, graph_of
 from coppice.design.recipes.parser import parse
-from coppice.design.schedules.breadth_first import schedule_facts
+from coppice.design.schedules.breadth_first import (
+    breadth_first_deliveries,
+    loads_of,
+    moore_steps,
+    schedule_facts,
+)
 from coppice.design.schedules.collectives import breadth_first_schedule, schedule_of
-from coppice.design.schedules.deliveries import breadth_first_deliveries, loads_of
-from coppice.errors import InputError
+from coppice.errors import InputError, UnreachableError
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
-from support.design_samples import random_graphs
+from reference.breadth_first import loads_by_lp, loads_by_sets
+from support.design_samples import links_of, random_graphs
+from support.shared_data import SHARED, needs_shared
 
 PHASES = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
 
@@ -136,3 +146,142 @@ def test_all_to_all_is_bounded_by_distances() -> None:
     found = evaluate(graph, graph.to_topology(), Collective.ALL_TO_ALL)
     assert found.bound.inv_rate >= Fraction(8, 5) * 30 / 12  # average distance, pairs, links
     assert found.plan.inv_rate >= found.bound.inv_rate
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_graphs())
+def test_loads_are_those_of_the_tightest_sets(graph: Graph) -> None:
+    assert list(schedule_facts(graph).step_loads) == loads_by_sets(graph.num_nodes, links_of(graph))
+
+
+@settings(max_examples=15, deadline=None)
+@given(random_graphs(most=7))
+def test_loads_are_optima_of_the_linear_programs(graph: Graph) -> None:
+    found = [float(load) for load in schedule_facts(graph).step_loads]
+    assert found == pytest.approx(loads_by_lp(graph.num_nodes, links_of(graph)), abs=1e-7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_graphs(most=14))
+def test_no_graph_beats_the_bounds(graph: Graph) -> None:
+    facts = schedule_facts(graph)
+    assert facts.steps >= moore_steps(graph.num_nodes, graph.degree)
+    assert facts.bandwidth_time >= Fraction(graph.num_nodes - 1, graph.num_nodes)
+
+
+@pytest.mark.parametrize("nodes", range(5, 201))
+def test_two_jumps_are_optimal(nodes: int) -> None:
+    facts = schedule_facts(parse(f"two_jump({nodes})").build())
+    # ceil((sqrt(2 N - 1) - 1) / 2) without roots: the least D with (2 D + 1)^2 >= 2 N - 1.
+    assert facts.steps == next(d for d in range(1, nodes) if (2 * d + 1) ** 2 >= 2 * nodes - 1)
+    assert facts.bandwidth_time == Fraction(nodes - 1, nodes)
+    low, high = two_jumps(nodes)
+    assert high == low + 1
+
+
+def test_automorphisms_only_save_work() -> None:
+    for text in (
+        "torus(3, 4)",
+        "line(circulant(9, 1, 3))",
+        "degree(diamond, 2) * uniring(3)",
+        "line(complete(4)) * biring(3)",
+    ):
+        graph = parse(text).build()
+        plain = Graph(name="", degree=graph.degree, start=graph.start, dst=graph.dst, count=graph.count)
+        assert graph.orders
+        assert graph.block < graph.num_nodes
+        assert schedule_facts(graph) == schedule_facts(plain)
+
+
+def test_one_node_needs_no_step() -> None:
+    assert schedule_facts(Graph.of("one", 1, [0], [0])) == (0, (), 0)
+
+
+def test_moore_bound_counts_layers() -> None:
+    for degree in range(1, 6):
+        for ranks in range(1, 300):
+            steps = moore_steps(ranks, degree)
+            assert sum(degree**i for i in range(steps + 1)) >= ranks
+            assert steps == 0 or sum(degree**i for i in range(steps)) < ranks
+
+
+def test_a_graph_that_is_not_connected_is_refused() -> None:
+    with pytest.raises(UnreachableError, match="node 0 cannot reach node 2"):
+        schedule_facts(Graph.of("apart", 3, [0, 1, 2], [1, 0, 0]))
+    with pytest.raises(UnreachableError, match="node 2 cannot reach node 0"):
+        schedule_facts(Graph.of("apart", 3, [0, 1, 0], [1, 0, 2]))
+
+
+def test_too_many_distances_are_refused() -> None:
+    nodes = np.arange(2**15)
+    with pytest.raises(InputError, match="distances"):
+        schedule_facts(Graph.of("long", 2**15, nodes, (nodes + 1) % 2**15))
+
+
+# The oracle's names as recipes.
+RECIPES = {
+    "K_4,4": "bipartite(4)",
+    "K_8,8": "bipartite(8)",
+    "C(13,{2, 3})": "circulant(13, 2, 3)",
+    "C(16,{2, 3})": "circulant(16, 2, 3)",
+    "C(16,{3, 4})": "circulant(16, 3, 4)",
+    "C(25,{3, 4})": "circulant(25, 3, 4)",
+    "C(256,{11, 12})": "circulant(256, 11, 12)",
+    "C(32,{4, 5})": "circulant(32, 4, 5)",
+    "K_8": "complete(8)",
+    "deBruijn(2,3)": "debruijn(2, 3)",
+    "C(16,{3,4}) * 3": "degree(circulant(16, 3, 4), 3)",
+    "DiC8{1,3}": "diamond",
+    "DiCirculant(6,1..4)": "dicirculant(6, 1, 2, 3, 4)",
+    "odd graph O4": "odd(4)",
+    "petersen": "petersen",
+    "L(BiRing8)": "line(biring(8))",
+    "L(K_4,4)": "line(bipartite(4))",
+    "L^2((DiC8{1,3})^[]2)": "line^2(diamond^2)",
+    "L^3(C(16,{3,4}))": "line^3(circulant(16, 3, 4))",
+    "(UniRing4 [] UniRing8)^[]2": "(uniring(4) * uniring(8))^2",
+    "BiRing4 [] BiRing6": "biring(4) * biring(6)",
+    "K_3 [] BiRing5": "complete(3) * biring(5)",
+    "UniRing4 [] UniRing8": "uniring(4) * uniring(8)",
+    "BiRing(2,5)": "biring(5)",
+    "BiRing(2,9)": "biring(9)",
+}
+
+
+def entries() -> list[dict[str, Any]]:
+    path = SHARED / "oracles" / "direct_connect_oracle.json"
+    return json.loads(path.read_text())["entries"] if path.is_file() else []
+
+
+def recipe_text(name: str) -> str:
+    if name in RECIPES:
+        return RECIPES[name]
+    if name.startswith("Pi("):
+        return "gkautz" + name.removeprefix("Pi")
+    if name.startswith("torus"):
+        return f"torus({name.removeprefix('torus').replace('x', ', ')})"
+    return name  # hypercube(3)
+
+
+@needs_shared
+def test_there_are_fifty() -> None:
+    assert len(entries()) == 50
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry["name"])
+def test_entry(entry: dict[str, Any]) -> None:
+    recipe = parse(recipe_text(entry["name"]))
+    graph = recipe.build()
+    assert (graph.num_nodes, graph.degree) == (entry["N"], entry["d"])
+    assert (recipe.size.ranks, recipe.size.degree) == (entry["N"], entry["d"])
+    found = schedule_facts(graph)
+    assert found.steps == entry["T_L"]
+    assert list(found.step_loads) == [Fraction(load) for load in entry["U"]]
+    assert found.bandwidth_time == Fraction(entry["T_B"])
+    assert moore_steps(entry["N"], entry["d"]) == entry["T_L_moore"]
+    facts = recipe.facts()
+    assert facts.steps >= found.steps
+    assert facts.bandwidth_time >= found.bandwidth_time
+    if facts.exact:
+        assert (facts.steps, facts.bandwidth_time) == (found.steps, found.bandwidth_time)
+    assert facts.bidirectional == graph.bidirectional

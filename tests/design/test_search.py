@@ -17,8 +17,7 @@ from coppice.design.families.family import optimum
 from coppice.design.graph import Graph
 from coppice.design.recipes.parser import parse
 from coppice.design.recipes.recipe import Degree, LineGraph, Power, Product, Recipe
-from coppice.design.schedules.breadth_first import moore_steps, schedule_facts
-from coppice.design.schedules.deliveries import loads_of
+from coppice.design.schedules.breadth_first import loads_of, moore_steps, schedule_facts
 from coppice.design.schedules.expanded import expanded_deliveries
 from coppice.design.search.bases import circulant_facts, circulant_steps, known_bases
 from coppice.design.search.finder import find, measured

@@ -29,16 +29,16 @@ PROGRAMS = re.compile(
 
 COMPARED = {
     "autolrs.md": "test_autolrs_page.py",
-    "blink.md": "test_blink_and_placement_pages.py",
+    "blink.md": "test_synthesis_pages.py",
     "comparison.md": "test_comparison_pages.py",
     "design.md": "test_design_page.py",
     "jobs.md": "test_sessions.py",
     "language.md": "test_language_page.py",
-    "placement.md": "test_blink_and_placement_pages.py",
+    "placement.md": "test_sessions.py",
     "selection.md": "test_sessions.py",
-    "simulation.md": "test_simulation_page.py",
-    "synthesis.md": "test_synthesis_page.py",
-    "synthesis-milp.md": "test_synthesis_milp_page.py",
+    "simulation.md": "test_sessions.py",
+    "synthesis.md": "test_synthesis_pages.py",
+    "synthesis-milp.md": "test_synthesis_pages.py",
     "synthesis-search.md": "test_synthesis_pages.py",
 }
 """Pages all of whose commands are run by a test of their own, with their output."""
@@ -61,7 +61,7 @@ REASONS = {
     r"coppice tune plugin build": "needs a compiler; test_plugin.py and its neighbours build each",
     r"coppice tune plugin settings .*_PLUGIN=": "needs the libraries of the lines before; test_settings.py writes some",
     r"coppice plan measured.json": "plans what the line before measures",
-    r"coppice train import trace": "reads what a profiler wrote; test_train_import.py has one",
+    r"coppice train import trace": "reads what a profiler wrote; test_train_jobs.py has one",
     r"(coppice train measure|python benchmarks/device_table.py)": "measures the machine; test_measured.py does",
     r"coppice train lr-report": "reads what a training wrote; test_autolrs_page.py has one",
     r"coppice compare dgx-h100 --boxes 4 --collective all_gather --relay-gpus --sizes 1K:4G --plot": "takes minutes",

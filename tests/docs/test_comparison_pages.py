@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,19 +10,13 @@ from types import ModuleType
 import pytest
 
 from coppice import Collective
+from support.benchmark_scripts import load_benchmark
 from support.pages import Example, blocks, coppice, examples
-from support.paths import ROOT
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("clusters_page", ROOT / "docs" / "clusters.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("clusters", folder="docs")
 
 
 def test_clusters_have_32_to_64_ranks(script: ModuleType) -> None:

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from coppice.iteration.composing.composition import ALL_POLICIES
 from coppice.planners.synthesis.method import METHODS
+from support.benchmark_scripts import load_benchmark
 from support.pages import coppice
 from support.paths import ROOT
 
-
-def _survey() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("survey", ROOT / "docs" / "survey.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SURVEY = _survey()
+SURVEY = load_benchmark("survey", folder="docs")
 SYSTEMS = [system for family in SURVEY.families() for system in family.systems]
 
 

@@ -1,4 +1,4 @@
-"""The page on synthesis shows what is printed, but for seconds and memory; both pages have the same tables."""
+"""The pages on synthesis show what is printed, but for seconds, memory and what else differs from run to run."""
 
 from __future__ import annotations
 
@@ -7,18 +7,59 @@ from pathlib import Path
 
 import pytest
 
-from support.pages import coppice, examples
+from support.pages import blocks, coppice, examples
 from support.paths import ROOT
 
+VARYING = re.compile(r"[0-9.]+ (?:us|ms|s|min|[KMG]iB)\b")
+LASTING = ("optimum", "direct links", "switch", "phases", "split", "gap to the bound", "verified")
+"""Lines about Blink that depend neither on the machine nor on the version of the solver."""
 
-def without_seconds(text: str) -> str:
-    """The text with every figure that differs from run to run replaced."""
-    text = re.sub(r"^  took .*", "  took", text, flags=re.MULTILINE)
-    return re.sub(r"(after|found in) [\d.]+ \w+", r"\1 some time", text)
+
+def timeless(text: str) -> str:
+    """The text without durations of this run."""
+    text = re.sub(r"^  +took .*", "  took", text, flags=re.MULTILINE)
+    return re.sub(r"(after|found in) [\d.]+ (us|ms|s|min)\b", r"\1 some time", text)
+
+
+def lasting(printed: str) -> list[str]:
+    title, *fields = printed.splitlines()
+    return [title, *(line for line in fields if line.strip().startswith(LASTING))]
+
+
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'coppice[smt]'")
+    monkeypatch.chdir(tmp_path)
+    shown = [each for each in examples("synthesis.md") if each.command.startswith("coppice ")]
+    assert shown
+    for each in shown:
+        done = coppice(*each.words)
+        assert done.exit_code in (0, 1), done.output
+        assert VARYING.sub("-", done.stdout) == VARYING.sub("-", each.shown)
+
+
+def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'coppice[smt]'")
+    monkeypatch.chdir(tmp_path)
+    programs = blocks("synthesis.md", "python")
+    assert programs
+    for program in programs:
+        exec(program.text, {})
+
+
+def test_commands_about_mixed_integer_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (sketch,) = blocks("synthesis-milp.md", "json")
+    (tmp_path / "sketch.json").write_text(sketch.text)
+    shown = examples("synthesis-milp.md")
+    assert len(shown) == 6
+    for each in shown:
+        done = coppice(*each.words)
+        assert done.exit_code == (1 if "unsat" in each.shown else 0), done.output
+        assert timeless(done.stdout) == timeless(each.shown)
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_the_page_shows_what_is_printed(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_about_searches(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shown = examples("synthesis-search.md")
     assert len(shown) == 6
@@ -26,7 +67,14 @@ def test_the_page_shows_what_is_printed(number: int, tmp_path: Path, monkeypatch
     jobs = ("--jobs", "1") if example.words[0] == "compare" else ()
     done = coppice(*example.words, *jobs)
     assert done.exit_code == 0, done.output
-    assert without_seconds(done.stdout) == without_seconds(example.shown)
+    assert timeless(done.stdout) == timeless(example.shown)
+
+
+def test_commands_about_blink() -> None:
+    shown = examples("blink.md")
+    assert len(shown) == 5
+    for each in shown:
+        assert lasting(coppice(*each.words).stdout) == lasting(each.shown)
 
 
 def test_both_pages_have_the_same_tables() -> None:

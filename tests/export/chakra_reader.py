@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["COMM_RECV", "COMM_SEND", "COMP", "Node", "read_trace"]
-
 COMP, COMM_SEND, COMM_RECV = 4, 5, 6
 
 _VALUES = {7: "int32", 8: "int32 list", 9: "int64", 13: "uint64", 27: "bool", 29: "string"}

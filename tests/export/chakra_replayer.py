@@ -11,8 +11,6 @@ from collections import Counter
 
 from export.chakra_reader import COMM_RECV, COMM_SEND, COMP, Node
 
-__all__ = ["Replay"]
-
 Value = Counter[int]
 
 

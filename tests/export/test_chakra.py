@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ import pytest
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.export.chakra import wire
 from coppice.export.chakra.graph import TraceNodeKind
+from coppice.export.chakra.reading import ChakraNodeType, read_chakra
 from coppice.export.chakra.traces import ChakraTrace, chakra_trace
 from coppice.planners.algorithms.catalogue import algorithms, case_of, find, make
 from coppice.planners.planning import plan
@@ -322,3 +326,166 @@ def test_order_that_no_rank_of_its_own_can_keep_is_refused() -> None:
         InputError, match=r"found message 2 of rank 2 after message 0 from rank 0 to rank 1: leave out"
     ):
         chakra_trace(chain([(2, 0)]), size_bytes=300)
+
+
+def test_what_is_exported_comes_back() -> None:
+    problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_REDUCE)
+    trace = chakra_trace(plan(problem, ring=False).plan.body, size_bytes=1 << 20, reduce_gb_per_s=1.0)
+    sent, messages = 0, 0
+    for rank in range(trace.num_ranks):
+        header, nodes = read_chakra(b"".join(trace.file(rank)))
+        assert header["rank"] == rank
+        assert header["collective"] == "ALL_REDUCE"
+        assert [node.id for node in nodes] == list(range(1, len(nodes) + 1))
+        assert all(before < node.id for node in nodes for before in node.data)
+        sends = [node for node in nodes if node.type is ChakraNodeType.SEND]
+        assert all(node.attributes["comm_src"] == rank for node in sends)
+        sent += sum(node.whole("comm_size") for node in sends)
+        messages += len(sends)
+        assert any(node.duration_us for node in nodes if node.type is ChakraNodeType.COMP)
+    assert messages == trace.messages.count
+    assert sent == int(trace.messages.num_bytes.sum())
+
+
+def attribute(field: int, kind: int, content: bytes) -> bytes:
+    return wire.text(1, "x") + wire.varint(field << 3 | kind) + content
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (attribute(3, 1, struct.pack("<d", 1.5)), 1.5),
+        (attribute(5, 5, struct.pack("<f", 0.25)), 0.25),
+        (attribute(9, 0, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), -1),
+        (attribute(17, 0, b"\x03"), -2),
+        (attribute(21, 1, struct.pack("<Q", 2**40)), 2**40),
+        (attribute(27, 0, b"\x01"), True),
+        (wire.string_value("x", "Größe"), "Größe"),
+        (wire.int32_list("x", [3, 300]), [3, 300]),
+        (attribute(30, 2, wire.varint(4) + wire.text(1, "ab")), ["ab"]),
+        (attribute(4, 2, wire.varint(10) + wire.within(1, struct.pack("<d", 2.0))), [2.0]),
+        (attribute(31, 2, b"\x02ab"), b"ab"),
+    ],
+)
+def test_attributes_of_every_type(content: bytes, value: object) -> None:
+    node = wire.number(1, 1) + wire.number(3, 4) + wire.within(10, content) + wire.number(99, 5)
+    _, nodes = read_chakra(wire.delimited(b"") + wire.delimited(node))
+    assert nodes[0].attributes == {"x": value}
+
+
+def test_dependencies_that_are_not_packed() -> None:
+    node = wire.number(1, 9) + wire.number(3, 4) + wire.number(5, 7) + wire.number(5, 8) + wire.packed(4, [2])
+    _, nodes = read_chakra(wire.delimited(b"") + wire.delimited(node))
+    assert (nodes[0].data, nodes[0].control) == ((7, 8), (2,))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "expected a Chakra trace in t.et"),
+        (b"\x05ab", "found it 3 bytes short"),
+        (b"\x02\xff\xff", "expected a Chakra trace"),
+        (b"\x00\x02\x18\x63", "99 is not a valid"),
+        (b"\xff" * 12, "more than 64 bits"),
+        (b"\x00\x01\x0b", "wire type 3"),
+    ],
+)
+def test_files_that_are_none(data: bytes, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_chakra(data, file="t.et")
+
+
+descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2", reason="needs the package protobuf")
+
+Field = tuple[str, int, str, bool]
+"""Name, number, type (a scalar or a message of ours), and whether it is a list."""
+
+SCHEMA: dict[str, list[Field]] = {
+    "Numbers": [("values", 1, "INT32", True)],
+    "Attribute": [
+        ("name", 1, "STRING", False),
+        ("int32", 7, "INT32", False),
+        ("int32_list", 8, "Numbers", False),
+        ("int64", 9, "INT64", False),
+        ("uint64", 13, "UINT64", False),
+        ("flag", 27, "BOOL", False),
+        ("string", 29, "STRING", False),
+    ],
+    "Header": [("version", 1, "STRING", False), ("attr", 2, "Attribute", True)],
+    "Node": [
+        ("id", 1, "UINT64", False),
+        ("name", 2, "STRING", False),
+        ("type", 3, "INT32", False),
+        ("data_deps", 5, "UINT64", True),
+        ("duration_micros", 7, "UINT64", False),
+        ("attr", 10, "Attribute", True),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def messages() -> dict[str, Any]:
+    """Classes of the messages, made from descriptors of our own; values of an attribute are one-of."""
+    from google.protobuf import descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="chakra.proto", package="trace", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for name, fields in SCHEMA.items():
+        message = file.message_type.add(name=name)
+        if name == "Attribute":
+            message.oneof_decl.add(name="value")
+        for field, number, kind, repeated in fields:
+            made = message.field.add(name=field, number=number)
+            made.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+            if kind in SCHEMA:
+                made.type, made.type_name = kinds.TYPE_MESSAGE, f".trace.{kind}"
+            else:
+                made.type = getattr(kinds, f"TYPE_{kind}")
+            if name == "Attribute" and field != "name":
+                made.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"trace.{name}")) for name in SCHEMA
+    }
+
+
+def test_files_are_what_the_reference_writes(messages: dict[str, Any]) -> None:
+    from google.protobuf.internal.decoder import _DecodeVarint32
+
+    problem = Problem(topology=preset("dgx-h100"), collective=Collective.ALL_REDUCE)
+    body = plan(problem, ring=False).plan.body
+    trace = chakra_trace(body, size_bytes=1 << 34, reduce_gb_per_s=100.0)
+    for rank in range(trace.num_ranks):
+        data = b"".join(trace.file(rank))
+        at = count = 0
+        types = set()
+        while at < len(data):
+            length, at = _DecodeVarint32(data, at)
+            message = messages["Node" if count else "Header"]()
+            message.ParseFromString(data[at : at + length])
+            assert message.SerializeToString(deterministic=True) == data[at : at + length]
+            if count:
+                assert message.id == count
+                types.add(message.type)
+            at += length
+            count += 1
+        assert at == len(data)
+        assert types == {4, 5, 6}
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 16_383, 16_384, 2**31 - 1])
+def test_attributes_are_what_the_reference_writes(messages: dict[str, Any], value: int) -> None:
+    made = messages["Attribute"]
+    assert wire.int32_value("a", value) == made(name="a", int32=value).SerializeToString()
+    assert wire.int64_value("a", value << 31) == made(name="a", int64=value << 31).SerializeToString()
+    assert wire.uint64_value("a", value << 32) == made(name="a", uint64=value << 32).SerializeToString()
+    assert wire.bool_value("a", value=bool(value)) == made(name="a", flag=bool(value)).SerializeToString()
+    numbers = messages["Numbers"](values=[value, 0])
+    assert wire.int32_list("a", [value, 0]) == made(name="a", int32_list=numbers).SerializeToString()
+
+
+@pytest.mark.parametrize("value", ["", "plain", "Größe 8 × 8", "x" * 200])
+def test_text_is_what_the_reference_writes(messages: dict[str, Any], value: str) -> None:
+    made = messages["Attribute"]
+    assert wire.string_value("a", value) == made(name="a", string=value).SerializeToString()

@@ -20,6 +20,7 @@ from coppice.export.put_signal import kernel
 from coppice.export.put_signal.standalone.emulator import input_of, output_of, places_of
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology.presets import preset
+from support.kernel_emulation import compiled_for_threads
 from support.paths import ROOT
 
 __all__ = ["run"]
@@ -44,31 +45,16 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def program(kernels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All three kernels, compiled for threads; the first argument chooses."""
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("emulation")
-    lines = ['#include "nccl_device_emulation.h"', *(f'#include "{path}"' for path in kernels.values())]
-    lines.append("int main(int, char** argument) {")
+    body = []
     for number, name in enumerate(kernels):
         space = f"coppice_{name}"
-        lines.append(f"  if (std::atoi(argument[1]) == {number}) {{")
-        lines.append(
+        body.append(f"  if (std::atoi(argument[1]) == {number}) {{")
+        body.append(
             f"    return emulate<int64_t, {space}::Memory>(argument + 1, {space}::RANKS, {space}::SLOTS,"
         )
-        lines.append(f"                                              &{space}::run<int64_t>);\n  }}")
-    (folder / "main.cc").write_text("\n".join([*lines, "  return 3;\n}\n"]))
-    flags = ("-std=c++20", "-O0", "-Wall", "-Wextra", "-pthread", "-I", str(ROOT / "tests" / "support"))
-    made = subprocess.run(
-        [compiler, *flags, "-o", str(folder / "main"), str(folder / "main.cc")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if "c++20" in made.stderr or "barrier" in made.stderr:
-        pytest.skip("the C++ compiler has no std::barrier")
-    assert (made.returncode, made.stderr) == (0, "")
-    return folder / "main"
+        body.append(f"                                              &{space}::run<int64_t>);\n  }}")
+    folder = tmp_path_factory.mktemp("emulation")
+    return compiled_for_threads(folder, list(kernels.values()), [*body, "  return 3;"])
 
 
 def _numbers(text: str, name: str) -> list[int]:

@@ -17,8 +17,8 @@ import pytest
 from coppice.errors import InputError
 from coppice.innetwork.p4.generator import export_p4
 from coppice.innetwork.xdp import switch as switch_module
-from coppice.innetwork.xdp.libbpf import run_on_frame as run_program
 from coppice.innetwork.xdp.switch import COUNTS, XdpHosts, XdpSwitch, XdpWorker, read_xdp_hosts, serve_xdp
+from coppice.innetwork.xdp.switch import run_on_frame as run_program
 from innetwork.frames import (
     SWITCH_IPV4,
     SWITCH_MAC,

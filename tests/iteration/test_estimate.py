@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -12,8 +13,15 @@ from coppice.errors import InputError
 from coppice.iteration.cluster import box_of, cluster_of, constants_borrowed, device_in
 from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
-from coppice.iteration.estimate import Cluster, LayerWork, estimate, gathering_seconds, hop_seconds
-from coppice.iteration.framework import DEEPSPEED_2021, NANOTRON
+from coppice.iteration.estimate import (
+    DEEPSPEED_2021,
+    NANOTRON,
+    Cluster,
+    LayerWork,
+    estimate,
+    gathering_seconds,
+    hop_seconds,
+)
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.job.paced import simulated_job
@@ -22,6 +30,7 @@ from coppice.iteration.models import MODELS, model_named
 from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
 from coppice.iteration.pipeline.orders import interleaved
 from coppice.iteration.running import run_tasks
+from coppice.iteration.search import search_layouts, simulated_layouts
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.topology.presets import preset
 
@@ -311,3 +320,54 @@ def test_no_collective_of_groups_across_boxes_is_faster_than_what_boxes_send(nam
         assert cluster.ring_seconds(size, ranks, stride) >= max(sums) / rate, (ranks, stride)
         assert cluster.exchange_seconds(size, ranks, stride) >= max(exchanged) / rate, (ranks, stride)
         assert cluster.send_seconds(size, stride, ranks) >= max(sent) / rate, (ranks, stride)
+
+
+CLUSTER = cluster_of(preset("dgx-a100", boxes=2))
+MODEL = MODELS["gpt-7.5b"]
+
+
+def test_nothing_that_fits_is_faster() -> None:
+    found = search_layouts(MODEL, CLUSTER, 16, 32)
+    times = [each.estimate.seconds for each in found.found]
+    assert times == sorted(times)
+    assert all(each.memory.total <= 80e9 for each in found.found)
+    degrees = [1, 2, 4, 8, 16]
+    for tensor, pipeline, micro_batch in itertools.product(degrees[:4], degrees[:3], degrees[:4]):
+        data = 16 // (tensor * pipeline)
+        if tensor * pipeline * data != 16 or 32 % (micro_batch * data):
+            continue
+        for recompute, shard in itertools.product(Recompute, (Shard.NONE, Shard.ZERO1)):
+            layout = Layout(
+                tensor=tensor,
+                pipeline=pipeline,
+                data=data,
+                micro_batch=micro_batch,
+                global_batch=32,
+                recompute=recompute,
+                shard=shard,
+                sequence_parallel=tensor > 1,
+                fused_attention=True,
+            )
+            if memory_of(MODEL, layout).total <= 80e9:
+                assert estimate(MODEL, layout, CLUSTER).seconds >= times[0] - 1e-9
+
+
+def test_where_nothing_fits() -> None:
+    with pytest.raises(
+        InputError, match=r"fits 80 GB, found .* GB at least \(tp 8, pp 2, dp 1\): take more GPUs"
+    ):
+        search_layouts(MODELS["gpt-1t"], CLUSTER, 16, 32)
+    with pytest.raises(InputError, match="a batch of 7, found none"):
+        search_layouts(MODELS["gpt-1t"], CLUSTER, 24, 7)
+
+
+def test_the_best_are_simulated() -> None:
+    found = search_layouts(MODEL, CLUSTER, 16, 32).found[:8]
+    best = simulated_layouts(MODEL, CLUSTER, found)
+    times = [each.seconds for each in best]
+    assert times == sorted(times)
+    assert len(times) == 8
+    for each in best:
+        assert each.seconds == pytest.approx(each.found.estimate.seconds, rel=0.03)
+        assert sum(each.parts.values()) == pytest.approx(each.seconds)
+        assert each.why.endswith("%")

@@ -15,9 +15,8 @@ from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.layers import read_workload
 from coppice.iteration.modules import tracing
-from coppice.iteration.modules.operations import ModuleTrace, TraceRequest, TraceResult
 from coppice.iteration.modules.timed import time_module
-from coppice.iteration.modules.tracing import trace_module
+from coppice.iteration.modules.tracing import ModuleTrace, TraceRequest, TraceResult, trace_module
 from coppice.iteration.predicted import predict
 from coppice.topology.presets import preset
 

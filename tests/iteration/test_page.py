@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -23,10 +21,8 @@ from coppice.iteration.tasks import TaskGraphBuilder
 from coppice.iteration.trace import write_task_trace
 from coppice.iteration.transformer import Layout
 from coppice.topology.presets import preset
+from support.browser import needs_browser, probed
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 MEMORY = {"parameters": 2e9, "gradients": 1e9, "optimizer": 12e9, "activations": 20e9}
 
 
@@ -138,28 +134,14 @@ root.dataset.probe = [root.scrollWidth - root.clientWidth, whole, zoomed, moved,
 """
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@needs_browser
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (520, True)])
 def test_page_in_chromium(page: str, width: int, dark: bool, tmp_path: Path) -> None:
     target = tmp_path / "iteration.html"
     target.write_text(page.replace("</body>", f"</body>{PROBE}"), encoding="utf-8")
-    command = [
-        str(CHROMIUM),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--enable-logging=stderr",
-        f"--user-data-dir={tmp_path}",
-        f"--window-size={width},900",
-        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-        "--dump-dom",
-        target.as_uri(),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    probe = re.search(r'data-probe="([^"]*)"', done.stdout)
-    assert probe is not None
-    overflow, whole, zoomed, moved, again, colours, background, told = probe[1].split("|")
+    overflow, whole, zoomed, moved, again, colours, background, told = probed(
+        target, tmp_path, width=width, dark=dark
+    ).split("|")
     assert int(overflow) <= 0
     spans = [[float(each) for each in text.split()] for text in (whole, zoomed, moved, again)]
     assert spans[1][1] - spans[1][0] == pytest.approx((spans[0][1] - spans[0][0]) / 2)

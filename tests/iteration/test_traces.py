@@ -18,9 +18,15 @@ from coppice.export.chakra import wire
 from coppice.export.chakra.traces import chakra_trace
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.kineto import read_kineto
-from coppice.iteration.traces.kinds import TraceKind, kind_of, read_trace_bytes, read_traces, trace_files
+from coppice.iteration.traces.kinds import (
+    TraceKind,
+    kind_of,
+    pytorch_nodes,
+    read_trace_bytes,
+    read_traces,
+    trace_files,
+)
 from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork
-from coppice.iteration.traces.pytorch import pytorch_nodes
 from coppice.iteration.traces.replay import replay_traces
 from coppice.planners.planning import plan
 from coppice.topology.presets import preset

@@ -22,9 +22,8 @@ from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.predicted import predict
 from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
-from coppice.iteration.workload.attention import transformer_row
 from coppice.iteration.workload.catalogue import LAYERED_MODELS, any_model
-from coppice.iteration.workload.times import layer_workload
+from coppice.iteration.workload.times import layer_workload, transformer_row
 from coppice.topology.presets import preset
 
 A100 = Cluster(device=DEVICES["A100-80G"], nic_bytes_per_second=200e9, calibration=CALIBRATIONS["A100-80G"])

@@ -21,20 +21,6 @@ from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 from reference.symmetry import elements
 
-__all__ = [
-    "MULTI_ORBIT",
-    "NAMES",
-    "ORDER",
-    "TWO_PHASES",
-    "assert_same_columns",
-    "forest_in",
-    "plan_templates",
-    "planned",
-    "preset",
-    "slowly_expanded",
-    "symmetry_in",
-]
-
 TWO_PHASES = [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE]
 
 # Preset, options or boxes, order of the group that the templates are for.

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coppice.bounds import Problem, bound
+from coppice.bounds import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest import packed
@@ -45,6 +45,7 @@ from planners.template_cases import (
     slowly_expanded,
     symmetry_in,
 )
+from planners.test_scale import verified
 from reference.plans import judged_inv_rate
 from support.paths import ROOT
 
@@ -53,18 +54,14 @@ CASES = list(product(NAMES, TWO_PHASES))
 
 def check_against_written_out(problem: Problem, forest: Forest) -> None:
     """A template forest verifies by its certificate and is in all respects the forest that it stands for."""
-    found = bound(problem)
-    assert found.attainable is not None
-    report = verify(Plan(problem=problem, inv_rate=found.attainable, forest=forest, bound=found))
-    assert report.ok, report.failures
-    assert report.inv_rate == found.attainable
+    report = verified(problem, forest)
     whole = expanded(forest)
     assert whole.symmetry is None
     assert whole.num_edges == expanded_edges(forest) == report.checked["edges"]
     assert whole.num_trees == report.checked["trees"] == forest.num_trees * forest.num_images
     assert judged_inv_rate(problem, whole) == report.inv_rate
     assert Counter(slowly_expanded(forest)) == Counter(slowly_expanded(whole))
-    plain = verify(Plan(problem=problem, inv_rate=found.attainable, forest=whole, bound=found))
+    plain = verified(problem, whole)
     for name in ("ok", "inv_rate", "optimal", "bound_proved", "max_link_load"):
         assert getattr(plain, name) == getattr(report, name), name
     loads, all_loads = forest_loads(forest), forest_loads(whole)

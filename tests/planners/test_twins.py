@@ -14,12 +14,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from coppice import _core
+from coppice.bounds import Problem
+from coppice.bounds.all_reduce import combined_all_reduce
+from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow
+from coppice.bounds.attainable import attainable_rate
+from coppice.collectives import Collective
 from coppice.schedule.forest import Phase
 from coppice.topology.model import Topology
 from reference import attainable, bound, brute_force, fixed_trees, packing
 from reference.counting import count_trees
+from reference.expected import broadcast_view
 from reference.maxflow import max_flow
-from reference.network import Link, Supply, describe, network_of, scaled_to_integers
+from reference.network import Link, Supply, describe, network_of, scaled_to_integers, supply_of
 from reference.oracle import ENTRIES, NAMES, oracle_topology
 from reference.packing import Tree
 from reference.strategies import (
@@ -28,6 +34,8 @@ from reference.strategies import (
     FAMILIES,
     UNBALANCED_FAMILIES,
     seeded,
+    seeded_problem,
+    slow_uplinks,
     topologies,
 )
 from support.shared_data import needs_shared
@@ -319,3 +327,48 @@ class TestPackingKernel:
             entering = sum(c for (u, v), c in room.items() if u not in sinks and v in sinks)
             assert sinks & set(network.terminals), describe(topology)
             assert entering < sum(w for v, w in wanted.items() if v not in sinks), describe(topology)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_attainable_rate(block: int) -> None:
+    for seed in range(block * 20, block * 20 + 20):
+        problem = seeded_problem(seed, UNBALANCED_FAMILIES, 9)
+        rate = attainable.attainable_rate(broadcast_view(problem), supply_of(problem))
+        found = attainable_rate(problem)
+        assert float(found.inv_rate) * rate == pytest.approx(1, rel=1e-7), describe(problem)
+        check_capacity(problem, found.capacity)
+
+
+def check_capacity(problem: Problem, capacity: list) -> None:
+    """What is said to be packable is within the links, and no switch sends more than it gets."""
+    topology = problem.topology
+    surplus = dict.fromkeys(range(topology.num_nodes), 0)
+    for e, (u, v) in enumerate(zip(topology.src.tolist(), topology.dst.tolist(), strict=True)):
+        assert 0 <= capacity[e] <= topology.gb_per_s(e), f"link {u} -> {v}: {describe(problem)}"
+        surplus[u] += capacity[e]
+        surplus[v] -= capacity[e]
+    sign = -1 if problem.collective.reduces else 1
+    for w in network_of(topology).switches:
+        assert sign * surplus[w] <= 0, f"node {w}: {describe(problem)}"
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_combined_all_reduce(block: int) -> None:
+    for seed in range(block * 14, block * 14 + 14):
+        topology = seeded(seed, CONNECTED_FAMILIES, 7)
+        found = combined_all_reduce(Problem(topology=topology, collective=Collective.ALL_REDUCE))
+        assert found.exact, describe(topology)
+        assert found.rate is not None
+        rate = attainable.all_reduce_rate(network_of(topology))
+        assert float(found.rate) == pytest.approx(rate, rel=1e-7), describe(topology)
+        assert sum(found.root_rates.values()) == found.rate, describe(topology)
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_concurrent_flow(block: int) -> None:
+    for seed in range(block * 12, block * 12 + 12):
+        topology = seeded(seed, (*BALANCED_FAMILIES, slow_uplinks), 7)
+        found = concurrent_flow(Problem(topology=topology, collective=Collective.ALL_TO_ALL))
+        rate = brute_force.all_to_all_rate(network_of(topology))
+        assert found.exact, describe(topology)
+        assert float(found.inv_rate) * rate == pytest.approx(1, rel=1e-7), describe(topology)

@@ -23,8 +23,6 @@ from typing import Any
 
 from reference.network import Link, Network, Supply
 
-__all__ = ["all_reduce_rate", "attainable_rate"]
-
 
 def attainable_rate(network: Network, supply: Supply) -> float:
     """The largest rate x per unit of weight of broadcast trees; 1 / x is the time per shard."""

@@ -22,8 +22,6 @@ from fractions import Fraction
 from reference.maxflow import max_flow
 from reference.network import Link, Network, Supply, scaled_to_integers
 
-__all__ = ["Optimum", "find_violated_cut", "optimum"]
-
 SOURCE = -1
 
 

@@ -19,8 +19,6 @@ import numpy as np
 
 from reference.network import Link, Network, Supply, scaled_to_integers
 
-__all__ = ["all_to_all_rate", "inv_rate", "violated", "worst_cuts"]
-
 
 def inv_rate(network: Network, supply: Supply) -> Fraction | None:
     """The least time per unit of weight that any cut allows; None where some cut has no link at all.

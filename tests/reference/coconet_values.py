@@ -22,8 +22,6 @@ from coppice.iteration.policies.tensor.coconet.program import (
     TensorProgram,
 )
 
-__all__ = ["assembled", "run_program"]
-
 _Array = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from coppice.schedule.forest import Forest, Phase
 from reference.network import Link, Network, network_of
 from reference.packing import Tree
 
-__all__ = ["Count", "count_forest", "count_trees"]
-
 
 @dataclass(frozen=True)
 class Count:

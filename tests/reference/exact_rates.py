@@ -13,8 +13,6 @@ from fractions import Fraction
 from reference.attainable import sink_sides
 from reference.network import Network, Supply
 
-__all__ = ["all_reduce_rate", "attainable_rate", "maximum"]
-
 Row = tuple[Mapping[int, int], Fraction]
 
 

@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 from reference.fixed_trees import room, smallest_inv_tree_rate
 from reference.network import Link, Network, Supply
 
-__all__ = ["least_inv_tree_rate", "next_lower", "rows_of", "solution", "whole_trees"]
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:

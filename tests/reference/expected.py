@@ -15,8 +15,6 @@ from coppice.collectives import Collective
 from reference.bound import optimum
 from reference.network import Network, network_of, supply_of
 
-__all__ = ["broadcast_view", "cut_ratio", "expected_inv_rate"]
-
 REDUCING = (Collective.REDUCE, Collective.REDUCE_SCATTER)
 
 

@@ -1,6 +1,6 @@
 """Schedules carried out by ranks that share nothing but connections of a few slots, in any order that these allow.
 
-The model is that of :mod:`coppice.schedule.verification.deadlock`, told event by event: at any moment some messages
+The model is that of :mod:`coppice.schedule.verification.transfers`, told event by event: at any moment some messages
 can be put into their connection and some can be taken out; one of them, chosen at random, happens. The run ends when
 nothing can. What each event waits for is looked up in the rows themselves, with no graph.
 """
@@ -12,8 +12,6 @@ from collections import defaultdict
 
 from coppice.schedule.schedule import Op, Schedule
 from reference.payloads import Buffers, initial, join, rows_of
-
-__all__ = ["fifo_run"]
 
 Connection = tuple[int, int, int]
 

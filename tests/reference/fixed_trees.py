@@ -21,8 +21,6 @@ from math import ceil, floor
 from reference.bound import find_violated_cut, optimum
 from reference.network import Network, Supply
 
-__all__ = ["floors_stay_balanced", "room", "smallest_inv_tree_rate"]
-
 
 def room(network: Network, inv_tree_rate: Fraction) -> dict[tuple[int, int], int]:
     """Trees that fit through each link."""

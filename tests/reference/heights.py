@@ -6,8 +6,6 @@ from fractions import Fraction
 
 from coppice.schedule.forest import Forest, Phase
 
-__all__ = ["heights", "mean_height"]
-
 
 def heights(forest: Forest) -> list[int]:
     """The height of each tree."""

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
-__all__ = ["Flow", "max_flow", "unlimited"]
-
 Vertex = TypeVar("Vertex", bound=Hashable)
 
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["mutants"]
-
 COLUMNS = ("src", "dst", "chunk", "op", "path", "step")
 
 

@@ -15,8 +15,6 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["Link", "Network", "Supply", "describe", "network_of", "scaled_to_integers", "supply_of"]
-
 Link = tuple[int, int]
 Supply = Mapping[int, int]
 

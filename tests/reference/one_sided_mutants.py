@@ -6,8 +6,6 @@ import copy
 import random
 from typing import Any
 
-__all__ = ["mutant"]
-
 
 def _lines(plan: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """All lists of operations."""

@@ -13,8 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["run_plan"]
-
 Wait = Callable[[], bool] | None
 _LETTERS = ("i", "o", "s")
 _ADDS = {

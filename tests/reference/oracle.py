@@ -10,8 +10,6 @@ import pytest
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from support.shared_data import forest_oracle
 
-__all__ = ["ENTRIES", "NAMES", "SAMPLED_NAMES", "oracle_topology"]
-
 ENTRIES: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in forest_oracle()}
 NAMES = list(ENTRIES)
 SAMPLED_NAMES = [

@@ -34,8 +34,6 @@ from math import lcm
 from reference.maxflow import max_flow, unlimited
 from reference.network import Link, Network, Supply
 
-__all__ = ["Tree", "exact_trees", "optimal_forest", "pack"]
-
 Path = tuple[int, ...]
 SOURCE = "source"
 

@@ -19,8 +19,6 @@ from typing import Any
 from coppice.collectives import Collective
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["contribution", "expected", "initial", "join", "right", "rows_of", "rubbish"]
-
 Row = tuple[int, int, int, int, int]
 """(chunk, sender, receiver, op, step)"""
 Value = Any

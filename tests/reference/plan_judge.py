@@ -18,8 +18,6 @@ from typing import Any
 
 from reference.rational import concurrent_flow_rate
 
-__all__ = ["Judged", "Network", "judge", "least_time", "necessary"]
-
 TREES = {
     "all_gather": {"broadcast"},
     "broadcast": {"broadcast"},

@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["mutant", "sealed"]
-
 
 def sealed(plan: dict[str, Any]) -> bytes:
     """The bytes of a file, with the checksum that belongs to them."""

@@ -16,8 +16,6 @@ from coppice.schedule.verification.verify import verify
 from reference.counting import count_forest
 from reference.network import describe, network_of, supply_of
 
-__all__ = ["judged_inv_rate"]
-
 PHASES = {
     Collective.ALL_GATHER: {Phase.BROADCAST},
     Collective.BROADCAST: {Phase.BROADCAST},

@@ -18,8 +18,6 @@ from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.thread_blocks import Blocks
 from coppice.schedule.schedule import Op
 
-__all__ = ["Emitter"]
-
 _Slot = tuple[int, int]
 _NOWHERE: _Slot = (Buffer.NONE, -1)
 _Step = tuple[int, int]

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from coppice.program.two_sided.builder import NOWHERE, ProgramBuilder
 from coppice.program.two_sided.program import Program, StepOp
 
-__all__ = ["KINDS", "mutant"]
-
 Step = tuple[int, tuple[int, int], tuple[int, int], int, list[tuple[int, int]]]
 """(op, src, dst, count, dependencies)"""
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from coppice.collectives import Collective
 from coppice.program.two_sided.program import Program, StepOp
 
-__all__ = ["Outcome", "run_program"]
-
 _TAKES = {StepOp.RECV, StepOp.RECV_COPY_SEND, StepOp.RECV_REDUCE_COPY, StepOp.RECV_REDUCE_SEND}
 _TAKES |= {StepOp.RECV_REDUCE_COPY_SEND}
 _GIVES = {StepOp.SEND, StepOp.RECV_COPY_SEND, StepOp.RECV_REDUCE_SEND, StepOp.RECV_REDUCE_COPY_SEND}

@@ -14,8 +14,6 @@ from reference.programs import pair_all_reduce, ring_all_gather, ring_all_reduce
 from support.msccl_samples import all_pairs, gather
 from support.msccl_samples import ring_all_reduce as kept_ring
 
-__all__ = ["SAMPLES"]
-
 
 def lowered(name: str, collective: Collective, *, in_place: bool, fused: bool, **options: int) -> Program:
     """The program of a forest with a few channels."""

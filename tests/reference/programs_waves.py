@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from coppice.program.memory import EVERYONE, Buffer, end_columns, memory_of, start_columns
 from coppice.program.two_sided.program import Program, StepOp
 
-__all__ = ["goes_wrong"]
-
 _WAVES = 2
 _ROOM = 8
 

@@ -13,8 +13,6 @@ from coppice.export.msccl.targets import MscclTarget
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.program import Program, StepOp
 
-__all__ = ["lines_of"]
-
 _TYPE = {
     StepOp.NOP: "nop",
     StepOp.SEND: "s",

@@ -18,8 +18,6 @@ from reference.put_signal_machine import (
     RankPhase,
 )
 
-__all__ = ["Exploration", "explore"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Exploration:

@@ -30,8 +30,6 @@ from coppice.program.put_signal.contents import PutSignalContents
 from coppice.program.put_signal.faults import PutSignalFault, fault_sentence
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 
-__all__ = ["Action", "Happening", "PutSignalMachine", "PutSignalScript", "RankPhase"]
-
 
 class Happening(enum.IntEnum):
     """What happens."""

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 
-__all__ = ["gathered_products", "scattered_products"]
-
 _Array = NDArray[np.float64]
 
 

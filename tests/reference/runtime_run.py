@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from coppice.collectives import Collective
 from coppice.program.two_sided.program import Program, StepOp
 
-__all__ = ["Wire", "finishes"]
-
 STEPS = 8
 _RECEIVES = {StepOp.RECV, StepOp.RECV_COPY_SEND, StepOp.RECV_REDUCE_COPY, StepOp.RECV_REDUCE_SEND}
 _RECEIVES |= {StepOp.RECV_REDUCE_COPY_SEND}

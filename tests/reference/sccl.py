@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-__all__ = ["is_satisfiable", "least_rounds"]
-
 State = frozenset[tuple[int, int]]
 """Pairs (chunk, rank)."""
 Group = tuple[frozenset[tuple[int, int]], int]

@@ -17,8 +17,6 @@ from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.schedule import Op, Schedule
 from coppice.simulation import Model, Sharing
 
-__all__ = ["Message", "messages_of", "simulated"]
-
 GRID = 2.0**-20
 ARRIVED, DONE, LEFT, HANDLED, DRAINED, EMPTY_HEAD, HEAD, FREE = range(8)
 

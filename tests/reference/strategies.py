@@ -25,20 +25,6 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
-__all__ = [
-    "BALANCED_FAMILIES",
-    "CONNECTED_FAMILIES",
-    "FAMILIES",
-    "TREE_COLLECTIVES",
-    "UNBALANCED_FAMILIES",
-    "problem_on",
-    "problems",
-    "seeded",
-    "seeded_problem",
-    "topologies",
-    "uneven",
-]
-
 Choose = Callable[[int, int], int]
 Rates = dict[tuple[int, int], Fraction]
 

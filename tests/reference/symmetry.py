@@ -9,8 +9,6 @@ from __future__ import annotations
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 
-__all__ = ["automorphisms", "elements", "is_free", "largest_free_abelian_order"]
-
 Permutation = tuple[int, ...]
 
 

@@ -15,8 +15,6 @@ from coppice.iteration.step.graph import StepGraph
 from coppice.iteration.tasks import TaskGraph
 from coppice.rows import offsets
 
-__all__ = ["unfolded"]
-
 
 def unfolded(made: StepGraph, groups: Mapping[str, NDArray[np.int64]], box: int) -> TaskGraph:
     """The tasks of all ranks.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,11 +12,7 @@ from coppice.comparison.sweep import compare
 from coppice.planners.planning import plan
 from coppice.report.page import report_html
 from coppice.topology.presets import preset
-
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+from support.browser import needs_browser, probed
 
 PROBE = """
 <script>
@@ -55,26 +48,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@needs_browser
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (520, False)])
 def test_page_in_chromium(page: Path, width: int, dark: bool, tmp_path: Path) -> None:
-    command = [
-        str(CHROMIUM),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--enable-logging=stderr",
-        f"--user-data-dir={tmp_path}",
-        f"--window-size={width},900",
-        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-        "--dump-dom",
-        page.as_uri(),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert not console
-    probe = re.search(r'data-probe="([^"]*)"', done.stdout)
-    assert probe is not None
-    overflow, before, after, missing, background, scale = probe[1].split(";")
+    overflow, before, after, missing, background, scale = probed(
+        page, tmp_path, width=width, dark=dark
+    ).split(";")
     assert int(overflow) <= 0
     assert (before, after) == ("1", "1")
     assert missing == "0"

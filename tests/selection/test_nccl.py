@@ -7,8 +7,7 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import Selection, select
-from coppice.selection.nccl import SETTINGS
-from coppice.selection.nccl_search import searched
+from coppice.selection.nccl import SETTINGS, searched
 from coppice.topology.presets import preset
 
 

@@ -94,6 +94,18 @@ def two_of(box: Topology, name: str = "mycluster") -> Topology:
     return compose(hosts, SwitchFabric(), name=name)
 
 
+def require_one_pick(boxes: dict[str, Topology]) -> None:
+    """NCCL picks the same of all, whatever the size and the collective."""
+    for size in (2**10, 2**16, 2**20, 2**24, 2**30):
+        for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST):
+            picks = {
+                how: (found.algorithm, found.cell and found.cell.model_us)
+                for how, box in boxes.items()
+                for found in [pick(box, size, collective)]
+            }
+            assert len(set(picks.values())) == 1, (size, collective, picks)
+
+
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_all_spellings_of_a_box_are_one_machine(name: str, tmp_path: Path) -> None:
     text, cell, options = SPELLINGS[name]
@@ -110,14 +122,7 @@ def test_all_spellings_of_a_box_are_one_machine(name: str, tmp_path: Path) -> No
         "xml without PCIe": quietly(text, pcie="nics"),
         "smi": quietly(smi(cell), **given),
     }
-    for size in (2**10, 2**16, 2**20, 2**24, 2**30):
-        for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST):
-            picks = {
-                how: (found.algorithm, found.cell and found.cell.model_us)
-                for how, box in boxes.items()
-                for found in [pick(box, size, collective)]
-            }
-            assert len(set(picks.values())) == 1, (size, collective, picks)
+    require_one_pick(boxes)
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
@@ -135,14 +140,7 @@ def test_all_spellings_of_two_boxes_are_one_machine(name: str, tmp_path: Path) -
         "xml without PCIe": two_of(quietly(text, pcie="nics")),
         "smi": two_of(quietly(smi(cell), **given)),
     }
-    for size in (2**10, 2**16, 2**20, 2**24, 2**30):
-        for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST):
-            picks = {
-                how: (found.algorithm, found.cell and found.cell.model_us)
-                for how, box in boxes.items()
-                for found in [pick(box, size, collective)]
-            }
-            assert len(set(picks.values())) == 1, (size, collective, picks)
+    require_one_pick(boxes)
 
 
 def test_a_cluster_keeps_its_machine_under_another_name() -> None:

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coppice.collectives import Collective
-from coppice.selection.nccl_data import constants
-from coppice.selection.nccl_model import Channels, CostCell, NcclCommunicator, cells
+from coppice.selection.nccl_model import Channels, CostCell, NcclCommunicator, cells, constants
 from support.shared_data import SHARED
 
 NOTE = SHARED / "systems" / "collectives.md"

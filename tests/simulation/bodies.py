@@ -11,8 +11,6 @@ from coppice.collectives import Collective
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
-__all__ = ["Row", "line", "network", "rows"]
-
 Row = tuple[int, int, int, Op, tuple[int, ...], int]
 """Sending rank, receiving rank, chunk, operation, path (empty: default route), step."""
 

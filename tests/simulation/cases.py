@@ -12,8 +12,6 @@ from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.schedule.schedule import Schedule
 from coppice.topology import Topology
 
-__all__ = ["ring_on", "shift_on"]
-
 
 def ring_on(
     topology: Topology,

@@ -10,8 +10,6 @@ from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 from simulation.bodies import Row, network, rows
 
-__all__ = ["models", "schedules"]
-
 _RATES = (1, 2, 3, 4, 8)
 _LATENCIES = (0.0, 0.5, 1.0)
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.algorithms.parts.moves import Moves, whole
+from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.schedule import Op
-from coppice.simulation import Model
+from coppice.schedule.shape import shape
+from coppice.simulation import Model, Sharing
 from coppice.simulation.timeline import Reason
 from coppice.topology.presets import preset
+from reference.oracle import SAMPLED_NAMES, oracle_topology
 from simulation.bodies import line, network, rows
 from support.ideal import simulate
+from support.shared_data import needs_shared
 
 COPY, REDUCE = Op.COPY, Op.REDUCE
 CROSSBAR = Model(overhead_us=2.0, send_engines=1, receive_engines=1)
@@ -195,3 +201,37 @@ class TestEngines:
         schedule = rows(crossbar(3).topology, table)
         found = simulate(schedule, 32_000, model=Model(overhead_us=2.0, reduce_gb_per_s=4.0))
         assert found.finish_us.tolist() == [2 + 4 + 8, 2 + 4 + 4 + 8]
+
+
+COLLECTIVES = [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE, Collective.BROADCAST]
+SIZES = (2**20, 2**36)
+
+
+@needs_shared
+@pytest.mark.parametrize("collective", COLLECTIVES, ids=str)
+@pytest.mark.parametrize("name", SAMPLED_NAMES)
+def test_converges_to_the_optimum(name: str, collective: Collective) -> None:
+    root = 0 if collective is Collective.BROADCAST else None
+    problem = Problem(topology=oracle_topology(name), collective=collective, root=root)
+    forest, ranks = plan_forest(problem), problem.topology.num_ranks
+    optimum = float(collective.shards(ranks) / bound(problem).inv_rate)
+    # The first piece must pass the deepest tree before the pipeline is full.
+    edges = forest.num_edges * forest.num_images
+    pieces = min(96 * shape(forest).max_height, max(32, 400_000 // edges))
+    found = [simulate(forest, size, pieces=pieces) for size in SIZES]
+    reached = [timeline.algbw_gb_per_s / optimum for timeline in found]
+    assert all(large >= 0.999 * small for small, large in pairwise(reached))
+    assert max(reached) <= 1
+    assert reached[-1] >= 0.97
+    # What no schedule can beat: a link is never in use for longer than the whole time.
+    assert found[-1].link_busy_us.max() <= found[-1].time_us
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["a100x2", "mi250x1", "pcie_box4"])
+def test_never_beats_the_optimum_with_fair_shares(name: str) -> None:
+    problem = Problem(topology=oracle_topology(name), collective=Collective.ALL_GATHER)
+    optimum = float(problem.topology.num_ranks / bound(problem).inv_rate)
+    model = Model(sharing=Sharing.FAIR)
+    found = simulate(plan_forest(problem), 2**32, model=model, pieces=64)
+    assert 0.5 <= found.algbw_gb_per_s / optimum <= 1

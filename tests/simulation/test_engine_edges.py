@@ -14,7 +14,7 @@ from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Phase
-from coppice.schedule.messages import messages_of
+from coppice.schedule.messages import _distinct_rows, messages_of
 from coppice.schedule.schedule import Op
 from coppice.simulation import IDEAL, Model, Sharing, fastest
 from coppice.simulation.simulator import run
@@ -215,3 +215,14 @@ def test_the_simulator_can_be_interrupted() -> None:
 
     with pressed(0.06) as key, pytest.raises(KeyboardInterrupt):
         forever(key)
+
+
+@pytest.mark.parametrize("below", [2, 7, 5_000, 2**20, 2**31 - 1])
+@pytest.mark.parametrize("width", [1, 3, 6])
+def test_as_numpy_along_an_axis(below: int, width: int) -> None:
+    rng = np.random.default_rng(width)
+    table = rng.integers(0, below, (200, width)).astype(np.int32)[rng.integers(0, 200, 500)]
+    distinct, which = _distinct_rows(table, below)
+    expected, inverse = np.unique(table, axis=0, return_inverse=True)
+    assert np.array_equal(distinct, expected)
+    assert np.array_equal(which, inverse.reshape(-1))

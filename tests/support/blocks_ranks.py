@@ -16,12 +16,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from overlap_ranks import STEPS, main
+from refusals import refusals
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from tracked_cases import tracked
 
-from coppice.errors import CheckError, InputError
+from coppice.errors import CheckError
 from coppice.iteration.policies.tensor.recompute_windows import LayerWindows, stage_graph
 from coppice.training.torch import MegatronBlock, SummedPart, TrackedProduct, tensor_parallel
 from coppice.training.torch.tensor.recompute_costs import RecordedBlock
@@ -114,6 +115,29 @@ def trained(layers: nn.Module, run: Any, steps: range, *, seed: int = 11) -> lis
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses
+
+
+def resumed(first: Any, again: Any) -> float:
+    """How far a model that goes on from the checkpoint of another after 8 steps is from it in the end."""
+    for model in (first, again):
+        model.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(model: Any, number: int) -> None:
+        torch.manual_seed(number)
+        x, y = batch(number)
+        model.optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        model.optimizer.step()
+
+    for number in range(8):
+        step(first, number)
+    state = copy.deepcopy((first.state_dict(), first.optimizer.state_dict()))
+    again.load_state_dict(state[0])
+    again.optimizer.load_state_dict(state[1])
+    for number in range(8, STEPS):
+        step(first, number)
+        step(again, number)
+    return distance(first, again)
 
 
 @contextmanager
@@ -261,30 +285,12 @@ def half_features(rank: int, size: int) -> dict[str, Any]:
 
     halved = tensor_parallel(blocks(dropout=0.1), "oases")
     again = tensor_parallel(blocks(dropout=0.1), "oases")
-    for model in (halved, again):
-        model.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-    def step(model: Any, number: int) -> None:
-        torch.manual_seed(number)
-        x, y = batch(number)
-        model.optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        model.optimizer.step()
-
-    for number in range(8):
-        step(halved, number)
-    state = copy.deepcopy((halved.state_dict(), halved.optimizer.state_dict()))
-    again.load_state_dict(state[0])
-    again.optimizer.load_state_dict(state[1])
-    for number in range(8, STEPS):
-        step(halved, number)
-        step(again, number)
-    found["resumed"] = distance(halved, again)
+    found["resumed"] = resumed(halved, again)
 
     found["refused"] = []
     output = halved(x)
     output.sum().backward(retain_graph=True)
-    for attempt in (
+    found["refused"] += refusals(
         lambda: output.sum().backward(),
         lambda: tensor_parallel(blocks(), "oases", silent=False),
         lambda: tensor_parallel(nn.Sequential(nn.Linear(2, 2)), "oases"),
@@ -293,11 +299,7 @@ def half_features(rank: int, size: int) -> dict[str, Any]:
         lambda: halved(x[:1]),
         lambda: tensor_parallel(blocks(), "oases").workload((1.0, 0.0)),
         lambda: MegatronBlock(15, 4),
-    ):
-        try:
-            attempt()
-        except InputError as error:
-            found["refused"].append(str(error))
+    )
     return found
 
 
@@ -456,25 +458,7 @@ def recomputed_features(rank: int) -> dict[str, Any]:
         tensor_parallel(blocks(3, dropout=0.1), "lynx", block=given, limit_bytes=limit)
         for given in (block, None)
     )
-    for model in (ours, again):
-        model.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-    def step(model: Any, number: int) -> None:
-        torch.manual_seed(number)
-        x, y = batch(number)
-        model.optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        model.optimizer.step()
-
-    for number in range(8):
-        step(ours, number)
-    state = copy.deepcopy((ours.state_dict(), ours.optimizer.state_dict()))
-    again.load_state_dict(state[0])
-    again.optimizer.load_state_dict(state[1])
-    for number in range(8, STEPS):
-        step(ours, number)
-        step(again, number)
-    found["resumed"] = distance(ours, again)
+    found["resumed"] = resumed(ours, again)
     with torch.no_grad():
         plain = blocks(3)
         plain.load_state_dict(ours.state_dict())
@@ -524,8 +508,7 @@ def recomputed_features(rank: int) -> dict[str, Any]:
         for _ in range(2):
             small(x).sum().backward()
 
-    found["refused"] = []
-    for attempt in (
+    found["refused"] = refusals(
         lambda: tensor_parallel(blocks(3), "lynx", block=block, limit_bytes=limits_of(block, 3)[0] - 1),
         too_little,
         kept,
@@ -536,12 +519,7 @@ def recomputed_features(rank: int) -> dict[str, Any]:
         lambda: tensor_parallel(blocks(3), "lynx", layer_bytes=5),
         lambda: tensor_parallel(blocks(3), "lynx", in_flight=0),
         lambda: tensor_parallel(blocks(3), "lynx", limit_byte="many"),
-    ):
-        try:
-            attempt()
-            found["refused"].append("nothing")
-        except InputError as error:
-            found["refused"].append(str(error))
+    )
     return found
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from coppice.errors import InputError
 from coppice.iteration.policies.tensor.coconet.costs import kernel_chains, volumes
 from coppice.training.torch import PipelineHandoff, fused_optimizer
-from coppice.training.torch.tensor.passes_costs import MeasuredCosts
+from coppice.training.torch.tensor.passes_hops import MeasuredCosts
 
 STEPS = 20
 QUICK_LINKS = (1e9, 1e-7)

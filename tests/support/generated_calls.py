@@ -29,8 +29,6 @@ from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.strategies import CONNECTED_FAMILIES
 
-__all__ = ["EVERY_PAIR", "Call", "any_call", "calls_of", "seeded_call"]
-
 Array = NDArray[Any]
 Choose = Callable[[int, int], int]
 

@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Event", "NcclWorld", "Stream", "SymmetricWorld", "patch_cuda"]
-
 _PATIENCE_S = 120.0
 
 

@@ -7,8 +7,6 @@ from typing import Any
 from coppice.simulation import IDEAL, Model, Timeline
 from coppice.simulation import simulate as simulate_with
 
-__all__ = ["simulate"]
-
 
 def simulate(plan: Any, size_bytes: int | str, *, model: Model = IDEAL, pieces: int = 1) -> Timeline:
     """As :func:`coppice.simulation.simulate`, with the ideal model and chunks that are not cut."""

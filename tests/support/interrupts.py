@@ -8,8 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["LOST", "CtrlC", "pressed"]
-
 LOST = "ignore::pytest.PytestUnraisableExceptionWarning"
 """A filter for tests in which a Ctrl-C may be lost."""
 

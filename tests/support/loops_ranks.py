@@ -9,13 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from overlap_ranks import NETWORK, OPTIMIZERS, ROWS, STEPS, batch, chain, distance, main
+from refusals import refusals
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
 
 from coppice.errors import CoppiceError, InputError
 from coppice.training.torch import schedule
-from coppice.training.torch.tensor.passes_costs import measured_costs
+from coppice.training.torch.tensor.passes_hops import measured_costs
 
 POLICIES: list[tuple[str, dict[str, Any]]] = [
     ("ddp", {}),
@@ -186,7 +187,7 @@ def refused() -> list[str]:
     flow, other = chain(), chain()
     sparse = OPTIMIZERS["sgd"](flow.parameters())
     schedule(flow, sparse, "gradientflow", network=NETWORK, ratio=0.5)
-    for attempt in (
+    said += refusals(
         lambda: scaler.step(optimizer),
         lambda: (flow(torch.ones(2, 16)).sum() * float("inf")).backward(),
         lambda: schedule(
@@ -197,11 +198,7 @@ def refused() -> list[str]:
             ratio=0.5,
             unused=True,
         ),
-    ):
-        try:
-            attempt()
-        except InputError as error:
-            said.append(str(error))
+    )
     optimizer.step()
     optimizer.close()
     sparse.close()

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from refusals import refusals
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from coppice.errors import CheckError, InputError
+from coppice.errors import CheckError
 from coppice.topology.presets import preset
 from coppice.training.torch import (
     ExpertPaths,
@@ -402,18 +403,14 @@ def refused() -> list[str]:
     said = []
     dense = nn.Linear(2, 2)
     mixed = Stack(experts=4, top=1)
-    for attempt in (
+    said += refusals(
         lambda: schedule(dense, OPTIMIZERS["sgd"](dense.parameters()), "lina", network=NETWORK),
         lambda: schedule(mixed, OPTIMIZERS["sgd"](mixed.parameters()), "lina", network=NETWORK, pack_every=0),
         lambda: schedule(mixed, OPTIMIZERS["sgd"](mixed.parameters()), "lina", topology="ring", pack_every=1),
         lambda: MixtureOfExperts(WIDTH, expert, experts=3),
         lambda: MixtureOfExperts(WIDTH, expert, experts=1, top=2),
         lambda: ReplicatedExperts(ExpertPaths(mixed)),
-    ):
-        try:
-            attempt()
-        except InputError as error:
-            said.append(str(error))
+    )
     return said
 
 

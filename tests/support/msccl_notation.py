@@ -11,8 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Block", "File", "file_text", "pair"]
-
 Block = tuple[int, int, int, str]
 
 _STEP = re.compile(

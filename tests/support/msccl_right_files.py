@@ -6,8 +6,6 @@ import re
 
 from support.msccl_notation import Block, File, file_text, pair
 
-__all__ = ["RIGHT"]
-
 
 def ring(step: str, ranks: int = 3) -> list[list[Block]]:
     """The same thread block at every rank of a ring; ``{n}`` in it is the rank less n."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from support.msccl_notation import File, file_text, pair
 
-__all__ = ["WRONG"]
-
 
 def gather_with(first: str, second: str = "s o1; r o0", **options: int) -> str:
     """An all-gather of two ranks with these steps."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from overlap_ranks import NETWORK, OPTIMIZERS, ROWS, STEPS, distance, main
+from refusals import refusals
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
@@ -279,12 +280,7 @@ def gathers(rank: int, size: int, folder: Path) -> dict[str, Any]:
     started.clear()
     model(torch.randn(ROWS, 4))
     found["closed"] = list(started)
-    found["refused"] = []
-    for attempt in (lambda: prefetch_order(Tower()), lambda: prefetch_order(model, ahead=0)):
-        try:
-            attempt()
-        except InputError as error:
-            found["refused"].append(str(error))
+    found["refused"] = refusals(lambda: prefetch_order(Tower()), lambda: prefetch_order(model, ahead=0))
     return found
 
 

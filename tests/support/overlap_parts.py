@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from overlap_ranks import NETWORK, OPTIMIZERS, ROWS, STEPS, batch, chain, distance, main
+from refusals import refusals
 from torch import nn
 
 from coppice.errors import InputError
@@ -125,16 +126,12 @@ def sparse(rank: int, size: int, folder: Path) -> dict[str, Any]:
     nesterov = torch.optim.SGD(nets[1].parameters(), lr=0.1, momentum=0.9, nesterov=True)
     flow = {"network": NETWORK, "ratio": 0.5}
     _, whole = schedule(dense, OPTIMIZERS["sgd"](dense.parameters()), "ddp", network=NETWORK)
-    for attempt in (
+    found["refused"] += refusals(
         lambda: again.load_state_dict({**saved["optimizer"], "sparse_sums": foreign}),
         lambda: whole.load_state_dict(saved["optimizer"]),
         lambda: schedule(nets[0], OPTIMIZERS["adam"](nets[0].parameters()), "gradientflow", **flow),
         lambda: schedule(nets[1], nesterov, "gradientflow", **flow),
-    ):
-        try:
-            attempt()
-        except InputError as error:
-            found["refused"].append(str(error))
+    )
     for each in (optimizer, again, whole):
         each.close()
     return found

@@ -18,8 +18,6 @@ from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from support.put_signal_cases import problem
 
-__all__ = ["PLANNERS", "SIZES", "programs_of", "run_in_every_way"]
-
 PLANNERS = ("forest", "classic", "synthesis")
 """The exact planner; every algorithm by name that the topology takes; TACOS, which takes every topology."""
 

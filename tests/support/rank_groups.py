@@ -14,8 +14,6 @@ from typing import Any
 from support.generated_calls import Call
 from support.paths import TESTS
 
-__all__ = ["GENERATED_WORKER", "by_engines", "calls_in_processes", "in_processes", "in_threads"]
-
 GENERATED_WORKER = Path(__file__).with_name("generated_worker.py")
 
 

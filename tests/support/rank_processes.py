@@ -16,8 +16,6 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-__all__ = ["rank_codes"]
-
 _SHARED = ["torch", "torch._dynamo", "torch.distributed.fsdp", "coppice.torch", "coppice.training.torch"]
 
 

@@ -9,8 +9,6 @@ from torch import nn
 
 from coppice.training.torch import AutoLRS
 
-__all__ = ["OPTIMIZERS", "Data", "SmallTraining", "fingerprint", "same"]
-
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda groups: torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=1e-4),
     "adam": lambda groups: torch.optim.AdamW(groups, lr=0.01, amsgrad=True),

@@ -10,8 +10,6 @@ from coppice.run.engines.put_signal.emulated import EmulatedDevice
 from coppice.run.engines.put_signal.engine import PutSignalEngine
 from support.rank_groups import in_threads
 
-__all__ = ["on_twin"]
-
 
 def on_twin(work: Callable[[PutSignalEngine], Any], *, seed: int = -1, ranks: int = 3) -> list[Any]:
     """What ``work`` returns or raises on every rank, each a thread."""

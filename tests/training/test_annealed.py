@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from coppice.errors import CheckError, InputError
 from coppice.training.autolrs.controller import Controller
-from coppice.training.autolrs.log import Event, Finished, Kept, Retreat, TrialEnd
-from coppice.training.autolrs.settings import Method, Settings
+from coppice.training.autolrs.log import Event, Finished, Kept, Method, Retreat, Settings, TrialEnd
 from coppice.training.autolrs.state import Action, SearchPhase
 
 

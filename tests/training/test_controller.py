@@ -10,8 +10,7 @@ import pytest
 
 from coppice.errors import CheckError, InputError
 from coppice.training.autolrs.controller import Controller
-from coppice.training.autolrs.log import Event, Finished, Kept, Retreat, TrialEnd
-from coppice.training.autolrs.settings import Method, Settings
+from coppice.training.autolrs.log import Event, Finished, Kept, Method, Retreat, Settings, TrialEnd
 from coppice.training.autolrs.state import Action, SearchPhase, State
 
 Loss = Callable[[float, int, int], float]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.training.autolrs.controller import Controller
-from coppice.training.autolrs.log import EventLog, SearchLog, read_search
+from coppice.training.autolrs.log import EventLog, Method, SearchLog, Settings, read_search
 from coppice.training.autolrs.picture import (
     MOST_CURVES,
     MOST_PANELS,
@@ -20,7 +20,6 @@ from coppice.training.autolrs.picture import (
     spans,
     thinned,
 )
-from coppice.training.autolrs.settings import Method, Settings
 from coppice.training.autolrs.state import SearchPhase
 
 pytest.importorskip("matplotlib", reason="matplotlib draws")

@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 from coppice.cli.train import app
 from coppice.errors import InputError, MissingExtraError
 from coppice.training.autolrs.controller import Controller
-from coppice.training.autolrs.log import EventLog, Retreat, curve, read_events, read_search
+from coppice.training.autolrs.log import EventLog, Retreat, Settings, curve, read_events, read_search
 from coppice.training.autolrs.report import write_report
-from coppice.training.autolrs.settings import Settings
 from coppice.training.autolrs.state import SearchPhase
 
 

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from coppice.errors import InputError, MissingExtraError  # noqa: E402
-from coppice.training.torch import lightning, lightning_callback  # noqa: E402
+from coppice.training.torch import autolrs, lightning_callback  # noqa: E402
 
 OPTIONS = {"tau": 50, "tau_max": 50, "candidates": 2, "kept_steps": 50, "progress": False}
 
@@ -21,7 +21,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     module.Callback = object
     monkeypatch.setitem(sys.modules, "lightning", package)
     monkeypatch.setitem(sys.modules, "lightning.pytorch", module)
-    monkeypatch.setattr(lightning, "find_spec", lambda _: object())
+    monkeypatch.setattr(autolrs, "find_spec", lambda _: object())
 
 
 def trainer_of(model: torch.nn.Module) -> SimpleNamespace:
@@ -83,7 +83,7 @@ def test_another_scheduler_is_refused() -> None:
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lightning, "find_spec", lambda _: None)
+    monkeypatch.setattr(autolrs, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match="pip install lightning"):
         lightning_callback()
 

@@ -23,7 +23,7 @@ from coppice.iteration.policies.whole.lina_inference import place_experts  # noq
 from coppice.topology.presets import preset  # noqa: E402
 from coppice.training.torch import MixtureOfExperts  # noqa: E402
 from coppice.training.torch.mixture.inference import PlacedExperts  # noqa: E402
-from coppice.training.torch.mixture.layout import ExpertLayout  # noqa: E402
+from coppice.training.torch.mixture.layer import ExpertLayout  # noqa: E402
 from coppice.training.torch.mixture.line import EXCHANGE, NetworkLine  # noqa: E402
 from coppice.training.torch.mixture.skewed import _rounds, planned_routes, quantised  # noqa: E402
 

@@ -16,8 +16,7 @@ import msgspec
 import torch
 
 from coppice.training.torch import serve_parameters
-from coppice.training.torch.servers.server import ServerHello, ServerSlice
-from coppice.training.torch.servers.wire import FrameKind, ServerLink, packed, raw
+from coppice.training.torch.servers.server import FrameKind, ServerHello, ServerLink, ServerSlice, packed, raw
 from training.test_torch_overlap import LIKE, run
 
 

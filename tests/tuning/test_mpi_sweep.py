@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +15,7 @@ from typer.testing import CliRunner
 
 from coppice.cli.tune import app
 from coppice.collectives import Collective
+from coppice.doctor import JobFacts, diagnose
 from coppice.errors import CheckError, InputError
 from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
 from coppice.tuning.records import decode_runs, read_runs
@@ -158,3 +164,106 @@ def test_fit_command(tmp_path: Path) -> None:
     record = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
     assert [rule["choice"] for rule in record["rules"]] == [None, "ring"]
     assert record["rules"][1]["bound_share"] > 0
+
+
+def workers(output: Path) -> list[str]:
+    """Processes whose command line names the output."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if str(output) in command and "coppice.tuning.worker" in command:
+                found.append(entry.name)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["open-mpi", "mpich"])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_rank_stays(library: str, how: signal.Signals, tmp_path: Path) -> None:
+    reason = reason_to_skip(library)
+    if reason:
+        pytest.skip(reason)
+    output = tmp_path / "runs.jsonl"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "coppice", "tune", "sweep", "--library", library, "--ranks", "2"),
+            *("-b", "1K", "-e", "256M", "-f", "2", "-n", "5", "-o", str(output)),
+            *("--launcher", str(HOME / library / "bin" / "mpiexec")),
+        ],
+        env={**os.environ, **environment(library)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 300
+        while not output.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert output.exists()
+        assert workers(output)
+        process.send_signal(how)
+        code = process.wait(300)
+    finally:
+        process.kill()
+    assert code == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    deadline = time.monotonic() + 120
+    while workers(output) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not workers(output)
+    assert decode_runs(output.read_bytes(), file="runs")[0]
+
+
+WORKER = str(Path(__file__).parent / "sentinel_worker.py")
+
+# a rule that names algorithm 99 shows by an error that it is used: there is no such algorithm
+FILES = [
+    ("1\n2\n1\n2\n1\n0 99 0 0\n", "O03", "the rule"),
+    ("1\n2\n1\n6\n1\n0 99 0 0\n", "O06", "the rule"),
+    ("1\n2\n2\n8\n1\n0 0 0 0\n2\n1\n0 99 0 0\n", "O05", "own choice"),
+    ("1\n2\n1\n2\n1\n0 99 0\n", "O01", "own choice"),
+    ("1\n2\n1\n2\n1\n4 99 0 0\n", "O02", "own choice"),
+    ("1\n2\n1\n2\n3\n0 0 0 0\n9 0 0 0\n4 99 0 0\n", "O04", "own choice"),
+    ("1\n2\n2\n0\n1\n0 0 0 0\n010\n1\n0 99 0 0\n", "O12", "own choice"),
+]
+
+
+def test_rules_files_of_open_mpi(tmp_path: Path) -> None:
+    """Every file is read by a run with 2 ranks; the doctor names the rule that explains it."""
+    reason = reason_to_skip("open-mpi")
+    if reason:
+        pytest.skip(reason)
+    path = tmp_path / "rules.conf"
+    for text, rule, expected in FILES:
+        path.write_text(text)
+        variables = {
+            "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+            "OMPI_MCA_coll_tuned_dynamic_rules_filename": str(path),
+        }
+        done = run_mpi("open-mpi", 2, [WORKER], timeout_s=60, variables=variables)
+        assert done.stdout.strip() == expected, (text, done.stderr)
+        found = diagnose(text.encode(), "ompi-rules", file="f", options=JobFacts(shapes=((1, 2),)))
+        assert rule in {each.rule for each in found.findings}
+
+
+@pytest.mark.parametrize(
+    ("variable", "rule", "starts"),
+    [
+        ("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=ring", "", True),
+        ("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=Ring", "M03", False),
+        ("MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE=False", "M03", False),
+        ("MPICH_ALLREDUCE_INTRA_ALGORITHM=rings", "M03", False),
+        ("MPIR_CVAR_ALLREDUCE_ALGORITHM=rings", "M02", True),
+    ],
+)
+def test_variables_of_mpich(variable: str, rule: str, starts: bool) -> None:
+    reason = reason_to_skip("mpich")
+    if reason:
+        pytest.skip(reason)
+    name, _, value = variable.partition("=")
+    done = run_mpi("mpich", 2, [WORKER], timeout_s=60, variables={name: value})
+    assert (done.returncode == 0) is starts, done.stderr
+    found = diagnose(variable.encode(), "mpich-env", file="f", options=JobFacts(shapes=((1, 2),)))
+    assert {each.rule for each in found.findings if each.severity.value == "error"} == ({rule} - {""})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +13,7 @@ import pytest
 
 from coppice.innetwork.serving import SwitchServer
 from coppice.tuning.building import compiler_found
+from tuning.test_collnet_plugin import play as played
 
 HERE = Path(__file__).parent
 REMOTE, INVALID_ARGUMENT, INVALID_USAGE = 6, 4, 5
@@ -45,29 +44,9 @@ def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def play(library: Path, job: str, nodes: int, switch: str, **given: Any) -> list[dict[str, Any]]:
-    """What each node tells of a job."""
+    """What each node tells of a job whose sums go to a switch."""
     settings = {"COPPICE_COLLNET_SWITCH": switch, **given.pop("settings", {})}
-    record = {
-        "library": str(library),
-        "job": job,
-        "nodes": nodes,
-        "seed": 1,
-        "newest": [12],
-        "settings": settings,
-    }
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("NCCL_", "COPPICE_"))
-    }
-    done = subprocess.run(
-        [sys.executable, str(HERE / "collnet_nodes.py"), json.dumps({**record, **given})],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**environment, "COPPICE_SOCKET_IFNAME": "lo", "OPENBLAS_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    told: list[dict[str, Any]] = json.loads(done.stdout)
-    return [{**each, "stderr": done.stderr} for each in told]
+    return played(library, job, nodes, settings=settings, **given)
 
 
 def aggregated(switch: SwitchServer) -> int:

@@ -109,8 +109,7 @@ def _print_together(
     from coppice.bounds.together.least import least_time
     from coppice.cli.train.job_options import job_record_of_options, parse_degrees
     from coppice.iteration.costs.traffic import degree_demands, job_demands
-    from coppice.iteration.job.fitting import check_layout
-    from coppice.iteration.job.job import layout_of, model_of
+    from coppice.iteration.job.job import check_layout, layout_of, model_of
 
     degrees = parse_degrees(groups, option="--groups")
     with Stages() as stages:

@@ -248,7 +248,7 @@ def compare(
 def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     """The printed comparison."""
     from coppice.bounds.describe import describe_cut
-    from coppice.comparison.picks import pick_lines
+    from coppice.comparison.ranges import pick_lines
     from coppice.comparison.table import (
         algorithm_lines,
         best_lines,

@@ -77,8 +77,7 @@ def up(
 @app.command("check")
 def check(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
     """Measure every link with a TCP stream; exit code 1 if one carries less than 90% of its rate."""
-    from coppice.run.lab.check import check_links
-    from coppice.run.lab.namespaces import find
+    from coppice.run.lab.namespaces import check_links, find
 
     lab = find(name)
     ids = lab.blueprint.topology.node_ids

@@ -147,8 +147,8 @@ def simulate(
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import read_plan
-    from coppice.simulation.critical import critical_lines
     from coppice.simulation.simulated import simulate_sizes, simulated_record
+    from coppice.simulation.timeline import critical_lines
     from coppice.simulation.trace import write_trace
 
     if channel_rate is not None and channels is None:
@@ -271,7 +271,7 @@ def model_fields(plan: Plan, model: Model) -> list[tuple[str, str]]:
 def single_fields(row: Simulated, *, best: bool) -> list[tuple[str, str]]:
     """The lines about one size; ``best`` says that the number of pieces was chosen."""
     from coppice.comparison.table import number
-    from coppice.simulation.critical import time_by_reason
+    from coppice.simulation.timeline import time_by_reason
 
     timeline = row.timeline
     fields = model_fields(row.plan, timeline.model)

@@ -11,8 +11,7 @@ from coppice.bounds.attainable import in_network_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.innetwork.clusters.modelled import ClusterSystem, cluster_system
-from coppice.innetwork.clusters.places import with_adding
+from coppice.innetwork.clusters.modelled import ClusterSystem, cluster_system, with_adding
 from coppice.innetwork.systems.registry import named_system
 from coppice.simulation.model import Model
 

@@ -15,8 +15,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.in_network import ModelledSystems, ModelledTime
 from coppice.comparison.measurement import SimulatedTime, faster
-from coppice.comparison.picks import LibraryPick, nccl_picks
-from coppice.comparison.ranges import Range, ranges
+from coppice.comparison.ranges import LibraryPick, Range, nccl_picks, ranges
 from coppice.display import Shown
 from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner

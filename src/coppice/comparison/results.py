@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 import msgspec
 
 from coppice.bounds.problem import Problem
-from coppice.comparison.candidates import AlgorithmVariant
-from coppice.comparison.measurement import SimulatedTime
+from coppice.comparison.measurement import AlgorithmVariant, SimulatedTime
 from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import AppendedFile

@@ -14,15 +14,18 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.collectives import Collective
-from coppice.comparison.candidates import (
+from coppice.comparison.in_network import modelled_systems
+from coppice.comparison.measurement import (
     BOTH_ORDERS,
     AlgorithmVariant,
+    MeasurementJob,
+    SimulatedTime,
     SynthesizedVariant,
     candidates,
+    measure,
+    packed,
     synthesized_candidates,
 )
-from coppice.comparison.in_network import modelled_systems
-from coppice.comparison.measurement import MeasurementJob, SimulatedTime, measure, packed
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.pool import chosen_executor, run
 from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256

@@ -17,11 +17,20 @@ from typing import Any, NamedTuple
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.logs.agreement import Figures, agree, factor_contradicts, figures_of
 from coppice.logs.json_text import integer, mapping, number, text_of
 from coppice.logs.records import FORCING, LoggedDecision, LoggedMeasurement, collective_named, own_name
 from coppice.logs.rows import WORD_BYTES
-from coppice.logs.tables import IterationSpread, NcclTestsHalf, NcclTestsRank, NcclTestsRow, NcclTestsTable
+from coppice.logs.tables import (
+    Figures,
+    IterationSpread,
+    NcclTestsHalf,
+    NcclTestsRank,
+    NcclTestsRow,
+    NcclTestsTable,
+    agree,
+    factor_contradicts,
+    figures_of,
+)
 from coppice.text import plural
 
 _PROGRAM = re.compile(r"([A-Za-z]\w*?_perf(?:_mpi)?)(?:\.exe)?$")

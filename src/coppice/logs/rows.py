@@ -17,9 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from coppice.errors import InputError
-from coppice.logs.agreement import agree, figures_of
 from coppice.logs.columns import BLANK, TableHeader, UnreadableError
-from coppice.logs.tables import IterationSpread, NcclTestsHalf, NcclTestsRank, NcclTestsRow
+from coppice.logs.tables import IterationSpread, NcclTestsHalf, NcclTestsRank, NcclTestsRow, agree, figures_of
 
 WORD_BYTES = {
     "int8": 1, "uint8": 1, "fp8": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,

@@ -1,10 +1,121 @@
-"""What a run of nccl-tests and its kin printed, as typed records: a table with its rows and ranks."""
+"""What a run of nccl-tests and its kin printed, as typed records: a table with its rows and ranks.
+
+Figures of a row are held against each other: size / time is algbw, and busbw / algbw tells the ranks. Every figure is
+printed with few digits, so that each stands for an interval; only what no value of the intervals can explain is a
+contradiction, and only what leaves no room for another reading is a confirmation.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import NamedTuple
 
-from coppice.logs.agreement import Figures
+from coppice.collectives import Collective
+
+_INFORMATIVE = Decimal("0.1")
+_MOST_RANKS = 1 << 20
+
+
+class Figures(NamedTuple):
+    """A row's half as printed: each figure with half a unit of its last digit."""
+
+    size: int  # Bytes
+    time: tuple[Decimal, Decimal]  # Time in us, and its error
+    algbw: tuple[Decimal, Decimal]  # GB/s, and its error
+    busbw: tuple[Decimal, Decimal]  # Likewise
+
+
+def figures_of(size: int, time: str, algbw: str, busbw: str, *, unit_us: float = 1.0) -> Figures | None:
+    """The figures of a half; None where one is no finite number.
+
+    Args:
+        unit_us: Microseconds of the unit of the time.
+    """
+    parts = [_printed(word) for word in (time, algbw, busbw)]
+    if None in parts:
+        return None
+    told = [part for part in parts if part is not None]
+    unit = Decimal(str(unit_us))
+    return Figures(size, (told[0][0] * unit, told[0][1] * unit), told[1], told[2])
+
+
+def agree(found: Figures) -> bool | None:
+    """Whether size / time is algbw; None where too few digits are printed to tell.
+
+    Examples:
+        >>> agree(figures_of(1048576, "55.66", "18.84", "32.97"))
+        True
+        >>> agree(figures_of(1, "55.66", "18.84", "32.97")), agree(figures_of(8, "40.1", "0.00", "0.00"))
+        (False, None)
+    """
+    time, error = found.time
+    rate, rounding = found.algbw
+    if time <= error:
+        return None
+    low, high = found.size / (time + error) / 1000, found.size / (time - error) / 1000
+    if high < rate - rounding or low > rate + rounding:
+        return False
+    return True if rounding <= _INFORMATIVE * low and high - low <= _INFORMATIVE * low else None
+
+
+def factor_contradicts(rows: Sequence[Figures], collective: Collective, ranks: int) -> str:
+    """In words, how busbw / algbw of most rows that tell it contradict a collective on so many ranks; empty if not.
+
+    Examples:
+        >>> rows = [figures_of(1 << 30, "11870", "90.46", "158.30")]
+        >>> factor_contradicts(rows, Collective.ALL_REDUCE, 8)
+        ''
+        >>> factor_contradicts(rows, Collective.ALL_REDUCE, 16)
+        'busbw is 1.75 times algbw, as on 8 ranks, where all_reduce on 16 ranks has 1.875 times'
+    """
+    factor = collective.busbw_factor(ranks)
+    expected = Decimal(factor.numerator) / Decimal(factor.denominator)
+    telling = [row for row in rows if row.algbw[1] <= _INFORMATIVE / 20 * row.algbw[0] and row.algbw[0] > 0]
+    against = [row for row in telling if not _within(row, expected)]
+    if 2 * len(against) <= len(telling):
+        return ""
+    best = max(against, key=lambda row: row.algbw[0] / (row.algbw[1] or Decimal("1e-9")))
+    ratio = best.busbw[0] / best.algbw[0]
+    fitting = _ranks_of(against, collective)
+    place = f", as on {fitting} ranks," if fitting else ","
+    own = f"where {collective} on {ranks} ranks has {_short(expected)} times"
+    return f"busbw is {_short(ratio)} times algbw{place} {own}"
+
+
+def _ranks_of(rows: Sequence[Figures], collective: Collective) -> int | None:
+    """The only number of ranks whose factor fits all rows, None where none or several do."""
+    fitting = []
+    for ranks in range(1, 1025):
+        factor = collective.busbw_factor(ranks)
+        if all(_within(row, Decimal(factor.numerator) / Decimal(factor.denominator)) for row in rows):
+            fitting.append(ranks)
+        if len(fitting) > 1:
+            return None
+    return fitting[0] if fitting else None
+
+
+def _within(row: Figures, factor: Decimal) -> bool:
+    rate, error = row.algbw
+    bus, rounding = row.busbw
+    return factor * (rate - error) - rounding <= bus <= factor * (rate + error) + rounding
+
+
+def _printed(word: str) -> tuple[Decimal, Decimal] | None:
+    """A number and half a unit of its last digit."""
+    try:
+        value = Decimal(word)
+    except InvalidOperation:
+        return None
+    exponent = value.as_tuple().exponent
+    if not value.is_finite() or not isinstance(exponent, int) or abs(exponent) > 400 or len(word) > 40:
+        return None
+    return value, Decimal(5).scaleb(exponent - 1)
+
+
+def _short(value: Decimal) -> str:
+    return f"{float(value):.4g}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
-from coppice.simulation.critical import PathSegment, critical_segments, ends_of
-from coppice.simulation.timeline import Reason, Timeline
+from coppice.simulation.timeline import PathSegment, Reason, Timeline, critical_segments, ends_of
 from coppice.text import plural, rate_text, shortened, time_text
 from coppice.topology.model import Topology
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
-from coppice.selection.nccl_data import constants
+from coppice.selection.nccl_model import constants
 from coppice.topology.generation import GENERATIONS, capability_of, generation_of_capability, named_generation
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s

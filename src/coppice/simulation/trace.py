@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.files import write_atomically
-from coppice.simulation.critical import ends_of
-from coppice.simulation.timeline import Reason, Stage, Timeline
+from coppice.simulation.timeline import Reason, Stage, Timeline, ends_of
 from coppice.simulation.utilisation import busiest_links, link_utilisation, passages
 from coppice.topology.model import Topology
 

@@ -10,10 +10,9 @@ import pytest
 from coppice.errors import InputError
 from coppice.iteration.composing import composed
 from coppice.iteration.composing.advice import Advice, AdvisedPolicies, advise
-from coppice.iteration.composing.compared import ComparedPolicy, compare_policies
+from coppice.iteration.composing.compared import ComparedPolicy, compare_on_layers, compare_policies
 from coppice.iteration.composing.composed import compose
 from coppice.iteration.composing.composition import ALL_POLICIES, composition_of
-from coppice.iteration.composing.layered import compare_on_layers
 from coppice.iteration.composing.tuned import tune_on_job, tune_on_layers
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of

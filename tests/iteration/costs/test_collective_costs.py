@@ -20,9 +20,7 @@ from coppice.iteration.costs.calibrated import CalibratedCosts, costs_of
 from coppice.iteration.costs.chosen import Pick, body_of, known_algorithms
 from coppice.iteration.costs.group import COLLECTIVES, CollectiveCosts, RankGroup
 from coppice.iteration.costs.named import costs_named, with_collectives
-from coppice.iteration.costs.simulated import SimulatedCosts
-from coppice.iteration.costs.standing import box_of_all, standing
-from coppice.iteration.costs.together import simulated_together
+from coppice.iteration.costs.simulated import SimulatedCosts, box_of_all, simulated_together, standing
 from coppice.iteration.costs.traffic import axis_groups, degree_demands, job_demands
 from coppice.iteration.estimate import Cluster, estimate
 from coppice.iteration.models import MODELS

@@ -15,25 +15,7 @@ from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.predicted import predict
 from coppice.iteration.steady import steady_iteration
-
-
-def workload(forward: float, backward: float, sizes: Sequence[float], message: float = 0.0) -> LayerWorkload:
-    count = len(sizes)
-    return LayerWorkload(
-        forward=(forward,) * count,
-        backward=(backward,) * count,
-        bytes=tuple(sizes),
-        bytes_per_second=1.0,
-        message_seconds=message,
-    )
-
-
-THREE = workload(1, 2, (2, 2, 8))
-SIX = workload(1, 1, (0.5, 0.1, 0.1, 2, 0.2, 3), 0.6)
-
-
-def seconds(work: LayerWorkload, policy: str, **settings: Any) -> float:
-    return predict(work, policy, settings).iteration_seconds
+from iteration.policies.workloads import SIX, THREE, alike, seconds
 
 
 @pytest.mark.parametrize(
@@ -42,17 +24,14 @@ def seconds(work: LayerWorkload, policy: str, **settings: Any) -> float:
         (THREE, "serial", {}, 21),
         (THREE, "wfbp", {}, 17),
         (THREE, "ddp", {"bucket_bytes": 4, "first_bytes": 4}, 17),
-        *((workload(1, 2, (s,) * 10), "serial", {}, 30 + 10 * s) for s in (1, 2, 3, 4, 6)),
-        *(
-            (workload(1, 2, (s,) * 10), "wfbp", {}, t)
-            for s, t in ((1, 31), (2, 32), (3, 42), (4, 52), (6, 72))
-        ),
-        (workload(1, 2, (*(0.1,) * 7, 20, 3, 1)), "wfbp", {}, 37.7),
+        *((alike(1, 2, (s,) * 10), "serial", {}, 30 + 10 * s) for s in (1, 2, 3, 4, 6)),
+        *((alike(1, 2, (s,) * 10), "wfbp", {}, t) for s, t in ((1, 31), (2, 32), (3, 42), (4, 52), (6, 72))),
+        (alike(1, 2, (*(0.1,) * 7, 20, 3, 1)), "wfbp", {}, 37.7),
         (SIX, "wfbp", {}, 16.5),
         (SIX, "ddp", {"bucket_bytes": 100, "first_bytes": 100}, 18.5),
         *(
             (
-                workload(0.05, 0.1, (0.2,) * 200, 0.05),
+                alike(0.05, 0.1, (0.2,) * 200, 0.05),
                 "ddp",
                 {"bucket_bytes": 40 / count - 1e-6, "first_bytes": 40 / count - 1e-6},
                 10 + 20 / count + 40 + count * 0.05 if count < 200 else 60.1,
@@ -92,10 +71,10 @@ class PriorityByLayer(DataParallelPolicy):
     [
         (THREE, 100, 16),
         (THREE, 1, 15),
-        *((workload(1, 2, (s,) * 10), 100, t) for s, t in ((1, 31), (2, 32), (3, 35), (4, 44), (6, 64))),
-        *((workload(1, 2, (s,) * 10), 0.5, t) for s, t in ((1, 31), (2, 32), (3, 33), (4, 43), (6, 63))),
-        (workload(1, 2, (*(0.1,) * 7, 20, 3, 1)), 100, 37.1),
-        (workload(1, 2, (*(0.1,) * 7, 20, 3, 1)), 1, 30.7),
+        *((alike(1, 2, (s,) * 10), 100, t) for s, t in ((1, 31), (2, 32), (3, 35), (4, 44), (6, 64))),
+        *((alike(1, 2, (s,) * 10), 0.5, t) for s, t in ((1, 31), (2, 32), (3, 33), (4, 43), (6, 63))),
+        (alike(1, 2, (*(0.1,) * 7, 20, 3, 1)), 100, 37.1),
+        (alike(1, 2, (*(0.1,) * 7, 20, 3, 1)), 1, 30.7),
     ],
 )
 def test_the_questions_suffice_for_priorities(work: LayerWorkload, most: float, expected: float) -> None:

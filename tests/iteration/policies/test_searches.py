@@ -16,15 +16,16 @@ import pytest
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import policy_named
-from coppice.iteration.policies.data_parallel.due_dates import (
+from coppice.iteration.policies.data_parallel.fusion import communication_end, gradient_times
+from coppice.iteration.policies.data_parallel.pace import (
+    Preemptive,
     due_dates,
     earliest_due_date,
+    fuse_tensors,
     greatest_lateness,
 )
-from coppice.iteration.policies.data_parallel.fusion import communication_end, gradient_times
-from coppice.iteration.policies.data_parallel.pace import Preemptive, fuse_tensors
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
-from coppice.iteration.policies.data_parallel.transfer_order import (
+from coppice.iteration.policies.data_parallel.tictac import (
     TransferGraph,
     order_efficiency,
     order_seconds,

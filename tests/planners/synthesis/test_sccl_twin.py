@@ -15,9 +15,9 @@ import coppice
 from coppice.bounds import Problem
 from coppice.errors import UnreachableError
 from coppice.planners.synthesis.method import Status
+from coppice.planners.synthesis.sccl.deciding import fewest_rounds_per_chunk
 from coppice.planners.synthesis.sccl.encoding import StepFormula, StepInstance
 from coppice.planners.synthesis.sccl.model import model_of
-from coppice.planners.synthesis.sccl.relaxation import fewest_rounds_per_chunk
 from coppice.planners.synthesis.sccl.routes import find_routes
 from coppice.topology import preset
 from coppice.topology.model import Link, Node, NodeKind, Topology

@@ -22,15 +22,13 @@ from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.mip.greedy import LinkUse, greedy_sends
 from coppice.planners.synthesis.mip.legs import legs_of
-from coppice.planners.synthesis.mip.program import MixedProgram, MixedSolution, SearchLimits
+from coppice.planners.synthesis.mip.program import SearchLimits
 from coppice.planners.synthesis.mip.timed import COLLECTIVES, copying_part
 from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
-from coppice.planners.synthesis.taccl.contiguity import joined_transfers, replayed
 from coppice.planners.synthesis.taccl.network import Costs, SketchedNetwork, suited_sketch
-from coppice.planners.synthesis.taccl.ordering import Transfer, ordered
-from coppice.planners.synthesis.taccl.routing import RoutingProgram
+from coppice.planners.synthesis.taccl.routing import RoutingProgram, Transfer, ordered
 from coppice.planners.synthesis.taccl.sketch import CommunicationSketch, read_sketch, turned_rank
-from coppice.planners.synthesis.taccl.stages import METHOD
+from coppice.planners.synthesis.taccl.stages import METHOD, joined_transfers, replayed
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology import preset
 from coppice.topology.model import Link, Node, NodeKind, Topology
@@ -376,18 +374,8 @@ def test_same_input_same_bytes(tmp_path: Path) -> None:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_ctrl_c_keeps_the_best_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object, **__: object) -> MixedSolution:
-        return MixedSolution(
-            values=None,
-            objective=float("inf"),
-            bound=-float("inf"),
-            infeasible=False,
-            optimal=False,
-            interrupted=True,
-        )
-
-    monkeypatch.setattr(MixedProgram, "solve", stopped)
+@pytest.mark.usefixtures("interrupted_solver")
+def test_ctrl_c_keeps_the_best_found() -> None:
     result = found(two_boxes(), "all_reduce")
     assert result.synthesis.interrupted
     assert result.planned is not None

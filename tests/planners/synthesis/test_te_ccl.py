@@ -20,7 +20,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.mip.legs import legs_of
-from coppice.planners.synthesis.mip.program import MixedProgram, MixedSolution, SearchLimits
+from coppice.planners.synthesis.mip.program import SearchLimits
 from coppice.planners.synthesis.mip.timed import COLLECTIVES, Piece, TimedSend, copying_part
 from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
 from coppice.planners.synthesis.te_ccl.clock import Clock
@@ -245,18 +245,8 @@ def test_same_input_same_bytes(tmp_path: Path) -> None:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_ctrl_c_keeps_the_best_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object, **__: object) -> MixedSolution:
-        return MixedSolution(
-            values=None,
-            objective=float("inf"),
-            bound=-float("inf"),
-            infeasible=False,
-            optimal=False,
-            interrupted=True,
-        )
-
-    monkeypatch.setattr(MixedProgram, "solve", stopped)
+@pytest.mark.usefixtures("interrupted_solver")
+def test_ctrl_c_keeps_the_best_found() -> None:
     result = found("petersen", "all_reduce", solver="milp", tries=1)
     assert result.synthesis.interrupted
     assert result.planned is not None

@@ -24,8 +24,6 @@ from coppice.innetwork.p4.rack import number_of_mac
 from reference.p4.device import P4Switch, Replica
 from reference.p4.language.programs import read_program
 
-__all__ = ["interpreter_of", "load_commands"]
-
 _MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 
 

@@ -20,8 +20,6 @@ from reference.p4.language.calls import (
 from reference.p4.language.programs import P4Program
 from reference.p4.language.types import DEVICE, PACKET, BitType, Cells, LeafPlace
 
-__all__ = ["P4Switch", "Replica", "TableContents", "TableEntry"]
-
 _REPLICATED = 5  # instance_type of a copy that was made for a multicast group
 _PORTS = 511
 

@@ -17,7 +17,7 @@ from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import from_bfloat16, to_bfloat16
 from coppice.run.engines.numpy import NumpyEngine, run_ranks
 from coppice.run.errors import Mismatch, PeerLost
-from coppice.run.programs.pieces import choose_pieces, measure_overhead_us, piece_elements
+from coppice.run.programs.planned import choose_pieces, measure_overhead_us, piece_elements
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from coppice.topology.operations import set_link_rate

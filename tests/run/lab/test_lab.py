@@ -19,9 +19,9 @@ import pytest
 
 from coppice.errors import CheckError, InputError
 from coppice.run.lab.blueprint import draw
-from coppice.run.lab.check import check_links
 from coppice.run.lab.launch import launch_ranks
-from coppice.run.lab.namespaces import STATE, Lab, build, find, link_bytes, remove
+from coppice.run.lab.namespaces import STATE, Lab, build, check_links, find, link_bytes, remove
+from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset
 
 NAME = f"t{os.getpid() % 10**6}"
@@ -202,3 +202,66 @@ def wait_until(condition: object) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+SWITCHED = f"s{os.getpid() % 10**6}"
+
+
+def leaves_and_spine(leaves: int, ranks: int) -> Topology:
+    """Leaves with so many ranks each, and a spine that can be the bottleneck."""
+    nodes = [Node(id="spine", kind=NodeKind.SWITCH)]
+    links = []
+    for leaf in range(leaves):
+        nodes.append(Node(id=f"leaf{leaf}", kind=NodeKind.SWITCH))
+        links.append(Link(src=f"leaf{leaf}", dst="spine", gb_per_s=Fraction(1)))
+        for rank in range(ranks):
+            nodes.append(Node(id=f"gpu{leaf}.{rank}"))
+            links.append(Link(src=f"gpu{leaf}.{rank}", dst=f"leaf{leaf}", gb_per_s=Fraction(1)))
+    return Topology.of("leaves", nodes, links)
+
+
+def test_which_switches_add_up() -> None:
+    from coppice.run.lab.switches import switch_parents
+
+    network = leaves_and_spine(2, 2)
+    ids = network.node_ids
+    parents, of_rank = switch_parents(network)
+    assert {ids[node]: ids[above] if above >= 0 else "" for node, above in parents.items()} == {
+        "spine": "",
+        "leaf0": "spine",
+        "leaf1": "spine",
+    }
+    assert [ids[node] for node in of_rank] == ["leaf0", "leaf0", "leaf1", "leaf1"]
+    with pytest.raises(InputError, match=r"expected a switch that all ranks of .* reach"):
+        switch_parents(preset("ring", gpus=4))
+
+
+@pytest.mark.skipif(reason is not None, reason=str(reason))
+def test_sums_through_leaves_and_spine() -> None:
+    """Each cable between a leaf and the spine carries the tensor once each way, not once for each rank."""
+    from coppice.run.lab.launch import launch_ranks
+    from coppice.run.lab.switches import standing_switches
+
+    network = leaves_and_spine(2, 2)
+    lab = build(SWITCHED, draw(network, Fraction(1, 40)))
+    size = 1 << 20
+    try:
+        with standing_switches(lab, "switchml") as addresses:
+            before = link_bytes(lab)
+            program = Path(__file__).parents[2] / "support" / "switched_sum.py"
+            out = io.StringIO()
+            launch_ranks(
+                lab,
+                [sys.executable, str(program), str(size // 4)],
+                switches=addresses,
+                timeout_s=120,
+                out=out,
+            )
+            carried = {pair: count - before[pair] for pair, count in link_bytes(lab).items()}
+    finally:
+        remove(SWITCHED)
+    assert out.getvalue().count("right") == 4
+    ids = network.node_ids
+    for (a, b), count in carried.items():
+        if "spine" in (ids[a], ids[b]):
+            assert count < 1.6 * size, (ids[a], ids[b])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,11 @@ import pytest
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.errors import CheckError
 from coppice.run.engines.numpy import NumpyEngine, run_ranks
+from coppice.run.engines.put_signal.device import Put
+from coppice.run.engines.put_signal.engine import PutSignalEngine
+from coppice.run.probe.arrivals import check_arrivals
 from coppice.run.probe.network import (
     expected_rate,
     judge_links,
@@ -31,6 +37,7 @@ from coppice.topology import scale_nodes, set_link_rate
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from coppice.topology.routing import Router
+from support.twin_groups import on_twin
 
 
 def rate_on(
@@ -204,3 +211,35 @@ def test_engines_measure_the_same_on_all_ranks() -> None:
     results = run_ranks(3, work)
     assert results[0] == results[1] == results[2]
     assert all(each > 0 for each in results[0])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_data_are_there_when_the_wait_is_over(ranks: int) -> None:
+    found = on_twin(lambda engine: check_arrivals(engine, rounds=3, num_bytes=4096), ranks=ranks)
+    assert found == [3 * (ranks - 1) * ranks] * ranks
+
+
+@pytest.mark.parametrize(("rank", "late", "missing"), [(0, 2, 4096), (1, 5, 1), (1, 0, 100)])
+def test_data_that_come_late_are_found_on_every_rank(rank: int, late: int, missing: int) -> None:
+    """One put of one rank signals before its last bytes are there."""
+
+    def look(engine: PutSignalEngine) -> Any:
+        if engine.rank == rank:
+            whole, count = engine.device.transfer, -1  # its warm-up comes first
+
+            def transfer(communicator: int, stream: int, puts: Sequence[Put]) -> None:
+                nonlocal count
+                if puts[0].num_bytes:
+                    count += 1
+                cut = missing if count == late and puts[0].num_bytes else 0
+                whole(communicator, stream, [replace(put, num_bytes=put.num_bytes - cut) for put in puts])
+
+            engine.device.transfer = transfer  # type: ignore[method-assign]
+        try:
+            return check_arrivals(engine, rounds=6, num_bytes=4096)
+        except CheckError as error:
+            return str(error)
+
+    for told in on_twin(look, ranks=2):
+        assert f"found {missing} of 4096 bytes still old at rank {1 - rank}, from rank {rank}" in told, told
+        assert "1 put of 12" in told

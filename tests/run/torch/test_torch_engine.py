@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (TORCH=0)")
-
 import torch
 
 from coppice.bounds.problem import Problem
@@ -28,7 +28,8 @@ from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.programs.lower import lower_for_run
 from coppice.run.programs.rank_program import RankProgram
 from coppice.topology.presets import preset
-from support.rank_groups import in_threads
+from support.generated_calls import EVERY_PAIR, calls_of
+from support.rank_groups import calls_in_processes, in_threads
 from support.run_cases import Case, case
 
 MOVES = [each for each in Collective if each is not Collective.BARRIER]
@@ -391,3 +392,26 @@ def test_read_only_input_is_sent_as_it_is() -> None:
         return group.all_gather(np.frombuffer(bytes([engine.rank]) * 3, dtype=np.uint8)).tolist()
 
     assert together(2, work) == [[0, 0, 0, 1, 1, 1]] * 2
+
+
+@pytest.mark.parametrize(
+    "ranks", [1, 2, 3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (5, 8))]
+)
+def test_every_collective_with_every_type(ranks: int) -> None:
+    calls, store = calls_of(ranks, EVERY_PAIR, first=5000), torch.distributed.HashStore()
+
+    def work(rank: int) -> str:
+        engine = TorchEngine(store, rank, ranks, exchange_timeout_s=60)
+        try:
+            return next((fault for call in calls if (fault := call.run(engine))), "right")
+        finally:
+            engine.close()
+
+    assert in_threads(ranks, work) == ["right"] * ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_many_calls_of_processes(tmp_path: Path, ranks: int) -> None:
+    calls = calls_of(ranks, 3 * EVERY_PAIR, first=6000)
+    assert calls_in_processes("torch", calls, ranks, tmp_path) == [f"{len(calls)} calls right\n"] * ranks

@@ -15,8 +15,7 @@ from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule, in_pieces
-from coppice.schedule.verification.deadlock import find_deadlock, num_connections
-from coppice.schedule.verification.transfers import verify_schedule
+from coppice.schedule.verification.transfers import find_deadlock, num_connections, verify_schedule
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
 from reference.fifo_run import fifo_run

@@ -6,28 +6,13 @@ from fractions import Fraction
 
 import pytest
 
-from coppice.errors import InputError
-from coppice.topology.model import NodeKind, Topology
-from coppice.topology.readers import Reading, read
+from coppice.topology.model import NodeKind
 from support.reader_samples import NVIDIA_DIRECT, NVIDIA_SWITCHED, ROCM
-
-
-def rates(topology: Topology) -> dict[tuple[str, str], Fraction]:
-    return {(link.src, link.dst): link.gb_per_s for link in topology.links()}
+from topology.readers.reading import parsed, rates, refused
 
 
 def both(half: dict[tuple[str, str], int]) -> dict[tuple[str, str], Fraction]:
     return {pair: Fraction(rate) for (a, b), rate in half.items() for pair in ((a, b), (b, a))}
-
-
-def parsed(data: bytes, **options: str) -> Reading:
-    return read(data, name="box", options=options)
-
-
-def refused(data: bytes, **options: str) -> str:
-    with pytest.raises(InputError) as caught:
-        parsed(data, **options)
-    return str(caught.value)
 
 
 def uniform(cell: str, gpus: int) -> bytes:

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from coppice.errors import InputError
-from coppice.topology.model import NodeKind, Topology
-from coppice.topology.readers import Reading, read
+from coppice.topology.model import NodeKind
+from coppice.topology.readers import read
 from coppice.topology.readers.link_rates import RateClass, inter_socket_gb_per_s, pcie_gb_per_s
 from support.reader_samples import (
     BRIDGE,
@@ -21,22 +21,9 @@ from support.reader_samples import (
     nvlink,
     xml,
 )
+from topology.readers.reading import parsed, rates, refused
 
 LINK = 'link_speed="16.0 GT/s PCIe" link_width="16"'
-
-
-def rates(topology: Topology) -> dict[tuple[str, str], Fraction]:
-    return {(link.src, link.dst): link.gb_per_s for link in topology.links()}
-
-
-def parsed(data: bytes, **options: str) -> Reading:
-    return read(data, name="box", options=options)
-
-
-def refused(data: bytes, **options: str) -> str:
-    with pytest.raises(InputError) as caught:
-        parsed(data, **options)
-    return str(caught.value)
 
 
 def test_direct_links_bridges_nics_and_sockets() -> None:

@@ -73,7 +73,7 @@ def serve(
       coppice switch serve --workers 2 --drop 0.01 --reorder 0.01 --seed 7 --json --report 1
       coppice switch serve --workers 2 --parent 10.0.0.1:9000 --index 0 --siblings 2
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.innetwork.serving.address import read_secret
+    from coppice.innetwork.serving.client import read_secret
     from coppice.innetwork.serving.server import PacketFaults, SwitchServer
 
     faults = PacketFaults(drop=drop, duplicate=duplicate, reorder=reorder, seed=seed, after=after)

@@ -23,8 +23,7 @@ def advise(job: str, **options: Any) -> None:
       coppice train advise gpt-7.5b --cluster dgx-a100 --boxes 2 --parallel tp=4,pp=2,dp=2 --global-batch 32 --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.composing.advice import advise as advice_of
-    from coppice.iteration.composing.compared import compare_policies
-    from coppice.iteration.composing.layered import compare_on_layers
+    from coppice.iteration.composing.compared import compare_on_layers, compare_policies
 
     processes, as_json = options.pop("jobs"), options.pop("as_json")
     layers = layers_of_options(job, options)

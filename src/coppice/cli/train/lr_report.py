@@ -57,7 +57,7 @@ def lr_report(
 
 def _fields(search: SearchLog) -> list[tuple[str, str]]:
     """A line per stage."""
-    from coppice.training.autolrs.settings import Method
+    from coppice.training.autolrs.log import Method
 
     fields = []
     for event in search.kept:

@@ -16,8 +16,8 @@ from coppice.text import plural, seconds_text, size_text
 
 if TYPE_CHECKING:
     from coppice.iteration.estimate import Cluster
-    from coppice.iteration.modules.operations import ModuleTrace
     from coppice.iteration.modules.timed import TimedModule
+    from coppice.iteration.modules.tracing import ModuleTrace
 
 
 def show_module(

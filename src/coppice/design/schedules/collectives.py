@@ -15,8 +15,13 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.design.graph import Graph, translated
 from coppice.design.recipes.recipe import Recipe
-from coppice.design.schedules.breadth_first import ScheduleFacts
-from coppice.design.schedules.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries, loads_of
+from coppice.design.schedules.breadth_first import (
+    MAX_RUNS,
+    Deliveries,
+    ScheduleFacts,
+    breadth_first_deliveries,
+    loads_of,
+)
 from coppice.design.schedules.expanded import expanded_deliveries
 from coppice.errors import InputError
 from coppice.rows import ranges
@@ -67,7 +72,7 @@ def breadth_first_schedule(
     # What the graph was built from: where the schedule that follows from its expansions is faster, that is
     # taken, for reduce-scatters too if links are full-duplex
     recipe: Recipe | None = None,
-    # Pieces of every shard; None as :func:`~coppice.design.schedules.deliveries.breadth_first_deliveries`
+    # Pieces of every shard; None as :func:`~coppice.design.schedules.breadth_first.breadth_first_deliveries`
     # chooses
     pieces: int | None = None,
     max_runs: int = MAX_RUNS,

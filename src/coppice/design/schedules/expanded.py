@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from coppice.design.graph import Graph, translated
 from coppice.design.recipes.expansions import out_links
 from coppice.design.recipes.recipe import Degree, LineGraph, Power, Recipe
-from coppice.design.schedules.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries
+from coppice.design.schedules.breadth_first import MAX_RUNS, Deliveries, breadth_first_deliveries
 from coppice.errors import InputError
 from coppice.rows import positions
 
@@ -31,7 +31,7 @@ def expanded_deliveries(recipe: Recipe, *, max_runs: int = MAX_RUNS) -> Deliveri
         max_runs: Most runs of pieces, which stops expansions that would not fit into memory.
 
     Examples:
-        >>> from coppice.design.schedules.deliveries import loads_of
+        >>> from coppice.design.schedules.breadth_first import loads_of
         >>> from coppice.design.recipes.parser import parse
         >>> [str(load) for load in loads_of(expanded_deliveries(parse("line(complete(3))")))]
         ['1', '2']

@@ -27,7 +27,7 @@ from coppice.export.exported import Exported
 from coppice.files import read_bytes
 from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
-from coppice.topology.naming import PRESET_NIC
+from coppice.topology.operations import PRESET_NIC
 from coppice.topology.readers.link_rates import pcie_speed_known
 from coppice.topology.readers.xml_tree import Element, parse_xml
 

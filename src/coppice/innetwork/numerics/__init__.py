@@ -4,6 +4,7 @@ Every sum takes the contributions of all workers as an array of shape (workers, 
 rows, with the kernels that the software switch uses. What comes back says how far it can be from the exact sum.
 """
 
+from coppice.innetwork.numerics.arrays import float_sum
 from coppice.innetwork.numerics.block_float import (
     BlockSum,
     block_dequantise,
@@ -12,7 +13,6 @@ from coppice.innetwork.numerics.block_float import (
     block_scale,
     block_sum,
 )
-from coppice.innetwork.numerics.floating import float_sum
 from coppice.innetwork.numerics.fpisa import FpisaSum, fpisa_sum
 from coppice.innetwork.numerics.saturating import (
     FixedPointSum,

@@ -1,4 +1,4 @@
-"""Checks of the arrays that the sums take."""
+"""Checks of the arrays that sums take, and sums in floating-point adders, as SHARP, NVLS and FPGAs have them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.arguments import checked
 from coppice.errors import InputError
+from coppice.native import _switch
 
 _NAMES = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
 
@@ -53,3 +55,23 @@ def _of_type(values: NDArray[Any], name: str, kinds: tuple[str, ...]) -> NDArray
 
 def _shape(values: object) -> str:
     return f"shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+
+
+@checked
+def float_sum(values: NDArray[Any]) -> NDArray[Any]:
+    """The sum over workers in float32, in the order of the rows, rounded once to the type of the values.
+
+    Args:
+        values: Shape (workers, count), float32, float16, or bfloat16 as its bits in uint16.
+
+    Examples:
+        >>> float_sum(np.array([[2048.0], [1.0], [1.0]], dtype=np.float16)).tolist()
+        [2050.0]
+        >>> hex(float_sum(np.array([[0x3F80], [0x4000]], dtype=np.uint16))[0])
+        '0x4040'
+    """
+    table = rows(values, "float32", "float16", "uint16")
+    if table.dtype == np.float32:
+        return _switch.float_sum(table)
+    half = table.dtype == np.float16
+    return _switch.float_sum(table.view(np.uint16), bfloat16=not half).view(table.dtype)

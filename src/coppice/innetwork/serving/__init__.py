@@ -1,7 +1,13 @@
 """A software switch that runs as a process, and the worker's end of it, over UDP."""
 
-from coppice.innetwork.serving.address import SECRET_VARIABLE, SWITCH_VARIABLE, parse_address, read_secret
-from coppice.innetwork.serving.client import SwitchClient, SwitchError
+from coppice.innetwork.serving.client import (
+    SECRET_VARIABLE,
+    SWITCH_VARIABLE,
+    SwitchClient,
+    SwitchError,
+    parse_address,
+    read_secret,
+)
 from coppice.innetwork.serving.server import PacketFaults, SwitchServer
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.innetwork.serving.address import parse_address
+from coppice.innetwork.serving.client import parse_address
 from coppice.native import _switch
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.errors import CheckError, InputError
-from coppice.innetwork.simulated.job import groups_of, job_of
+from coppice.innetwork.simulated.all_reduce import groups_of, job_of
 from coppice.innetwork.systems import find_protocol
 from coppice.native import _switch
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.comparison.candidates import candidates
-from coppice.comparison.measurement import MeasurementJob, SimulatedTime, measure, packed
+from coppice.comparison.measurement import MeasurementJob, SimulatedTime, candidates, measure, packed
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.algorithms.catalogue import algorithms

@@ -5,29 +5,295 @@ the size; pipelines, and a change of the protocol or algorithm in between, cost 
 than 128 ranks over boxes that are all alike are simulated with 16, 32 and 64 ranks; their time goes on as
 a + b (1 - 1 / boxes) + c boxes, of trees with log2(boxes) instead, with numbers of 0 or more that fit best: exact for
 rings.
+
+Groups fall into sets that share links. Of sets that are alike, message by message and link by link, one is simulated.
+Where boxes hang on switches that are not linked among themselves, every link belongs to one box. Groups that share no
+box then share no link, and if boxes are alike, what happens in one set of boxes that groups join happens in all of them
+at the same time: that part of the cluster stands for all of it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.iteration.costs.chosen import Chooser, Pick, body_of, send_body, suited
 from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, RankGroup
-from coppice.iteration.costs.standing import Standing, box_of_all, standing
-from coppice.iteration.costs.together import simulated_together
 from coppice.schedule.forest import Forest
+from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
+from coppice.simulation.channels import transport_profiles
+from coppice.simulation.joining import joined
 from coppice.simulation.model import Model
 from coppice.simulation.models import DEFAULT_MODEL
-from coppice.topology.model import Topology
-from coppice.topology.operations import subset
+from coppice.simulation.simulator import fastest, run
+from coppice.simulation.timeline import Timeline
+from coppice.topology.model import NodeKind, Topology
+from coppice.topology.operations import remove_nodes, subset
+
+_MOST_UNLIKE = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """Groups on the part of the cluster that stands for all."""
+
+    topology: Topology  # The part
+    groups: list[list[int]]  # Ranks of each group on it
+    boxes: int = 0  # Boxes of the part; 0 where it is the whole cluster, whose boxes differ or share links
+    box: int = 0  # Ranks of a box; 0 likewise
+
+
+def box_of_all(topology: Topology) -> int:
+    """Ranks of each box, where all boxes are alike, have their ranks in a row, and own all links; otherwise 0.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> box_of_all(preset("dgx-a100", boxes=4)), box_of_all(preset("fat-tree", leaves=2, gpus_per_leaf=4))
+        (8, 0)
+    """
+    hosts = topology.host[topology.rank_nodes]
+    if (hosts < 0).any() or ((topology.host[topology.src] < 0) & (topology.host[topology.dst] < 0)).any():
+        return 0
+    names, counts = np.unique(hosts, return_counts=True)
+    box = int(counts[0])
+    if (counts != box).any() or (hosts.reshape(-1, box) != hosts[::box, None]).any():
+        return 0
+    place = _places(topology)
+    columns = (place[topology.src], place[topology.dst], topology.capacity, topology.latency_us)
+    owner = np.maximum(topology.host[topology.src], topology.host[topology.dst])
+    joined = (topology.host[topology.src] >= 0) & (topology.host[topology.dst] >= 0)
+    if (joined & (topology.host[topology.src] != topology.host[topology.dst])).any():
+        return 0
+    first: bytes | None = None
+    for host in names.tolist():
+        own = np.flatnonzero(owner == host)
+        rows = np.stack([column[own].astype(np.float64) for column in columns], axis=1)
+        key = rows[np.lexsort(rows.T[::-1])].tobytes() + topology.kind[topology.host == host].tobytes()
+        if first is not None and key != first:
+            return 0
+        first = key
+    return box
+
+
+def _places(topology: Topology) -> NDArray[np.int64]:
+    """Number of each node in its box; switches outside of boxes have numbers of their own after all of these."""
+    place = np.arange(topology.num_nodes, dtype=np.int64) + topology.num_nodes
+    for host in np.unique(topology.host[topology.host >= 0]).tolist():
+        own = np.flatnonzero(topology.host == host)
+        place[own] = np.arange(len(own))
+    return place
+
+
+def standing(topology: Topology, group: RankGroup, *, most_ranks: int | None = None) -> Standing:
+    """The groups that join the boxes of the first group, on these boxes alone; all groups where boxes are not alike.
+
+    Args:
+        most_ranks: Take shorter groups of up to so many ranks, if boxes are alike.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> found = standing(preset("dgx-h100", boxes=16), RankGroup(2, 8))
+        >>> found.topology.num_ranks, len(found.groups), found.groups[0]
+        (16, 8, [0, 8])
+    """
+    total = topology.num_ranks
+    every = group.members(total)
+    box = box_of_all(topology)
+    span = group.ranks * group.stride
+    regular = box and (
+        box % span == 0 or (span % box == 0 and (box % group.stride == 0 or group.stride % box == 0))
+    )
+    if not regular:
+        if group.ranks > _MOST_UNLIKE:
+            raise InputError(
+                f"expected groups of up to {_MOST_UNLIKE} ranks on a cluster whose boxes are not alike, found "
+                f"{group.ranks}: take calibrated collectives."
+            )
+        return Standing(topology, every)
+    ranks = group.ranks if most_ranks is None else min(group.ranks, most_ranks)
+    # The first box, and those that its groups reach.
+    chosen = sorted({rank // box for each in every if each[0] < box for rank in each[:ranks]})
+    kept = [rank for number in chosen for rank in range(number * box, (number + 1) * box)]
+    place = {rank: position for position, rank in enumerate(kept)}
+    groups = [
+        [place[rank] for rank in each[:ranks]]
+        for each in every
+        if all(rank in place for rank in each[:ranks])
+    ]
+    if len(chosen) * box == total:
+        return Standing(topology, groups, total // box, box)
+    hosts = set(topology.host[topology.rank_nodes[kept]].tolist())
+    gone = (topology.host >= 0) & ~np.isin(topology.host, sorted(hosts))
+    part = remove_nodes(topology, [topology.node_ids[node] for node in np.flatnonzero(gone).tolist()])
+    return Standing(part, groups, len(chosen), box)
+
+
+MOST_MESSAGES = 2**18
+"""Chunks are cut into as many pieces at most as keep a simulation to so many messages."""
+
+_KINDS = ("NVLink", "NIC", "fabric")
+
+
+def simulated_together(
+    bodies: Sequence[Schedule | Forest], topology: Topology, size_bytes: int, model: Model
+) -> CollectiveCost:
+    """What a collective of several groups takes, all beginning at the same time.
+
+    Args:
+        bodies: What each group carries out, on the cluster or parts of it that keep the names of its nodes.
+    """
+    plain = [messages_of(body, size_bytes, steps_bind=model.steps_bind) for body in bodies]
+    found = CollectiveCost(0.0)
+    for numbers in _distinct_sets(plain, topology):
+        timeline = _set_of_groups([bodies[n] for n in numbers], topology, size_bytes, model)
+        # What a model adds to a topology, such as channels of GPUs, comes after its links.
+        on = plain[numbers[0]].topology if len(numbers) == 1 else topology
+        found = max(found, _cost(timeline, on), key=lambda each: each.seconds)
+    return found
+
+
+def link_kinds(topology: Topology) -> NDArray[np.int64]:
+    """Of each link the number of its kind: 0 inside a box, 1 out of or into one or at a NIC, 2 between switches.
+
+    Where nodes belong to no box, links of GPUs are those of NICs.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> np.bincount(link_kinds(preset("dgx-a100", boxes=2))).tolist()
+        [32, 64]
+    """
+    ends = topology.src, topology.dst
+    hosts = [topology.host[end] for end in ends]
+    nic = (topology.kind[ends[0]] == NodeKind.NIC) | (topology.kind[ends[1]] == NodeKind.NIC)
+    gpu = (topology.kind[ends[0]] == NodeKind.GPU) | (topology.kind[ends[1]] == NodeKind.GPU)
+    outside = (hosts[0] < 0) & (hosts[1] < 0)
+    within = (hosts[0] == hosts[1]) & ~outside & ~nic
+    found: NDArray[np.int64] = np.where(within, 0, np.where(outside & ~nic & ~gpu, 2, 1))
+    return found
+
+
+def _cost(timeline: Timeline, topology: Topology) -> CollectiveCost:
+    """The time, with the links of the topology that are busy longest."""
+    if not timeline.time_us:
+        return CollectiveCost(0.0)
+    kinds = link_kinds(topology)
+    share = timeline.link_busy_us[: topology.num_links] / timeline.time_us
+    loads = {
+        name: min(1.0, float(share[kinds == number].max()))
+        for number, name in enumerate(_KINDS)
+        if (share[kinds == number] > 0).any()
+    }
+    link = max(loads, key=lambda name: loads[name], default="")
+    return CollectiveCost(timeline.time_us / 1e6, link, loads)
+
+
+def _set_of_groups(
+    bodies: Sequence[Schedule | Forest], topology: Topology, size_bytes: int, model: Model
+) -> Timeline:
+    """Groups that share links: in the pieces that suit one of them alone, with the fastest protocol for all."""
+    count = messages_of(bodies[0], size_bytes, steps_bind=model.steps_bind).count * len(bodies)
+    most = max(1, MOST_MESSAGES // max(1, count))
+    alone = fastest(bodies[0], size_bytes, model=model, keep_hops=False, most=most)
+    if len(bodies) == 1:
+        return alone
+    parts = [
+        messages_of(body, size_bytes, pieces=alone.pieces, steps_bind=model.steps_bind) for body in bodies
+    ]
+    everything = joined(parts, start_us=[0.0] * len(parts), topology=topology).messages
+    return min(
+        (
+            run(
+                everything,
+                model=model,
+                collective=bodies[0].collective,
+                size_bytes=size_bytes,
+                profile=profile,
+                pieces=alone.pieces,
+                keep_hops=False,
+            )
+            for profile in transport_profiles(model, topology)
+        ),
+        key=lambda timeline: timeline.time_us,
+    )
+
+
+def _distinct_sets(parts: Sequence[Messages], topology: Topology) -> list[list[int]]:
+    """Numbers of groups by the links that they share, without sets that are like one before."""
+    links = [_links_in(part, topology) for part in parts]
+    owner = np.full(topology.num_links, -1, dtype=np.int64)
+    leader = list(range(len(parts)))
+
+    def leading(number: int) -> int:
+        while leader[number] != number:
+            number = leader[number]
+        return number
+
+    for number, used in enumerate(links):
+        every = np.unique(used)
+        for other in np.unique(owner[every]).tolist():
+            if other >= 0:
+                first, second = sorted((leading(other), leading(number)))
+                leader[second] = first
+        owner[every] = number
+    sets: dict[int, list[int]] = {}
+    for number in range(len(parts)):
+        sets.setdefault(leading(number), []).append(number)
+    found: dict[bytes, list[int]] = {}
+    for numbers in sets.values():
+        key = _signature([parts[n] for n in numbers], [links[n] for n in numbers], topology)
+        found.setdefault(key, numbers)
+    return list(found.values())
+
+
+def _links_in(part: Messages, topology: Topology) -> NDArray[np.int64]:
+    """Links of the cluster that the routes of a group use, in order."""
+    own = part.topology
+    if own is topology:
+        return part.routes.links.astype(np.int64)
+    node = np.array([topology.node_index[name] for name in own.node_ids], dtype=np.int64)
+    pairs = node[own.src] * topology.num_nodes + node[own.dst]
+    known = topology.src.astype(np.int64) * topology.num_nodes + topology.dst
+    order = np.argsort(known)
+    place = order[np.searchsorted(known[order], pairs)]
+    found: NDArray[np.int64] = place[part.routes.links]
+    return found
+
+
+def _signature(parts: Sequence[Messages], links: Sequence[NDArray[np.int64]], topology: Topology) -> bytes:
+    """What two sets of groups have in common exactly if they are simulated alike."""
+    digest = hashlib.sha256()
+    used = np.concatenate(links)
+    _, first, number = np.unique(used, return_index=True, return_inverse=True)
+    renamed = np.argsort(np.argsort(first))[number.reshape(-1)]
+    for own in (renamed, topology.capacity[used], topology.latency_us[used]):
+        digest.update(np.ascontiguousarray(own).tobytes())
+    for part in parts:
+        columns: tuple[NDArray[Any], ...] = (
+            part.route,
+            part.num_bytes,
+            part.added_bytes,
+            part.wave,
+            part.send_gate,
+            part.receive_gate,
+            part.chained,
+            part.after_start,
+            part.after,
+            part.routes.link_start,
+        )
+        for column in columns:
+            digest.update(len(column).to_bytes(8, "little") + np.ascontiguousarray(column).tobytes())
+    return digest.digest()
+
 
 MOST_RANKS = 128
 """Ranks of a group that is simulated as a whole."""

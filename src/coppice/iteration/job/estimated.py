@@ -21,7 +21,7 @@ def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Clus
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of
-        >>> from coppice.iteration.workload.convolution import resnet
+        >>> from coppice.iteration.workload.catalogue import resnet
         >>> from coppice.topology.presets import preset
         >>> layout = Layout(data=16, micro_batch=256, global_batch=4096)
         >>> found = estimate_of(resnet(50), layout, cluster_of(preset("dgx-a100", boxes=2)))

@@ -21,7 +21,7 @@ from itertools import pairwise
 from coppice.errors import InputError
 from coppice.iteration.estimate import Cluster
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.modules.operations import ModuleOperation, ModuleTrace
+from coppice.iteration.modules.tracing import ModuleOperation, ModuleTrace
 from coppice.iteration.running import TaskTimes, lower_bound_seconds, run_tasks
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 from coppice.iteration.totals import group_text

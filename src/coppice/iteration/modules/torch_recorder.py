@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from coppice.iteration.modules.operations import ModuleLayer, ModuleOperation
+from coppice.iteration.modules.tracing import ModuleLayer, ModuleOperation
 from coppice.iteration.totals import standard_collective
 
 _FREE = (

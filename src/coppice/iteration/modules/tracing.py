@@ -1,4 +1,4 @@
-"""Traces a training step of a module in a process of its own."""
+"""Traces a training step of a module in a process of its own: operations in the order in which one rank issues them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,99 @@ import msgspec
 
 from coppice.decoding import decodable
 from coppice.errors import InputError
-from coppice.iteration.modules.operations import ModuleTrace, TraceRequest, TraceResult
+from coppice.iteration.totals import CollectiveTotal, collective_totals, group_text
+
+
+class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tracing process is asked for."""
+
+    file: str  # File with the function
+    function: str  # Its name
+    ranks: int  # Ranks of the fake process group
+    mesh: dict[str, int]  # Degrees by name, the slowest first, such as `{"dp": 2, "tp": 8}`
+    # `none`: replicas sum gradients in buckets; `zero3`: parameters are shared out by `fully_shard`
+    shard: str
+    # Shapes and types of the inputs, such as `8x256` or `4x128:int64`; none: those of the function
+    inputs: list[str]
+
+
+class ModuleOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An operation of one rank."""
+
+    name: str  # Name of the operator, such as `aten.mm`
+    layer: int = -1  # Index of the layer that it belongs to; -1: none
+    backward: bool = False  # Whether it is of the backward pass
+    flops: int = 0  # Floating-point operations of matrix products, convolutions and attention
+    moved_bytes: int = 0  # Bytes that it reads and writes
+    element_bytes: int = 2  # Bytes of an element of its result
+    after: list[int] = []  # Operations that wrote what it reads, those that other streams run
+    collective: str = ""  # Name of the collective; empty: it computes
+    # Bytes of the collective: the whole buffer of a rank, the larger one of what goes in and comes out
+    size_bytes: int = 0
+    ranks: list[int] = []  # Ranks of its group
+    waits: bool = False  # It lets the computation wait for what it comes after, and does nothing itself
+
+
+class ModuleLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """A module with parameters of its own, in the order in which forward passes first reach them."""
+
+    name: str  # Its qualified name
+    kind: str  # Its class
+    parameters: int  # Its parameters on this rank, before they are shared out over replicas
+    gradient_bytes: int  # Bytes of their gradients
+
+
+class ModuleTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A forward and a backward pass of a module on one rank."""
+
+    module: str  # Class of the module
+    ranks: int  # Ranks of the job
+    mesh: dict[str, int]  # Degrees by name
+    layers: list[ModuleLayer]  # Layers
+    operations: list[ModuleOperation]  # Operations in the order in which they are issued
+    torch: str  # Version of PyTorch
+
+    @property
+    def parameters(self) -> int:
+        """Parameters on this rank, before they are shared out over replicas."""
+        return sum(layer.parameters for layer in self.layers)
+
+    def collectives(self) -> list[CollectiveTotal]:
+        """Collectives by kind and group, those of most bytes first."""
+        return collective_totals(
+            (each.collective, group_text(each.ranks), len(each.ranks), each.size_bytes)
+            for each in self.operations
+            if each.collective and len(each.ranks) > 1
+        )
+
+    def layer_sums(self, values: Mapping[int, float]) -> tuple[list[float], list[float]]:
+        """Values by number of operation, added up for each layer: forward, backward.
+
+        Operations that belong to no layer count for the last layer before them, or for the first one.
+        """
+        forward, backward = [0.0] * len(self.layers), [0.0] * len(self.layers)
+        at = 0
+        for number, each in enumerate(self.operations):
+            at = each.layer if each.layer >= 0 else at
+            if self.layers and number in values:
+                (backward if each.backward else forward)[at] += values[number]
+        return forward, backward
+
+    def require_collectives(self) -> None:
+        """Raise an error unless there is a collective of more than one rank."""
+        if not self.collectives():
+            raise InputError(
+                f"expected collectives in a step of {self.module} on {self.ranks} ranks, found none: share the job out "
+                "with `parallel` (dp=16), or let the function take a `mesh` and parallelize with it."
+            )
+
+
+class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tracing process answers: a trace, or a sentence that says why there is none."""
+
+    trace: ModuleTrace | None = None
+    error: str = ""
+
 
 _SHARDS = ("none", "zero3")
 

@@ -1,7 +1,7 @@
 """The tracing process: builds a module on a fake process group, runs a step of it on fake tensors, answers as JSON.
 
 Usage: ``python -m coppice.iteration.modules.worker REQUEST ANSWER``, where REQUEST is a
-:class:`~coppice.iteration.modules.operations.TraceRequest` as JSON and ANSWER the file to write.
+:class:`~coppice.iteration.modules.tracing.TraceRequest` as JSON and ANSWER the file to write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from coppice.decoding import decodable
 from coppice.errors import InputError
-from coppice.iteration.modules.operations import ModuleTrace, TraceRequest, TraceResult
+from coppice.iteration.modules.tracing import ModuleTrace, TraceRequest, TraceResult
 
 _FIRST_BUCKET, _BUCKET = 2**20, 25 * 2**20
 """Bytes of gradients with which PyTorch's DDP sends the first bucket, and the others."""

@@ -1,6 +1,10 @@
 """The step of a transformer: its layers, embedding and head as blocks, with the exchanges of a layout.
 
 The times are those of :mod:`coppice.iteration.estimate`; a backward pass is half gradients of inputs, half of weights.
+
+Layers with experts exchange tokens all-to-all between the ranks that share them out: a token goes to its experts and
+comes back, two all-to-alls a pass (GShard; Lepikhin et al., ICLR 2021). Tokens are taken to be dealt evenly, up to the
+capacity of experts.
 """
 
 from __future__ import annotations
@@ -16,13 +20,70 @@ from coppice.iteration.estimate import (
     context_seconds,
     gathering_seconds,
     hop_seconds,
+    routing_seconds,
 )
 from coppice.iteration.memory import layer_bytes
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
-from coppice.iteration.step.mixture import expert_exchanges, expert_weights
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
-_HALF = 2  # bytes of an element of activations, weights and gradients
+_HALF = 2  # bytes of a value
+_LARGE = 1e10  # bytes of a message beside which waiting does not count
+
+
+def expert_exchanges(model: Transformer, layout: Layout, cluster: Cluster) -> list[GroupExchange]:
+    """The all-to-alls of a layer with experts; none where every rank has all of them.
+
+    Args:
+        layout: How the job lies on the GPUs.
+    """
+    if not model.experts or layout.expert == 1:
+        return []
+    tokens = layout.micro_batch * model.seq / layout.context
+    size = _HALF * tokens * model.routed_share * model.hidden / layout.tensor
+    seconds = routing_seconds(model, layout, cluster)
+    device = cluster.device
+    inside = min(layout.expert, max(1, device.box // layout.tensor))
+    near = size * (inside - 1) / layout.expert / device.link_bytes_per_second / seconds
+    far = (
+        size * (layout.expert - inside) / layout.expert * device.box / cluster.nic_bytes_per_second / seconds
+    )
+    loads = {name: min(1.0, share) for name, share in (("NVLink", near), ("NIC", far)) if share > 0}
+    passes = [FORWARD, BACKWARD, *([RECOMPUTE] if layout.recompute is Recompute.FULL else [])]
+    return [
+        GroupExchange(
+            group="ep", collective="all_to_all", size_bytes=size, when=when, seconds=seconds, loads=loads
+        )
+        for when in passes
+        for _ in range(2)
+    ]
+
+
+def expert_weights(model: Transformer, layout: Layout, cluster: Cluster) -> tuple[float, float]:
+    """Weights of experts on a GPU for each layer that has them: as they are, and as messages between replicas count.
+
+    Only every `ep`-th replica has the same experts, and these are further apart: their bytes count as many as take a
+    ring of all replicas as long as they take a ring of theirs.
+
+    Args:
+        layout: How the job lies on the GPUs.
+    """
+    if not model.experts:
+        return 0.0, 0.0
+    own = model.experts * model.expert_parameters / layout.tensor / layout.expert
+    if layout.replicas == 1 or layout.expert == 1:
+        return own, own
+    groups = (
+        (layout.replicas // layout.expert, layout.tensor * layout.expert),
+        (layout.replicas, layout.tensor),
+    )
+    share = cluster.calibration.gradient_share
+    few, all_ = (
+        cluster.ring_seconds(_LARGE, ranks, stride, share=share) - cluster.ring_seconds(0.0, ranks, stride)
+        for ranks, stride in groups
+    )
+    return own, own * few / all_
+
+
 _ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 

@@ -16,7 +16,7 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of
-        >>> from coppice.iteration.workload.recommendation import dlrm
+        >>> from coppice.iteration.workload.catalogue import dlrm
         >>> from coppice.topology.presets import preset
         >>> layout = Layout(data=16, micro_batch=4096, global_batch=65536)
         >>> step = layered_step(dlrm(), layout, cluster_of(preset("dgx-a100", boxes=2)))

@@ -20,8 +20,14 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.decoding import decodable
 from coppice.errors import CoppiceError, InputError
-from coppice.innetwork.serving.address import SECRET_VARIABLE, SWITCH_VARIABLE, parse_address, read_secret
-from coppice.innetwork.serving.client import SwitchClient, SwitchError
+from coppice.innetwork.serving.client import (
+    SECRET_VARIABLE,
+    SWITCH_VARIABLE,
+    SwitchClient,
+    SwitchError,
+    parse_address,
+    read_secret,
+)
 from coppice.native import _switch
 from coppice.run.engines.datatype import DataType, ReduceOp, divide, elements_of, from_bfloat16, to_bfloat16
 from coppice.run.engines.engine import Engine

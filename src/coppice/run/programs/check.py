@@ -2,19 +2,268 @@
 
 Both ends of every message must agree and be in one step, so that no order of ranks can deadlock; conflicting accesses
 to one memory must be ordered by ``predecessors``, so that any engine that keeps to them computes the same; and the
-programs, executed on symbols instead of numbers (:mod:`coppice.run.programs.symbolic_execution`), must give what the
-collective says.
+programs, executed on symbols instead of numbers, must give what the collective says.
+
+The symbol of element i of a buffer of M elements is i; in an all-to-all it is s M + i for what rank s sends. Sets of
+ranks are rows of 64-bit words. A row that reads nothing but what was there when its step began, adds what was added
+already, or joins two different data is found where it happens; at the end every result must hold the right data with
+the right contributors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coppice.errors import CheckError
-from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
-from coppice.run.programs.symbolic_execution import all_predecessors, execute, fail
+from coppice.collectives import Collective
+from coppice.errors import CheckError, InputError
+from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind, block_bounds
+
+MOST_WORDS = 2**27
+"""Words of 64 bits that all memories may take."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """Elements: datum (-1 is nothing) and contributors, one row of words each."""
+
+    datum: NDArray[np.int64]
+    members: NDArray[np.uint64]
+
+    @classmethod
+    def nothing(cls, elements: int, words: int) -> _Values:
+        return cls(np.full(elements, -1, dtype=np.int64), np.zeros((elements, words), dtype=np.uint64))
+
+    def part(self, offset: int, length: int) -> _Values:
+        """A view of some elements."""
+        return _Values(self.datum[offset : offset + length], self.members[offset : offset + length])
+
+    def kept(self) -> _Values:
+        """A copy."""
+        return _Values(self.datum.copy(), self.members.copy())
+
+    def put(self, other: _Values) -> None:
+        """Overwrite."""
+        self.datum[:], self.members[:] = other.datum, other.members
+
+
+def execute(programs: Sequence[RankProgram], blocks: Sequence[int] | None) -> None:
+    """Execute programs whose messages pair up, step by step, and check every result.
+
+    Args:
+        blocks: As for :func:`coppice.run.programs.check.check_programs`.
+    """
+    if programs[0].collective is Collective.BARRIER:
+        _barrier(programs)
+        return
+    words = -(-len(programs) // 64)
+    total = sum(
+        program.input_elements + program.output_elements + program.scratch_elements for program in programs
+    )
+    if total * (words + 1) > MOST_WORDS:
+        raise InputError(
+            f"expected programs of fewer elements, found {total} in all memories: check them at a smaller count."
+        )
+    starts = _block_starts(programs, blocks)
+    memory = [
+        tuple(
+            _Values.nothing(elements, words)
+            for elements in (program.input_elements, program.output_elements, program.scratch_elements)
+        )
+        for program in programs
+    ]
+    for program, buffers in zip(programs, memory, strict=True):
+        _begin(program, buffers, starts)
+    for rows in _steps(programs):
+        _step(programs, memory, rows)
+    for program, buffers in zip(programs, memory, strict=True):
+        _finish(program, buffers, starts)
+
+
+def _steps(programs: Sequence[RankProgram]) -> list[list[tuple[int, int]]]:
+    """(rank, row) of every step, rows of a rank in order."""
+    steps: dict[int, list[tuple[int, int]]] = {}
+    for program in programs:
+        for row, step in enumerate(program.step.tolist()):
+            steps.setdefault(step, []).append((program.rank, row))
+    return [steps[step] for step in sorted(steps)]
+
+
+def _step(
+    programs: Sequence[RankProgram], memory: list[tuple[_Values, ...]], rows: list[tuple[int, int]]
+) -> None:
+    """One step of all ranks: what is sent is what was there before."""
+    sent: dict[tuple[int, int, int], _Values] = {}
+    for rank, row in rows:
+        program = programs[rank]
+        if program.kind[row] == RowKind.SEND:
+            value = _target(program, memory, row).kept()
+            if (value.datum < 0).any():
+                fail(program, row, "sends memory that holds nothing yet")
+            sent[rank, int(program.peer[row]), int(program.tag[row])] = value
+    for rank, row in rows:
+        program = programs[rank]
+        kind = program.kind[row]
+        if kind == RowKind.SEND:
+            continue
+        target = _target(program, memory, row)
+        if kind == RowKind.COPY:
+            target.put(_source(program, memory, row).kept())
+            continue
+        value = sent[int(program.peer[row]), rank, int(program.tag[row])]
+        if kind == RowKind.RECV_REDUCE:
+            value = _sum(program, row, _source(program, memory, row), value)
+        target.put(value)
+
+
+def _sum(program: RankProgram, row: int, own: _Values, received: _Values) -> _Values:
+    """Both contributions together."""
+    if not program.collective.reduces:
+        fail(program, row, f"adds, which {program.collective} does not")
+    if (own.datum != received.datum).any():
+        fail(program, row, "adds two different data")
+    if (own.members & received.members).any():
+        fail(program, row, "adds a contribution a second time")
+    return _Values(own.datum, own.members | received.members)
+
+
+def _target(program: RankProgram, memory: list[tuple[_Values, ...]], row: int) -> _Values:
+    buffer = memory[program.rank][int(program.buffer[row])]
+    return buffer.part(int(program.offset[row]), int(program.length[row]))
+
+
+def _source(program: RankProgram, memory: list[tuple[_Values, ...]], row: int) -> _Values:
+    buffer = memory[program.rank][int(program.source[row])]
+    return buffer.part(int(program.source_offset[row]), int(program.length[row]))
+
+
+def fail(program: RankProgram, row: int, sentence: str) -> None:
+    """Say what is wrong with a row."""
+    raise CheckError(f"row {row} of rank {program.rank} {sentence}: lower the schedule again.")
+
+
+def _block_starts(programs: Sequence[RankProgram], blocks: Sequence[int] | None) -> list[int]:
+    """First element of every rank's block, and M."""
+    ranks, count = len(programs), programs[0].count
+    if blocks is None:
+        return block_bounds(count, ranks)
+    starts = [0, *np.cumsum(np.array(blocks, dtype=np.int64)).tolist()]
+    if len(starts) != ranks + 1 or starts[-1] != count or min(blocks) < 0:
+        raise InputError(f"expected {ranks} blocks of {count} elements together, found {list(blocks)[:8]}.")
+    return starts
+
+
+def _members(ranks: Sequence[int], words: int) -> NDArray[np.uint64]:
+    """A set of ranks."""
+    row = np.zeros(words, dtype=np.uint64)
+    for rank in ranks:
+        row[rank // 64] |= np.uint64(1 << rank % 64)
+    return row
+
+
+def _begin(program: RankProgram, buffers: tuple[_Values, ...], starts: list[int]) -> None:
+    """What a rank holds at the beginning."""
+    rank, root, count = program.rank, program.root, program.count
+    first, end = starts[rank], starts[rank + 1]
+    at, data = 0, range(count)
+    match program.collective:
+        case Collective.ALL_GATHER:
+            at, data = (first if program.in_place else 0), range(first, end)
+        case Collective.GATHER:
+            at, data = (first if program.in_place and rank == root else 0), range(first, end)
+        case Collective.BROADCAST | Collective.SCATTER:
+            data = range(count if rank == root else 0)
+        case Collective.ALL_TO_ALL:
+            data = range(rank * count, (rank + 1) * count)
+    values = buffers[RankBuffer.OUTPUT if program.in_place else RankBuffer.INPUT]
+    if len(values.datum) < at + len(data):
+        raise CheckError(
+            f"expected memory for {len(data)} elements that rank {rank} gives, found {len(values.datum)}."
+        )
+    values.datum[at : at + len(data)] = np.arange(data.start, data.stop)
+    values.members[at : at + len(data)] = _members([rank], values.members.shape[1])
+
+
+def _finish(program: RankProgram, buffers: tuple[_Values, ...], starts: list[int]) -> None:
+    """What a rank must hold at the end."""
+    rank, ranks, count = program.rank, program.ranks, program.count
+    begins = np.array(starts)
+    data = np.arange(count)
+    match program.collective:
+        case Collective.REDUCE_SCATTER | Collective.SCATTER:
+            data = data[starts[rank] : starts[rank + 1]]
+        case Collective.REDUCE | Collective.GATHER if rank != program.root:
+            data = data[:0]
+        case Collective.ALL_TO_ALL:
+            own = np.arange(starts[rank], starts[rank + 1])
+            data = np.concatenate([source * count + own for source in range(ranks)])
+    result = buffers[RankBuffer.OUTPUT].part(program.result_offset, program.result_elements)
+    words = result.members.shape[1]
+    if program.collective.reduces:
+        members = np.broadcast_to(_members(range(ranks), words), (len(data), words))
+    else:
+        match program.collective:
+            case Collective.ALL_TO_ALL:
+                owner = data // max(count, 1)
+            case Collective.BROADCAST | Collective.SCATTER:
+                owner = np.full(len(data), program.root)
+            case _:
+                owner = np.searchsorted(begins, data, side="right") - 1
+        table = np.stack([_members([each], words) for each in range(ranks)])
+        members = table[owner]
+    if len(result.datum) != len(data):
+        raise CheckError(
+            f"expected a result of {len(data)} elements at rank {rank}, found {len(result.datum)}: lower again."
+        )
+    wrong = np.flatnonzero((result.datum != data) | (result.members != members).any(axis=1))
+    if len(wrong):
+        element = int(wrong[0])
+        raise CheckError(
+            f"element {element} of the result of {program.collective} at rank {rank} is not what it should be "
+            f"(datum {int(result.datum[element])}, expected {int(data[element])} with all its contributions): lower "
+            "the schedule again."
+        )
+
+
+def _barrier(programs: Sequence[RankProgram]) -> None:
+    """In the end every rank has news of all, by messages that are sent after what they tell has arrived."""
+    news = [1 << rank for rank in range(len(programs))]
+    for rows in _steps(programs):
+        before = list(news)
+        for rank, row in rows:
+            if programs[rank].kind[row] == RowKind.RECV:
+                news[rank] |= before[int(programs[rank].peer[row])]
+    for program in programs:
+        arrived: list[int] = []
+        for row, kind in enumerate(program.kind.tolist()):
+            if kind == RowKind.SEND:
+                earlier = [each for each in arrived if program.step[each] < program.step[row]]
+                if not set(earlier) <= set(all_predecessors(program, row)):
+                    fail(program, row, "may be sent before all that arrives in earlier steps")
+            else:
+                arrived.append(row)
+        missing = (1 << len(programs)) - 1 & ~news[program.rank]
+        if missing:
+            absent = (missing & -missing).bit_length() - 1
+            raise CheckError(
+                f"rank {program.rank} leaves the barrier without news of rank {absent}: lower the schedule again."
+            )
+
+
+def all_predecessors(program: RankProgram, row: int, *, since: int = 0) -> Iterator[int]:
+    """All rows that ``row`` waits for, by way of others too, as far as they are not before row ``since``."""
+    found: set[int] = set()
+    open_rows = [row]
+    while open_rows:
+        begin, end = program.predecessors_start[(current := open_rows.pop()) : current + 2].tolist()
+        for earlier in program.predecessors[begin:end].tolist():
+            if earlier >= since and earlier not in found:
+                yield earlier
+                found.add(earlier)
+                open_rows.append(earlier)
 
 
 def check_programs(programs: Sequence[RankProgram], *, blocks: Sequence[int] | None = None) -> None:

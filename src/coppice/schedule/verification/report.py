@@ -65,7 +65,7 @@ class Report(Verdict):
     # The schedule claims that reductions join neighbouring intervals of ranks, and they do
     ordered: bool = False
     # With buffers of any finite size no transfers wait for each other in a circle
-    # (:mod:`coppice.schedule.verification.deadlock`); None where that was not asked: for forests
+    # (:mod:`coppice.schedule.verification.transfers`); None where that was not asked: for forests
     deadlock_free: bool | None = None
 
     @property

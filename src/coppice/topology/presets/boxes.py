@@ -30,7 +30,7 @@ from coppice.topology.composition.fabric import (
     fabric_from_fields,
 )
 from coppice.topology.model import Link, Node, NodeKind, Topology
-from coppice.topology.naming import PRESET_NIC
+from coppice.topology.operations import PRESET_NIC
 from coppice.topology.presets.registry import Preset, PresetParameter, integer, number_of, text
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s, pcie_gb_per_s, xgmi_gb_per_s
 

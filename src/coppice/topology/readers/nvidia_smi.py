@@ -26,10 +26,17 @@ from coppice.topology.model import Topology
 from coppice.topology.readers.groups import Groups
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel
-from coppice.topology.readers.named_model import NVIDIA_NAMES, named_model
 from coppice.topology.readers.reading import ReadOptions, WarningLog, checked_id
 from coppice.topology.readers.smi_pcie import Distance, PcieRates, attach
-from coppice.topology.readers.smi_table import Matrix, SmiLine, is_gpu, parse_matrices, text_lines
+from coppice.topology.readers.smi_table import (
+    NVIDIA_NAMES,
+    Matrix,
+    SmiLine,
+    is_gpu,
+    named_model,
+    parse_matrices,
+    text_lines,
+)
 
 _MOST_LINKS = 18
 _BY_LINKS = ((6, "v100"), (12, "a100"), (_MOST_LINKS, "h100"))

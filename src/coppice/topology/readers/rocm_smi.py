@@ -19,10 +19,17 @@ from coppice.errors import InputError
 from coppice.topology.model import Topology
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel
-from coppice.topology.readers.named_model import AMD_NAMES, named_model
 from coppice.topology.readers.reading import ReadOptions, WarningLog
 from coppice.topology.readers.smi_pcie import Distance, PcieRates, attach
-from coppice.topology.readers.smi_table import Matrix, SmiLine, is_gpu, parse_matrices, text_lines
+from coppice.topology.readers.smi_table import (
+    AMD_NAMES,
+    Matrix,
+    SmiLine,
+    is_gpu,
+    named_model,
+    parse_matrices,
+    text_lines,
+)
 
 _ONE_HOP = range(1, 16)
 _CELL = re.compile(r"[0-9]{1,5}|XGMI|PCIE")

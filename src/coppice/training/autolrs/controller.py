@@ -19,11 +19,19 @@ from math import inf, isfinite
 from statistics import fmean, median
 
 from coppice.errors import CheckError, InputError
-from coppice.training.autolrs.forecast import ExponentialFit, fit_exponential
-from coppice.training.autolrs.log import Event, Finished, Kept, Retreat, TrialEnd, curve
-from coppice.training.autolrs.published import fit_published
+from coppice.training.autolrs.forecast import ExponentialFit, fit_exponential, fit_published
+from coppice.training.autolrs.log import (
+    FEWEST_TRIAL_STEPS,
+    Event,
+    Finished,
+    Kept,
+    Method,
+    Retreat,
+    Settings,
+    TrialEnd,
+    curve,
+)
 from coppice.training.autolrs.search import best_of, propose
-from coppice.training.autolrs.settings import FEWEST_TRIAL_STEPS, Method, Settings
 from coppice.training.autolrs.state import Action, SearchDecision, SearchPhase, State, Trial
 
 READ_EVERY = 100

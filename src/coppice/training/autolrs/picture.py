@@ -13,8 +13,7 @@ from math import ceil, exp
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from coppice.training.autolrs.log import Curve, Kept, Retreat, SearchLog, TrialEnd
-from coppice.training.autolrs.settings import Method
+from coppice.training.autolrs.log import Curve, Kept, Method, Retreat, SearchLog, TrialEnd
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,7 @@ from weakref import finalize
 
 import msgspec
 
-from coppice.training.autolrs.log import Event
-from coppice.training.autolrs.settings import Settings
+from coppice.training.autolrs.log import Event, Settings
 
 
 class SearchPhase(enum.StrEnum):

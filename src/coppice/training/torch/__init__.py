@@ -10,18 +10,16 @@ PACKAGE = "torch"
 if find_spec(PACKAGE) is None:
     raise MissingExtraError.of(PACKAGE, extra="autolrs")
 
-from coppice.training.torch.autolrs import AutoLRS  # noqa: E402 (a missing torch is named first)
+from coppice.training.torch.autolrs import AutoLRS, lightning_callback  # noqa: E402 (a missing torch is named first)
 from coppice.training.torch.chunked.carrying import PlanExecutor, carry_out, collective_graph  # noqa: E402
 from coppice.training.torch.chunked.grids import MotifGroups  # noqa: E402
-from coppice.training.torch.chunked.measured import measured_graph  # noqa: E402
 from coppice.training.torch.chunked.orders import CarriedPlan, agreed_plan  # noqa: E402
+from coppice.training.torch.chunked.recorded_steps import measured_graph  # noqa: E402
 from coppice.training.torch.chunked.sections import ParallelSection  # noqa: E402
 from coppice.training.torch.chunked.templates import CollectiveBuffers  # noqa: E402
 from coppice.training.torch.estimation import runtime_estimation  # noqa: E402
-from coppice.training.torch.lightning import lightning_callback  # noqa: E402
-from coppice.training.torch.mixture.inference import ReplicatedExperts  # noqa: E402
+from coppice.training.torch.mixture.inference import ExpertPaths, ReplicatedExperts  # noqa: E402
 from coppice.training.torch.mixture.layer import MixtureOfExperts, expert_parameter_names  # noqa: E402
-from coppice.training.torch.mixture.popularity import ExpertPaths  # noqa: E402
 from coppice.training.torch.mixture.skewed import PlannedExchange  # noqa: E402
 from coppice.training.torch.ordering.gathers import prefetch_order  # noqa: E402
 from coppice.training.torch.overlap.scheduling import schedule  # noqa: E402

@@ -8,9 +8,17 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.graph import StageTimes
+from coppice.iteration.pipeline.order import PipelineOrder
+from coppice.iteration.pipeline.orders import breadth_first, gpipe, interleaved, one_f_one_b, zero_bubble
+from coppice.iteration.policies.pipelined.breadth_first import sharded_traffic
 from coppice.iteration.policies.pipelined.fold3d import Fold3D, forward_share
+from coppice.iteration.policies.pipelined.steps import fast_forward_order, fold3d_messages, stage_times
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
+from coppice.iteration.step.block import GroupExchange, LayerBlock, Step
+from coppice.iteration.step.overlap import Overlap
+from coppice.iteration.step.simulated import order_for, simulate_step
 
 
 def pipe(gradients: float, layers: int = 32) -> LayerWorkload:
@@ -184,3 +192,96 @@ def test_every_stage_waits_for_its_own_gradients() -> None:
             assert times.start[after] >= times.finish[task] - 1e-9
     # A chunk but the first has two messages, of which the next iteration starts one.
     assert len(sums) == 4 * (4 + 2 * 12)
+
+
+def summed(collective: str, size: float) -> GroupExchange:
+    seconds = size if collective == "all_reduce" else size / 2
+    return GroupExchange(group="dp", collective=collective, size_bytes=size, seconds=seconds)
+
+
+def even(gradients: float, chunks: int, devices: int = 4, micro_batches: int = 8) -> Step:
+    """Forward pass, gradients of inputs and of weights take 1 s on a device, its gradients so many."""
+    block = LayerBlock(
+        name="block",
+        kind="layer",
+        forward=1 / chunks,
+        input_gradient=1 / chunks,
+        weight_gradient=1 / chunks,
+        parameters=gradients / chunks,
+    )
+    return Step(
+        stages=((block,),) * (devices * chunks),
+        micro_batches=micro_batches,
+        replicas=2,
+        gradient_bytes=1.0,
+        between_replicas=summed,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gradients", "chunks", "expected"),
+    [(16, 4, 30.25), (24, 1, 57), (24, 4, 32.25), (24, 8, 28.125), (32, 4, 40.25)],
+)
+def test_fold3d(gradients: float, chunks: int, expected: float) -> None:
+    step, order = even(gradients, chunks), breadth_first(4, 8, chunks)
+    found = simulate_step(step, order, overlap="fold3d")
+    assert found.seconds == pytest.approx(expected, abs=1e-8)
+    assert found.lower_bound_seconds <= found.seconds + 1e-8
+    assert sum(each.exchange.size_bytes for each in fold3d_messages(step, order)) == pytest.approx(
+        4 * gradients
+    )
+    unsplit = Overlap(name="unsplit", messages=fold3d_messages(step, order, share=0.0), steps_at_once=False)
+    whole = simulate_step(step, order, overlap=unsplit)
+    assert found.seconds <= whole.seconds + 1e-8
+
+
+@pytest.mark.parametrize(("devices", "plain", "fast"), [(4, 21, 18), (8, 45, 38)])
+def test_fast_forward(devices: int, plain: float, fast: float) -> None:
+    step, order = even(0, 1, devices, devices), gpipe(devices, devices)
+    _, named = order_for("fast-forward", devices, devices, 1)
+    for given, expected in ((order, plain), (fast_forward_order(step, order), fast), (named, fast)):
+        assert isinstance(given, PipelineOrder)
+        assert simulate_step(step, given).seconds == pytest.approx(expected, abs=1e-8)
+
+
+def test_times_of_stages_are_those_of_passes() -> None:
+    assert stage_times(even(0, 2, devices=1)) == StageTimes(
+        forward=[0.5, 0.5], backward=[1.0, 1.0], weight=[0.5, 0.5]
+    )
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("chunks", [2, 3, 4])
+def test_depth_first_gathers_once_a_round(devices: int, rounds: int, chunks: int) -> None:
+    micro_batches = devices * rounds
+    breadth = sharded_traffic(breadth_first(devices, micro_batches, chunks))
+    depth = sharded_traffic(interleaved(devices, micro_batches, chunks))
+    for one, other in zip(breadth, depth, strict=True):
+        assert (one.forward_gathers, one.backward_gathers, one.reductions) == (1, 1, 1)
+        assert other.times * devices == one.times * micro_batches
+
+
+def test_a_device_with_one_stage_keeps_its_weights() -> None:
+    assert {each.times for each in sharded_traffic(one_f_one_b(4, 8))} == {3}
+
+
+def test_parts_of_passes_say_nothing_of_weights() -> None:
+    with pytest.raises(
+        InputError, match="expected whole backward passes of an order whose weights are sharded"
+    ):
+        sharded_traffic(zero_bubble(2, 4))
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4, 8])
+@pytest.mark.parametrize("gradients", [0, 2, 8, 16])
+def test_the_last_chunk_stays_exposed(chunks: int, gradients: float) -> None:
+    devices, micro_batches = 4, 8
+    work = LayerWorkload(
+        forward=(0.125,) * 32, backward=(0.25,) * 32, bytes=(gradients / 8,) * 32, bytes_per_second=1.0
+    )
+    plain = 3 * micro_batches + 3 * (devices - 1) / chunks
+    found = predict(work, "breadth-first", {"chunks": chunks}).iteration_seconds
+    # A chunk's sum takes no longer than its backward passes, which are 2 of 3 parts.
+    assert gradients / chunks <= 2 * micro_batches / chunks
+    assert found == pytest.approx(plain + gradients / chunks, abs=1e-8)

@@ -9,13 +9,13 @@ import random
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.policies.tensor.recompute_split import split_layers
 from coppice.iteration.policies.tensor.recompute_windows import (
     KEPT,
     LayerWindows,
     RecomputedOp,
     least_bytes,
     plan_layer,
+    split_layers,
     stage_graph,
 )
 from coppice.iteration.policies.tensor.stage_windows import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
@@ -18,6 +17,7 @@ from coppice.iteration.policies.whole.partition import (
     collective_ways,
     pieces_seconds,
 )
+from iteration.policies.whole.all_plans import least_seconds
 
 
 def test_exact_times_of_pieces() -> None:
@@ -157,16 +157,7 @@ def brute_force(graph: OperationGraph, axes: frozenset[str], pieces: tuple[int, 
         ]
         for operation in known.values()
     ]
-    return min(
-        graph.seconds(
-            MotifPlan(
-                choices=dict(zip(known, row, strict=True)),
-                ranks={name: rank for rank, name in enumerate(order)},
-            )
-        )
-        for order in itertools.permutations(known)
-        for row in itertools.product(*rows)
-    )
+    return least_seconds(graph, rows)
 
 
 def check_brute_force(seed: int, cases: int) -> None:

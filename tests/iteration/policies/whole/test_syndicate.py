@@ -9,10 +9,10 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.plans import MOVES
+from coppice.iteration.policies.whole.operations import MOVES, OperationGraph
 from coppice.iteration.policies.whole.syndicate import Syndicate, search_plan
 from coppice.iteration.running import run_tasks
+from iteration.policies.whole.all_plans import least_seconds
 
 
 def motif(kind: str, amount: float, *channels: str) -> Motif:
@@ -113,16 +113,7 @@ def brute_force(graph: OperationGraph, pieces: tuple[int, ...]) -> float:
         ]
         for operation in known.values()
     ]
-    return min(
-        graph.seconds(
-            MotifPlan(
-                choices=dict(zip(known, row, strict=True)),
-                ranks={name: rank for rank, name in enumerate(order)},
-            )
-        )
-        for order in itertools.permutations(known)
-        for row in itertools.product(*rows)
-    )
+    return least_seconds(graph, rows)
 
 
 def check_brute_force(seed: int, cases: int, *, missed: float) -> None:

@@ -8,8 +8,6 @@ from reference.p4.language.expressions import NameScope, boolean, resolve_type, 
 from reference.p4.language.tokens import refuse
 from reference.p4.language.types import Cells, LeafPlace
 
-__all__ = ["Exited", "Returned", "declared_variable", "statement_task"]
-
 
 class Returned(Exception):  # noqa: N818 (no error: the way out of an action or a control)
     """``return`` was met."""

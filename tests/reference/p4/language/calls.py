@@ -24,19 +24,6 @@ from reference.p4.language.types import (
     Typed,
 )
 
-__all__ = [
-    "ActionSymbol",
-    "CounterSymbol",
-    "FrameCursor",
-    "ParsingError",
-    "RegisterSymbol",
-    "TableSymbol",
-    "Task",
-    "call_of",
-    "internet_checksum",
-    "writable",
-]
-
 Task = Callable[[Cells], None]
 """What is done with the cells of a packet."""
 

@@ -27,8 +27,6 @@ from reference.p4.language.types import (
     wrapped,
 )
 
-__all__ = ["NameScope", "boolean", "is_member", "resolve_type", "typed", "whole_number"]
-
 _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
     "+": operator.add,
     "-": operator.sub,

@@ -6,9 +6,6 @@ from reference.p4.language import syntax as node
 from reference.p4.language.reading import ExpressionReader
 from reference.p4.language.tokens import KEYWORDS, tokens_of
 
-__all__ = ["parsed"]
-
-
 _DIRECTIONS = ("in", "out", "inout")
 
 

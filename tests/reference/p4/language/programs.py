@@ -33,8 +33,6 @@ from reference.p4.language.types import (
     Typed,
 )
 
-__all__ = ["P4Program", "read_program"]
-
 _MATCHES = ("exact", "ternary", "lpm")
 _MOST_CELLS = 1 << 24
 

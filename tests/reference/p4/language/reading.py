@@ -8,8 +8,6 @@ from typing import TypeVar
 from reference.p4.language import syntax as node
 from reference.p4.language.tokens import KEYWORDS, At, P4Token, refuse
 
-__all__ = ["ExpressionReader"]
-
 _Part = TypeVar("_Part")
 
 # From what binds least; the words of one row bind alike, from the left.

@@ -12,8 +12,6 @@ from reference.p4.language.expressions import NameScope, typed, whole_number
 from reference.p4.language.tokens import refuse
 from reference.p4.language.types import Cells, P4Type
 
-__all__ = ["parser_task"]
-
 _MOST_STATES = 256
 _ENDS = ("accept", "reject")
 _Matcher = Callable[[Any], bool]

@@ -6,46 +6,6 @@ from dataclasses import dataclass
 
 from reference.p4.language.tokens import At
 
-__all__ = [
-    "ActionDeclaration",
-    "Assignment",
-    "BinaryOp",
-    "BlockStatement",
-    "CallOf",
-    "CastTo",
-    "Conditional",
-    "ConstantDeclaration",
-    "ControlDeclaration",
-    "ExitStatement",
-    "Expression",
-    "ExternInstance",
-    "FieldDeclaration",
-    "IfStatement",
-    "KeyElement",
-    "KeysetRange",
-    "ListOf",
-    "Literal",
-    "MaskedKey",
-    "MemberOf",
-    "NameOf",
-    "PackageInstance",
-    "ParameterDeclaration",
-    "ParserDeclaration",
-    "ReturnStatement",
-    "SelectCase",
-    "SliceOf",
-    "StateDeclaration",
-    "Statement",
-    "TableDeclaration",
-    "Transition",
-    "Truth",
-    "TypeDeclaration",
-    "TypeName",
-    "UnaryOp",
-    "VariableDeclaration",
-    "Whatever",
-]
-
 
 @dataclass(frozen=True)
 class _At:

@@ -7,8 +7,6 @@ from typing import NamedTuple, NoReturn
 
 from coppice.errors import InputError
 
-__all__ = ["KEYWORDS", "At", "P4Token", "refuse", "tokens_of"]
-
 _INCLUDES = ("core.p4", "v1model.p4")
 _WORD = re.compile(
     r"""

@@ -8,26 +8,6 @@ from typing import Any
 
 from reference.p4.language.tokens import At, refuse
 
-__all__ = [
-    "BOOL",
-    "DEVICE",
-    "ERROR",
-    "ERRORS",
-    "INTEGER",
-    "PACKET",
-    "STANDARD_METADATA",
-    "BitType",
-    "CellMemory",
-    "Cells",
-    "GroupPlace",
-    "LeafPlace",
-    "P4Type",
-    "RecordType",
-    "ScalarType",
-    "Typed",
-    "wrapped",
-]
-
 Cells = list[Any]
 """Everything that one packet's way through the program reads and writes: one entry for each scalar; None where a
 value is undefined."""

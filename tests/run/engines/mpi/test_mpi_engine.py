@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from run.engines.mpi.launching import QUICK_LIBRARIES, reason_to_skip, run_mpi
+from coppice.run.lab.blueprint import draw
+from coppice.run.lab.launch import launch_mpi
+from coppice.run.lab.namespaces import build, remove
+from run.engines.mpi.launching import HOME, QUICK_LIBRARIES, environment, reason_to_skip, run_mpi
+from run.engines.mpi.networks import NAME, mesh, reason_to_skip_network
+from support.generated_calls import EVERY_PAIR, calls_of
+from support.paths import TESTS
+from support.rank_groups import GENERATED_WORKER
 
 HERE = Path(__file__).parent
 
@@ -56,3 +67,54 @@ def test_a_slow_rank_is_waited_for(library: str) -> None:
     needs(library)
     done = run_mpi(library, 3, [str(HERE / "faults_worker.py"), "slow"], timeout_s=60)
     assert sorted(done.stdout.splitlines()) == [f"rank {rank}: done" for rank in range(3)], done.stderr
+
+
+WORKER = str(Path(__file__).with_name("faults_worker.py"))
+
+
+@pytest.mark.parametrize("library", ["mpich", pytest.param("open-mpi", marks=pytest.mark.slow)])
+def test_a_rank_that_closes_late_is_waited_for(library: str) -> None:
+    """MPICH's ranks do not wait for each other when they end, and one connects for ever to another that has ended."""
+    if (reason := reason_to_skip_network(library)) is not None:
+        pytest.skip(reason)
+    lab = build(NAME, draw(mesh(4), Fraction(1)))
+    try:
+        launch_mpi(
+            lab,
+            library,
+            [sys.executable, WORKER, "late"],
+            launcher=str(HOME / library / "bin" / "mpiexec"),
+            environment=environment(library),
+            timeout_s=60,
+        )
+    finally:
+        remove(NAME)
+
+
+def programs_are_right(library: str, ranks: int, number: int, file: Path, *, first: int) -> None:
+    pytest.importorskip("mpi4py")
+    if (reason := reason_to_skip(library)) is not None:
+        pytest.skip(reason)
+    file.write_bytes(pickle.dumps(calls_of(ranks, number, first=first)))
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    done = run_mpi(
+        library,
+        ranks,
+        [str(GENERATED_WORKER), "mpi", str(file)],
+        timeout_s=500,
+        variables={"PYTHONPATH": path},
+    )
+    assert done.stdout.splitlines() == [f"{number} calls right"] * ranks, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("library", QUICK_LIBRARIES)
+def test_every_collective_with_every_type(library: str, tmp_path: Path) -> None:
+    programs_are_right(library, 3, EVERY_PAIR, tmp_path / "calls", first=3000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", QUICK_LIBRARIES)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 5, 6, 7, 8])
+def test_many_calls(library: str, ranks: int, tmp_path: Path) -> None:
+    programs_are_right(library, ranks, 3 * EVERY_PAIR, tmp_path / "calls", first=4000)

@@ -26,9 +26,9 @@ from coppice.errors import InputError
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.numpy import numpy_engines
+from coppice.run.engines.put_signal.cuda import Watchdog
 from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.put_signal.opening import put_signal_engine
-from coppice.run.engines.put_signal.watch import Watchdog
 from coppice.run.errors import PeerLost, RunError, TimedOut
 from coppice.topology.presets import preset
 from support.gpu_stand_ins import Event, NcclWorld, Stream, SymmetricHandle, SymmetricWorld, patch_cuda

@@ -17,7 +17,7 @@ from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
 from coppice.program.put_signal.lower import lower_put_signal
 from coppice.program.put_signal.order import is_graph_safe
-from coppice.run.bench.data import contribution, expected
+from coppice.run.bench.measuring import contribution, expected
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.numpy import numpy_engines

@@ -23,8 +23,7 @@ import msgspec
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.bound import steady_bound_seconds
-from coppice.iteration.pipeline.graph import StageSum, pipeline_graph
+from coppice.iteration.pipeline.graph import StageSum, pipeline_graph, steady_bound_seconds
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import breadth_first
 from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt

@@ -29,8 +29,7 @@ import msgspec
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.bound import steady_bound_seconds
-from coppice.iteration.pipeline.graph import KINDS, StageTimes, source_of, target_of
+from coppice.iteration.pipeline.graph import KINDS, StageTimes, source_of, steady_bound_seconds, target_of
 from coppice.iteration.pipeline.order import NEEDS, PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.orders import one_f_one_b
 from coppice.iteration.policies.pipelined.policy import Pipelined, PipelineOptions

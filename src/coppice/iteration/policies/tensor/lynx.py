@@ -3,7 +3,7 @@
 Source: Lynx (arXiv 2406.08756), after its abstract and a derivation of our own; the theory is in
 :mod:`~coppice.iteration.policies.tensor.recompute_windows`, the optimum of a stage in
 :mod:`~coppice.iteration.policies.tensor.stage_windows`, layers of stages in
-:mod:`~coppice.iteration.policies.tensor.recompute_split`.
+:mod:`~coppice.iteration.policies.tensor.recompute_windows`.
 
 What a layer computes again is dealt to its operations by their share of the work and of the bytes in a transformer
 (bytes as Korthikanti et al., MLSys 2023, section 4.1). Windows are the exchanges between tensor-parallel ranks of the

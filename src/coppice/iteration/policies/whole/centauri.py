@@ -22,9 +22,8 @@ import msgspec
 
 from coppice import _core
 from coppice.iteration.policies.whole.motifs import GraphOperation, MotifChoice, MotifPlan
-from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.operations import OperationGraph, PlanSpace
 from coppice.iteration.policies.whole.partition import AXES, AXES_OF_LABEL
-from coppice.iteration.policies.whole.plans import PlanSpace
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.running import run_tasks
 

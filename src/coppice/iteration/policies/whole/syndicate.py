@@ -23,8 +23,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.plans import MOVES, PlanSpace
+from coppice.iteration.policies.whole.operations import MOVES, OperationGraph, PlanSpace
 from coppice.iteration.policies.whole.policy import WholePolicy
 
 _WARMEST = 0.25

@@ -9,6 +9,7 @@ What a user may ask of Blink.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -20,12 +21,6 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.synthesis.blink.growing import GrowingForest
-from coppice.planners.synthesis.blink.machines import (
-    LocalTrees,
-    grow_three_phases,
-    machines_of,
-    partition_roots,
-)
 from coppice.planners.synthesis.blink.packings import Packed, exact_packing, weighted_packing
 from coppice.planners.synthesis.blink.ways import Fabric, Way, Ways, one_hop, ways_between
 from coppice.planners.synthesis.blink.whole import whole_packing
@@ -33,6 +28,113 @@ from coppice.planners.synthesis.method import Request, Status, Synthesis, Synthe
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import body_loads
 from coppice.text import parse_size, percent_text, plural, shortened
+from coppice.topology.model import Topology
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LocalTrees:
+    """The trees inside one machine."""
+
+    members: tuple[int, ...]  # Its ranks
+    ways: Ways  # What tree edges run over inside
+    trees: tuple[tuple[Way, ...], ...]  # Edges of each tree
+    shares: tuple[Fraction, ...]  # Share of the data of each; they add up to 1
+
+
+def machines_of(topology: Topology) -> list[tuple[int, ...]]:
+    """The ranks of each host, or all in one where a rank has none."""
+    hosts = topology.host[topology.rank_nodes].tolist()
+    if min(hosts, default=-1) < 0:
+        return [tuple(range(topology.num_ranks))]
+    found: dict[int, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        found.setdefault(host, []).append(rank)
+    return [tuple(members) for _, members in sorted(found.items())]
+
+
+def partition_roots(
+    topology: Topology, machines: Sequence[tuple[int, ...]]
+) -> tuple[list[list[int]], dict[tuple[int, int], Way]]:
+    """The roots of each partition, one in every machine, and the ways between them."""
+    ways = ways_between(topology, range(topology.num_ranks), Collective.ALL_REDUCE)
+    at = {(way.parent, way.child): way for way in ways.ways}
+    free = [list(members) for members in machines]
+    roots = []
+    for place, first in enumerate(machines[0]):
+        row = [first]
+        for members, others in zip(machines[1:], free[1:], strict=True):
+            # The GPU of the same place where it can be reached: that spreads the partitions over the NICs.
+            same = [rank for rank in members[place : place + 1] if rank in others]
+            met = (rank for rank in [*same, *others] if all((rank, known) in at for known in row))
+            row.append(next(met, -1))
+        if min(row) >= 0:
+            roots.append(row)
+            for others, rank in zip(free, row, strict=True):
+                others.remove(rank)
+    if not roots:
+        raise InputError(
+            f"expected GPUs of all machines of {topology.name} that reach each other through the network, found "
+            "none: choose ranks with NICs, or pack over all links at once (`parameters=machines=flat`)."
+        )
+    return roots, at
+
+
+def grow_three_phases(
+    forest: GrowingForest,
+    machines: Sequence[LocalTrees],
+    roots: Sequence[Sequence[int]],  # For each partition its root in every machine
+    across: dict[tuple[int, int], Way],
+) -> int:
+    """Add the trees of all three phases; their number is returned."""
+    partitions = [Fraction(p, len(roots)) for p in range(len(roots))]
+    starts = [_starts(machine) for machine in machines]
+    cuts = sorted({*partitions, *(start for each in starts for start in each)})
+    trees = 0
+    for begin, end in zip(cuts, [*cuts[1:], Fraction(1)], strict=True):
+        partition = roots[_falls_on(partitions, begin)]
+        inside = [
+            _hung(machine.trees[_falls_on(start, begin)], partition[m], machine)
+            for m, (machine, start) in enumerate(zip(machines, starts, strict=True))
+        ]
+        for main in range(len(machines)):
+            edges = list(inside[main])
+            for m, local in enumerate(inside):
+                if m != main:
+                    edges += [across[partition[main], partition[m]], *local]
+            forest.add(partition[main], edges, (end - begin) / len(machines))
+            trees += 1
+    return trees
+
+
+def _starts(machine: LocalTrees) -> list[Fraction]:
+    found, total = [], Fraction(0)
+    for share in machine.shares:
+        found.append(total)
+        total += share
+    return found
+
+
+def _falls_on(starts: Sequence[Fraction], place: Fraction) -> int:
+    return max(number for number, start in enumerate(starts) if start <= place)
+
+
+def _hung(tree: Sequence[Way], root: int, machine: LocalTrees) -> list[Way]:
+    """The edges of a tree hung from ``root``, parents before children."""
+    at = {(way.parent, way.child): way for way in machine.ways.ways}
+    beside: dict[int, list[int]] = {}
+    for way in tree:
+        beside.setdefault(way.parent, []).append(way.child)
+        beside.setdefault(way.child, []).append(way.parent)
+    ordered, level, seen = [], [root], {root}
+    while level:
+        following = []
+        for rank in level:
+            for other in sorted(set(beside.get(rank, ())) - seen):
+                ordered.append(at[rank, other])
+                seen.add(other)
+                following.append(other)
+        level = following
+    return ordered
 
 
 class BlinkOptions(msgspec.Struct, frozen=True, kw_only=True):

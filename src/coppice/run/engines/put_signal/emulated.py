@@ -19,6 +19,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import chain
 from typing import Any, Concatenate, ParamSpec, cast
@@ -29,7 +30,6 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp, combine, divide, elements_of
 from coppice.run.engines.put_signal.device import Awaited, Put, window_missing
-from coppice.run.engines.put_signal.emulated_calls import EmulatedCall, EmulatedMessage, EmulatedWait
 from coppice.run.engines.put_signal.emulated_segment import (
     ABORTED,
     CLOSED,
@@ -39,6 +39,39 @@ from coppice.run.engines.put_signal.emulated_segment import (
 )
 from coppice.run.engines.put_signal.kernels import LocalCall
 from coppice.run.errors import PeerLost, RunError, TimedOut
+
+
+@dataclass(eq=False, slots=True)
+class EmulatedCall:
+    """A call that was issued."""
+
+    blockers: int = 0
+    left: int = 0
+    over: bool = False
+    captured: bool = False
+    start: Callable[[], None] | None = None
+    followers: list[EmulatedCall] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class EmulatedMessage:
+    """A put or signal under way."""
+
+    put: Put
+    communicator: int
+    call: EmulatedCall
+    data: NDArray[np.uint8] | None = None
+    landed: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class EmulatedWait:
+    """Signals that a call waits for: up to the ``number``-th of an eager counter, or so many of a captured one."""
+
+    counter: tuple[int, int, int]
+    number: int
+    call: EmulatedCall
+
 
 _READ, _LAND, _WORK = range(3)
 _LOOK_AROUND_S = 0.05

@@ -1,9 +1,21 @@
-"""A layer of experts that are shared out over the ranks of a group: ``MixtureOfExperts``."""
+"""A layer of experts that are shared out over the ranks of a group: ``MixtureOfExperts``.
+
+With E experts on P ranks every rank has E / P of them, or every expert is on P / E ranks. Packing doubles the experts
+of a rank: it takes over those of its partner, so nothing that a rank has is given away. Ranks that have all experts
+between them are a *token group*, within which tokens are exchanged; ranks with the same experts are *replicas*, which
+sum the gradients of these.
+
+Gates say which experts a token takes, how much of each, and in which rows it is sent to them: top-1 as in the Switch
+Transformer (Fedus et al., JMLR 2022), whose output is weighted with the probability of its expert; top-2 as in GShard
+(Lepikhin et al., ICLR 2021), whose two weights add up to one. With a capacity an expert takes at most so many tokens of
+a rank, first choices before second ones, by their place; the rest pass it by.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -13,10 +25,177 @@ from torch.func import functional_call
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.training.torch.mixture.exchanges import DirectExchanges, Exchanges, group_of_ranks
-from coppice.training.torch.mixture.layout import ExpertLayout
-from coppice.training.torch.mixture.pipelined import PipelinedExperts
-from coppice.training.torch.mixture.routing import ExpertRoutes, RoutedRows, balance_loss, route, routed_rows
+from coppice.training.torch.mixture.exchanges import (
+    DirectExchanges,
+    Exchanges,
+    PipelinedExperts,
+    group_of_ranks,
+)
+
+
+@dataclass(frozen=True)
+class ExpertLayout:
+    """Experts on ranks.
+
+    Raises:
+        InputError: If experts cannot be dealt evenly.
+
+    Examples:
+        >>> plain = ExpertLayout(experts=4, ranks=4)
+        >>> packed = plain.doubled()
+        >>> [list(packed.own(rank)) for rank in range(4)]
+        [[0, 1], [0, 1], [2, 3], [2, 3]]
+        >>> packed.token_group(0), packed.replicas(0)
+        ([0, 2], [0, 1])
+    """
+
+    experts: int  # Experts of a layer
+    ranks: int  # Ranks
+    of_rank: int = 0  # Experts that each rank has; 0: as few as there can be
+
+    def __post_init__(self) -> None:
+        if self.experts < 1 or self.ranks < 1 or (self.experts % self.ranks and self.ranks % self.experts):
+            raise InputError(
+                f"expected experts of which every rank has as many, or each expert as many ranks, found {self.experts} "
+                f"experts on {self.ranks} ranks."
+            )
+        if not self.of_rank:
+            object.__setattr__(self, "of_rank", self._least)
+        copies = self.of_rank // self._least
+        if self.of_rank % self._least or copies & (copies - 1) or copies < 1 or self._span % copies:
+            raise InputError(
+                f"expected {self._least} experts on a rank, or that doubled while the ranks of a group can be halved, "
+                f"found {self.of_rank}."
+            )
+
+    @property
+    def _least(self) -> int:
+        return max(1, self.experts // self.ranks)
+
+    @property
+    def _span(self) -> int:
+        """Ranks in a row that have all experts between them when nothing is packed."""
+        return self.experts // self._least
+
+    @property
+    def _copies(self) -> int:
+        """Consecutive ranks that hold the same experts after packing."""
+        return self.of_rank // self._least
+
+    def position(self, rank: int) -> int:
+        """Place of a rank in its token group."""
+        return rank % self._span // self._copies
+
+    def own(self, rank: int) -> range:
+        """Experts of a rank."""
+        first = self.position(rank) * self.of_rank
+        return range(first, first + self.of_rank)
+
+    def token_group(self, rank: int) -> list[int]:
+        """Ranks that exchange tokens with a rank, by their position."""
+        first = rank - rank % self._span + rank % self._copies
+        return list(range(first, first + self._span, self._copies))
+
+    def replicas(self, rank: int) -> list[int]:
+        """Ranks with the experts of a rank."""
+        return [other for other in range(self.ranks) if self.position(other) == self.position(rank)]
+
+    def home(self, expert: int, rank: int) -> int:
+        """Rank of the token group of a rank that has an expert."""
+        return self.token_group(rank)[expert // self.of_rank]
+
+    @checked
+    def doubled(self) -> ExpertLayout | None:
+        """With twice as many experts on every rank; None: there are no more, or ranks cannot be paired."""
+        group = self._span // self._copies
+        return None if group % 2 else replace(self, of_rank=2 * self.of_rank)
+
+    def partner(self, rank: int) -> int:
+        """The rank with which a rank shares experts when they are doubled."""
+        first = rank - rank % self._span
+        return first + (rank % self._span ^ self._copies)
+
+
+@dataclass(frozen=True)
+class ExpertRoutes:
+    """What a gate says of T tokens."""
+
+    experts: torch.Tensor  # Experts of each token, T x top
+    weights: torch.Tensor  # How much of each, T x top
+    kept: torch.Tensor  # Which of them take it, T x top
+    probabilities: torch.Tensor  # Of all experts, T x experts
+
+
+def route(logits: torch.Tensor, top: int, capacity: int | None) -> ExpertRoutes:
+    """ExpertRoutes of tokens.
+
+    Args:
+        logits: Of T tokens, T x experts.
+        capacity: Tokens that an expert takes; None: all.
+
+    Examples:
+        >>> found = route(torch.tensor([[2.0, 1.0], [3.0, 0.0]]), 1, 1)
+        >>> found.experts.tolist(), found.kept.tolist()
+        ([[0], [0]], [[True], [False]])
+    """
+    probabilities = torch.softmax(logits.float(), dim=1)
+    weights, experts = torch.topk(probabilities, top, dim=1)
+    if top > 1:
+        weights = weights / weights.sum(dim=1, keepdim=True)
+    if capacity is None:
+        kept = torch.ones_like(experts, dtype=torch.bool)
+    else:
+        flat = experts.t().reshape(-1)  # all first choices, then all second ones
+        order = torch.argsort(flat, stable=True)
+        counts = torch.bincount(flat, minlength=logits.shape[1])
+        first = torch.cumsum(counts, 0) - counts
+        place = torch.empty_like(flat)
+        place[order] = torch.arange(len(flat), device=flat.device) - first[flat[order]]
+        kept = (place < capacity).view(top, -1).t()
+    return ExpertRoutes(experts, weights, kept, probabilities)
+
+
+def balance_loss(routes: ExpertRoutes) -> torch.Tensor:
+    """The loss that keeps experts equally busy: 1 where they are (Switch Transformer, section 2.2)."""
+    experts = routes.probabilities.shape[1]
+    taken = torch.bincount(routes.experts[:, 0], minlength=experts).to(routes.probabilities.dtype)
+    share = taken / max(1, len(routes.experts))
+    return experts * (share * routes.probabilities.mean(dim=0)).sum()
+
+
+@dataclass(frozen=True)
+class RoutedRows:
+    """Rows in the order in which they are sent: by piece, rank, place of the expert on it, and token."""
+
+    order: torch.Tensor  # Number of each row among all T x top choices
+    # Rows of each piece for each expert of each rank, pieces x ranks x experts of a rank
+    counts: torch.Tensor
+
+
+def routed_rows(
+    ranks: torch.Tensor, places: torch.Tensor, kept: torch.Tensor, *, pieces: int, shape: tuple[int, int]
+) -> RoutedRows:
+    """The rows of T tokens.
+
+    Args:
+        ranks: Rank that each choice goes to, T x top.
+        places: Place there of its expert, T x top.
+        kept: Choices that are sent, T x top.
+        pieces: Tokens are cut in so many pieces in a row.
+
+    Examples:
+        >>> ranks, places = torch.tensor([[1], [0], [1], [0]]), torch.zeros(4, 1, dtype=torch.long)
+        >>> found = routed_rows(ranks, places, places == 0, pieces=2, shape=(2, 1))
+        >>> found.order.tolist(), found.counts.flatten().tolist()
+        ([1, 0, 3, 2], [1, 1, 1, 1])
+    """
+    tokens = len(ranks)
+    piece = torch.arange(tokens, device=ranks.device) * pieces // max(1, tokens)
+    key = ((piece[:, None] * shape[0] + ranks) * shape[1] + places).reshape(-1)
+    sent = torch.nonzero(kept.reshape(-1)).flatten()
+    order = sent[torch.argsort(key[sent], stable=True)]
+    counts = torch.bincount(key[sent], minlength=pieces * shape[0] * shape[1])
+    return RoutedRows(order, counts.view(pieces, *shape))
 
 
 class ExpertDirector(Protocol):

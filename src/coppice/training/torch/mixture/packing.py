@@ -20,7 +20,7 @@ from torch import nn
 
 from coppice.iteration.policies.whole.lina import packed_experts, remote_share
 from coppice.training.torch.mixture.layer import MixtureOfExperts
-from coppice.training.torch.mixture.recording import COMPUTE, SENT, WAITED, StepEvents, StepItem
+from coppice.training.torch.mixture.line import COMPUTE, SENT, WAITED, StepEvents, StepItem
 
 
 @dataclass

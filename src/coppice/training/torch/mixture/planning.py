@@ -13,8 +13,7 @@ from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.running import run_tasks
-from coppice.training.torch.mixture.line import EXCHANGE
-from coppice.training.torch.mixture.recording import COMPUTE, GRADIENT, SENT, TURN, WAITED, StepItem
+from coppice.training.torch.mixture.line import COMPUTE, EXCHANGE, GRADIENT, SENT, TURN, WAITED, StepItem
 
 _START = 1e-6
 """Unit of the costs of a start, in seconds."""

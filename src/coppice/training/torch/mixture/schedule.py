@@ -1,4 +1,4 @@
-"""Lina at work on a model: exchanges of tokens before sums, in the order that the policy's simulation has.
+"""Lina at work on a model, ``schedule(policy="lina")``: exchanges of tokens before sums, in the simulation's order.
 
 The first steps are recorded: exchanges in one piece, and all gradients summed after the backward pass. Then the times
 of all ranks become the operations that the simulated policy plans, and rank 0 tells its plan: pieces of tokens, sums
@@ -29,7 +29,7 @@ from coppice.training.torch.mixture.exchanges import (
     group_of_ranks,
 )
 from coppice.training.torch.mixture.layer import mixture_layers
-from coppice.training.torch.mixture.line import NetworkLine
+from coppice.training.torch.mixture.line import NetworkLine, StepEvents, StepItem, agreed_step
 from coppice.training.torch.mixture.packing import Packing, pack_layer
 from coppice.training.torch.mixture.planning import (
     GradientSum,
@@ -39,11 +39,10 @@ from coppice.training.torch.mixture.planning import (
     plain_seconds,
     plan_recorded_step,
 )
-from coppice.training.torch.mixture.recording import StepEvents, StepItem, agreed_step
-from coppice.training.torch.overlap.network import measure_network
-from coppice.training.torch.overlap.partitioned import PartitionedOptimizer
-from coppice.training.torch.overlap.pending import ScheduledOptimizer, update_only
-from coppice.training.torch.overlap.pools import Pool
+from coppice.training.torch.mixture.skewed import PlannedExchange
+from coppice.training.torch.overlap.carrier import Pool
+from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
+from coppice.training.torch.overlap.recorder import measure_network
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.overlap.trained import require_alike, trained_parameters
 
@@ -425,3 +424,49 @@ class MixtureSchedule:
 
 def _tensors(module: nn.Module) -> list[torch.Tensor]:
     return [*module.parameters(), *module.buffers()]
+
+
+def schedule_mixture(
+    model: nn.Module,  # A model with layers of experts
+    optimizer: torch.optim.Optimizer,
+    *,
+    group: Any,  # The ranks; None: all
+    # Bytes per second and seconds per message of an all-reduce; None: measured now
+    network: tuple[float, float] | None,
+    recorded: int,
+    timeout_s: float,
+    # Steps after which it is looked whether experts are to be packed; None: never
+    pack_every: int | None = None,
+    # What the experts of a rank may take in a layer, gradients and optimizer included; None: anything
+    memory_bytes: float | None = None,
+    # The network of the ranks, for whose links exchanges are planned by what goes from each rank to each;
+    # None: they go directly
+    topology: Any = None,
+    **settings: Any,
+) -> ScheduledOptimizer:
+    """Train a model with experts as Lina does.
+
+    Args:
+        settings: Options of the policy: ``micro_bytes``, ``token_pieces``.
+    """
+    if pack_every is not None and pack_every < 1:
+        raise InputError(
+            f"expected to look at experts every step or more steps, found `pack_every={pack_every}`."
+        )
+    if topology is not None and pack_every is not None:
+        raise InputError(
+            "expected exchanges that are planned for all ranks or packed experts, with which fewer ranks exchange, "
+            "found `topology` and `pack_every`: leave one out."
+        )
+    made = MixtureSchedule(
+        model,
+        optimizer,
+        Lina.of(**settings),
+        group,
+        network=network,
+        recorded=recorded,
+        timeout_s=timeout_s,
+        packing=None if pack_every is None else Packing(pack_every, memory_bytes),
+        exchange=all_to_all if topology is None else PlannedExchange(topology),
+    )
+    return made.optimizer

@@ -35,16 +35,23 @@ from coppice.training.torch.overlap.pending import (
     update_only,
 )
 from coppice.training.torch.overlap.planning import LaunchPlan, launch_plan
-from coppice.training.torch.overlap.recorder import Recorder
-from coppice.training.torch.overlap.recording import Readers
+from coppice.training.torch.overlap.recorder import Readers, Recorder
 from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, require_whole, sparse_sums
 from coppice.training.torch.overlap.streams import Streams
-from coppice.training.torch.overlap.trained import require_alike, trained_parameters
+from coppice.training.torch.overlap.trained import (
+    UsedTensors,
+    require_alike,
+    require_whole_gradients,
+    trained_parameters,
+)
 from coppice.training.torch.overlap.tuner import TrainingTuner, TuningOptions
 from coppice.training.torch.overlap.uncompiled import UPDATES_ARE_LATE, uncompiled
-from coppice.training.torch.overlap.unused import UsedTensors, require_whole_gradients
-from coppice.training.torch.servers.carrier import ServerCarrier
-from coppice.training.torch.servers.client import NOT_SUMMED, ParameterServers, parameter_servers
+from coppice.training.torch.servers.client import (
+    NOT_SUMMED,
+    ParameterServers,
+    ServerCarrier,
+    parameter_servers,
+)
 
 _UNUSED_SUMS = (
     "expected optimizer.step() after each backward pass that sums gradients, found another backward pass: add "

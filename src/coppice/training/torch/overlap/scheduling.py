@@ -18,8 +18,8 @@ from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.training.torch.agreement import require_equal_arguments
-from coppice.training.torch.chunked.scheduling import schedule_whole_step
-from coppice.training.torch.mixture.scheduling import schedule_mixture
+from coppice.training.torch.chunked.whole import schedule_whole_step
+from coppice.training.torch.mixture.schedule import schedule_mixture
 from coppice.training.torch.overlap.pending import ScheduledOptimizer
 from coppice.training.torch.overlap.planning import data_parallel_policy
 from coppice.training.torch.overlap.schedule import OverlapSchedule

@@ -14,7 +14,7 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.training.torch.agreement import require_equal_arguments
-from coppice.training.torch.pipelines.layout import PipelineLayout
+from coppice.training.torch.pipelines.channels import PipelineLayout
 from coppice.training.torch.pipelines.training import PipelineTraining
 
 

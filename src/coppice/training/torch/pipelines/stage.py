@@ -1,21 +1,96 @@
-"""A stage of a pipeline on its device: its passes over micro-batches, its weights, their updates.
+"""A stage of a pipeline on its device: its passes over micro-batches, its weights, their gradients and updates.
 
-Backward passes in two parts are those of ``torch.distributed.pipelining``: the first keeps what the second needs.
-Where gradients are late there are two versions of the weights, which take turns: the passes of a group read and fill
-one of them, while the other is that of the group before.
+Gradients lie one after the other in flat memory, so that contiguous parts of them can be summed. Backward passes in
+two parts are those of ``torch.distributed.pipelining``: the first keeps what the second needs. Where gradients are late
+there are two versions of the weights, which take turns: the passes of a group read and fill one of them, while the
+other is that of the group before.
+
+Beside their programs stages begin alike, batches are dealt to micro-batches, and rows are evaluated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from coppice.errors import InputError
-from coppice.training.torch.pipelines.gradients import StageGradients
+from coppice.training.torch.overlap.trained import require_alike
+from coppice.training.torch.pipelines.channels import PipelineLayout, StageChannels
+
+
+class StageGradients:
+    """Gradients of some tensors, those of one type in a row.
+
+    Args:
+        tensors: The tensors, by name.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._tensors = dict(tensors)
+        self.flats: list[torch.Tensor] = []  # The rows
+        self.views: dict[str, torch.Tensor] = {}  # For each name its gradient's place
+        of_type: dict[torch.dtype, list[str]] = {}
+        for name, tensor in tensors.items():
+            of_type.setdefault(tensor.dtype, []).append(name)
+        for kind, names in of_type.items():
+            count = sum(tensors[name].numel() for name in names)
+            flat = torch.zeros(count, dtype=kind, device=tensors[names[0]].device)
+            place = 0
+            for name in names:
+                tensor = tensors[name]
+                self.views[name] = flat[place : place + tensor.numel()].view(tensor.shape)
+                place += tensor.numel()
+            self.flats.append(flat)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all."""
+        return sum(flat.numel() * flat.element_size() for flat in self.flats)
+
+    def collect(self, stage: int) -> None:
+        """Have all gradients in their places; autograd adds to them there from the second iteration on."""
+        for name, view in self.views.items():
+            tensor = self._tensors[name]
+            if tensor.grad is None:
+                raise InputError(
+                    f"expected a gradient for every trained parameter of stage {stage}, found none of {name}: freeze "
+                    "what is not used."
+                )
+            if tensor.grad.layout is not torch.strided:
+                raise InputError(
+                    f"expected dense gradients, found a sparse one of {name} of stage {stage}: take sparse=False, or "
+                    "`order='trirace'` for an embedding of the first stage."
+                )
+            if tensor.grad.data_ptr() != view.data_ptr():
+                view.copy_(tensor.grad)
+                tensor.grad = view
+
+    def zero(self) -> None:
+        """Begin again."""
+        for flat in self.flats:
+            flat.zero_()
+
+    def part(self, low: Fraction, high: Fraction) -> list[torch.Tensor]:
+        """A contiguous part of each row.
+
+        Args:
+            low: Share of the row at which it begins.
+        """
+        cut = [flat[int(low * flat.numel()) : int(high * flat.numel())] for flat in self.flats]
+        return [each for each in cut if each.numel()]
+
+    def load(self, values: Sequence[torch.Tensor]) -> None:
+        """Take values over."""
+        with torch.no_grad():
+            for flat, value in zip(self.flats, values, strict=True):
+                flat.copy_(value)
+
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -240,3 +315,59 @@ def _gradients(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             found.append(torch.zeros_like(each) if each.grad is None else each.grad)
             each.grad = None
     return found
+
+
+def begin_alike(stages: Mapping[int, TrainedStage], layout: PipelineLayout) -> None:
+    """Replicas begin with the weights of the first one."""
+    group = layout.replica_group
+    source = layout.rows[0][layout.device]
+    names = [f"{number}.{name}" for number, stage in stages.items() for name in stage.parameters]
+    trained = [each for stage in stages.values() for each in stage.parameters.values()]
+    require_alike(names, trained, group)
+    with torch.no_grad():
+        for stage in stages.values():
+            for tensor in [*stage.module.parameters(), *stage.module.buffers()]:
+                dist.broadcast(tensor.detach(), src=source, group=group)
+            stage.refresh()
+
+
+def rows_of(values: Any, what: str, micro_batches: int) -> list[tuple[torch.Tensor, ...]]:
+    """Rows of a batch for each micro-batch."""
+    tensors = as_tensors(values, what)
+    for each in tensors:
+        if not each.dim() or not len(each) or len(each) % micro_batches:
+            rows = len(each) if each.dim() else 0
+            raise InputError(
+                f"expected {what} whose rows are a multiple of {micro_batches} micro-batches, found {rows}."
+            )
+    return list(zip(*(each.chunk(micro_batches) for each in tensors), strict=True))
+
+
+def evaluated(
+    stages: Mapping[int, TrainedStage],
+    count: int,
+    device_of: Mapping[int, int],
+    channels: StageChannels,  # What carries activations; nothing is expected there
+    inputs: Any,
+) -> Any:
+    """What the last stage gives for rows, on its rank; None on others."""
+    own: list[torch.Tensor] = []
+    given: Any = None
+    for number, stage in sorted(stages.items()):
+        if number == 0:
+            own = list(as_tensors(inputs, "inputs"))
+        elif number - 1 not in stages:
+            own = channels.take_now(device_of[number - 1])
+        was = stage.module.training
+        stage.module.eval()
+        try:
+            with torch.no_grad():
+                given = stage.module(*own)
+        finally:
+            stage.module.train(was)
+        if number + 1 < count:
+            own = list(as_tensors(given, f"the output of stage {number}"))
+            if number + 1 not in stages:
+                channels.send_now(device_of[number + 1], own)
+    channels.finish()
+    return given if count - 1 in stages else None

@@ -2,7 +2,8 @@
 
 Ranks launch the messages of a queue in the order in which they are submitted, which their programs say and nothing
 measured: so collectives meet. A queue may only be held back, by tokens: a message starts when no traffic of a more
-urgent class is under way on this rank's link, or when the training waits for it.
+urgent class is under way on this rank's link, or when the training waits for it. What a rank has done is recorded by
+the names that tasks have in simulation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,39 @@ from typing import Any
 import torch
 
 from coppice.errors import CheckError
-from coppice.training.torch.pipelines.record import DeviceRecord
+
+
+class DeviceRecord:
+    """Names of what ran, by stream, in the order in which it began."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.passes: list[str] = []  # Passes on the device
+        self.sums: list[str] = []  # Messages with gradients, when they are launched
+        self.events: list[str] = []  # Both and more (`waited`, `updated`), in one order
+
+    def ran(self, name: str) -> None:
+        """A pass begins."""
+        with self._lock:
+            self.passes.append(name)
+            self.events.append(name)
+
+    def launched(self, name: str) -> None:
+        """A message is launched."""
+        with self._lock:
+            self.sums.append(name)
+            self.events.append(name)
+
+    def noted(self, name: str) -> None:
+        """Something else."""
+        with self._lock:
+            self.events.append(name)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self.passes, self.sums, self.events = [], [], []
+
 
 ACTIVATIONS, EMBEDDING, GRADIENTS = range(3)
 """Classes of traffic, the most urgent first."""

@@ -20,16 +20,18 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.graph import target_of
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.training.torch.attached import ModuleAttachments
-from coppice.training.torch.pipelines.channels import StageChannels, TensorKind
-from coppice.training.torch.pipelines.evaluation import begin_alike, evaluated, rows_of
-from coppice.training.torch.pipelines.layout import PipelineLayout
-from coppice.training.torch.pipelines.plan import PipelinePlan, StageCosts, pipeline_plan, stage_workload
-from coppice.training.torch.pipelines.record import DeviceRecord
-from coppice.training.torch.pipelines.recording import PassTimes, gathered_costs
-from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights
-from coppice.training.torch.pipelines.stage import TrainedStage
-from coppice.training.torch.pipelines.stage_modules import agreed_stages
-from coppice.training.torch.pipelines.sums import LinkTokens
+from coppice.training.torch.pipelines.channels import PipelineLayout, StageChannels, TensorKind
+from coppice.training.torch.pipelines.plan import (
+    PassTimes,
+    PipelinePlan,
+    StageCosts,
+    gathered_costs,
+    pipeline_plan,
+    stage_workload,
+)
+from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights, agreed_stages
+from coppice.training.torch.pipelines.stage import TrainedStage, begin_alike, evaluated, rows_of
+from coppice.training.torch.pipelines.sums import DeviceRecord, LinkTokens
 from coppice.training.torch.pipelines.updates import StageUpdates
 
 _Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

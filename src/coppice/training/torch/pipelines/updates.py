@@ -16,12 +16,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from coppice.training.torch.pipelines.layout import PipelineLayout
+from coppice.training.torch.pipelines.channels import PipelineLayout
 from coppice.training.torch.pipelines.plan import PipelinePlan, PlannedSum
-from coppice.training.torch.pipelines.record import DeviceRecord
 from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights
 from coppice.training.torch.pipelines.stage import TrainedStage
-from coppice.training.torch.pipelines.sums import EMBEDDING, GradientSums, LinkTokens, RunningSum
+from coppice.training.torch.pipelines.sums import (
+    EMBEDDING,
+    DeviceRecord,
+    GradientSums,
+    LinkTokens,
+    RunningSum,
+)
 
 
 @dataclass(eq=False)

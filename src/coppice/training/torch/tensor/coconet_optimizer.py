@@ -25,7 +25,7 @@ from coppice.iteration.policies.tensor.coconet.examples import adam, momentum
 from coppice.iteration.policies.tensor.coconet.program import OpKind
 from coppice.iteration.policies.tensor.coconet.tuner import Tuned, autotune
 from coppice.topology.model import Topology
-from coppice.training.torch.tensor.passes_costs import (
+from coppice.training.torch.tensor.passes_hops import (
     MeasuredCosts,
     MeasuredMachine,
     all_gather_single,

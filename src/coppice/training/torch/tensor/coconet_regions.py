@@ -23,8 +23,13 @@ from coppice.iteration.policies.tensor.coconet.program import (
     TensorProgram,
 )
 from coppice.training.torch.tensor.passes_hops import group_of
-from coppice.training.torch.tensor.passes_layout import arguments, is_layout, shape_of
-from coppice.training.torch.tensor.passes_products import GraphProduct, product_of
+from coppice.training.torch.tensor.passes_layout import (
+    GraphProduct,
+    arguments,
+    is_layout,
+    product_of,
+    shape_of,
+)
 
 _aten: Any = torch.ops.aten
 _functional: Any = torch.ops._c10d_functional  # noqa: SLF001 (the operations that torch traces)

@@ -34,7 +34,7 @@ from coppice.iteration.policies.tensor.half_batches import (
 )
 from coppice.iteration.policies.tensor.oases import TwoHalves
 from coppice.training.torch.tensor.half_batches_parts import ActivationSum, parts_of
-from coppice.training.torch.tensor.half_batches_state import DeviceState
+from coppice.training.torch.tensor.recompute_saved import DeviceState
 
 _KEPT_TIMES = 32
 _HALVES = (1, 2)

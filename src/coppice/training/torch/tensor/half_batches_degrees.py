@@ -29,7 +29,7 @@ from coppice.iteration.policies.tensor.oases import TwoHalves
 from coppice.iteration.policies.tensor.regrouped_halves import RegroupedHalves, regrouped_before
 from coppice.training.torch.tensor.half_batches import HalvedBlocks
 from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_of, unanswered
-from coppice.training.torch.tensor.passes_costs import all_gather_single
+from coppice.training.torch.tensor.passes_hops import all_gather_single
 
 
 class DegreeGroups:

@@ -30,15 +30,20 @@ from coppice.iteration.tasks import TaskGraph
 from coppice.topology.model import Topology
 from coppice.training.torch.tensor.coconet_carried import carry_program
 from coppice.training.torch.tensor.coconet_regions import SumRegion, sum_regions_of
-from coppice.training.torch.tensor.decomposition_regions import GatherRegion, ScatterRegion, regions_of
-from coppice.training.torch.tensor.decomposition_rings import TASK, decompose
-from coppice.training.torch.tensor.passes_costs import (
+from coppice.training.torch.tensor.decomposition_regions import (
+    TASK,
+    GatherRegion,
+    ScatterRegion,
+    decompose,
+    regions_of,
+)
+from coppice.training.torch.tensor.passes_hops import (
     MeasuredCosts,
     MeasuredMachine,
+    group_of,
     measured_costs,
     modelled_costs,
 )
-from coppice.training.torch.tensor.passes_hops import group_of
 from coppice.training.torch.tensor.passes_layout import in_one_mode
 
 

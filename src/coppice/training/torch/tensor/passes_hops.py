@@ -1,20 +1,32 @@
-"""Hops of a ring as operations of a graph: what starts a hop, and what waits for it.
+"""Hops of a ring as operations of a graph, and what they, products and collectives take.
 
 ``coppice::hop_start`` sends a tensor to one rank and receives one like it from another, and returns at once;
 ``coppice::hop_wait`` gives what has come. The second takes what was sent as well, so that nobody uses its memory for
 something else meanwhile, and its result is what the first returned, so that nothing reads that too early.
+
+Costs, for the gate of the passes, are given, or measured by all ranks together.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from coppice.errors import CheckError
+from coppice.errors import CheckError, InputError
+from coppice.iteration.cluster import cluster_of
+from coppice.iteration.costs.calibrated import costs_of
+from coppice.iteration.costs.group import RankGroup
+from coppice.iteration.estimate import Cluster
+from coppice.iteration.policies.tensor.coconet.costs import Machine
+from coppice.iteration.policies.tensor.coconet.program import OpKind, TensorProgram
+from coppice.topology.model import Topology
 
 _TAG = 0x7C0C
 """Above the tags that training programs choose; the way around the ring is added."""
@@ -94,3 +106,172 @@ torch.library.register_fake("coppice::hop_wait", _wait_shape, lib=_LIBRARY)
 
 hop_start = torch.ops.coppice.hop_start.default
 hop_wait = torch.ops.coppice.hop_wait.default
+
+
+# torch 2.13 has new names and warns of the old ones.
+all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+_KINDS = ("hop", "all_gather", "reduce_scatter", "all_reduce")
+_SMALL, _LARGE = 4096, 2**20
+_ROUNDS = 5
+_WIDTH = 384  # of the product that is timed
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCosts:
+    """Times of a group of ranks, alike on all of them."""
+
+    ranks: int  # Number of ranks
+    flops_per_s: float  # Operations a second of products
+    # For a hop and each collective: bytes a second (of a shard; of the whole tensor), seconds beside them
+    network: Mapping[str, tuple[float, float]]
+    memory_bytes_per_s: float = 10e9  # What elementwise work reads and writes
+    launch_seconds: float = 20e-6  # What a kernel takes beside its work
+
+    def seconds(self, kind: str, size_bytes: float) -> float:
+        """A hop of so many bytes, or a collective on a tensor of as many."""
+        rate, message = self.network[kind]
+        return message + size_bytes / rate
+
+    def product(self, flops: float) -> float:
+        """Seconds of products of so many operations."""
+        return flops / self.flops_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredMachine(Machine):
+    """What programs of CoCoNet's language take by these costs."""
+
+    costs: MeasuredCosts  # The costs
+
+    @classmethod
+    def of(cls, costs: MeasuredCosts, **others: Any) -> MeasuredMachine:
+        """A machine of these costs; ``others`` are those of :class:`Machine` that they do not say."""
+        return cls(
+            costs=costs,
+            flops=costs.flops_per_s,
+            memory_rate=costs.memory_bytes_per_s,
+            launch=costs.launch_seconds,
+            **others,
+        )
+
+    def communication(self, program: TensorProgram, kernel: Sequence[str]) -> float:
+        """Seconds of what a kernel sends: a collective after the other."""
+        total = 0.0
+        for name in kernel:
+            kind = program.ops[name].kind.value
+            if kind in self.costs.network:
+                total += self.costs.seconds(kind, program.tensors[name].elements * self.element_bytes)
+        sends = [name for name in kernel if program.ops[name].kind is OpKind.SEND]
+        return total + super().communication(program, sends)
+
+
+def modelled_costs(
+    # A topology or a cluster, costs that were measured, or bytes a second and seconds per message of a hop,
+    # in rings of which collectives run
+    costs: Topology | Cluster | MeasuredCosts | tuple[float, float],
+    *,
+    ranks: int,  # Number of ranks, next to each other
+    flops_per_s: float | None = None,  # Operations a second of products; costs that were measured know them
+) -> MeasuredCosts:
+    """Costs that are known.
+
+    Examples:
+        >>> costs = modelled_costs((1e6, 1e-3), ranks=4, flops_per_s=1e9)
+        >>> costs.seconds("hop", 1000), round(costs.seconds("all_gather", 4000), 6)
+        (0.002, 0.006)
+    """
+    if isinstance(costs, MeasuredCosts):
+        return costs
+    if flops_per_s is None or flops_per_s <= 0:
+        given = "none" if flops_per_s is None else f"{flops_per_s:g}"
+        raise InputError(
+            f"expected `flops_per_s` above 0 with `costs`, found {given}: what products take decides as well."
+        )
+    if isinstance(costs, tuple):
+        rate, message = costs
+        if rate <= 0 or message < 0:
+            raise InputError(f"expected `costs` as bytes per second above 0 and seconds, found {costs}.")
+        rounds = {"hop": 1 / (ranks - 1), "all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
+        network = {
+            kind: (
+                rate if kind == "hop" else rate * ranks / (count * (ranks - 1)),
+                count * (ranks - 1) * message,
+            )
+            for kind, count in rounds.items()
+        }
+        return MeasuredCosts(ranks=ranks, flops_per_s=flops_per_s, network=network)
+    if isinstance(costs, Topology):
+        costs = cluster_of(costs)
+    known = costs_of(costs)
+    group = RankGroup(ranks, 1)
+    found = {}
+    for kind in _KINDS[1:]:
+        small, large = (known.cost(kind, float(size), group).seconds for size in (_SMALL, _LARGE))
+        found[kind] = _line(small, large, _SMALL, _LARGE)
+    rate, message = found["all_gather"]
+    found["hop"] = (rate * (ranks - 1) / ranks, message / (ranks - 1))
+    return MeasuredCosts(ranks=ranks, flops_per_s=flops_per_s, network=found)
+
+
+def measured_costs(
+    group: dist.ProcessGroup,
+    device: torch.device,
+    *,
+    flops_per_s: float | None = None,  # Operations a second of products; None: a product is timed
+    # Size of tensors for which costs have to be right; None: from 4 KiB to 1 MiB
+    around_bytes: int | None = None,
+) -> MeasuredCosts:
+    """Costs that all ranks measure together: the slowest rank's, medians of some rounds."""
+    ranks = dist.get_world_size(group)
+    network = {}
+    with unset_fake_temporarily(), torch.no_grad():  # torch.compile asks while its tensors have no values
+        for kind in _KINDS:
+            ends = (_SMALL, _LARGE)
+            if around_bytes is not None:  # a hop carries a shard
+                ends = (around_bytes // (2 * ranks) if kind == "hop" else around_bytes // 2, 2 * around_bytes)
+            small, large = (_seconds(kind, size, group, device) for size in ends)
+            network[kind] = _line(small, large, *ends)
+        if flops_per_s is None:
+            flops_per_s = 2.0 * _WIDTH**3 / _seconds("product", 0, group, device)
+    return MeasuredCosts(ranks=ranks, flops_per_s=flops_per_s, network=network)
+
+
+def _line(small: float, large: float, small_bytes: int, large_bytes: int) -> tuple[float, float]:
+    """Rate and seconds per message through the times of two sizes."""
+    rate = (large_bytes - small_bytes) / max(large - small, 1e-9)
+    return rate, max(small - small_bytes / rate, 0.0)
+
+
+def _seconds(kind: str, size_bytes: int, group: dist.ProcessGroup, device: torch.device) -> float:
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    times = torch.zeros(_ROUNDS, dtype=torch.float64, device=device)
+    whole = torch.zeros(size_bytes // 4, device=device)
+    shard = torch.zeros(size_bytes // 4 // ranks, device=device)
+    whole = whole[: shard.numel() * ranks]
+    square = torch.ones(_WIDTH, _WIDTH, device=device)
+
+    def act() -> None:
+        if kind == "hop":
+            came = hop_start(whole, (rank - 1) % ranks, (rank + 1) % ranks, group.group_name, -1)
+            hop_wait(came, whole)
+        elif kind == "all_gather":
+            all_gather_single(whole, shard, group=group)
+        elif kind == "reduce_scatter":
+            reduce_scatter_single(shard, whole, group=group)
+        elif kind == "all_reduce":
+            dist.all_reduce(whole, group=group)
+        else:
+            torch.mm(square, square)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    for turn in range(-1, _ROUNDS):
+        dist.barrier(group=group)
+        begin = time.perf_counter()
+        act()
+        if turn >= 0:
+            times[turn] = time.perf_counter() - begin
+    dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group)
+    return float(times.median())

@@ -3,12 +3,14 @@
 The graph of autograd is that of the operations as they are; only the tensors saved in it are other ones
 (``torch.autograd.graph.saved_tensors_hooks``). In the place of a tensor that a dropped operation saved there is the
 call of the operation and a number; in the place of one that a later operation saved of its output, the call and where
-in the output it lies. Computing again runs the operation once more, with its random numbers and types, and fills them.
+in the output it lies. Computing again runs the operation once more, with the random numbers and types of mixed
+precision as they were, and fills them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,51 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from coppice.errors import InputError
-from coppice.training.torch.tensor.half_batches_state import DeviceState
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceState:
+    """Generators and autocast, as they are at one time."""
+
+    device: torch.device  # The device of activations
+    generator: torch.Tensor  # State of the generator of the host
+    of_device: torch.Tensor | None  # State of that of the device, if it is not the host
+    casts: tuple[dict[str, Any], ...]  # Arguments of `torch.autocast` for the host and for the device
+
+    @classmethod
+    def now(cls, device: torch.device) -> DeviceState:
+        """Of a device, and of the host."""
+        of_device = None
+        if device.type != "cpu":
+            of_device = torch.get_device_module(device).get_rng_state(device)
+        return cls(
+            device=device,
+            generator=torch.get_rng_state(),
+            of_device=of_device,
+            casts=tuple(
+                {
+                    "device_type": kind,
+                    "enabled": torch.is_autocast_enabled(kind),
+                    "dtype": torch.get_autocast_dtype(kind),
+                    "cache_enabled": torch.is_autocast_cache_enabled(),
+                }
+                for kind in dict.fromkeys(("cpu", device.type))
+            ),
+        )
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """A context in which everything is as it was; afterwards it is as before."""
+        devices = [] if self.of_device is None else [self.device]
+        kind = "cuda" if self.device.type == "cpu" else self.device.type
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices=devices, device_type=kind))
+            torch.set_rng_state(self.generator)
+            if self.of_device is not None:
+                torch.get_device_module(self.device).set_rng_state(self.of_device, self.device)
+            for cast in self.casts:
+                stack.enter_context(torch.autocast(**cast))
+            yield
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,77 @@
+"""docs/in-network.md: commands, sessions and programs print what it shows, and it has a row for every system."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from coppice.innetwork.systems.registry import MODELLED
+from support.pages import Example, blocks, coppice, examples, page_text, run_session
+
+PAGE = "in-network.md"
+EXAMPLES = examples(PAGE)
+MODELS = [each for each in EXAMPLES if each.command.startswith(("coppice switch model", "coppice compare"))]
+
+
+@pytest.mark.parametrize("example", MODELS, ids=lambda example: example.command[8:48])
+def test_models_print_what_the_page_shows(example: Example) -> None:
+    done = coppice(*example.words)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == example.shown
+
+
+def test_sessions_print_what_the_page_shows() -> None:
+    assert run_session(PAGE) >= 7
+
+
+def test_every_system_has_a_row() -> None:
+    assert len(MODELS) >= 6
+    assert [name for name in MODELLED if f"`{name}`" not in page_text(PAGE)] == []
+
+
+@pytest.mark.parametrize("word", ["simulate_all_reduce", "import numerics"])
+def test_programs_print_what_the_page_shows(word: str) -> None:
+    shown = [
+        (program.text, text.text)
+        for program, text in pairwise(blocks(PAGE))
+        if program.kind == "python" and word in program.text and text.kind == "text"
+    ]
+    assert shown
+    for program, text in shown:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(program, {})
+        assert printed.getvalue() == text
+
+
+def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    programs = [each for each in blocks(PAGE, "python") if not each.text.startswith(">>>")]
+    assert programs
+    for program in programs:
+        exec(program.text, {})
+    trace = [line for line in capsys.readouterr().out.splitlines() if " -> " in line]
+    assert len(trace) == 10
+    for line in trace:
+        assert line in page_text(PAGE)
+
+
+def test_the_placements_on_the_page() -> None:
+    found = [each for each in EXAMPLES if each.command.startswith("coppice switch place")]
+    assert len(found) >= 2
+    for each in found:
+        assert coppice(*each.words).stdout == each.shown
+
+
+def test_the_published_scale_wraps_and_ours_does_not() -> None:
+    """The figures in the text: a thousand workers at the end of the range of a block."""
+    most = 2**31 - 1
+    value = 1 - 2.0**-24  # of 2^e
+    assert round(value * most / 1000, 2) == 2147483.52
+    assert round(value * most / 1000) == 2147484
+    assert 1000 * 2147484 == 2147484000 > most
+    assert 1000 * round(value * (most // 1000)) <= most
