@@ -24,6 +24,7 @@ ROOMS = (
     "decoding",
     "rows",
     "arguments",
+    "options",
     "display",
     "_core",
     "_run",

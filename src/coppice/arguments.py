@@ -79,6 +79,54 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
     return call
 
 
+def expect_range(
+    name: str,  # Of the argument
+    value: float,
+    *,
+    low: float | None = None,  # Least value
+    high: float | None = None,  # Largest value
+    above: float | None = None,  # What it has to be above
+) -> None:
+    """Refuse a number that is out of its range.
+
+    Raises:
+        InputError: If it is, or if it is no number at all (NaN).
+
+    Examples:
+        >>> expect_range("tries", 0, low=1)
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected `tries` of 1 or more, found 0.
+        >>> expect_range("drop", 1.5, low=0, high=1)
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected `drop` of 0 to 1, found 1.5.
+    """
+    if (low is None or value >= low) and (high is None or value <= high) and (above is None or value > above):
+        return
+    if above is not None:
+        words = f"above {above}" if high is None else f"above {above} and up to {high}"
+    elif low is None:
+        words = f"of at most {high}"
+    else:
+        words = f"of {low} or more" if high is None else f"of {low} to {high}"
+    raise InputError(f"expected `{name}` {words}, found {value}.")
+
+
+def expect_one_of(name: str, value: object, known: Iterable[str]) -> None:
+    """Refuse what is none of the words that an argument may be.
+
+    Raises:
+        InputError: If it is none.
+
+    Examples:
+        >>> expect_one_of("op", "max", ("sum", "avg"))
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected op to be one of sum, avg, found 'max'.
+    """
+    words = list(known)
+    if value not in words:
+        raise InputError(f"expected {name} to be one of {', '.join(words)}, found {value!r}.")
+
+
 def _home(name: str, function: Callable[..., Any]) -> str:
     """The shortest module in which people find a function, or the class that it makes."""
     parts = function.__module__.split(".")

@@ -11,7 +11,7 @@ from cli.conftest import Run, write
 from coppice.bounds.problem import Problem
 from coppice.cli.export import FLAGS, NAMES, PICTURES, SOURCE_FLAGS, flags_of
 from coppice.collectives import Collective
-from coppice.export.registry import FORMATS
+from coppice.export.formats import FORMATS
 from coppice.planners.planning import plan as make
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology.presets import preset

@@ -14,7 +14,9 @@ from coppice.cli import COMMANDS, app
 from coppice.cli.options import names
 from coppice.doctor import TUNING_TARGETS
 from coppice.doctor.job_facts import OPTIONS
+from coppice.export import formats
 from coppice.export.msccl.targets import TARGETS
+from coppice.export.rank_order import LAUNCHERS
 from coppice.innetwork.p4.generator import VARIANTS as P4_VARIANTS
 from coppice.iteration.costs.named import CALIBRATED
 from coppice.iteration.pipeline.orders import ORDERS
@@ -28,10 +30,9 @@ from coppice.tuning.building import NCCL_PLUGINS
 from coppice.tuning.exports import FORMS
 from coppice.tuning.table import LIBRARIES as TUNED
 
-HEAVY = {"numpy", "highspy", "coppice._core", "msgspec", "multiprocessing", "rich.console", "rich.progress"}
+HEAVY = {"numpy", "highspy", "coppice._core", "multiprocessing", "rich.console", "rich.progress"}
 
 LOADING = {
-    "export": "its help lists the formats with their options, of which the writers are part",
     "model": "fits, whose command names what it takes by the classes of the simulator",
 }
 """Commands whose help loads more, and why."""
@@ -76,7 +77,8 @@ def test_lists_of_names_are_those_of_their_rooms() -> None:
     assert tuple(TUNED) == names.TUNED
     assert tuple(FORMS) == names.TUNING_FORMS
     assert tuple(NCCL_PLUGINS) == names.PLUGINS
-    assert tuple(TARGETS) == names.MSCCL_RUNTIMES
+    assert tuple(TARGETS) == formats.MSCCL_RUNTIMES
+    assert tuple(LAUNCHERS) == formats.LAUNCHERS
     assert tuple(TUNING_TARGETS) == names.TUNING_FILES
     assert tuple(OPTIONS) == names.JOB_FACTS
     assert tuple(METHODS) == names.SYNTHESIS_METHODS

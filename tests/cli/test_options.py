@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from coppice.cli.options.inputs import BoxesOption, JsonOption, TopologyOptions, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import BoxesOption, JsonOption, TopologyOptions
 from coppice.cli.options.measuring import SteppedSizes
 from coppice.errors import InputError
 

@@ -16,8 +16,8 @@ from coppice.cli.doctor import doctor as command
 from coppice.collectives import Collective
 from coppice.doctor import Diagnosis, JobFacts, diagnose, rules_for
 from coppice.errors import CheckError, InputError
+from coppice.export.formats import OMPI_FORMS
 from coppice.export.open_mpi.rules_file import read_ompi_rules
-from coppice.export.open_mpi.versions import FORMS
 from coppice.export.open_mpi.writer import OmpiRule, rules_file
 from coppice.selection import tables_of
 from coppice.selection.open_mpi_names import ALGORITHMS, COLLECTIVES, algorithms_of
@@ -301,7 +301,7 @@ def test_the_first_one_that_fits_is_used(spans: list[tuple[int, int]], expected:
         assert [" ... ".join(pair) for pair in places] == [each.replace("rule", word) for each in expected]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", OMPI_FORMS)
 def test_own_rules_are_clean(form: str) -> None:
     """What the exporter writes breaks no rule but the one about versions that cannot read it."""
     sums = [OmpiRule(first_bytes=0, id=3), OmpiRule(first_bytes=9000, id=5, segment_bytes=4096)]

@@ -15,8 +15,9 @@ from coppice import Collective, Problem, plan
 from coppice.cli.doctor import doctor as command
 from coppice.doctor import TUNING_TARGETS, Diagnosis, JobFacts, Severity, diagnose, rules_for
 from coppice.errors import CheckError, InputError
+from coppice.export.formats import Dialect, NcclTopoXmlOptions, NcclTunerOptions, RcclTreesOptions
 from coppice.export.nccl.topo_xml import export_nccl_topo_xml
-from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
+from coppice.export.nccl.tuner import export_nccl_tuner
 from coppice.export.rccl import export_rccl_trees
 from coppice.logs.reading import parse_log
 from coppice.topology.presets import preset
@@ -77,7 +78,7 @@ def test_own_tables_are_clean(dialect: Dialect, tmp_path: Path) -> None:
         "collective,nodes,ranks,size_bytes,algorithm,protocol,time_us\n"
         "allreduce,2,16,1024,tree,ll,9\nallreduce,2,16,1024,ring,ll128,5\nallreduce,2,16,1048576,ring,simple,60\n"
     )
-    text = export_nccl_tuner(topology, dialect=dialect, times=times).text
+    text = export_nccl_tuner(topology, NcclTunerOptions(dialect=dialect, times=times)).text
     facts = JobFacts(topology=topology)
     diagnosis = found("nccl-tuner", text, facts)
     assert {each.severity for each in diagnosis.findings} <= {Severity.NOTE}
@@ -110,7 +111,9 @@ def test_real_topologies(name: str) -> None:
     path = SHARED / "topologies" / f"{name}.xml"
     diagnosis = diagnose(path.read_bytes(), "nccl-topo", file=name)
     assert diagnosis.ok
-    correction = export_nccl_topo_xml(preset("mi300x", boxes=2), base=path, rails=("none",)).text
+    correction = export_nccl_topo_xml(
+        preset("mi300x", boxes=2), NcclTopoXmlOptions(base=path, rails=("none",))
+    ).text
     after = diagnose(correction.encode(), "nccl-topo", file="new", options=JobFacts(dump=path.read_bytes()))
     assert {each.rule for each in after.findings} <= {"P05"}
     assert all("link_speed" in each.text for each in after.findings)
@@ -129,7 +132,10 @@ def test_trees(name: str, text: str, facts: JobFacts, expected: str) -> None:
 def test_own_trees_are_clean() -> None:
     topology = preset("mi300x")
     made = plan(Problem(topology=topology, collective=Collective.ALL_REDUCE), ring=False).plan
-    assert broken("rccl-trees", export_rccl_trees(made).text, JobFacts(topology=topology)) == ""
+    assert (
+        broken("rccl-trees", export_rccl_trees(made, RcclTreesOptions()).text, JobFacts(topology=topology))
+        == ""
+    )
 
 
 def test_every_rule_has_a_file_that_breaks_it() -> None:

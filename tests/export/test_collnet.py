@@ -11,6 +11,7 @@ import coppice
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.export.formats import NcclCollnetOptions
 from coppice.export.nccl.collnet import collnet_trees, export_nccl_collnet
 from coppice.planners.planning import plan
 from coppice.schedule.plan import Plan
@@ -45,7 +46,10 @@ def test_trees_have_the_shares_of_the_plan(nodes: int, collective: Collective) -
 
 def test_the_file_and_its_notes(tmp_path: Path) -> None:
     made = planned(preset("fat-tree", leaves=2, gpus_per_leaf=1))
-    assert export_nccl_collnet(made).text == "coppice-collnet 1\nnodes 2\ntree 1 -1 0\ntree 1 1 -1\n"
+    assert (
+        export_nccl_collnet(made, NcclCollnetOptions()).text
+        == "coppice-collnet 1\nnodes 2\ntree 1 -1 0\ntree 1 1 -1\n"
+    )
     found = coppice.export(made, "nccl-collnet", tmp_path / "forest")
     assert (tmp_path / "forest").read_text() == found.text
     assert any("NCCL_COLLNET_ENABLE=1" in note for note in found.notes)
@@ -53,10 +57,10 @@ def test_the_file_and_its_notes(tmp_path: Path) -> None:
 
 def test_what_has_no_trees_between_nodes_is_refused() -> None:
     with pytest.raises(InputError, match="one rank each, found 8 ranks on"):
-        export_nccl_collnet(planned(preset("dgx-a100", boxes=2)))
+        export_nccl_collnet(planned(preset("dgx-a100", boxes=2)), NcclCollnetOptions())
     ring = plan(
         Problem(topology=preset("fat-tree", leaves=2, gpus_per_leaf=2), collective=Collective.ALL_REDUCE),
         algorithm="ring",
     ).plan
     with pytest.raises(InputError, match="made of trees"):
-        export_nccl_collnet(ring)
+        export_nccl_collnet(ring, NcclCollnetOptions())

@@ -13,6 +13,7 @@ from coppice.cli import app
 from coppice.collectives import Collective
 from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError
+from coppice.export.formats import MscclXmlOptions
 from coppice.export.importing import import_plan
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.export import export_msccl_xml
@@ -112,7 +113,7 @@ def test_unequal_demands_are_why_no_runtime_takes_a_plan() -> None:
         with pytest.raises(
             InputError, match="found demands of 0 to 1: runtimes have no call for unequal demands"
         ):
-            export_msccl_xml(plan(problem).plan, target=target, size="all")
+            export_msccl_xml(plan(problem).plan, MscclXmlOptions(target=target, size="all"))
 
 
 def program(file: File) -> Program:

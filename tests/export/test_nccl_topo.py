@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coppice.cli.export import export
 from coppice.errors import InputError
+from coppice.export.exported import Exported
+from coppice.export.formats import NcclTopoXmlOptions
 from coppice.export.nccl.topo_xml import MOST_NODES, export_nccl_topo_xml, ports_of, xml_text
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
@@ -18,6 +21,10 @@ from support.reader_samples import BRIDGE, XML_AMD, XML_DIRECT, XML_SWITCHED, gp
 from support.shared_data import SHARED, needs_shared
 
 LINE = re.compile(r'((?:  )*)<(/?)([A-Za-z_][\w.-]*)((?: [A-Za-z_][\w.-]*="[^"<>&\']*")*)(/?)>')
+
+
+def correction(topology: Topology, **options: Any) -> Exported:
+    return export_nccl_topo_xml(topology, NcclTopoXmlOptions(**options))
 
 
 def parsed(text: str) -> list[tuple[int, str, dict[str, str]]]:
@@ -69,7 +76,7 @@ def test_reads_back_as_the_same_topology(data: bytes, tmp_path: Path) -> None:
         b"\n\n" + data.replace(b"><", b">\n\t<").replace(b"/>", b" />").replace(b'" ', b'"\n '),
     ):
         path.write_bytes(spaced)
-        made = export_nccl_topo_xml(a100(), base=path, rails=["none"])
+        made = correction(a100(), base=path, rails=["none"])
         assert not any("rank" in attributes for _, tag, attributes in parsed(made.text) if tag == "gpu")
         again = tmp_path / "dump2.xml"
         again.write_text(made.text)
@@ -82,7 +89,7 @@ def test_reads_back_as_the_same_topology(data: bytes, tmp_path: Path) -> None:
 )
 def test_real_dumps(name: str, tmp_path: Path) -> None:
     path = SHARED / "topologies" / name
-    made = export_nccl_topo_xml(a100(), base=path, rails=["none"])
+    made = correction(a100(), base=path, rails=["none"])
     assert len(parsed(made.text)) > 20
     again = tmp_path / name
     again.write_text(made.text)
@@ -98,7 +105,7 @@ def test_rails_of_the_topology(tmp_path: Path) -> None:
         + "</pci>\n"
     )
     path = dump(tmp_path, xml(body))
-    made = export_nccl_topo_xml(a100(), base=path)
+    made = correction(a100(), base=path)
     assert {name: port["rail"] for name, port in nets(made.text).items()} == {
         "mlx5_0": "0",
         "mlx5_1": "1",
@@ -106,9 +113,9 @@ def test_rails_of_the_topology(tmp_path: Path) -> None:
         "mlx5_3": "1",
     }
     assert "4 ports on rails 0, 1" in made.notes
-    second = export_nccl_topo_xml(a100(), base=path, host="box1")
+    second = correction(a100(), base=path, host="box1")
     assert second.text == made.text
-    given = export_nccl_topo_xml(a100(), base=path, rails=["mlx5_2:7"], planes=["mlx5_0:1", "mlx5_1:0"])
+    given = correction(a100(), base=path, rails=["mlx5_2:7"], planes=["mlx5_0:1", "mlx5_1:0"])
     ports = nets(given.text)
     assert [port.get("rail") for port in ports.values()] == [None, None, "7", None]
     assert [port.get("plane") for port in ports.values()] == ["1", "0", None, None]
@@ -118,10 +125,10 @@ def test_speeds(tmp_path: Path) -> None:
     path = dump(
         tmp_path, xml(BRIDGE + gpu_xml("02", 0, "") + nic_xml("03", "mlx5_0", speed="100000") + "</pci>\n")
     )
-    made = export_nccl_topo_xml(a100(), base=path, speeds=True)
+    made = correction(a100(), base=path, speeds=True)
     assert nets(made.text)["mlx5_0"]["speed"] == "200000"
     assert "port mlx5_0: 200000 Mbit/s instead of 100000" in made.notes
-    assert nets(export_nccl_topo_xml(a100(), base=path).text)["mlx5_0"]["speed"] == "100000"
+    assert nets(correction(a100(), base=path).text)["mlx5_0"]["speed"] == "100000"
 
 
 def test_incomplete_pcie_speeds_are_completed(tmp_path: Path) -> None:
@@ -129,7 +136,7 @@ def test_incomplete_pcie_speeds_are_completed(tmp_path: Path) -> None:
     body = gpu_xml("02", 0, "", link='link_speed="32.0 GT/s" link_width="16"')
     body += gpu_xml("03", 1, "", link='link_speed="32 GT/s" link_width="16"')
     body += gpu_xml("04", 2, "", link='link_speed="Unknown" link_width="16"')
-    made = export_nccl_topo_xml(a100(), base=dump(tmp_path, xml(body)), rails=["none"])
+    made = correction(a100(), base=dump(tmp_path, xml(body)), rails=["none"])
     found = [attributes["link_speed"] for _, tag, attributes in parsed(made.text) if tag == "pci"]
     assert found == ["32.0 GT/s PCIe", "32 GT/s", "Unknown"]
     assert "1 texts of PCIe speeds completed, which NCCL takes for 8 GT/s" in made.notes
@@ -137,9 +144,9 @@ def test_incomplete_pcie_speeds_are_completed(tmp_path: Path) -> None:
 
 def test_nvlinks(tmp_path: Path) -> None:
     path = dump(tmp_path, XML_DIRECT)
-    kept = export_nccl_topo_xml(a100(), base=path, rails=["none"])
+    kept = correction(a100(), base=path, rails=["none"])
     assert sum(tag == "nvlink" for _, tag, _ in parsed(kept.text)) == 2
-    gone = export_nccl_topo_xml(a100(), base=path, rails=["none"], nvlinks=False)
+    gone = correction(a100(), base=path, rails=["none"], nvlinks=False)
     assert not any(tag == "nvlink" for _, tag, _ in parsed(gone.text))
     assert "2 entries of GPU links left out, for NCCL to detect" in gone.notes
 
@@ -166,7 +173,7 @@ def test_nvlinks(tmp_path: Path) -> None:
 def test_what_cannot_be_corrected(data: bytes, values: dict[str, object], words: str, tmp_path: Path) -> None:
     given: dict[str, object] = {"rails": ["none"], **values}
     with pytest.raises(InputError, match=words):
-        export_nccl_topo_xml(a100(), base=dump(tmp_path, data), **given)  # type: ignore[arg-type]
+        correction(a100(), base=dump(tmp_path, data), **given)  # type: ignore[arg-type]
 
 
 def test_limits_of_the_parser() -> None:

@@ -16,7 +16,8 @@ from coppice.collectives import Collective
 from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError
 from coppice.export.exported import Exported
-from coppice.export.open_mpi.versions import FORMS, installed_version, version_of
+from coppice.export.formats import OMPI_FORMS, OmpiRulesOptions
+from coppice.export.open_mpi.versions import installed_version, version_of
 from coppice.export.open_mpi.writer import OmpiRule, export_ompi_rules, rules_file, rules_of
 from coppice.fitting.open_mpi import OmpiChoice, choices_of, compared
 from coppice.planners.algorithms.catalogue import case_of, find
@@ -73,10 +74,10 @@ def test_choices_are_what_the_simulator_says(collective: Collective, ranks: int)
                 assert choice.time_us <= simulate(rival.build(other), choice.size_bytes).time_us * 1.04
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", OMPI_FORMS)
 def test_file_is_read_back(form: str) -> None:
     topology = preset("star", gpus=6)
-    made = export_ompi_rules(topology, sizes=SIZES, form=form, jobs=1)
+    made = export_ompi_rules(topology, OmpiRulesOptions(sizes=SIZES, form=form, jobs=1))
     rules = READ[form](made.text)
     assert set(rules) == {"allgather", "allreduce", "bcast", "reduce"}
     for collective in (Collective.ALL_GATHER, Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE):
@@ -208,7 +209,7 @@ def test_rules_for_one_number_of_ranks() -> None:
     }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", OMPI_FORMS)
 def test_rules_for_several_numbers_of_ranks(form: str) -> None:
     """Each number of ranks gets its own rules, whatever the order; all others are left to Open MPI."""
     numbers = {8: 4, 2: 1, 3: 2, 1000: 5, 4: 3}
@@ -241,7 +242,7 @@ def test_rules_that_cannot_be_written() -> None:
     with pytest.raises(InputError, match=r"out of all_gather.*found gather"):
         rules_file({Collective.GATHER: {4: [OmpiRule(first_bytes=0, id=1)]}})
     with pytest.raises(InputError, match="classic, json"):
-        export_ompi_rules(preset("star", gpus=2), form="yaml")
+        export_ompi_rules(preset("star", gpus=2), OmpiRulesOptions(form="yaml"))
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,7 +297,7 @@ def test_the_installed_version_is_asked(tmp_path: Path, monkeypatch: pytest.Monk
 def test_only_algorithms_of_the_version_are_named(version: str, ranks: int) -> None:
     """The simulator likes some of 6.0 best, which calls of 5.0 refuse; the doctor finds what its version lacks."""
     topology = preset("star", gpus=ranks)
-    made = export_ompi_rules(topology, sizes=SIZES, version=version, jobs=1)
+    made = export_ompi_rules(topology, OmpiRulesOptions(sizes=SIZES, version=version, jobs=1))
     assert made.suffix == (".json" if version == "6.0.0" else ".conf")
     found = diagnose(made.text.encode(), made.read_as, options=made.known)
     assert found.ok, found.lines()
@@ -336,7 +337,7 @@ def test_the_installed_open_mpi_runs_what_the_rules_say(
 ) -> None:
     monkeypatch.setenv("PATH", f"{HOME / 'open-mpi' / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("OPAL_PREFIX", str(HOME / "open-mpi"))
-    made = export_ompi_rules(preset("star", gpus=ranks), sizes=SIZES, jobs=1)
+    made = export_ompi_rules(preset("star", gpus=ranks), OmpiRulesOptions(sizes=SIZES, jobs=1))
     path, script = tmp_path / "rules.conf", tmp_path / "calls.py"
     made.write(path)
     script.write_text(_CALLS)

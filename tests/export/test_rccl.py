@@ -13,6 +13,7 @@ import pytest
 from coppice import Collective, Problem, plan
 from coppice.cli.export import export
 from coppice.errors import InputError
+from coppice.export.formats import RcclRingsOptions, RcclTreesOptions
 from coppice.export.rccl import export_rccl_rings, export_rccl_trees, rccl_trees
 from coppice.fitting.rccl import depth_of, packed_trees, rccl_rings
 from coppice.schedule.files.plan_file import write_plan
@@ -98,7 +99,7 @@ def test_nothing_is_lost(name: str, count: int) -> None:
     assert len(trees.parents) == count
     assert trees.inv_rate == made.inv_rate
     if name == "mi300x":
-        assert "nothing lost" in export_rccl_trees(made).notes[1]
+        assert "nothing lost" in export_rccl_trees(made, RcclTreesOptions()).notes[1]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 6, 8])
@@ -165,7 +166,7 @@ def test_what_rccl_cannot_run() -> None:
         (planned(subset(preset("mi300x"), [0, 1, 2], relays=True)), "all 8 GPUs"),
     ):
         with pytest.raises(InputError, match=words):
-            export_rccl_trees(made)
+            export_rccl_trees(made, RcclTreesOptions())
     for count in (0, 64):
         with pytest.raises(InputError, match="63 trees"):
             rccl_trees(planned(preset("mi300x")), trees=count)
@@ -195,7 +196,7 @@ def test_rings(name: str, collective: str, count: int | None) -> None:
     topology = preset(name)
     ranks = topology.num_ranks
     made = planned(topology, Collective(collective))
-    text = export_rccl_rings(made, rings=count).text
+    text = export_rccl_rings(made, RcclRingsOptions(rings=count)).text
     assert text.startswith('NCCL_RINGS="')
     rings = kept_rings(text.removeprefix('NCCL_RINGS="').removesuffix('"\n'), ranks)
     found = rccl_rings(made, rings=count)

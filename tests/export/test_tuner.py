@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coppice.cli.export import RUNTIMES, export, option_help
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.nccl.tuner import Dialect, export_nccl_tuner, tuner_table
-from coppice.export.registry import FORMATS, OptionKind
+from coppice.export.exported import Exported
+from coppice.export.formats import FORMATS, MODEL, Dialect, NcclTunerOptions
+from coppice.export.nccl.tuner import export_nccl_tuner, tuner_table
 from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, further_rules, rules_of
 from coppice.fitting.nccl_tuner.timings import (
     COLLECTIVES,
@@ -22,11 +24,16 @@ from coppice.fitting.nccl_tuner.timings import (
     read_timings,
 )
 from coppice.selection import select
+from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from export import tuner_readers as readers
 
 SIZES = tuple(1 << power for power in range(10, 33))
 HEAD = "collective,nodes,ranks,size_bytes,algorithm,protocol,time_us\n"
+
+
+def tuner(topology: Topology, **options: Any) -> Exported:
+    return export_nccl_tuner(topology, NcclTunerOptions(**options))
 
 
 def read(text: str, dialect: str) -> list[readers.Line]:
@@ -51,7 +58,7 @@ def timing(size: int, algorithm: str | None, time_us: float, **values: object) -
 def test_the_table_says_what_the_model_finds(dialect: str, name: str, boxes: int) -> None:
     """At every size that the model was asked about, the table picks the least predicted time, or nearly."""
     topology = preset(name, boxes=boxes)
-    lines = read(export_nccl_tuner(topology, dialect=dialect, sizes=SIZES).text, dialect)
+    lines = read(tuner(topology, dialect=dialect, sizes=SIZES).text, dialect)
     for collective, word in COLLECTIVES.items():
         for size in SIZES:
             call = readers.Call(word, size, boxes, topology.num_ranks)
@@ -69,7 +76,10 @@ def test_the_table_says_what_the_model_finds(dialect: str, name: str, boxes: int
 
 @pytest.mark.parametrize("dialect", ["nvidia-example", "ncclx"])
 def test_no_gap_and_no_overlap(dialect: str) -> None:
-    lines = read(export_nccl_tuner(preset("dgx-h100", boxes=4), dialect=dialect, sizes=SIZES).text, dialect)
+    lines = read(
+        tuner(preset("dgx-h100", boxes=4), dialect=dialect, sizes=SIZES).text,
+        dialect,
+    )
     ncclx = dialect == "ncclx"
     for word in COLLECTIVES.values():
         own = [line for line in lines if line.collective == word and line.nodes.stop == line.nodes.start + 1]
@@ -85,7 +95,7 @@ def test_no_gap_and_no_overlap(dialect: str) -> None:
 
 def test_the_example_plugin_never_falls_to_one_channel() -> None:
     """Every call of every shape and size meets a line whose combination is always there, also far beyond 4 GiB."""
-    made = export_nccl_tuner(preset("dgx-h100", boxes=4), dialect="nvidia-example", sizes=SIZES)
+    made = tuner(preset("dgx-h100", boxes=4), dialect="nvidia-example", sizes=SIZES)
     lines = read(made.text, "nvidia-example")
     always = frozenset(
         (algorithm, protocol)
@@ -102,7 +112,10 @@ def test_the_example_plugin_never_falls_to_one_channel() -> None:
 
 
 def test_optional_hardware_has_a_fallback() -> None:
-    lines = read(export_nccl_tuner(preset("dgx-h100", boxes=4), dialect="ncclx", sizes=SIZES).text, "ncclx")
+    lines = read(
+        tuner(preset("dgx-h100", boxes=4), dialect="ncclx", sizes=SIZES).text,
+        "ncclx",
+    )
     optional = [line for line in lines if line.algorithm not in ("ring", "tree") or line.protocol == "ll128"]
     assert optional
     for line in optional:
@@ -126,7 +139,7 @@ def test_measured_times(tmp_path: Path) -> None:
         "allreduce,2,16,1073741824,ring,simple,32,700,0.01\n"
     )
     topology = preset("mi300x", boxes=2)
-    made = export_nccl_tuner(topology, dialect="rccl-builtin", times=table)
+    made = tuner(topology, dialect="rccl-builtin", times=table)
     lines = read(made.text, "rccl-builtin")
     assert [(line.sizes, line.algorithm, line.protocol, line.channels) for line in lines] == [
         (range(32769), "tree", "ll", -1),
@@ -137,12 +150,15 @@ def test_measured_times(tmp_path: Path) -> None:
     body = made.text.partition("below: ")[2]
     digest, _, rest = body.partition("\n")
     assert hashlib.sha256(rest.encode()).hexdigest() == digest
-    whole = read(export_nccl_tuner(topology, dialect="nvidia-example", times=table).text, "nvidia-example")
+    whole = read(
+        tuner(topology, dialect="nvidia-example", times=table).text,
+        "nvidia-example",
+    )
     assert [line.algorithm for line in whole[:3]] == ["tree", "tree", "ring"]
     with pytest.raises(InputError, match="cost model is that of NCCL"):
-        export_nccl_tuner(topology, dialect="rccl-builtin")
+        tuner(topology, dialect="rccl-builtin")
     with pytest.raises(InputError, match="either times or inputs"):
-        export_nccl_tuner(topology, times=table, model="channels=2")
+        tuner(topology, times=table, model="channels=2")
 
 
 def test_thresholds_of_rules() -> None:
@@ -246,14 +262,14 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="inputs of the model such as"):
         export("dgx-h100", to="nccl-tuner", boxes=2, options=["model=channels"])
     with pytest.raises(InputError, match="2 ranks or more"):
-        export_nccl_tuner(preset("star", gpus=1))
+        tuner(preset("star", gpus=1))
 
 
 def test_further_shapes() -> None:
     """Gathers of further shapes change where as many bytes per rank do; all-reduces get nothing of that kind."""
     topology, sizes = preset("dgx-h100", boxes=2), [1 << power for power in range(10, 31, 2)]
     lines = read(
-        export_nccl_tuner(topology, dialect="nvidia-example", sizes=sizes, shapes=["4x32", "2x16"]).text,
+        tuner(topology, dialect="nvidia-example", sizes=sizes, shapes=["4x32", "2x16"]).text,
         "nvidia-example",
     )
     for size in (*sizes, *(size + 16 for size in sizes)):
@@ -272,12 +288,16 @@ def test_further_shapes() -> None:
         [
             line
             for line in read(
-                export_nccl_tuner(topology, dialect="nvidia-example", sizes=sizes).text, "nvidia-example"
+                tuner(topology, dialect="nvidia-example", sizes=sizes).text,
+                "nvidia-example",
             )
             if line.nodes == range(2, 3)
         ]
     )
-    anywhere = read(export_nccl_tuner(topology, dialect="ncclx", sizes=sizes, shapes=["any"]).text, "ncclx")
+    anywhere = read(
+        tuner(topology, dialect="ncclx", sizes=sizes, shapes=["any"]).text,
+        "ncclx",
+    )
     for size in sizes:
         own = readers.picked(anywhere, readers.Call("allgather", size, 2, 16), ncclx=True)
         far = readers.picked(anywhere, readers.Call("allgather", 8 * size, 16, 128), ncclx=True)
@@ -291,17 +311,17 @@ def test_further_shapes() -> None:
         (["8x4"], "NODESxRANKS"),
     ):
         with pytest.raises(InputError, match=words):
-            export_nccl_tuner(topology, sizes=sizes, shapes=shapes)
+            tuner(topology, sizes=sizes, shapes=shapes)
     with pytest.raises(InputError, match="to derive others from"):
         further_rules(rules_of([timing(8, "ring", 1)], algorithms=("ring",)), ["4x32"], any_allowed=True)
 
 
 def test_version_in_the_head() -> None:
     topology = preset("dgx-h100", boxes=2)
-    text = export_nccl_tuner(topology, sizes=[1024], library="2.27.7").text
+    text = tuner(topology, sizes=[1024], library="2.27.7").text
     assert "# library 2.27.7\n" in text
     with pytest.raises(InputError, match="version of the library"):
-        export_nccl_tuner(topology, sizes=[1024], library="new")
+        tuner(topology, sizes=[1024], library="new")
 
 
 def test_help_lists_every_option() -> None:
@@ -312,7 +332,7 @@ def test_help_lists_every_option() -> None:
         paragraph = next(text for text in option_help("").split("\n\n") if f"--to {name}:" in text)
         words = " ".join(paragraph.split())
         for key, option in target.options.items():
-            if option.kind is OptionKind.MODEL:  # --model gives it
+            if option.kind is MODEL:  # --model gives it
                 continue
             assert f" {key}=" in words
             assert option.help in words
@@ -326,15 +346,15 @@ def test_pat_is_left_out_before_it_came(tmp_path: Path) -> None:
         "allgather,2,16,1024,pat,simple,,10,0.01\n"
         "allgather,2,16,1024,ring,ll,,15,0.01\n"
     )
-    assert ",pat," in export_nccl_tuner(topology, times=times, library="2.23.4").text
-    old = export_nccl_tuner(topology, times=times, library="2.22.3").text
+    assert ",pat," in tuner(topology, times=times, library="2.23.4").text
+    old = tuner(topology, times=times, library="2.22.3").text
     assert ",pat," not in old
     assert ",ring,ll," in old
 
 
 def test_the_recommended_table_is_that_of_our_plugin() -> None:
     topology = preset("dgx-h100", boxes=2)
-    assert "tuner table (coppice)" in export_nccl_tuner(topology).text
-    notes = " ".join(export_nccl_tuner(topology, dialect="nvidia-example").notes)
+    assert "tuner table (coppice)" in tuner(topology).text
+    notes = " ".join(tuner(topology, dialect="nvidia-example").notes)
     assert "2.27.7 to 2.29.7 crash" in notes
     assert "`dialect=coppice`" in notes

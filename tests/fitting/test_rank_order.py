@@ -15,6 +15,7 @@ import pytest
 from coppice.cli.export import export
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
+from coppice.export.formats import RankOrderOptions
 from coppice.export.rank_order import LAUNCHERS, export_rank_order, rank_order_text
 from coppice.fitting.put_signal import fit_put_signal
 from coppice.fitting.rank_order.order import RankOrder, rank_order, read_groups
@@ -172,7 +173,7 @@ def test_files_say_the_order(launcher: str) -> None:
 
 
 def test_cores_of_open_mpi() -> None:
-    made = export_rank_order(preset("dgx-a100", boxes=2), launcher="open-mpi", cores=4)
+    made = export_rank_order(preset("dgx-a100", boxes=2), RankOrderOptions(launcher="open-mpi", cores=4))
     assert "rank 9=box1 slot=4-7\n" in made.text
     assert len(read_back(made.text, "open-mpi")) == 16
 
@@ -188,12 +189,14 @@ def test_files_that_cannot_say_it(launcher: str) -> None:
 
 
 def test_names() -> None:
-    made = export_rank_order(preset("dgx-h100", boxes=2), launcher="mpich", names=("n07", "n03"))
+    made = export_rank_order(
+        preset("dgx-h100", boxes=2), RankOrderOptions(launcher="mpich", names=("n07", "n03"))
+    )
     assert made.text == "n07:8\nn03:8\n"
     with pytest.raises(InputError, match="2 different names"):
-        export_rank_order(preset("dgx-h100", boxes=2), names=("n07",))
+        export_rank_order(preset("dgx-h100", boxes=2), RankOrderOptions(names=("n07",)))
     with pytest.raises(InputError, match="letters, digits"):
-        export_rank_order(preset("dgx-h100", boxes=2), launcher="slurm", names=("a b", "c"))
+        export_rank_order(preset("dgx-h100", boxes=2), RankOrderOptions(launcher="slurm", names=("a b", "c")))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from coppice.cli.options.completion import algorithm_names, collective_names
-from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology
 from coppice.cli.options.measuring import EngineOption, SteppedSizes, TimeoutOption
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError

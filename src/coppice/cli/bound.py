@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, TreesOption, parse_trees
 from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.errors import InputError

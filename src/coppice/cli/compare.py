@@ -11,7 +11,8 @@ import typer
 
 from coppice.cli import with_flags
 from coppice.cli.options.completion import algorithm_names
-from coppice.cli.options.inputs import JsonOption, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
 from coppice.cli.options.names import AGGREGATING, SYNTHESIS_METHODS
 from coppice.cli.options.problem import ProblemOptions

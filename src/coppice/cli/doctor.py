@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption, parse_settings
-from coppice.cli.options.names import JOB_FACTS, MSCCL_RUNTIMES, TUNING_FILES
+from coppice.cli.options.names import JOB_FACTS, TUNING_FILES
 from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.errors import InputError
+from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.text import parse_sizes
 
 

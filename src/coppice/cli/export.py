@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct
 
 from coppice.cli import with_flags
-from coppice.cli.options.completion import model_names
+from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import (
     BoxesOption,
     JsonOption,
@@ -25,28 +27,12 @@ from coppice.cli.options.inputs import (
 from coppice.cli.options.measuring import chosen_model
 from coppice.cli.output.render import Stages, print_json, print_note, to_stdout, write_text
 from coppice.errors import CoppiceError, InputError
-from coppice.export.msccl.targets import TARGETS
-from coppice.export.registry import FORMATS, OptionKind
+from coppice.export.formats import FORMATS, MODEL
+from coppice.options import Option, Size, option, options_of
 from coppice.text import parse_size, suggestion
 
 if TYPE_CHECKING:
-    from coppice.export.registry import ExportOption
     from coppice.topology.model import Topology
-
-FLAGS = {
-    "target": "--target",
-    "channels": "--channels",
-    "instances": "--instances",
-    "protocol": "--protocol",
-    "trees": "--trees",
-    "size": "--size",
-    "model": "--model",
-    "name": "--name",
-    "in_place": "--in-place",
-    "out_of_place": "--out-of-place",
-}
-"""Options that have flags of their own, for the formats of :data:`RUNTIMES` (and the model of time, for all that
-simulate); all others stand in `--option`."""
 
 RUNTIMES = ("msccl-xml", "mscclpp-json", "chakra")
 """Formats whose options have flags of their own."""
@@ -66,6 +52,47 @@ SOURCE_FLAGS = ("--boxes", "--rates", "--set", "--ranks")
 """Options of a topology."""
 
 
+class TimedPictureOptions(Struct, frozen=True, kw_only=True):
+    """A picture with simulated times."""
+
+    size: Annotated[Size | None, option("size of the message")] = None
+    model: Annotated[str | None, option("what messages cost (default: nccl-2.30)")] = None
+
+
+_TIMED_PICTURES = ("trace", "html")
+
+
+def _shared_flags() -> dict[str, Option]:
+    """Options of MSCCL XML, which have flags of their own, with what they mean for each format that has them."""
+    shared = {}
+    for name, chosen in FORMATS["msccl-xml"].options.items():
+        words: dict[str, list[str]] = {}
+        for to in NAMES:
+            if to in FORMATS and name in _flagged(to):
+                words.setdefault(FORMATS[to].options[name].help, []).append(to)
+            elif to in _TIMED_PICTURES and name in TimedPictureOptions.__struct_fields__:
+                words.setdefault(options_of(TimedPictureOptions)[name].help, []).append(to)
+        text = "; ".join(f"{', '.join(names)}: {meaning}" for meaning, names in words.items())
+        shared[name] = replace(chosen, help=f"{text}.")
+    return shared
+
+
+def _flagged(to: str) -> dict[str, str]:
+    """Options of a format that have flags of their own, with the flag."""
+    first = FORMATS["msccl-xml"].options
+    return {
+        key: first[key].flags[0]
+        for key, each in FORMATS[to].options.items()
+        if key in first and (to in RUNTIMES or each.kind is MODEL)
+    }
+
+
+FLAGS = _flagged("msccl-xml")
+"""Options that have flags of their own, for the formats of :data:`RUNTIMES` (and the model of time, for all that
+simulate); all others stand in `--option`."""
+
+
+@with_options("source to output flags options ... as_json", flags=_shared_flags())
 def export(
     source: Annotated[
         str,
@@ -74,81 +101,10 @@ def export(
             help="Plan file; for some exports a topology; for msccl-xml also an MSCCL XML file of another target.",
         ),
     ],
+    flags: dict[str, Any],
     *,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of: {', '.join(NAMES)}.")],
     output: OutputOption = None,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", metavar="|".join(TARGETS), help="Runtime that reads the MSCCL XML."),
-    ] = None,
-    channels: Annotated[
-        int | None,
-        typer.Option(
-            "--channels", min=1, metavar="N", help="MSCCL XML: most channels [default: 8, or what fits]."
-        ),
-    ] = None,
-    instances: Annotated[
-        int | None,
-        typer.Option(
-            "--instances",
-            min=1,
-            metavar="N",
-            help="MSCCL XML: run N copies side by side, each on its part of the data [default: 1].",
-        ),
-    ] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            "--protocol",
-            metavar="Simple|LL|LL128",
-            help="MSCCL XML: protocol [default: Simple, or LL for what Simple cannot do].",
-        ),
-    ] = None,
-    trees: Annotated[
-        str | None,
-        typer.Option(
-            "--trees",
-            metavar="N|plan",
-            help="MSCCL XML: plan again with N trees per root, or with no other number than the plan has "
-            "[default: those of the plan if they fit and divide the sizes, else the best that do].",
-        ),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            "--size",
-            metavar="SIZES",
-            help="MSCCL XML: message sizes that are to use the file, as LOW:HIGH, a list or all [default: where it is "
-            "faster than the library, by simulation]; others: the size of the message.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME|FILE",
-            help="What messages cost where times are simulated: MSCCL XML without --size, trace and html "
-            "[default: nccl-2.30], ompi-rules [default: ideal]; see `coppice model`.",
-            autocompletion=model_names,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name", help="MSCCL XML: label of the algorithm; chakra: first part of the names of the files."
-        ),
-    ] = None,
-    in_place: Annotated[
-        bool,
-        typer.Option(
-            "--in-place",
-            help="MSCCL XML: for calls in place [default: for both where one file can serve both, else in place].",
-        ),
-    ] = False,
-    out_of_place: Annotated[
-        bool,
-        typer.Option("--out-of-place", help="MSCCL XML: for calls out of place; with --in-place, for both."),
-    ] = False,
     options: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="KEY=VALUE", help="Option of another export; may be repeated."),
@@ -176,19 +132,8 @@ def export(
         to_stdout(output or Path("-"), as_json=True, holds="the file", instead="algo.xml")
     if to not in NAMES:
         raise InputError(f"there is no export {to!r}: {suggestion(to, NAMES)}")
-    values = {
-        "target": target,
-        "channels": channels,
-        "instances": instances,
-        "protocol": protocol,
-        "trees": trees,
-        "size": size,
-        "model": model,
-        "name": name,
-        "in_place": in_place or None,
-        "out_of_place": out_of_place or None,
-    }
-    given = [FLAGS[option] for option, value in values.items() if value is not None]
+    values = dict(flags)
+    given = [FLAGS[name] for name in values]
     given += ["--option"] if options else []
     given += [
         flag
@@ -201,11 +146,10 @@ def export(
             taken = ", ".join(sorted(takes)) or "none"
             raise InputError(f"{flag} does not go with --to {to}: leave it out (its options: {taken}).")
     if to in PICTURES:
-        _export_picture(source, to, output=output, size=size, model=model)
+        _export_picture(source, to, output=output, **values)
         if as_json:
             print_json({"to": to, "output": str(output), "notes": []})
         return
-    values = {option: value for option, value in values.items() if value is not None}
     own = _own_options(to)
     for key, text in parse_settings(options or (), option="--option").items():
         if key not in own:
@@ -221,24 +165,14 @@ def export(
 def flags_of(to: str) -> Collection[str]:
     """Flags that go with a format; all others are refused."""
     if to in PICTURES:
-        return {"--size", "--model"} if to in ("trace", "html") else set()
+        return {"--size", "--model"} if to in _TIMED_PICTURES else set()
     flags = set(_flagged(to).values())
     if to not in RUNTIMES:
         return {*flags, "--option", *SOURCE_FLAGS}
     return {*flags, "--option"} if _own_options(to) else flags
 
 
-def _flagged(to: str) -> Mapping[str, str]:
-    """Options of a format that have flags of their own, with the flag."""
-    options = FORMATS[to].options.items()
-    return {
-        key: FLAGS[key]
-        for key, option in options
-        if key in FLAGS and (to in RUNTIMES or option.kind is OptionKind.MODEL)
-    }
-
-
-def _own_options(to: str) -> Mapping[str, ExportOption]:
+def _own_options(to: str) -> Mapping[str, Option]:
     """Options of a format that stand in `--option`."""
     flagged = _flagged(to)
     return {key: option for key, option in FORMATS[to].options.items() if key not in flagged}
@@ -273,7 +207,6 @@ def _export_format(
     source: str | Topology, to: str, values: Mapping[str, Any], *, output: Path | None, as_json: bool
 ) -> None:
     """Write a format; notes go to standard error."""
-    from coppice.doctor import diagnose
     from coppice.export.registry import export as export_to
 
     printed = output is None or str(output) == "-"
@@ -286,6 +219,8 @@ def _export_format(
             path = None if printed else output
             made = export_to(source, to, on_stage=stages.begin, **values)
             if made.read_as:
+                from coppice.doctor import diagnose
+
                 stages.begin("asking the doctor")
                 diagnose(made.text.encode(), made.read_as, options=made.known, file=f"the {to}").require_ok()
             if path is not None:
@@ -315,7 +250,7 @@ def _with_options(words: str, to: str) -> str:
 
 
 def _export_picture(
-    source: str, to: str, *, output: Path | None, size: str | None, model: str | None
+    source: str, to: str, *, output: Path | None, size: str | None = None, model: str | None = None
 ) -> None:
     """Write what `coppice simulate --trace` or `coppice report` writes."""
     from coppice.report.page import DEFAULT_SIZE_BYTES
@@ -341,16 +276,6 @@ def _export_picture(
 
 
 _WIDTH = 92
-_KINDS = {
-    OptionKind.TEXT: "TEXT",
-    OptionKind.NUMBER: "N",
-    OptionKind.FLAG: "yes|no",
-    OptionKind.NAMES: "A,B,...",
-    OptionKind.SIZE: "SIZE",
-    OptionKind.SIZES: "SIZES",
-    OptionKind.FILE: "FILE",
-    OptionKind.MODEL: "NAME|FILE",
-}
 
 
 def option_help(indent: str = "    ") -> str:
@@ -369,13 +294,12 @@ def option_help(indent: str = "    ") -> str:
     for name, chosen in FORMATS.items():
         if name in RUNTIMES:
             continue
-        options = " Its --option KEY=VALUE:" if chosen.options else ""
-        lines = textwrap.wrap(f"--to {name}: {chosen.summary}{options}", _WIDTH)
-        for key, option in _own_options(name).items():
-            values = "|".join(option.choices) if option.choices else _KINDS[option.kind]
-            head = f"  {key}={values}"
+        own = " Its --option KEY=VALUE:" if chosen.options else ""
+        lines = textwrap.wrap(f"--to {name}: {chosen.summary}{own}", _WIDTH)
+        for key, each in _own_options(name).items():
+            head = f"  {key}={each.metavar}"
             lines += textwrap.wrap(
-                f"{head}  {option.help}", _WIDTH, subsequent_indent="      ", break_on_hyphens=False
+                f"{head}  {each.help}", _WIDTH, subsequent_indent="      ", break_on_hyphens=False
             )
         paragraphs.append("\n".join(f"{indent}{line}" for line in ("\b", *lines)))
     return "\n\n".join(paragraphs)

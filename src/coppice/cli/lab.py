@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import JsonOption, TopologyOptions
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, progress_bar
 from coppice.errors import CheckError, InputError
 

@@ -10,7 +10,8 @@ import msgspec
 import typer
 
 from coppice.bounds.problem import Problem
-from coppice.cli.options.inputs import JsonOption, OutputOption, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.logs import print_warnings
 from coppice.cli.options.measuring import ModelOption, chosen_model
 from coppice.cli.options.problem import ProblemOptions

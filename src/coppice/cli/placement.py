@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import JsonOption, TopologyOptions
 from coppice.cli.options.measuring import ModelOption, chosen_model
 from coppice.cli.options.problem import RelayGpusOption
 from coppice.cli.output.breaking import LEAST_WIDTH, terminal_width

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.bound import bound_fields
-from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings
 from coppice.cli.options.measuring import ModelOption, chosen_model
 from coppice.cli.options.problem import (
     AlgorithmOption,

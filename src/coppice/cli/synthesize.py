@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings
 from coppice.cli.options.names import SYNTHESIS_METHODS
 from coppice.cli.options.problem import ParameterOption, ProblemOptions
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout

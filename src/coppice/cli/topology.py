@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli import with_flags
+from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import (
     JsonOption,
     OutputOption,
@@ -18,7 +19,6 @@ from coppice.cli.options.inputs import (
     TopologyOptions,
     parse_settings,
     settings_with_rates,
-    with_options,
 )
 from coppice.cli.options.names import FABRICS
 from coppice.cli.output.render import print_fields, print_json, print_lines, print_note, write_text

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.names import MSCCL_RUNTIMES
 from coppice.cli.output.render import Stages, print_fields, print_json, print_note
 from coppice.errors import InputError
+from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.files import file_name, read_bytes
 from coppice.text import bandwidth_text, percent_text, plural
 

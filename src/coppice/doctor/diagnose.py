@@ -8,55 +8,34 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from coppice.arguments import checked
-from coppice.doctor.framework import Diagnosis, DoctorRule, Rulebook, run
+from coppice.doctor.framework import MSCCLPP, NCCL, Diagnosis, DoctorRule, Rulebook, run
 from coppice.doctor.job_facts import JobFacts, TuningFile
-from coppice.doctor.mpich import RULES as MPICH_RULES
-from coppice.doctor.mpich import MpichVariables
-from coppice.doctor.msccl import RULES as MSCCL_RULES
-from coppice.doctor.msccl import diagnose_msccl
-from coppice.doctor.mscclpp import RULES as MSCCLPP_RULES
-from coppice.doctor.mscclpp import TARGET as MSCCLPP
-from coppice.doctor.mscclpp import diagnose_mscclpp
-from coppice.doctor.nccl import (
-    GRAPH_RULES,
-    TOPO_RULES,
-    TUNER_RULES,
-    NcclGraphFile,
-    NcclTopoFile,
-    TunerTable,
-)
-from coppice.doctor.open_mpi import RULES as OMPI_RULES
-from coppice.doctor.open_mpi import OmpiRulesFile
-from coppice.doctor.put_signal import RULES as PUT_SIGNAL_RULES
-from coppice.doctor.put_signal import TARGET as NCCL
-from coppice.doctor.put_signal import diagnose_put_signal
-from coppice.doctor.rccl import RING_RULES, TREE_RULES, RcclVariables
 from coppice.errors import InputError
-from coppice.export.msccl.targets import TARGETS as MSCCL_TARGETS
-from coppice.export.mscclpp.document import is_mscclpp
-from coppice.export.put_signal.document import is_put_signal
+from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.files import file_name, read_bytes
 from coppice.text import parse_sizes, suggestion
 
-_TUNING: Mapping[str, tuple[type[TuningFile], Rulebook[Any]]] = {
-    "nccl-tuner": (TunerTable, TUNER_RULES),
-    "nccl-graph": (NcclGraphFile, GRAPH_RULES),
-    "nccl-topo": (NcclTopoFile, TOPO_RULES),
-    "rccl-rings": (RcclVariables, RING_RULES),
-    "rccl-trees": (RcclVariables, TREE_RULES),
-    "ompi-rules": (OmpiRulesFile, OMPI_RULES),
-    "mpich-env": (MpichVariables, MPICH_RULES),
+_TUNING: Mapping[str, tuple[str, str, str]] = {
+    "nccl-tuner": ("coppice.doctor.nccl", "TunerTable", "TUNER_RULES"),
+    "nccl-graph": ("coppice.doctor.nccl", "NcclGraphFile", "GRAPH_RULES"),
+    "nccl-topo": ("coppice.doctor.nccl", "NcclTopoFile", "TOPO_RULES"),
+    "rccl-rings": ("coppice.doctor.rccl", "RcclVariables", "RING_RULES"),
+    "rccl-trees": ("coppice.doctor.rccl", "RcclVariables", "TREE_RULES"),
+    "ompi-rules": ("coppice.doctor.open_mpi", "OmpiRulesFile", "RULES"),
+    "mpich-env": ("coppice.doctor.mpich", "MpichVariables", "RULES"),
 }
+"""Where the file as rules see it and the rules of each kind are; the module is loaded when such a file comes."""
 
 _BY_SIZE = ("nccl-tuner", "ompi-rules")
 
 TUNING_TARGETS = tuple(_TUNING)
 """Kinds of tuning files."""
 
-TARGETS = (*MSCCL_TARGETS, MSCCLPP, NCCL, *TUNING_TARGETS)
+TARGETS = (*MSCCL_RUNTIMES, MSCCLPP, NCCL, *TUNING_TARGETS)
 """Runtimes that read MSCCL XML, the executor of MSCCL++, stock NCCL (programs of puts and signals), and kinds of tuning
 files."""
 
@@ -120,13 +99,19 @@ def diagnose(
         raise InputError("`options` is for tuning files and nccl: give `ranks` and `sizes` for MSCCL XML.")
     facts = options if isinstance(options, JobFacts) else JobFacts.parse(options or {})
     if target == MSCCLPP:
+        from coppice.doctor.mscclpp import diagnose_mscclpp
+
         beside = not _is_content(source) and os.fspath(source) == name
         return diagnose_mscclpp(data, file=name, ranks=ranks, sizes=wanted, beside=beside)
     if target == NCCL:
+        from coppice.doctor.put_signal import diagnose_put_signal
+
         return diagnose_put_signal(data, file=name, facts=facts)
-    if target in MSCCL_TARGETS:
+    if target in MSCCL_RUNTIMES:
+        from coppice.doctor.msccl import diagnose_msccl
+
         return diagnose_msccl(data, target, file=name, ranks=ranks, sizes=wanted)
-    kind, rules = _TUNING[target]
+    kind, rules = _tuning(target)
     subject = kind(data=data, file=name, facts=facts)
     if wanted and not facts.known_shapes:
         raise InputError(
@@ -148,11 +133,17 @@ def rules_for(target: str) -> tuple[DoctorRule[Any], ...]:
         ['R02', 'R03', 'R04']
     """
     _check_target(target)
-    if target in MSCCL_TARGETS:
-        return tuple(MSCCL_RULES)
-    if target == NCCL:
-        return tuple(PUT_SIGNAL_RULES)
-    return tuple(MSCCLPP_RULES if target == MSCCLPP else _TUNING[target][1])
+    if target in _TUNING:
+        return tuple(_tuning(target)[1])
+    name = "msccl" if target in MSCCL_RUNTIMES else "put_signal" if target == NCCL else target
+    return tuple(import_module(f"coppice.doctor.{name}").RULES)
+
+
+def _tuning(target: str) -> tuple[type[TuningFile], Rulebook[Any]]:
+    """A kind of tuning files, and its rules."""
+    home, kind, rules = _TUNING[target]
+    module = import_module(home)
+    return getattr(module, kind), getattr(module, rules)
 
 
 def _check_target(target: str) -> None:
@@ -188,6 +179,9 @@ def _is_content(source: str | bytes | os.PathLike[str]) -> bool:
 
 def _told(data: bytes, file: str) -> str:
     """The target that the content tells."""
+    from coppice.export.mscclpp.document import is_mscclpp
+    from coppice.export.put_signal.document import is_put_signal
+
     if is_put_signal(data):
         return NCCL
     if is_mscclpp(data):
@@ -196,5 +190,5 @@ def _told(data: bytes, file: str) -> str:
     found = [target for pattern, target in _TELLS if re.search(pattern, text)]
     if len(found) == 1:
         return found[0]
-    known = MSCCL_TARGETS if "<algo" in text else TARGETS
+    known = MSCCL_RUNTIMES if "<algo" in text else TARGETS
     raise InputError(f"{file} does not tell who is to read it: give `target`, one of {', '.join(known)}.")

@@ -19,6 +19,12 @@ from coppice.text import short_size
 
 _MOST_OF_A_RULE = 20
 
+MSCCLPP = "mscclpp"
+"""Name of the executor of MSCCL++ as a target."""
+
+NCCL = "nccl"
+"""Name of stock NCCL, which runs programs of puts and signals, as a target."""
+
 
 class Severity(enum.StrEnum):
     """How bad a finding is."""

@@ -10,16 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from coppice.doctor.framework import Need, Subject
 from coppice.errors import InputError
-from coppice.export.nccl.tuner import Dialect
+from coppice.export.formats import Dialect
 from coppice.files import read_bytes
-from coppice.logs.reading import read_log
-from coppice.logs.records import Log, LoggedCommunicator
 from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
-from coppice.topology.sources import resolve_reading
+
+if TYPE_CHECKING:
+    from coppice.logs.records import Log, LoggedCommunicator
 
 OPTIONS: Mapping[str, str] = {
     "dialect": f"of a tuner table: {', '.join(Dialect)}",
@@ -84,11 +85,16 @@ class JobFacts:
         version = _VERSION.fullmatch(options.get("version", ""))
         if "version" in options and version is None:
             raise InputError(f"expected version such as 2.27.7 or rccl-2.21.5, found {options['version']!r}.")
-        reading = None
+        reading = log = None
         boxes = _number(options, "boxes")
         if "topology" in options:
+            from coppice.topology.sources import resolve_reading
+
             reading = resolve_reading(options["topology"], boxes=boxes)
-        log = read_log(options["log"]) if "log" in options else None
+        if "log" in options:
+            from coppice.logs.reading import read_log
+
+            log = read_log(options["log"])
         return cls(
             dialect=None if dialect is None else Dialect(dialect),
             topology=None if reading is None else reading.topology,

@@ -18,7 +18,18 @@ from math import gcd
 
 import numpy as np
 
-from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Diagnosis, Need, Rulebook, Subject, run
+from coppice.doctor.framework import (
+    ERROR,
+    NCCL,
+    NOTE,
+    WARNING,
+    Complaint,
+    Diagnosis,
+    Need,
+    Rulebook,
+    Subject,
+    run,
+)
 from coppice.doctor.job_facts import JobFacts
 from coppice.export.put_signal.document import PutSignalFile, parse_put_signal
 from coppice.program.memory import all_sizes
@@ -29,9 +40,6 @@ from coppice.program.put_signal.verify import verify_put_signal
 from coppice.rows import begins_run
 from coppice.schedule.verification.report import Findings
 from coppice.text import plural
-
-TARGET = "nccl"
-"""Name of stock NCCL as a target."""
 
 _IN_FLIGHT = 256
 _OFF = {"NCCL_RMA_DISABLE": "1", "NCCL_WIN_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0", "NCCL_CROSS_NIC": "0"}
@@ -352,7 +360,7 @@ def diagnose_put_signal(data: bytes, *, file: str, facts: JobFacts) -> Diagnosis
     return run(
         job,
         RULES,
-        target=TARGET,
+        target=NCCL,
         heading=f"for {job.library}{words}",
         runtime=job.library,
     )

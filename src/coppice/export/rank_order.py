@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
+from coppice.arguments import expect_one_of
 from coppice.errors import InputError
 from coppice.export.exported import Exported
+from coppice.export.formats import RankOrderOptions
 from coppice.fitting.rank_order.order import RankOrder, rank_order, read_groups
 from coppice.topology.model import Topology
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
-def export_rank_order(
-    topology: Topology,
-    *,
-    launcher: str = "json",  # One of :data:`LAUNCHERS`
-    # Axes such as `tp=8,dp=4` (fastest first, `tp=8:16` with a weight) or lists such as `0-3;4-7`
-    groups: str | None = None,
-    whole_hosts: bool = True,  # Ranks of a host are consecutive
-    names: Sequence[str] | None = None,
-    cores: int = 1,  # Cores that a rank of Open MPI is bound to
-) -> Exported:
+def export_rank_order(topology: Topology, options: RankOrderOptions) -> Exported:
     """An order of ranks for a topology and its groups, as the file of a launcher.
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> made = export_rank_order(preset("fat-tree", leaves=2, gpus_per_leaf=2), launcher="mpich")
+        >>> made = export_rank_order(preset("fat-tree", leaves=2, gpus_per_leaf=2), RankOrderOptions(launcher="mpich"))
         >>> made.text.splitlines()
         ['host0:1', 'host1:1', 'host2:1', 'host3:1']
     """
+    launcher, groups = options.launcher, options.groups
     read = None if groups is None else read_groups(groups, topology.num_ranks)
-    order = rank_order(topology, groups=read, whole_hosts=whole_hosts, names=names)
+    order = rank_order(topology, groups=read, whole_hosts=options.whole_hosts, names=options.names)
     return Exported(
-        text=rank_order_text(order, launcher, cores=cores),
+        text=rank_order_text(order, launcher, cores=options.cores),
         notes=(*_gain(order), LAUNCHERS[launcher][1]),
         suffix=".json" if launcher == "json" else ".txt",
     )
@@ -48,8 +42,7 @@ def rank_order_text(order: RankOrder, launcher: str, *, cores: int = 1) -> str:
         launcher: One of :data:`LAUNCHERS`.
         cores: Cores that a rank of Open MPI is bound to.
     """
-    if launcher not in LAUNCHERS:
-        raise InputError(f"expected a launcher that is one of {', '.join(LAUNCHERS)}, found {launcher!r}.")
+    expect_one_of("launcher", launcher, LAUNCHERS)
     if cores < 1:
         raise InputError(f"expected 1 core or more for each rank, found {cores}.")
     if launcher != "json":

@@ -24,6 +24,7 @@ from itertools import pairwise
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
+from coppice.export.formats import RcclRingsOptions, RcclTreesOptions
 from coppice.fitting.rccl import check_one_box, depth_of, packed_trees, rccl_rings
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan
@@ -51,14 +52,9 @@ class RcclTrees:
         return "|".join(map(_text, self.parents))
 
 
-def export_rccl_trees(plan: Plan, *, trees: int | None = None) -> Exported:
-    """The trees of an all-reduce plan for one box as a line that sets ``RCCL_TREES``.
-
-    Args:
-        plan: A forest for an all-reduce on one box.
-        trees: Number of trees; None takes the number up to 63 that loses least.
-    """
-    made = rccl_trees(plan, trees=trees)
+def export_rccl_trees(plan: Plan, options: RcclTreesOptions) -> Exported:
+    """The trees of an all-reduce plan for one box as a line that sets ``RCCL_TREES``."""
+    made = rccl_trees(plan, trees=options.trees)
     before, after = 1 / plan.inv_rate, 1 / made.inv_rate
     loss = 1 - after / before
     words = f"{100 * float(loss):.3g}% less" if loss > 0 else "nothing lost"
@@ -238,14 +234,9 @@ def _text(parent: Sequence[int]) -> str:
     return text
 
 
-def export_rccl_rings(plan: Plan, *, rings: int | None = None) -> Exported:
-    """Rings for what a plan performs on one box as a line that sets ``NCCL_RINGS``.
-
-    Args:
-        plan: A plan for one box, of any collective that rings perform.
-        rings: Number of rings; None takes the number up to 64 that loses least.
-    """
-    made = rccl_rings(plan, rings=rings)
+def export_rccl_rings(plan: Plan, options: RcclRingsOptions) -> Exported:
+    """Rings for what a plan performs on one box as a line that sets ``NCCL_RINGS``."""
+    made = rccl_rings(plan, rings=options.rings)
     shards = plan.problem.shards
     rate, best, own = (shards / time for time in (made.inv_rate, made.best_inv_rate, plan.inv_rate))
     notes = [

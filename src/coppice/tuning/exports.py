@@ -10,7 +10,8 @@ from coppice.collectives import Collective
 from coppice.doctor import JobFacts, diagnose
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.export.nccl.tuner import Dialect, tuner_table
+from coppice.export.formats import Dialect
+from coppice.export.nccl.tuner import tuner_table
 from coppice.export.open_mpi.rules_file import FOR_EVER
 from coppice.export.open_mpi.versions import form_of, version_of
 from coppice.export.open_mpi.writer import SUFFIXES, OmpiRule, merged, rules_file

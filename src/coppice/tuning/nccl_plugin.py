@@ -6,7 +6,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from coppice.errors import InputError
-from coppice.export.nccl.tuner import Dialect
+from coppice.export.formats import Dialect
 from coppice.export.nccl.tuner_reader import ANY, TunerLine, read_tuner_table
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
 

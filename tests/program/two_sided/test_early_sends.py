@@ -12,6 +12,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError, UnreachableError
+from coppice.export.formats import MscclXmlOptions
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.export import export_msccl_xml
 from coppice.export.msccl.judging import judge_document
@@ -160,7 +161,7 @@ def test_the_step_behind_a_send_in_its_own_thread_block(
 def test_exports_for_rccl_with_ll_are_settled_and_those_for_others_are_not() -> None:
     made = planned("recursive-doubling", ranks=8)
     text = {
-        target: export_msccl_xml(made, target=target, protocol="LL", size="all")
+        target: export_msccl_xml(made, MscclXmlOptions(target=target, protocol="LL", size="all"))
         for target in ("rccl", "azure-executor")
     }
     rccl = judge_document(parse_document(text["rccl"].text.encode(), file="a.xml"))
@@ -187,6 +188,6 @@ def test_a_file_with_the_race_is_refused_for_rccl_only_and_made_right_by_an_expo
     assert "(and 19 others likewise)" in found[0].text
     assert "export FILE --to msccl-xml" in found[0].fix
     assert not [each for each in diagnose(text, "azure-executor").findings if each.rule == "H04"]
-    again = export_msccl_xml(plan_only.program, target="rccl")
+    again = export_msccl_xml(plan_only.program, MscclXmlOptions(target="rccl"))
     assert judge_document(parse_document(again.text.encode(), file="again.xml"), target="rccl").report.ok
     assert not [each for each in diagnose(again.text, "rccl").findings if each.rule == "H04"]

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import JsonOption, TopologyOptions
 from coppice.cli.options.problem import CollectiveOption
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.collectives import Collective

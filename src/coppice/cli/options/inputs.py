@@ -1,21 +1,11 @@
-"""The topology argument and the options that commands with a topology share, as objects that load what they name.
-
-Typer reads the options of a command from its signature. A command takes a :class:`TopologyOptions` (or a subclass)
-instead of each option of it, and :func:`with_options` says which of them it offers, and where they stand in its help::
-
-    @with_options("topology boxes ... rates settings as_json")
-    def show(where: TopologyOptions, *, name: NameOption = None, as_json: JsonOption = False) -> None:
-        topology = where.load()
-"""
+"""The topology argument and the options that commands with a topology share, as objects that load what they name."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import wraps
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -88,73 +78,6 @@ class TopologyOptions:
             relays=self.relays,
             round_digits=self.round_digits,
         )
-
-
-def with_options(order: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare to Typer, one by one, the options of the objects that a command takes.
-
-    A parameter whose type is a dataclass stands for those of its fields that ``order`` names. What the command declares
-    itself takes precedence over a field of that name, which then keeps its default.
-
-    Args:
-        order: Names of parameters and fields in the order of the help; ``...`` is all other parameters of the command.
-
-    Raises:
-        TypeError: If the command has a parameter that the order leaves out.
-
-    Examples:
-        >>> @with_options("topology ... boxes")
-        ... def command(where: TopologyOptions, *, size: str = "1M") -> None:
-        ...     print(where.topology, where.boxes, where.rates, size)
-        >>> list(inspect.signature(command).parameters)
-        ['topology', 'size', 'boxes']
-        >>> command(topology="dgx-a100", boxes=2, size="1K")
-        dgx-a100 2 None 1K
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(command, include_extras=True)
-        own = {
-            name: parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in inspect.signature(command).parameters.items()
-        }
-        groups = {name: own.pop(name).annotation for name in [*own] if is_dataclass(hints[name])}
-        named = order.split()
-        others = [name for name in own if name not in named]
-        names = [name for word in named for name in (others if word == "..." else [word])]
-        if others and "..." not in named:
-            raise TypeError(
-                f"expected all parameters of {command.__name__} in its order, found no {', '.join(others)}."
-            )
-        declared = dict(own)
-        parts = {}
-        for group, kind in groups.items():
-            parts[group] = [each.name for each in fields(kind) if each.name in names and each.name not in own]
-            kinds = get_type_hints(kind, include_extras=True)
-            declared |= {
-                each.name: inspect.Parameter(
-                    each.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=inspect.Parameter.empty if each.default is MISSING else each.default,
-                    annotation=kinds[each.name],
-                )
-                for each in fields(kind)
-                if each.name in parts[group]
-            }
-
-        @wraps(command)
-        def run(**given: Any) -> None:
-            made = {
-                group: kind(**{name: given.pop(name) for name in parts[group]})
-                for group, kind in groups.items()
-            }
-            command(**made, **given)
-
-        run.__dict__["__signature__"] = inspect.Signature([declared[name] for name in names])
-        run.__annotations__ = {name: declared[name].annotation for name in names}
-        return run
-
-    return decorate
 
 
 def load_topology(

@@ -58,9 +58,6 @@ TUNING_FORMS = ("nccl-tuner", "rccl-csv", "ompi-rules", "mpich-env", "put-signal
 PLUGINS = ("tuner", "net", "env")
 """Plugins of NCCL and RCCL."""
 
-MSCCL_RUNTIMES = ("rccl", "azure-executor", "msccl")
-"""Runtimes that read MSCCL XML."""
-
 TUNING_FILES = (
     "nccl-tuner",
     "nccl-graph",

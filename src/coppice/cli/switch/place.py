@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption, TopologyOptions, parse_ranks, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import JsonOption, TopologyOptions, parse_ranks
 from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.text import percent_text, plural, shortened, size_text, time_text
 

@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coppice.cli.options.inputs import (
-    BoxesOption,
-    JsonOption,
-    OutputOption,
-    SetOption,
-    load_topology,
-    with_options,
-)
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import BoxesOption, JsonOption, OutputOption, SetOption, load_topology
 from coppice.cli.options.logs import RunOption, collective_run, print_warnings
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import print_json, print_lines, print_note

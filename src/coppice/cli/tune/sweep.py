@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.completion import algorithm_names, collective_names
-from coppice.cli.options.inputs import JsonOption, OutputOption, load_topology, with_options
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import JsonOption, OutputOption, load_topology
 from coppice.cli.options.measuring import LauncherWordsOption, SteppedSizes
 from coppice.cli.options.names import TUNED
 from coppice.cli.output.kept import keeps

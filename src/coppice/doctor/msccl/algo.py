@@ -8,9 +8,8 @@ from fractions import Fraction
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
 from coppice.doctor.msccl.file import RULES, MscclFile
+from coppice.export.formats import PROTOCOLS
 from coppice.export.msccl.document import ABSENT
-
-_PROTOCOLS = ("Simple", "LL", "LL128")
 
 
 @RULES.rule("A01", ERROR, "required attributes of <algo>", "the file is refused")
@@ -53,7 +52,7 @@ def _integers(file: MscclFile) -> Iterator[Complaint]:
 @RULES.rule("A05", ERROR, "protocol", "the file is refused")
 def _protocol(file: MscclFile) -> Iterator[Complaint]:
     name = file.document.algo.get("proto")
-    if name is not None and name not in _PROTOCOLS:
+    if name is not None and name not in PROTOCOLS:
         text = f"proto is {name[:40]!r}; the loader knows Simple, LL and LL128, in this spelling"
         yield file.document.algo_line, text, "choose one of them"
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coppice.doctor.framework import Diagnosis, run
+from coppice.doctor.framework import MSCCLPP, Diagnosis, run
 from coppice.doctor.mscclpp import channels, form, operations, room  # noqa: F401  (their rules join the table)
 from coppice.doctor.mscclpp.plan import RULES, MscclppPlan
 from coppice.doctor.mscclpp.preload import neighbours_of
@@ -23,10 +23,7 @@ from coppice.doctor.mscclpp.room import reason_not_used
 from coppice.export.mscclpp.document import parse_document
 from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS
 
-__all__ = ["RULES", "TARGET", "diagnose_mscclpp"]
-
-TARGET = "mscclpp"
-"""Name of the executor as a target."""
+__all__ = ["RULES", "diagnose_mscclpp"]
 
 
 def diagnose_mscclpp(
@@ -54,7 +51,7 @@ def diagnose_mscclpp(
     return run(
         subject,
         RULES,
-        target=TARGET,
+        target=MSCCLPP,
         heading="for the executor of MSCCL++ 0.9",
         runtime="the MSCCL++ executor",
         sizes=tuple((size, reason_not_used(subject, size)) for size in sizes),

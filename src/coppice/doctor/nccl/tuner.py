@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Need
 from coppice.doctor.job_facts import LOG, SHAPES, JobFacts
 from coppice.doctor.nccl.tuner_table import NAMES, RULES, TunerTable, covers, dead, holds, shape_words
-from coppice.export.nccl.tuner import FIRST_WITH_PAT, Dialect
+from coppice.export.formats import Dialect
+from coppice.export.nccl.tuner import FIRST_WITH_PAT, algorithms_of
 from coppice.export.nccl.tuner_reader import ANY, TunerLine, dialect_of
 from coppice.fitting.nccl_tuner.rules import NO_END
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
@@ -123,7 +124,7 @@ def _impossible(file: TunerTable) -> Iterator[Complaint]:
         reason = dead(line)
         if reason is None and line.algorithm == "pat" and version is not None and version < FIRST_WITH_PAT:
             reason = f"NCCL {'.'.join(map(str, version))} has no pat, which came with 2.23"
-        if reason is None and line.algorithm not in table.dialect.algorithms:
+        if reason is None and line.algorithm not in algorithms_of(table.dialect):
             reason = f"{table.dialect} has no {line.algorithm}"
         if reason is not None:
             yield line.number, f"the line never holds: {reason}", "remove it"

@@ -7,7 +7,8 @@ from functools import cached_property
 from coppice.doctor.framework import Coverage, Place, Rulebook
 from coppice.doctor.job_facts import TuningFile
 from coppice.errors import InputError
-from coppice.export.nccl.tuner import Dialect
+from coppice.export.formats import Dialect
+from coppice.export.nccl.tuner import algorithms_of
 from coppice.export.nccl.tuner_reader import ANY, ParsedTunerTable, TunerLine, dialect_of, read_tuner_table
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS, impossible
 from coppice.text import plural
@@ -65,7 +66,7 @@ class TunerTable(TuningFile):
                     line
                     for line in self.live
                     if line.collective == collective
-                    and line.algorithm in dialect.algorithms
+                    and line.algorithm in algorithms_of(dialect)
                     and line.pipe == ANY
                     and line.buffers == ANY
                     and holds(line, shape, dialect)

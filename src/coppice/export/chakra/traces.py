@@ -20,6 +20,7 @@ from coppice.errors import InputError
 from coppice.export.chakra import wire
 from coppice.export.chakra.graph import MessageRows, TraceGraph, TraceNodeKind, graph_of, rows_of
 from coppice.export.exported import Exported
+from coppice.export.formats import ChakraOptions
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import Messages, messages_of
@@ -186,16 +187,11 @@ class ChakraTrace:
         return _node(number, f"add {message}", _COMP, waits, content, micros=micros)
 
 
-def export_chakra(plan: Plan, *, size: int | None = None, name: str | None = None) -> Exported:
-    """The traces of a plan at one size.
-
-    Args:
-        size: M in bytes.
-        name: How the names of the files begin; None is ``trace``.
-    """
-    if size is None:
+def export_chakra(plan: Plan, options: ChakraOptions) -> Exported:
+    """The traces of a plan at one size."""
+    if options.size is None:
         raise InputError("a Chakra trace is of one message size: give it (`size=64M`).")
-    return chakra_trace(plan.body, size_bytes=size).exported(name=name or "trace")
+    return chakra_trace(plan.body, size_bytes=options.size).exported(name=options.name or "trace")
 
 
 def chakra_trace(

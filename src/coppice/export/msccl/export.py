@@ -11,9 +11,11 @@ from fractions import Fraction
 from math import ceil
 
 import numpy as np
+from msgspec.structs import asdict
 
 from coppice.errors import CheckError, InputError
 from coppice.export.exported import Exported
+from coppice.export.formats import PROTOCOLS, MscclXmlOptions
 from coppice.export.msccl.document import is_xml, parse_document
 from coppice.export.msccl.judging import judge_document
 from coppice.export.msccl.program import CallKind, MscclOptions, rough_program
@@ -43,9 +45,6 @@ from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
 from coppice.text import parse_size, parse_sizes, percent_text, plural, rate_text, short_size
 
-PROTOCOLS = ("Simple", "LL", "LL128")
-"""Protocols of NCCL that a file may name."""
-
 USUAL_SIZES = tuple(2**exponent for exponent in range(20, 31))
 """Sizes that chunks should divide where none are given: 1M to 1G, doubling."""
 
@@ -71,42 +70,15 @@ def read_msccl_source(path: str) -> Plan | Program:
 
 
 def export_msccl_xml(
-    source: Plan | Program,
-    *,
-    target: str | None = None,  # Name of the runtime, as in `TARGETS`
-    channels: int | None = None,  # Most channels; None is 8, or what fits
-    instances: int | None = None,  # Copies side by side, each on its part of the data
-    # One of :data:`PROTOCOLS`; None is Simple, or LL where Simple stands still
-    # (:func:`coppice.export.msccl.program.usual_protocol`)
-    protocol: str | None = None,
-    # Plan again with so many trees per root; `plan` takes those that the plan has
-    trees: int | str | None = None,
-    # Messages that are to use the file: `all`, `LOW:HIGH` or sizes in bytes; None is found by simulation
-    size: str | Sequence[int] | None = None,
-    # Model of time of that simulation, or its name or file; None is the default
-    model: ModelChoice | None = None,
-    name: str | None = None,
-    in_place: bool = False,
-    out_of_place: bool = False,
-    on_stage: Callable[[str], None] = lambda _: None,
+    source: Plan | Program, options: MscclXmlOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> Exported:
     """Write a plan, or the program of another target's file, for a runtime that reads MSCCL XML."""
-    if target is None:
+    if options.target is None:
         raise InputError(f"expected `target` for MSCCL XML: choose one of {', '.join(TARGETS)}.")
-    chosen = target_named(target)
+    chosen, protocol = target_named(options.target), options.protocol
     if isinstance(source, Program):
-        given = {
-            "channels": channels,
-            "instances": instances,
-            "protocol": protocol,
-            "trees": trees,
-            "size": size,
-            "model": model,
-            "name": name,
-            "in_place": in_place,
-            "out_of_place": out_of_place,
-        }
-        extra = next((option for option, value in given.items() if value not in (None, False)), None)
+        given = {name: value for name, value in asdict(options).items() if value not in (None, False)}
+        extra = next((name for name in given if name != "target"), None)
         if extra is not None:
             raise InputError(
                 f"an MSCCL XML file keeps its channels, protocol, sizes and name: leave out `{extra}`."
@@ -116,25 +88,25 @@ def export_msccl_xml(
         return _exported(program, chosen, [])
     if protocol is not None and protocol not in PROTOCOLS:
         raise InputError(f"expected `protocol` Simple, LL or LL128, found {protocol!r}.")
-    sizes = wanted_sizes(size)
-    if model is not None and not sizes.found:
+    sizes = wanted_sizes(options.size)
+    if options.model is not None and not sizes.found:
         raise InputError(
             "`model` is that of the simulation which finds the sizes, found `size` beside it: leave one of them out."
         )
-    count, keep = _wanted_trees(trees)
+    count, keep = _wanted_trees(options.trees)
     form = MscclOptions(
-        channels=channels,
-        instances=instances or 1,
-        calls=_calls(in_place=in_place, out_of_place=out_of_place),
+        channels=options.channels,
+        instances=options.instances or 1,
+        calls=_calls(in_place=options.in_place, out_of_place=options.out_of_place),
         protocol=protocol,
         min_bytes=sizes.low,
         max_bytes=sizes.high,
-        name=name or f"{source.problem.collective}-{source.topology.name}",
+        name=options.name or f"{source.problem.collective}-{source.topology.name}",
     )
     on_stage("making the program")
     found = fit_trees(
         source,
-        lambda body: rough_program(body, target, form),
+        lambda body: rough_program(body, chosen.name, form),
         buffers=chosen.buffers,
         instances=form.instances,
         sizes=sizes.wanted,
@@ -144,7 +116,7 @@ def export_msccl_xml(
     program, notes = found.program, list(_fit_notes(found, chosen, form, sizes.wanted))
     notes.extend(_protocol_note(program, asked=protocol))
     if sizes.found:
-        matchup, note = _size_range_of(found, model, on_stage)
+        matchup, note = _size_range_of(found, options.model, on_stage)
         notes.append(note)
         if matchup is not None:
             program = replace(program, min_bytes=matchup.min_bytes, max_bytes=matchup.max_bytes)

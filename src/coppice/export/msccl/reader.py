@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.export.formats import PROTOCOLS
 from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
 from coppice.export.msccl.targets import TARGETS, shares
 from coppice.files import file_name, read_bytes
@@ -30,7 +31,6 @@ from coppice.rows import offsets
 
 _MAX_RANKS = 65_536
 _MAX_CHUNKS = 2**24
-_PROTOCOLS = ("Simple", "LL", "LL128")
 _OPS: Mapping[str, StepOp] = {
     "nop": StepOp.NOP,
     "s": StepOp.SEND,
@@ -199,7 +199,7 @@ class _ProgramReader:
 
     def protocol(self) -> str:
         name = self.document.algo.get("proto", "Simple")
-        if name not in _PROTOCOLS:
+        if name not in PROTOCOLS:
             self.refuse(
                 self.document.algo_line,
                 f"expected proto to be Simple, LL or LL128, found {name[:40]!r}: mend it.",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.exported import Excess, Exported
+from coppice.export.formats import MscclppJsonOptions
 from coppice.export.mscclpp.limits import LIMITS, block_excesses, largest_message, size_unit
 from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS, slots_for
 from coppice.export.mscclpp.writer import mscclpp_json
@@ -130,33 +131,22 @@ def _refusal(
     return f"{head}: {advice}."
 
 
-def export_mscclpp_json(
-    plan: Plan,
-    *,
-    instances: int | None = None,  # Every chunk is cut into so many, which go side by side
-    # Messages that are to use it: `all`, `LOW:HIGH`, or the smallest and the largest in bytes
-    size: str | Sequence[int] | None = None,
-    name: str | None = None,
-    # Input and output share memory; neither is in place wherever the collective can be
-    in_place: bool = False,
-    out_of_place: bool = False,
-    blocks: int | None = None,  # Most thread blocks of a GPU; None is 64
-    threads: int = LIMITS.threads,
-) -> Exported:
+def export_mscclpp_json(plan: Plan, options: MscclppJsonOptions) -> Exported:
     """Write a plan for the executor of MSCCL++."""
-    if in_place and out_of_place:
+    in_place = options.in_place
+    if in_place and options.out_of_place:
         raise InputError(
             "an execution plan is either for calls in place or for the others: leave one of the two options out."
         )
-    low, high = _size_range(size)
+    low, high = _size_range(options.size)
     form = MscclppOptions(
-        in_place=True if in_place else False if out_of_place else None,
-        instances=instances or 1,
-        blocks=blocks,
-        threads=threads,
+        in_place=True if in_place else False if options.out_of_place else None,
+        instances=options.instances or 1,
+        blocks=options.blocks,
+        threads=options.threads,
         min_bytes=low,
         max_bytes=high,
-        name=name or f"{plan.problem.collective}-{plan.topology.name}",
+        name=options.name or f"{plan.problem.collective}-{plan.topology.name}",
     )
     program = one_sided_for(plan.body, form)
     return Exported(text=mscclpp_json(program), notes=_notes(program), suffix=".json", read_as="mscclpp")

@@ -13,6 +13,7 @@ from math import gcd
 
 from coppice.errors import CheckError, InputError
 from coppice.export.exported import Exported
+from coppice.export.formats import NcclCollnetOptions
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan
 from coppice.text import plural
@@ -28,7 +29,7 @@ _MOST_SHARE = 2**32
 Parents = tuple[int, ...]
 
 
-def export_nccl_collnet(plan: Plan) -> Exported:
+def export_nccl_collnet(plan: Plan, _: NcclCollnetOptions) -> Exported:
     """The trees of a plan between nodes as the network plugin reads them.
 
     Args:

@@ -17,13 +17,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from coppice.errors import InputError
 from coppice.export.exported import Exported
+from coppice.export.formats import NcclTopoXmlOptions
 from coppice.files import read_bytes
 from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
@@ -44,18 +44,9 @@ class NetworkPort(NamedTuple):
     rail: int  # Number of the first switch that it leads to, among those of its host
 
 
-def export_nccl_topo_xml(
-    topology: Topology,  # The cluster; its NICs have the names of the dump's ports
-    *,
-    base: Path | None = None,
-    host: str | None = None,  # Name of that machine in the topology; None takes the first
-    # `topology` reads them off the topology, `none` gives none; otherwise `port:rail` texts
-    rails: Sequence[str] = ("topology",),
-    planes: Sequence[str] = (),  # `port:plane` texts
-    speeds: bool = False,  # Ports get the speeds of the topology
-    nvlinks: bool = True,  # Keep the NVLinks of the dump; without any, NCCL detects them
-) -> Exported:
-    """A correction of a dump by what a topology says."""
+def export_nccl_topo_xml(topology: Topology, options: NcclTopoXmlOptions) -> Exported:
+    """A correction of a dump by what a topology says, whose NICs have the names of the dump's ports."""
+    base, rails = options.base, tuple(options.rails)
     if base is None:
         raise InputError(
             "a correction begins with a dump of the machine: give the file of NCCL_TOPO_DUMP_FILE as the option base."
@@ -63,18 +54,18 @@ def export_nccl_topo_xml(
     root = parse_xml(read_bytes(base), file=str(base))
     _check_one_machine(root)
     ports = _ports(root)
-    known = ports_of(topology, host) if speeds or tuple(rails) == ("topology",) else {}
+    known = ports_of(topology, options.host) if options.speeds or rails == ("topology",) else {}
     notes: list[str] = []
-    if tuple(rails) == ("topology",):
+    if rails == ("topology",):
         for name, element in ports.items():
             element.attributes["rail"] = str(_known(known, name, topology).rail)
-    elif tuple(rails) != ("none",):
+    elif rails != ("none",):
         _assign(ports, rails, "rail")
-    _assign(ports, planes, "plane")
-    if speeds:
+    _assign(ports, options.planes, "plane")
+    if options.speeds:
         for name, element in ports.items():
             notes += _set_speed(element, name, _known(known, name, topology).gb_per_s)
-    notes += _mended(root, keep_nvlinks=nvlinks)
+    notes += _mended(root, keep_nvlinks=options.nvlinks)
     words = sorted(
         {element.attributes["rail"] for element in ports.values() if "rail" in element.attributes}, key=int
     )

@@ -11,20 +11,18 @@ plugin then runs every call on one channel, so that its table names something fo
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from coppice.arguments import expect_one_of
 from coppice.errors import InputError
 from coppice.export.exported import Exported
+from coppice.export.formats import Dialect, NcclTunerOptions
 from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, further_rules, rules_of
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, model_timings, read_timings
 from coppice.topology.model import Topology
 from coppice.version import __version__
-
-DEFAULT_SIZES = tuple(1 << power for power in range(10, 33))
 
 _MOST_LINE = 255
 _VERSION = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){1,2}")
@@ -34,18 +32,9 @@ _SMALL = 65_536
 """Up to this size the lines for shapes without times name LL, Simple beyond."""
 
 
-class Dialect(enum.StrEnum):
-    """Who reads a table."""
-
-    NVIDIA_EXAMPLE = "nvidia-example"
-    RCCL_BUILTIN = "rccl-builtin"
-    NCCLX = "ncclx"
-    COPPICE = "coppice"
-
-    @property
-    def algorithms(self) -> tuple[str, ...]:
-        """Algorithms that it can use."""
-        return ("tree", "ring", "pat") if self is Dialect.RCCL_BUILTIN else tuple(ALGORITHMS.values())
+def algorithms_of(dialect: Dialect) -> tuple[str, ...]:
+    """Algorithms that a dialect can name."""
+    return ("tree", "ring", "pat") if dialect is Dialect.RCCL_BUILTIN else tuple(ALGORITHMS.values())
 
 
 _USE = {
@@ -60,27 +49,13 @@ _USE = {
 }
 
 
-def export_nccl_tuner(
-    topology: Topology,
-    *,
-    dialect: str = Dialect.COPPICE,  # One of :class:`Dialect`
-    sizes: Sequence[int] = DEFAULT_SIZES,  # Sizes at which the cost model is asked
-    # Table of measured times (see :mod:`coppice.fitting.nccl_tuner.timings`) instead of the model
-    times: Path | None = None,
-    model: str | None = None,  # Inputs of the model, such as `channels=16,bw_inter=24`
-    # Further communicators as `NODESxRANKS`, or `any` (ncclx): they get the rules of all-gather and
-    # reduce-scatter for as many bytes per rank, which nobody measured
-    shapes: Sequence[str] = (),
-    # Version of the library that was measured, for the head of the table; PAT is left out before 2.23
-    library: str | None = None,
-) -> Exported:
+def export_nccl_tuner(topology: Topology, options: NcclTunerOptions) -> Exported:
     """A tuner table for communicators of all ranks, from measured times or NCCL's cost model."""
-    if dialect not in list(Dialect):
-        raise InputError(f"expected a dialect that is one of {', '.join(Dialect)}, found {dialect!r}.")
-    chosen = Dialect(dialect)
+    expect_one_of("dialect", options.dialect, Dialect)
+    chosen, times, library = Dialect(options.dialect), options.times, options.library
     assumptions: tuple[str, ...] = ()
     if times is not None:
-        if model is not None:
+        if options.model is not None:
             raise InputError(
                 "measured times leave nothing to the cost model: give either times or inputs of the model."
             )
@@ -88,21 +63,21 @@ def export_nccl_tuner(
     elif chosen is Dialect.RCCL_BUILTIN:
         raise InputError("the cost model is that of NCCL, not of RCCL: give measured times (`times=FILE`).")
     else:
-        rows, assumptions = model_timings(topology, sizes, settings=_settings(model))
+        rows, assumptions = model_timings(topology, options.sizes, settings=_settings(options.model))
         origin = "predicted by the cost model of NCCL 2.30"
     if library is not None and not _VERSION.fullmatch(library):
         raise InputError(f"expected a version of the library such as 2.27.7, found {library!r}.")
     old = library is not None and tuple(map(int, library.split("."))) < FIRST_WITH_PAT
     rules = rules_of(
         rows,
-        algorithms=tuple(each for each in chosen.algorithms if each != "pat" or not old),
+        algorithms=tuple(each for each in algorithms_of(chosen) if each != "pat" or not old),
         keep_default=chosen is not Dialect.NVIDIA_EXAMPLE,
     )
     if not rules:
         raise InputError(
             "nothing is gained on the library's own choice at any size: there is no table to write."
         )
-    derived = further_rules(rules, shapes, any_allowed=chosen is Dialect.NCCLX)
+    derived = further_rules(rules, options.shapes, any_allowed=chosen is Dialect.NCCLX)
     text = tuner_table(
         (*rules, *derived),
         chosen,
@@ -148,10 +123,10 @@ def tuner_table(rules: Sequence[TunerRule], dialect: Dialect, *, comments: Seque
         >>> tuner_table([rule], Dialect.RCCL_BUILTIN).splitlines()[-1]
         'allgather,0,18446744073709551615,ring,ll,-1,2,16'
     """
-    wrong = next((rule for rule in rules if rule.algorithm not in dialect.algorithms), None)
+    wrong = next((rule for rule in rules if rule.algorithm not in algorithms_of(dialect)), None)
     if wrong is not None:
         raise InputError(
-            f"{dialect} has no algorithm {wrong.algorithm}, only {', '.join(dialect.algorithms)}."
+            f"{dialect} has no algorithm {wrong.algorithm}, only {', '.join(algorithms_of(dialect))}."
         )
     write: Callable[[TunerRule], list[str]] = (
         _ncclx_lines if dialect is Dialect.NCCLX else _byte_lines(dialect)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from coppice.export.nccl.tuner import Dialect
+from coppice.export.formats import Dialect
 from coppice.fitting.nccl_tuner.rules import NO_END
 
 Span = tuple[int, int]

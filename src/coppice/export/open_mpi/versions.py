@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 
+from coppice.arguments import expect_one_of
 from coppice.errors import InputError
-
-FORMS = ("classic", "json")
+from coppice.export.formats import OMPI_FORMS
 
 _FIRST_JSON = (6, 0)
 _USUAL = {"classic": (5, 0), "json": _FIRST_JSON}
@@ -34,14 +34,14 @@ def version_of(text: str | None, form: str | None = None, *, launcher: str = "mp
 
     Args:
         text: What the user says, None to ask the launcher.
-        form: One of :data:`FORMS`, None for that of the version.
+        form: One of :data:`~coppice.export.formats.OMPI_FORMS`, None for that of the version.
 
     Examples:
         >>> version_of("5.0.11"), version_of(None, "json", launcher="no-such-launcher")
         ((5, 0, 11), (6, 0))
     """
-    if form is not None and form not in FORMS:
-        raise InputError(f"expected a form that is one of {', '.join(FORMS)}, found {form!r}.")
+    if form is not None:
+        expect_one_of("form", form, OMPI_FORMS)
     if text is None:
         found = installed_version(launcher)
         fits = found is not None and form in (None, form_of(found))

@@ -20,9 +20,9 @@ from math import isqrt
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
+from coppice.export.formats import OmpiRulesOptions
 from coppice.export.open_mpi.versions import form_of, version_of
 from coppice.fitting.open_mpi import COMPARED, OmpiChoice, choices_of, compared
-from coppice.fitting.size_range import ModelChoice
 from coppice.selection.open_mpi_names import COLLECTIVES, FUNCTIONS
 from coppice.topology.model import Topology
 from coppice.version import __version__
@@ -143,26 +143,15 @@ def _json_rules(listed: Sequence[OmpiRule]) -> list[dict[str, int | str]]:
     ]
 
 
-DEFAULT_SIZES = tuple(1 << power for power in range(6, 28, 3))
-
-
 def export_ompi_rules(
     topology: Topology,  # Where it runs, one process on each GPU, ranks as numbered
+    options: OmpiRulesOptions,
     *,
-    collectives: Sequence[str] = tuple(map(str, COMPARED)),
-    sizes: Sequence[int] = DEFAULT_SIZES,  # Sizes M at which they are compared
-    # One of :data:`~coppice.export.open_mpi.versions.FORMS`; None takes that of the version
-    form: str | None = None,
-    # Version of Open MPI that is to read it, such as `5.0.11`; None asks the `mpirun` on PATH, and takes 5.0
-    # where there is none (6.0 for JSON)
-    version: str | None = None,
-    # What messages cost, a model of time or its name or file; None is `ideal`
-    model: ModelChoice | None = None,
-    jobs: int | None = None,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """A rules file for communicators of all ranks, from simulated times of Open MPI's algorithms."""
-    reader = version_of(version, form)
+    reader, sizes = version_of(options.version, options.form), options.sizes
+    collectives = COMPARED if options.collectives is None else options.collectives
     words = ".".join(map(str, reader))
     chosen = []
     for collective in dict.fromkeys(map(Collective.named, collectives)):
@@ -174,7 +163,14 @@ def export_ompi_rules(
             "expected 2 ranks, a collective and a size at least: there is nothing to choose otherwise."
         )
     compared_by = {
-        each: compared(topology, each, sizes, model=model, jobs=jobs, on_progress=_told(each, on_stage))
+        each: compared(
+            topology,
+            each,
+            sizes,
+            model=options.model,
+            jobs=options.jobs,
+            on_progress=_told(each, on_stage),
+        )
         for each in chosen
     }
     assumed = next(iter(compared_by.values())).model

@@ -21,6 +21,7 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
+from coppice.export.formats import PutSignalKernelOptions, PutSignalOptions
 from coppice.export.put_signal.program import provenance_of, verified_put_signal
 from coppice.program.memory import all_sizes
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
@@ -81,22 +82,17 @@ _MOST_ROWS = 2**17
 
 
 def export_put_signal_kernel(
-    plan: Plan,
-    *,
-    # Pieces of every chunk, which follow each other in a block. Blocks follow each other as it is, each on
-    # its part of every chunk, so that one piece is usual; more need less staging memory.
-    pieces: int = 1,
-    # Staging memory in per cent of the message up to which no credit is spent on it
-    staging: int | None = None,
-    name: str | None = None,
-    on_stage: Callable[[str], None] = lambda _: None,
+    plan: Plan, options: PutSignalKernelOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> Exported:
-    """Write a plan as a CUDA kernel for NCCL's device API: loads and stores within a box, GIN puts between boxes."""
+    """Write a plan as a CUDA kernel for NCCL's device API: loads and stores within a box, GIN puts between boxes.
+
+    Blocks follow each other as it is, each on its part of every chunk, so that one piece is usual; more need less
+    staging memory.
+    """
     if isinstance(plan.body, Forest) and plan.body.branches_at_switches:
-        return _switched(plan, plan.body, pieces=pieces, staging=staging, name=name)
-    program = verified_put_signal(
-        plan, pieces=pieces, graphs=False, staging=staging, name=name, on_stage=on_stage
-    )
+        return _switched(plan, plan.body, options)
+    form = PutSignalOptions(pieces=options.pieces, graphs=False, staging=options.staging, name=options.name)
+    program = verified_put_signal(plan, form, on_stage=on_stage)
     if program.num_operations > _MOST_ROWS:
         raise InputError(
             f"expected at most {_MOST_ROWS:,} operations of all ranks in a kernel, found {program.num_operations:,}: "
@@ -126,9 +122,9 @@ def export_put_signal_kernel(
     )
 
 
-def _switched(plan: Plan, forest: Forest, *, pieces: int, staging: int | None, name: str | None) -> Exported:
+def _switched(plan: Plan, forest: Forest, options: PutSignalKernelOptions) -> Exported:
     """The kernel of a plan in which switches add and copy."""
-    if pieces != 1 or staging is not None:
+    if options.pieces != 1 or options.staging is not None:
         raise InputError(
             "`pieces` and `staging` are for transfers between ranks, and switches need neither: leave them out."
         )
@@ -137,7 +133,7 @@ def _switched(plan: Plan, forest: Forest, *, pieces: int, staging: int | None, n
     text = _text(
         plan,
         [list(multimem_rows(ranks, rank)) for rank in range(ranks)],
-        name=name or f"{forest.collective}-{plan.topology.name}",
+        name=options.name or f"{forest.collective}-{plan.topology.name}",
         chunks=ranks,
         slots=[ranks, ranks, 0],
         shift=[0, 0, 0],

@@ -8,6 +8,7 @@ from typing import NotRequired, TypedDict
 
 from coppice.errors import InputError
 from coppice.export.exported import Exported
+from coppice.export.formats import PutSignalOptions
 from coppice.export.put_signal.document import put_signal_json
 from coppice.fitting.put_signal import fit_put_signal
 from coppice.program.memory import all_sizes
@@ -27,74 +28,40 @@ class _Options(TypedDict):
 
 
 def export_put_signal(
-    plan: Plan,
-    *,
-    # Pieces of every chunk, which follow each other; None is what suits the size, or what
-    # :func:`coppice.program.put_signal.lower.lower_put_signal` takes
-    pieces: int | None = None,
-    lanes: int | None = None,  # Communicators and streams; None is 1, or what suits the size
-    groups: int | None = None,  # Groups of them that have trees of their own; None likewise
-    # M in bytes for which the numbers that are not given are chosen, by simulated time
-    size: int | None = None,
-    signals: int = 1,  # Signal indices of a peer; more than 1 needs NCCL 2.31
-    graphs: bool = True,  # It may be captured as a CUDA graph
-    # Staging memory in per cent of the message up to which no credit is spent on it
-    staging: int | None = None,
-    name: str | None = None,
-    on_stage: Callable[[str], None] = lambda _: None,
+    plan: Plan, options: PutSignalOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> Exported:
     """Write a plan as a put/signal program for engines over stock NCCL and RCCL."""
-    program = verified_put_signal(
-        plan,
-        pieces=pieces,
-        lanes=lanes,
-        groups=groups,
-        size=size,
-        signals=signals,
-        graphs=graphs,
-        staging=staging,
-        name=name,
-        on_stage=on_stage,
-    )
+    program = verified_put_signal(plan, options, on_stage=on_stage)
     on_stage("writing the program")
     text = put_signal_json(program, provenance=provenance_of(plan))
     return Exported(text=text, notes=_notes(program), suffix=".psp.json")
 
 
 def verified_put_signal(
-    plan: Plan,
-    *,
-    pieces: int | None = None,
-    lanes: int | None = None,
-    groups: int | None = None,
-    size: int | None = None,
-    signals: int = 1,
-    graphs: bool = True,
-    staging: int | None = None,
-    name: str | None = None,
-    on_stage: Callable[[str], None] = lambda _: None,
+    plan: Plan, options: PutSignalOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> PutSignalProgram:
-    """The verified program of a plan, with the arguments and errors of :func:`export_put_signal`."""
-    if staging is not None and not 0 <= staging <= 1000:
-        raise InputError(f"expected `staging` in per cent of the message, 0 to 1000, found {staging}.")
+    """The verified program of a plan; numbers that are not given are those that suit the size, by simulated time."""
+    pieces, lanes, groups, size = options.pieces, options.lanes, options.groups, options.size
+    if options.staging is not None and not 0 <= options.staging <= 1000:
+        raise InputError(
+            f"expected `staging` in per cent of the message, 0 to 1000, found {options.staging}."
+        )
     if size is not None and size < 1:
         raise InputError(f"expected `size` of 1 byte or more, found {size}: leave it out to choose for none.")
-    options = _Options(
-        signals=signals,
-        graphs=graphs,
-        name=name or f"{plan.problem.collective}-{plan.topology.name}",
+    shared = _Options(
+        signals=options.signals,
+        graphs=options.graphs,
+        name=options.name or f"{plan.problem.collective}-{plan.topology.name}",
     )
-    if staging is not None:
-        options["staging"] = Fraction(staging, 100)
+    if options.staging is not None:
+        shared["staging"] = Fraction(options.staging, 100)
     if size is None:
         on_stage("lowering the plan")
         given = {key: value for key, value in (("lanes", lanes), ("groups", groups)) if value is not None}
-        program = lower_put_signal(plan.body, pieces=pieces, **given, **options)
+        program = lower_put_signal(plan.body, pieces=pieces, **given, **shared)
     else:
         on_stage("choosing lanes and pieces")
-        program = fit_put_signal(
-            plan.body, size, pieces=pieces, lanes=lanes, groups=groups, **options
-        ).program
+        program = fit_put_signal(plan.body, size, pieces=pieces, lanes=lanes, groups=groups, **shared).program
     on_stage("verifying the program")
     verify_put_signal(program).require_ok()
     return program

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib import resources
 
 from coppice.export.exported import Exported
+from coppice.export.formats import PutSignalScriptOptions
 from coppice.export.put_signal.document import put_signal_json
 from coppice.export.put_signal.program import provenance_of, verified_put_signal
 from coppice.schedule.plan import Plan
@@ -21,35 +22,13 @@ _WIDTH = 110
 
 
 def export_put_signal_script(
-    plan: Plan,
-    *,
-    pieces: int | None = None,
-    lanes: int | None = None,
-    groups: int | None = None,
-    size: int | None = None,
-    signals: int = 1,
-    graphs: bool = True,
-    staging: int | None = None,
-    name: str | None = None,
-    on_stage: Callable[[str], None] = lambda _: None,
+    plan: Plan, options: PutSignalScriptOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> Exported:
     """Write a plan as a Python script that runs it over nccl4py, torch, or as threads on NumPy arrays.
 
-    The script is the modules of :mod:`coppice.export.put_signal.standalone` with the program in them. Arguments
-    and errors are those of :func:`coppice.export.put_signal.program.export_put_signal`.
+    The script is the modules of :mod:`coppice.export.put_signal.standalone` with the program in them.
     """
-    program = verified_put_signal(
-        plan,
-        pieces=pieces,
-        lanes=lanes,
-        groups=groups,
-        size=size,
-        signals=signals,
-        graphs=graphs,
-        staging=staging,
-        name=name,
-        on_stage=on_stage,
-    )
+    program = verified_put_signal(plan, options, on_stage=on_stage)
     on_stage("writing the script")
     provenance = provenance_of(plan)
     text = put_signal_json(program, provenance=provenance)

@@ -15,69 +15,75 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule, routed
 from coppice.text import nearest
 
-_FAMILIES = (
-    "hierarchies.levels.ACCL",
-    "exchanges.bruck.ALL_GATHER",
-    "direct.straight.DIRECT",
-    "direct.straight.ALL_GATHER",
-    "trees.single_tree.ALL_REDUCE",
-    "exchanges.bruck.ALL_TO_ALL",
-    "direct.straight.LINEAR",
-    "trees.camdoop.CAMDOOP",
-    "exchanges.recursive_multiplying.ONE_GROUP",
-    "direct.barrier.ALGORITHMS",
-    "rings.fitted_rings.BEST_RING",
-    "trees.single_tree.BROADCAST",
-    "exchanges.circulant.ROOTED",
-    "exchanges.circulant.ALL_REDUCE",
-    "exchanges.circulant.BLOCKS",
-    "trees.double_tree.DOUBLE",
-    "direct.gather_scatter.GATHER_SCATTER",
-    "hierarchies.hierarchical.ALGORITHMS",
-    "trees.in_network.ALGORITHMS",
-    "trees.binary.IN_ORDER",
-    "hierarchies.k_grouped.ALGORITHMS",
-    "exchanges.recursive_multiplying.PARTS",
-    "rings.ring.NCCL",
-    "trees.double_tree.NCCL",
-    "rings.ring.NEIGHBOR_EXCHANGE",
-    "direct.straight.PAIRWISE",
-    "exchanges.bruck.PAT",
-    "rings.fitted_rings.PATARASUK_YUAN",
-    "hierarchies.levels.PLINK",
-    "exchanges.halving.RABENSEIFNER",
-    "exchanges.doubling.RECEXCH",
-    "exchanges.doubling.DOUBLING",
-    "exchanges.recursive_multiplying.WHOLE_BUFFERS",
-    "exchanges.halving.REDUCE_SCATTER",
-    "direct.straight.REDUCE_SCATTER",
-    "trees.single_tree.REDUCE",
-    "rings.ring.RING",
-    "direct.gather_scatter.BROADCAST",
-    "rings.ring.SEGMENTED",
-    "trees.binary.SPLIT",
-    "hierarchies.levels.TORUS",
-    "direct.straight.TWO_PROC",
-)
-"""Algorithms, or tuples of them, by module, in the order of listings; of equally fast ones the first counts."""
+_FAMILIES = {
+    "hierarchies.levels.ACCL": "accl",
+    "exchanges.bruck.ALL_GATHER": "bruck sparbit",
+    "direct.straight.DIRECT": "direct",
+    "direct.straight.ALL_GATHER": "linear gather-broadcast",
+    "trees.single_tree.ALL_REDUCE": "linear nonoverlapping tree",
+    "exchanges.bruck.ALL_TO_ALL": "bruck",
+    "direct.straight.LINEAR": "linear linear-sync scattered",
+    "trees.camdoop.CAMDOOP": "camdoop",
+    "exchanges.recursive_multiplying.ONE_GROUP": "allgather-reduce",
+    "direct.barrier.ALGORITHMS": "linear double-ring tree recursive-doubling bruck k-dissemination",
+    "rings.fitted_rings.BEST_RING": "best-ring",
+    "trees.single_tree.BROADCAST": "linear chain pipeline binary binomial k-nomial tree",
+    "exchanges.circulant.ROOTED": "circulant",
+    "exchanges.circulant.ALL_REDUCE": "circulant",
+    "exchanges.circulant.BLOCKS": "circulant",
+    "trees.double_tree.DOUBLE": "double-binary-tree",
+    "direct.gather_scatter.GATHER_SCATTER": "linear linear-sync linear-nb binomial k-nomial",
+    "hierarchies.hierarchical.ALGORITHMS": "hierarchical",
+    "trees.in_network.ALGORITHMS": "collnet-chain collnet-direct nvls nvls-tree",
+    "trees.binary.IN_ORDER": "in-order-binary",
+    "hierarchies.k_grouped.ALGORITHMS": "k-grouped",
+    "exchanges.recursive_multiplying.PARTS": "k-reduce-scatter-allgather",
+    "rings.ring.NCCL": "nccl-ring",
+    "trees.double_tree.NCCL": "nccl-tree",
+    "rings.ring.NEIGHBOR_EXCHANGE": "neighbor-exchange",
+    "direct.straight.PAIRWISE": "pairwise sendrecv-replace",
+    "exchanges.bruck.PAT": "pat",
+    "rings.fitted_rings.PATARASUK_YUAN": "patarasuk-yuan",
+    "hierarchies.levels.PLINK": "plink",
+    "exchanges.halving.RABENSEIFNER": "rabenseifner",
+    "exchanges.doubling.RECEXCH": "recexch-doubling recexch-halving",
+    "exchanges.doubling.DOUBLING": "recursive-doubling",
+    "exchanges.recursive_multiplying.WHOLE_BUFFERS": "recursive-doubling recursive-multiplying",
+    "exchanges.halving.REDUCE_SCATTER": "recursive-halving butterfly",
+    "direct.straight.REDUCE_SCATTER": "linear nonoverlapping",
+    "trees.single_tree.REDUCE": "linear chain pipeline binary binomial k-nomial tree",
+    "rings.ring.RING": "ring",
+    "direct.gather_scatter.BROADCAST": "scatter-allgather scatter-ring-allgather",
+    "rings.ring.SEGMENTED": "segmented-ring",
+    "trees.binary.SPLIT": "split-binary",
+    "hierarchies.levels.TORUS": "2d-torus blueconnect",
+    "direct.straight.TWO_PROC": "two-proc",
+}
+"""Algorithms, or tuples of them, by module, with their names, in the order of listings; of equally fast ones the first
+counts. A module is loaded when one of its names is asked for."""
+
+
+@cache
+def _family(place: str) -> tuple[Algorithm, ...]:
+    """The algorithms of a row of the table."""
+    module, _, name = place.rpartition(".")
+    found = getattr(import_module(f"{__package__}.{module}"), name)
+    return (found,) if isinstance(found, Algorithm) else tuple(found)
 
 
 @cache
 def algorithms() -> dict[tuple[str, Collective], Algorithm]:
     """All algorithms by name and collective, in the order of the catalogue."""
-    entries: list[Algorithm] = []
-    for family in _FAMILIES:
-        module, _, name = family.rpartition(".")
-        found = getattr(import_module(f"{__package__}.{module}"), name)
-        entries += [found] if isinstance(found, Algorithm) else found
-    return {(entry.name, entry.collective): entry for entry in entries}
+    return {(entry.name, entry.collective): entry for place in _FAMILIES for entry in _family(place)}
 
 
 def find(name: str, collective: Collective) -> Algorithm:
     """The algorithm ``name`` for ``collective``."""
+    for place, listed in _FAMILIES.items():
+        for entry in _family(place) if name in listed.split() else ():
+            if (entry.name, entry.collective) == (name, collective):
+                return entry
     known = algorithms()
-    if (name, collective) in known:
-        return known[name, collective]
     names = [each for each, served in known if served is collective]
     serves = [served.value for each, served in known if each == name]
     if serves:

@@ -23,25 +23,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 from coppice.files import file_name, read_bytes
 from coppice.topology.model import Topology
 from coppice.topology.readers.document import topology_from_document
 from coppice.topology.readers.json_yaml import parse_json, parse_yaml
-from coppice.topology.readers.nccl_xml import read_nccl_xml
 from coppice.topology.readers.networkx_graph import from_networkx, to_networkx
-from coppice.topology.readers.nvidia_smi import read_nvidia_smi
 from coppice.topology.readers.reading import Reading, ReadOptions, TopologyFormat, sniff
-from coppice.topology.readers.rocm_smi import read_rocm_smi
 
 __all__ = ["ReadOptions", "Reading", "TopologyFormat", "from_networkx", "read", "read_file", "to_networkx"]
 
 _MACHINE_READERS = {
-    TopologyFormat.NCCL_XML: read_nccl_xml,
-    TopologyFormat.NVIDIA_SMI: read_nvidia_smi,
-    TopologyFormat.ROCM_SMI: read_rocm_smi,
+    TopologyFormat.NCCL_XML: "nccl_xml",
+    TopologyFormat.NVIDIA_SMI: "nvidia_smi",
+    TopologyFormat.ROCM_SMI: "rocm_smi",
 }
+"""Modules of readers of one machine, each loaded when such a text comes."""
 
 
 def read(
@@ -73,9 +72,9 @@ def read(
     found = sniff(data, file=file)
     default_name = stem if stem.isprintable() and len(stem) <= 200 else "topology"
     if found in _MACHINE_READERS:
-        topology, warnings = _MACHINE_READERS[found](
-            data, file=file, name=name or default_name, options=parsed
-        )
+        module = import_module(f"{__name__}.{_MACHINE_READERS[found]}")
+        reader = getattr(module, f"read_{_MACHINE_READERS[found]}")
+        topology, warnings = reader(data, file=file, name=name or default_name, options=parsed)
     else:
         document = (parse_json if found is TopologyFormat.JSON else parse_yaml)(data, file=file)
         topology = topology_from_document(

@@ -1,0 +1,251 @@
+"""Options as records: a Struct says once what a command, a format or a native call takes.
+
+A field has its type, its default and, in :func:`option`, its meaning and limits. Flags of commands, the check of what
+Python gives, the documentation and the settings of native code are made from that.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Meta, Struct
+from msgspec.structs import fields
+
+from coppice.arguments import expect_one_of, expect_range
+from coppice.errors import InputError
+from coppice.text import parse_size, parse_sizes, suggestion
+
+_Record = TypeVar("_Record", bound=Struct)
+
+
+def option(
+    help: str,  # noqa: A002 (what every command line calls it)
+    *flags: str,
+    metavar: str | None = None,
+    choices: Iterable[str] = (),
+    **limits: Any,
+) -> Meta:
+    """What a field means, for its annotation.
+
+    Args:
+        help: What it means.
+        flags: Its names on the command line; none: two dashes and its name.
+        metavar: What stands for the value in a help; None is told by the type.
+        choices: All values that it may have.
+        limits: ``ge``, ``gt``, ``le``, ``lt``, as msgspec takes them.
+    """
+    extra = {"flags": flags, "metavar": metavar, "choices": tuple(choices)}
+    return Meta(description=help, extra=extra, **limits)
+
+
+class OptionKind(NamedTuple):
+    """What the value of an option is; every kind is also taken as text, in the words of the command line."""
+
+    metavar: str  # What stands for the value in a help
+    read: Callable[[Option, Any], Any]  # The value that is meant by what a caller gives
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """An option: a field of a record."""
+
+    name: str
+    type: Any  # Its type without None and annotations
+    kind: OptionKind
+    help: str = ""
+    default: Any = None
+    needed: bool = False  # It has no default
+    flags: tuple[str, ...] = ()
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    low: float | None = None  # Least value
+    above: float | None = None  # What every value is above
+    high: float | None = None  # Largest value
+
+    def value(self, given: Any) -> Any:
+        """The value that is meant by what a caller gives: a value of the kind, or its text.
+
+        Examples:
+            >>> class Example(Struct):
+            ...     sizes: Sizes = ()
+            ...     whole: bool = True
+            >>> options_of(Example)["sizes"].value("1K:4K"), options_of(Example)["whole"].value("no")
+            ((1024, 2048, 4096), False)
+        """
+        value = self.kind.read(self, given)
+        if isinstance(value, int | float):
+            expect_range(self.name, value, low=self.low, high=self.high, above=self.above)
+        return value
+
+
+def _text(option: Option, given: Any) -> Any:
+    kinds = typing.get_args(option.type) or (option.type,)
+    return _of_type(tuple(kinds), option, given, "text")
+
+
+def _choice(option: Option, given: Any) -> str:
+    expect_one_of(option.name, given, option.choices)
+    return str(given)
+
+
+def _number(option: Option, given: Any) -> int:
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    if not (isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 10):
+        raise InputError(f"expected {option.name} to be a whole number ({option.help}), found {given!r}.")
+    return int(given)
+
+
+def _real(option: Option, given: Any) -> float:
+    try:
+        if isinstance(given, bool):
+            raise TypeError
+        return float(given)
+    except (TypeError, ValueError):
+        raise InputError(f"expected {option.name} to be a number ({option.help}), found {given!r}.") from None
+
+
+def _flag(option: Option, given: Any) -> bool:
+    if given not in (True, False, "yes", "no"):
+        raise InputError(f"expected {option.name} to be yes or no, found {given!r}.")
+    return given in (True, "yes")
+
+
+def _names(option: Option, given: Any) -> tuple[str, ...]:
+    parts = given.split(",") if isinstance(given, str) else _items(option, given, "names")
+    return tuple(_of_type((str,), option, part, "names").strip() for part in parts)
+
+
+def _file(option: Option, given: Any) -> Path:
+    return Path(_of_type((str, os.PathLike), option, given, "the name of a file"))
+
+
+def _sizes(option: Option, given: Any) -> Any:
+    """One size in bytes, several in rising order, or a range: its text, or the sizes in it."""
+    name, single = option.name, option.kind is SIZE
+    if isinstance(given, str):
+        if single:
+            return parse_size(given, option=f"`{name}`")
+        return given if option.kind is SIZE_RANGE else parse_sizes(given, option=name)
+    sizes = [given] if single or isinstance(given, int) else _items(option, given, "sizes in bytes")
+    if not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise InputError(f"expected {name} in bytes, or as text such as 64K or 1M:1G, found {given!r}.")
+    return given if single else tuple(sorted(set(sizes)))
+
+
+def _of_type(kinds: tuple[type, ...], option: Option, given: Any, words: str) -> Any:
+    if not isinstance(given, kinds):
+        raise InputError(f"expected {option.name} to be {words}, found {given!r}.")
+    return given
+
+
+def _items(option: Option, given: Any, words: str) -> list[Any]:
+    if not isinstance(given, Iterable):
+        raise InputError(f"expected {option.name} to be {words}, found {given!r}.")
+    return list(given)
+
+
+TEXT = OptionKind("TEXT", _text)
+CHOICE = OptionKind("TEXT", _choice)
+NUMBER = OptionKind("N", _number)
+REAL = OptionKind("X", _real)
+FLAG = OptionKind("yes|no", _flag)
+NAMES = OptionKind("A,B,...", _names)
+FILE = OptionKind("FILE", _file)
+SIZE = OptionKind("SIZE", _sizes)
+SIZES = OptionKind("SIZES", _sizes)
+SIZE_RANGE = OptionKind("SIZES", _sizes)
+
+Names = typing.Annotated[typing.Sequence[str], NAMES]
+Size = typing.Annotated[int, SIZE]
+Sizes = typing.Annotated[typing.Sequence[int], SIZES]
+SizeRange = typing.Annotated[str | typing.Sequence[int], SIZE_RANGE]
+"""Messages from one size to another: as LOW:HIGH, ``all``, a list, or the sizes in bytes."""
+
+_PLAIN: Mapping[Any, OptionKind] = {str: TEXT, int: NUMBER, float: REAL, bool: FLAG, Path: FILE}
+
+
+@cache
+def options_of(record: type[Struct]) -> Mapping[str, Option]:
+    """The options of a record by name, in the order of its fields."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    found = {}
+    for field in fields(record):
+        plain, notes = _parts(hints[field.name])
+        said = next((note for note in notes if isinstance(note, Meta)), Meta())
+        extra = said.extra or {}
+        choices = extra.get("choices") or (
+            tuple(plain) if isinstance(plain, type) and issubclass(plain, enum.Enum) else ()
+        )
+        kind = next((note for note in notes if isinstance(note, OptionKind)), None)
+        kind = kind or (CHOICE if choices else _PLAIN.get(plain, TEXT))
+        found[field.name] = Option(
+            name=field.name,
+            type=plain,
+            kind=kind,
+            help=said.description or "",
+            default=None if field.required else field.default,
+            needed=field.required,
+            flags=extra.get("flags") or (f"--{field.name.replace('_', '-')}",),
+            metavar=extra.get("metavar") or ("|".join(choices) if choices else kind.metavar),
+            choices=choices,
+            low=said.ge,
+            above=said.gt,
+            high=said.le,
+        )
+    return types.MappingProxyType(found)
+
+
+def _parts(hint: Any) -> tuple[Any, list[Any]]:
+    """A type without None and annotations, and the annotations, the outer ones first."""
+    notes: list[Any] = []
+    while True:
+        if typing.get_origin(hint) is typing.Annotated:
+            hint, *own = typing.get_args(hint)
+            notes += own
+        elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+            inner = [each for each in typing.get_args(hint) if each is not types.NoneType]
+            if len(inner) == len(typing.get_args(hint)):
+                return hint, notes
+            hint = inner[0] if len(inner) == 1 else typing.Union[tuple(inner)]  # noqa: UP007 (made at run time)
+        else:
+            return hint, notes
+
+
+def recorded(record: type[_Record], values: Mapping[str, Any], *, owner: str) -> _Record:
+    """The record of options that a caller gave by name, as values or as text; None stands for one not given.
+
+    Args:
+        record: What there is.
+        values: What was given.
+        owner: What takes the options, for messages.
+
+    Raises:
+        InputError: If there is no such option, or a value is not of its kind or out of its limits.
+
+    Examples:
+        >>> class Example(Struct):
+        ...     size: Size = 0
+        >>> recorded(Example, {"size": "1K"}, owner="the example")
+        Example(size=1024)
+        >>> recorded(Example, {"sizes": "1K"}, owner="the example")
+        Traceback (most recent call last):
+        coppice.errors.InputError: the example has no option 'sizes': did you mean 'size'?
+    """
+    known = options_of(record)
+    found = {}
+    for name, given in values.items():
+        if name not in known:
+            hint = suggestion(name, known) if known else "it has none."
+            raise InputError(f"{owner} has no option {name!r}: {hint}")
+        if given is not None:
+            found[name] = known[name].value(given)
+    return record(**found)
