@@ -12,7 +12,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.catalogue import algorithms, case_of, make
+from coppice.planners.algorithms.catalogue import _FAMILIES, _family, algorithms, case_of, find, make
 from coppice.planners.algorithms.parts.moves import Moves
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule
@@ -204,3 +204,9 @@ def test_a_wrong_cost_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not verify_schedule(body).ok
     assert entry.cost is not None
     assert _most_sent(body) < entry.cost(case).sent
+
+
+def test_the_table_names_what_its_modules_hold() -> None:
+    for place, words in _FAMILIES.items():
+        assert list(dict.fromkeys(entry.name for entry in _family(place))) == words.split()
+    assert all(find(*key) is entry for key, entry in algorithms().items())
