@@ -12,7 +12,6 @@ from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import Cluster, estimate
-from coppice.iteration.job.estimated import estimate_of
 from coppice.iteration.job.job import KindOfBox, Machines
 from coppice.iteration.job.paced import step_of
 from coppice.iteration.measured.table import AttentionRow, CopyRow, DeviceTable, MatrixRow
@@ -20,6 +19,7 @@ from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.predicted import predict
+from coppice.iteration.search import estimate_of
 from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.iteration.workload.catalogue import LAYERED_MODELS, any_model

@@ -61,8 +61,8 @@ def probe(
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.run.engines.launched import engine_name, open_engine
     from coppice.run.engines.put_signal.engine import PutSignalEngine
-    from coppice.run.probe.arrivals import check_arrivals
     from coppice.run.probe.network import probe_network
+    from coppice.run.probe.put_signal_costs import check_arrivals
     from coppice.topology.readers.document import write_topology
 
     if expect is None and (boxes is not None or settings):
@@ -107,8 +107,7 @@ def _probe_costs(
     from coppice.files import write_atomically
     from coppice.run.engines.launched import engine_name, open_engine
     from coppice.run.engines.put_signal.engine import PutSignalEngine
-    from coppice.run.probe.arrivals import check_arrivals
-    from coppice.run.probe.put_signal_costs import measure_put_signal_costs
+    from coppice.run.probe.put_signal_costs import check_arrivals, measure_put_signal_costs
     from coppice.simulation.put_signal import encode_put_signal_costs
 
     if engine not in (None, "put-signal") or expect is not None or output is not None:

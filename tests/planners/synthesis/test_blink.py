@@ -18,9 +18,13 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.blink import packings
-from coppice.planners.synthesis.blink.arborescence import shortest_arborescence
 from coppice.planners.synthesis.blink.packing import pcie_share
-from coppice.planners.synthesis.blink.packings import Packed, exact_packing, weighted_packing
+from coppice.planners.synthesis.blink.packings import (
+    Packed,
+    exact_packing,
+    shortest_arborescence,
+    weighted_packing,
+)
 from coppice.planners.synthesis.blink.ways import Fabric, ways_between
 from coppice.schedule.files.plan_file import encode_plan
 from coppice.topology.model import Link, Node, Topology

@@ -17,7 +17,6 @@ from coppice.errors import CheckError
 from coppice.run.engines.numpy import NumpyEngine, run_ranks
 from coppice.run.engines.put_signal.device import Put
 from coppice.run.engines.put_signal.engine import PutSignalEngine
-from coppice.run.probe.arrivals import check_arrivals
 from coppice.run.probe.network import (
     expected_rate,
     judge_links,
@@ -33,6 +32,7 @@ from coppice.run.probe.probe import (
     rank_experiments,
     run_experiments,
 )
+from coppice.run.probe.put_signal_costs import check_arrivals
 from coppice.topology import scale_nodes, set_link_rate
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset

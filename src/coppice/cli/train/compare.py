@@ -41,8 +41,7 @@ def compare(job: str, **options: Any) -> None:
       coppice train compare workload.json --policies bytescheduler,p3,ddp --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.comparison.plot import check_picture
-    from coppice.iteration.composing.compared import compare_on_layers, compare_policies
-    from coppice.iteration.composing.picture import plot_policies
+    from coppice.iteration.composing.compared import compare_on_layers, compare_policies, plot_policies
 
     names = tuple(name.strip() for name in options.pop("policies").split(","))
     picture, processes, as_json = (options.pop(name) for name in ("picture", "jobs", "as_json"))

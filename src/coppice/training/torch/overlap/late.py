@@ -4,17 +4,35 @@ Modules that were seen to read a parameter wait for it. Others may read it too: 
 not take, a parent that uses the weights of a child, a fused kernel in evaluation, a moving average of weights. So a
 parameter is of a class of its own while its update is outstanding, and any function of torch that is called with it
 completes the update first. What only asks for its shape, type or gradient does not.
+
+Functions that wait for other ranks, or take times, are left to Python by torch.compile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from coppice.training.torch.overlap.uncompiled import UPDATES_ARE_LATE, uncompiled
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+UPDATES_ARE_LATE = (
+    "the policy of schedule() updates parameters late: call optimizer.flush() before what is compiled"
+)
+"""Why a graph is broken where a module waits for its parameters."""
+
+
+def uncompiled(reason: str) -> Callable[[_Function], _Function]:
+    """A function that compiled code calls as it is.
+
+    Args:
+        reason: Why; torch says it where a graph must not be broken.
+    """
+    found: Any = torch.compiler.disable(reason=reason)  # type: ignore[no-untyped-call]
+    return found  # type: ignore[no-any-return]
+
 
 _ABOUT = (
     *(

@@ -32,9 +32,9 @@ from coppice.iteration.policies.data_parallel.ddp import Bucketed
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.training.torch.ordering.weight_gradients import DeferredGradients
 from coppice.training.torch.overlap.factors import LinearFactors
+from coppice.training.torch.overlap.late import uncompiled
 from coppice.training.torch.overlap.planning import LaunchPlan, launch_plan, recorded_workload
 from coppice.training.torch.overlap.streams import Streams
-from coppice.training.torch.overlap.uncompiled import uncompiled
 
 _SMALL_BYTES = 16 * 1024
 _IN_A_ROW_BYTES = 256 * 1024

@@ -27,7 +27,7 @@ from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.ordering.weight_gradients import DeferredGradients
 from coppice.training.torch.overlap.carrier import Carrier
 from coppice.training.torch.overlap.factors import LinearFactors
-from coppice.training.torch.overlap.late import LateParameters
+from coppice.training.torch.overlap.late import UPDATES_ARE_LATE, LateParameters, uncompiled
 from coppice.training.torch.overlap.pending import (
     PendingGradient,
     ScheduledOptimizer,
@@ -45,7 +45,6 @@ from coppice.training.torch.overlap.trained import (
     trained_parameters,
 )
 from coppice.training.torch.overlap.tuner import TrainingTuner, TuningOptions
-from coppice.training.torch.overlap.uncompiled import UPDATES_ARE_LATE, uncompiled
 from coppice.training.torch.servers.client import (
     NOT_SUMMED,
     ParameterServers,
