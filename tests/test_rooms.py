@@ -21,6 +21,7 @@ ROOMS = (
     "interrupts",
     "text",
     "files",
+    "recognising",
     "decoding",
     "rows",
     "arguments",

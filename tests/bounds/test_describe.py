@@ -114,6 +114,9 @@ def test_no_cut_is_blamed_that_does_not_set_the_rate(preset: str, nic: str) -> N
     assert found.cut == ()
     words = describe_cut(found)
     assert words.startswith("no single cut: several limit it together, around each of the ")
+    assert re.search(r"; the narrowest is GPU (8|13|0) of box[01].* with 1 link of (300|450) GB/s ", words), (
+        words
+    )
     gathered = told(broken, Collective.ALL_GATHER)
     assert re.search(r"GPU (8|13) of box1 receives .* 15 shards over (300|450) GB/s$", gathered)
 

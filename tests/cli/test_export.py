@@ -86,7 +86,7 @@ def test_standard_input_is_xml_or_a_plan(run: Run, plan: Path) -> None:
     for command in (("import", "-"), ("doctor", "-", "--target", "msccl")):
         refused = run(*command, stdin=plan.read_bytes())
         assert refused.code == 2
-        assert "found JSON: a plan needs no import" in refused.err
+        assert "found a plan, which `coppice verify`" in refused.err
     wrong = text.replace(b'dstoff="3"', b'dstoff="4"', 1)
     assert run("verify", "-", stdin=wrong).code == 1
 

@@ -95,9 +95,12 @@ def test_commands_say_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"format": "coppice-put-signal", "version": 1}', "a program of puts and signals: `coppice verify`"),
+        (
+            '{"format": "coppice-put-signal", "version": 1}',
+            "a program of puts and signals, which `coppice verify`",
+        ),
         ('{"name": "x", "collective": "allreduce", "gpus": []}', "an execution plan of MSCCL\\+\\+"),
-        ('{"format": "coppice-plan", "version": 1}', "a plan needs no import"),
+        ('{"format": "coppice-plan", "version": 1}', "a plan, which `coppice verify`, `explain`, `simulate`"),
         ("from coppice import language\n", "`coppice compile FILE"),
     ],
 )

@@ -107,6 +107,8 @@ def test_a_slow_nic_paces_more_than_a_lost_one() -> None:
         ("drain=some", "expected drain=3 (boxes) or drain=node17"),
         ("without=fan:1", "expected without=nic:5"),
         ("slow=nic:1", "with a factor up to 1"),
+        ("without=nic:99", "expected a nic of a box, nic:0 to nic:7, found nic:99"),
+        ("without=gpu:8@node1", "gpu:0 to gpu:7, found gpu:8"),
         ("slow=nic:1:x2", "with a factor up to 1"),
         ("degrade=box0/nic99=50%", "has no node 'box0/nic99'"),
         ("degrade=box0/nic1", "such as box0/nic3=50%"),

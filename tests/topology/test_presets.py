@@ -208,7 +208,7 @@ def test_fabric_of_a_preset_can_be_chosen() -> None:
         (lambda: resolve("dgx-a1000"), "did you mean 'dgx-a100'"),
         (lambda: resolve("no/such.json"), "there is no file no/such.json"),
         (lambda: resolve("torus", options={"dim": "4x4"}), "did you mean 'dims'"),
-        (lambda: resolve("torus", options={"dims": "4xa"}), "whole number for dims"),
+        (lambda: resolve("torus", options={"dims": "4xa"}), "whole numbers such as 4x4x8 for dims"),
         (lambda: resolve("torus", options={"dims": "0x4"}), "sizes of 1 or more"),
         (lambda: resolve("dgx-a100", options={"rates": "fast"}), "nominal or measured"),
         (lambda: resolve("dgx-a100", boxes=2, options={"fabric": "rails"}), "did you mean 'rail'"),

@@ -144,7 +144,31 @@ def _around(bound: Bound) -> str:
         side = describe_ranks(topology, alone)
         names.append(f"each of the {side.removeprefix('all ')}" if len(alone) > 1 else side)
     names += [describe_ranks(topology, ranks) for ranks in heaviest if len(ranks) > 1]
-    return f", around {shortened(names, _MAX_GROUPS)}"
+    return f", around {shortened(names, _MAX_GROUPS)}{_narrowest(topology, bound.proof)}"
+
+
+def _narrowest(topology: Topology, proof: CutFamily) -> str:
+    """Which side lets least through, where one of equally many ranks lets less through than others do."""
+    found: dict[tuple[int, ...], tuple[int, NDArray[np.intp]]] = {}
+    for cut in proof.cuts:
+        inside = np.zeros(topology.num_nodes, dtype=np.bool_)
+        inside[list(cut.nodes)] = True
+        ranks = tuple(np.flatnonzero(inside[topology.rank_nodes]).tolist())
+        for out in (True, False):
+            links = np.flatnonzero((inside[topology.src] == out) & (inside[topology.dst] != out))
+            width = int(topology.capacity[links].sum())
+            if ranks not in found or width < found[ranks][0]:
+                found[ranks] = width, links
+    for count in sorted({len(ranks) for ranks in found}):
+        sides = {ranks: found[ranks] for ranks in found if len(ranks) == count}
+        least, most = min(width for width, _ in sides.values()), max(width for width, _ in sides.values())
+        narrow = [ranks for ranks, (width, _) in sides.items() if width == least]
+        if least < most:
+            links = sides[narrow[0]][1]
+            through = _join([_describe_group(topology, group) for group in _groups(topology, links)])
+            more = f" and {len(narrow) - 1} more" if len(narrow) > 1 else ""
+            return f"; the narrowest is {describe_ranks(topology, narrow[0])}{more}, with {through}"
+    return ""
 
 
 def _tells_senders(topology: Topology, found: Crossing) -> bool:

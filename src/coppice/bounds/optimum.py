@@ -11,7 +11,7 @@ import numpy as np
 
 from coppice.arguments import checked
 from coppice.bounds.all_to_all.distances import proving_cut
-from coppice.bounds.network import TRANSPOSED, Network, cut_bound
+from coppice.bounds.network import TRANSPOSED, Network, check_problem, cut_bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound, CutFamily, LinkLengths, WeightedCut
 from coppice.collectives import Collective
@@ -101,6 +101,7 @@ def sending_side(problem: Problem, sink_side: tuple[int, ...]) -> tuple[int, ...
 
 def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
     """The better of two phases and the combined optimum, and a proof that nothing else is better."""
+    check_problem(problem)
     topology = problem.topology
     gather = bound(replace(problem, collective=Collective.ALL_GATHER), time_limit=time_limit)
     scatter = bound(replace(problem, collective=Collective.REDUCE_SCATTER), time_limit=time_limit)

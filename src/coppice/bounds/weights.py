@@ -23,12 +23,16 @@ _LARGEST_DEMAND = 2**62
 
 def read_weights(path: str) -> tuple[int, ...]:
     """Read one weight for each rank from a file (``-``: standard input)."""
-    return parse_weights(read_text(path, what="the weights"), where=path)
+    return parse_weights(
+        read_text(path, what="the weights", hint="name a file with one weight for each rank"), where=path
+    )
 
 
 def read_demands(path: str) -> tuple[tuple[int, ...], ...]:
     """Read a matrix of demands, one row for each sender, from a file (``-``: standard input)."""
-    return parse_demands(read_text(path, what="the demands"), where=path)
+    return parse_demands(
+        read_text(path, what="the demands", hint="name a file with one row for each sender"), where=path
+    )
 
 
 def parse_weights(text: str, *, where: str) -> tuple[int, ...]:

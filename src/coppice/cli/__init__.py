@@ -16,10 +16,12 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
 from coppice.cli.output.breaking import broken, terminal_width
 from coppice.cli.output.kept import interrupted_words, keeps
 from coppice.cli.output.terminal import use_terminal_characters
+from coppice.cli.output.usage import usage_words
 from coppice.errors import CheckError, CoppiceError
 from coppice.interrupts import loading, running
 from coppice.version import __version__
@@ -127,6 +129,13 @@ class _LazyCommands(dict[str, Any]):
 class Commands(TyperGroup):
     """The group of all commands; it turns errors into one sentence and an exit code."""
 
+    def make_context(self, *words: Any, **given: Any) -> Any:
+        """Read the options of the program itself."""
+        try:
+            return super().make_context(*words, **given)
+        except TyperException as error:
+            raise _misused(error) from None
+
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         keeps(None)
@@ -138,6 +147,8 @@ class Commands(TyperGroup):
             code = CHECK_FAILED if isinstance(error, CheckError) else BAD_INPUT
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             raise _failed(with_flags(str(error), _flags(command)), code) from None
+        except TyperException as error:
+            raise _misused(error) from None
         except KeyboardInterrupt:
             words = interrupted_words()
             if words is not None or sys.stderr.isatty():
@@ -189,6 +200,11 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
         )
 
     return re.sub(r"`([a-z]\w*)(?:=([^`]+))?`", flag, message)
+
+
+def _misused(error: TyperException) -> Exception:
+    """What to raise for words that a command does not take; a group without any shows its help."""
+    return error if type(error).__name__ == "NoArgsIsHelpError" else _failed(usage_words(error), BAD_INPUT)
 
 
 def _failed(message: str, code: int) -> typer.Exit:

@@ -141,10 +141,14 @@ def fit_model(
     if as_json:
         print_json(_record(found, times))
         return
+    error = f"{100 * found.mean_error:.1f}% on average, {100 * found.worst_error:.1f}% at most"
+    if not found.judged:
+        figures = plural(len(found.figures), "figure")
+        error = f"not known: {figures} fit any {plural(len(times), 'time')}; measure more sizes"
     fields = [
         ("model", found.model.text),
         ("fitted to", f"{plural(len(times), 'time')} of {', '.join(names)}"),
-        ("error", f"{100 * found.mean_error:.1f}% on average, {100 * found.worst_error:.1f}% at most"),
+        ("error", error),
     ]
     if output is not None and not printed:
         fields.append(("written to", str(output)))
@@ -157,6 +161,7 @@ def _record(found: FittedModel, times: list[MeasuredTime]) -> dict[str, object]:
     """The fit as JSON values."""
     return {
         "model": model_record(found.model),
+        "figures": list(found.figures),
         "mean_error": found.mean_error,
         "worst_error": found.worst_error,
         "rows": [

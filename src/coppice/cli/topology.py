@@ -18,10 +18,11 @@ from coppice.cli.options.inputs import (
     RatesOption,
     TopologyOptions,
     parse_settings,
+    print_reader_warnings,
     settings_with_rates,
 )
 from coppice.cli.options.names import FABRICS
-from coppice.cli.output.render import print_fields, print_json, print_lines, print_note, write_text
+from coppice.cli.output.render import print_fields, print_json, print_lines, write_text
 from coppice.errors import InputError
 from coppice.text import rate_text, suggestion
 
@@ -176,8 +177,7 @@ def compose(
             ports = gpu_ports(host.topology, exact_rate(port_rate, where="--port-rate"))
         label = found["name"] or ("box" if len(hosts) == 1 else Path(spec).stem)
         joined += repeated(Host(name=label, topology=host.topology, ports=ports), int(found["count"] or 1))
-    for warning in told:
-        print_note(f"warning: {warning}")
+    print_reader_warnings(told)
     chosen = fabric_from_fields(fabric, parse_settings(settings or ()))
     sources = dict.fromkeys(host.topology.source for host in joined if host.topology.source)
     title = " + ".join(text.rpartition("/")[2] for text in hosts)[:_MAX_NAME]
@@ -280,8 +280,7 @@ def _deliver(topology: Topology, output: Path | None, *, name: str | None, as_js
         print_json({**summary_json(summary), "output": str(output)})
         return
     print_lines([f"wrote {output}: {summary.ranks} ranks, {topology.num_nodes} nodes, {summary.links} links"])
-    for warning in summary.warnings:
-        print_note(f"warning: {warning}")
+    print_reader_warnings(summary.warnings)
 
 
 def _preset_json(name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_note
 from coppice.errors import InputError
 from coppice.export.formats import MSCCL_RUNTIMES
-from coppice.files import file_name, read_bytes
+from coppice.files import file_name
 from coppice.text import bandwidth_text, percent_text, plural
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ def verify(
     from coppice.export.msccl.document import is_xml
     from coppice.export.mscclpp.document import is_mscclpp
     from coppice.export.put_signal.document import is_put_signal
-    from coppice.schedule.files.plan_file import decode_plan
+    from coppice.schedule.files.plan_file import decode_plan, plan_bytes
     from coppice.schedule.verification.verify import verify as check
 
-    data, name = read_bytes(plan), file_name(plan)
+    data, name = plan_bytes(plan), file_name(plan)
     if is_put_signal(data):
         _verify_put_signal(data, name=name, schedules=schedules, as_json=as_json)
         return

@@ -71,6 +71,12 @@ class FittedModel:
     # `predicted / measured - 1` of every measured time, in their order
     errors: tuple[float, ...] = field(repr=False)
     tried: int  # Models that were tried
+    figures: tuple[str, ...]  # What was fitted
+
+    @property
+    def judged(self) -> bool:
+        """Whether the errors say something: as many figures as times fit whatever was measured."""
+        return len(self.errors) > len(self.figures)
 
     @property
     def mean_error(self) -> float:
@@ -185,6 +191,7 @@ def fit(
         model=replace(_with(start, figures), name=name),
         errors=tuple(math.expm1(error) for error in search.errors(figures)),
         tried=len(search.known),
+        figures=tuple(figures),
     )
 
 

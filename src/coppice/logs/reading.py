@@ -44,6 +44,7 @@ from coppice.logs.nccl_tests_log import (
 from coppice.logs.records import Log, LoggedDecision, LoggedMeasurement
 from coppice.logs.result_files import is_csv, is_result, read_csv, read_results
 from coppice.logs.tables import NcclTestsTable
+from coppice.recognising import recognised
 from coppice.text import plural
 from coppice.topology.readers.nccl_xml import read_nccl_xml
 from coppice.topology.readers.reading import ReadOptions, TopologyFormat, sniff
@@ -91,7 +92,8 @@ def unknown_kind(text: str, *, file: str) -> str:
     for pattern, words in _TEXTS:
         if re.search(pattern, text[: 1 << 20]):
             return f"{file} is {words}." if "give it" in words else f"{file} is {words}: {_EXPECTED}"
-    return f"{file} is of no known kind: {_EXPECTED}"
+    found = recognised(text.encode())
+    return f"{file} is of no known kind: {_EXPECTED}" if found is None else f"{file} is {found}: {_EXPECTED}"
 
 
 def unknown_json(value: Any, *, file: str, line: int) -> str:

@@ -118,6 +118,10 @@ def find_node(topology: Topology, name: str) -> int:
     former = topology.node_index.get(_FORMER_NIC.sub(rf"\1{PRESET_NIC}\2", name))
     if former is not None:
         return former
+    if number != name and number.isdecimal():
+        raise InputError(
+            f"expected a rank of {topology.name}, rank0 .. rank{topology.num_ranks - 1}, found {name[:40]!r}."
+        )
     raise InputError(f"{topology.name} has no node {name[:80]!r}: {node_hint(topology, name)}")
 
 

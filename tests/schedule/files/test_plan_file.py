@@ -192,9 +192,13 @@ def test_newer_version_truncation_and_edits_have_their_own_sentences() -> None:
     assert "cut short" in refusal(data[: len(data) // 2])
     assert "edited or damaged" in refusal(data.replace(b'"weight":[1,1', b'"weight":[1,2', 1))
     assert "edited or damaged" in refusal(json.dumps(json.loads(data)).encode())
-    assert "is no plan" in refusal(b'{"format": "coppice-topology", "version": 1}')
+    assert "found a topology, which `coppice bound`" in refusal(
+        b'{"format": "coppice-topology", "version": 1}'
+    )
+    assert 'expected format "coppice-plan"' in refusal(b'{"format": "x", "name": "coppice-plan"}')
     assert "version" in refusal(b'{"format": "coppice-plan"}')
-    assert "cut short" in refusal(b"")
+    assert "found nothing" in refusal(b"")
+    assert "found text that begins with '# Title'" in refusal(b"# Title")
     assert "$.version" in refusal(b'{"format": "coppice-plan", "version": "one"}')
 
 

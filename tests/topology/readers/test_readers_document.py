@@ -203,7 +203,7 @@ def test_options_without_meaning_are_told() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"   \n", b"hello\n", b"\x89PNG\r\n\0\0", b"\0" * 100])
 def test_other_files_are_refused(content: bytes) -> None:
-    assert "expected one of coppice JSON" in refused(content)
+    assert "give one of coppice JSON" in refused(content)
 
 
 def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:

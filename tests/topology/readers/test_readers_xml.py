@@ -334,7 +334,7 @@ def test_blank_lines_before_the_file_keep_the_line_numbers() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"<graphs version='1'/>", ["input:1", "<graphs>", "NCCL_TOPO_DUMP_FILE"]),
+        (b"<graphs version='1'/>", ["input:1", "graphs that NCCL wrote", "NCCL_TOPO_DUMP_FILE"]),
         (b"<algo name='x'/>", ["MSCCL"]),
         (b"<system>\n<cpu>\n</system>", ["input:3", "mismatched tag"]),
         (b"<system/>", ["no GPU"]),

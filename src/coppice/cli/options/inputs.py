@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coppice.cli import with_flags
 from coppice.cli.options.completion import preset_names
 from coppice.cli.output.render import print_note
 from coppice.errors import InputError
@@ -109,8 +110,7 @@ def load_topology(
 
     options = settings_with_rates(settings, rates)
     reading = resolve_reading(spec, boxes=boxes, options=options)
-    for warning in reading.warnings:
-        print_note(f"warning: {warning}")
+    print_reader_warnings(reading.warnings)
     topology = reading.topology
     if round_digits is not None:
         topology = round_rates(topology, round_digits)
@@ -200,3 +200,9 @@ def parse_ranks(text: str, *, option: str = "--ranks") -> list[int]:
             )
         ranks.extend(range(low, high + 1))
     return ranks
+
+
+def print_reader_warnings(warnings: Iterable[str]) -> None:
+    """Print what a reader of topologies had to assume, with the option that says otherwise."""
+    for warning in warnings:
+        print_note(f"warning: {with_flags(warning, {'settings': '--set'})}")

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from xml.parsers import expat
 
 from coppice.errors import InputError
+from coppice.recognising import impression
 
 ABSENT = -(2**31)
 """Stands for a number that is missing or cannot be read; a defect tells which."""
@@ -229,22 +230,6 @@ def is_xml(data: bytes) -> bool:
     return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
 
 
-def _json_in_words(text: bytes) -> str:
-    """What a JSON file is, and which command takes it."""
-    head = text[:4096]
-    if b'"coppice-put-signal"' in head:
-        return (
-            "a program of puts and signals: `coppice verify` judges it, and `coppice doctor FILE --target nccl` says "
-            "what NCCL makes of it"
-        )
-    if b'"gpus"' in text and b'"coppice-' not in head:
-        return "an execution plan of MSCCL++: `coppice doctor FILE --target mscclpp` is for those"
-    return (
-        "JSON: a plan needs no import; `coppice verify`, `simulate` and `export` take it as it is, and `coppice export "
-        "FILE --to msccl-xml --target NAME` writes it for a runtime"
-    )
-
-
 def parse_document(data: bytes, *, file: str) -> Document:
     """The rows of an MSCCL XML text.
 
@@ -266,7 +251,10 @@ def parse_document(data: bytes, *, file: str) -> Document:
     body = data.removeprefix(b"\xef\xbb\xbf")
     stripped = body.lstrip()
     if stripped.startswith(b"{"):
-        raise InputError(f"expected MSCCL XML in {file}, found {_json_in_words(stripped)}.")
+        raise InputError(
+            f"expected MSCCL XML in {file}, found {impression(stripped)}: `coppice export PLAN --to msccl-xml --target "
+            "NAME` writes a plan for a runtime."
+        )
     if stripped and not stripped.startswith((b"<", b"\x00", b"\xff", b"\xfe")) and b"<algo" not in stripped:
         raise InputError(
             f"expected MSCCL XML in {file}, found {stripped[:20].decode(errors='replace')!r} where <algo> should be: "

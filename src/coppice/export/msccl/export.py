@@ -21,7 +21,7 @@ from coppice.export.msccl.judging import judge_document
 from coppice.export.msccl.program import CallKind, MscclOptions, rough_program
 from coppice.export.msccl.targets import TARGETS, MscclTarget, target_named
 from coppice.export.msccl.writer import msccl_xml
-from coppice.files import file_name, read_bytes
+from coppice.files import file_name
 from coppice.fitting.size_range import (
     MOST_RANKS,
     Matchup,
@@ -39,7 +39,7 @@ from coppice.program.two_sided.nics import kept_share
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.settling import settled
 from coppice.program.two_sided.verify import verify_program
-from coppice.schedule.files.plan_file import decode_plan
+from coppice.schedule.files.plan_file import decode_plan, plan_bytes
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
@@ -61,7 +61,7 @@ class WantedSizes:
 
 def read_msccl_source(path: str) -> Plan | Program:
     """The plan in a file, or the verified program of an MSCCL XML file."""
-    data, name = read_bytes(path), file_name(path)
+    data, name = plan_bytes(path), file_name(path)
     if not is_xml(data):
         return decode_plan(data, name=name)
     judged = judge_document(parse_document(data, file=name), runs=False)

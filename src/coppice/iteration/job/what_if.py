@@ -356,6 +356,12 @@ def _lossy(job: TrainingJob, change: str, name: str, value: str) -> WhatIf:
         raise InputError(_refusal(change, shape))
     part, number = match[1], match[2]
     box = _box_of(job, number if part in ("node", "box") else match[3], change)
+    kind = [each for each in job.machines.kinds for _ in range(each.boxes)][box]
+    there = {"nic": kind.nics, "gpu": kind.cluster.device.box}.get(part)
+    if there is not None and int(number or 0) >= there:
+        raise InputError(
+            f"expected a {part} of a box, {part}:0 to {part}:{there - 1}, found {part}:{number} in {change!r}."
+        )
     return _ways_on(job, change, _kept(job, part, box, factor if name == "slow" else None), box)
 
 

@@ -21,6 +21,7 @@ from coppice.bounds.result import Bound, WholeTrees
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes, write_atomically
+from coppice.recognising import impression
 from coppice.schedule.files.columns import (
     ABSENT,
     ChunkColumns,
@@ -47,6 +48,7 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter, Plan
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
+from coppice.topology.presets import PRESETS
 from coppice.topology.readers.document import topology_document, topology_from_document
 from coppice.topology.readers.json_yaml import parse_json
 
@@ -132,8 +134,23 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     Raises:
         InputError: If it cannot be read, is no plan, is of a newer version, was cut short or edited.
     """
-    data = read_bytes(path, what="the plan", hint="check the name", most_bytes=_MOST_BYTES)
-    return decode_plan(data, name=file_name(path))
+    return decode_plan(plan_bytes(path), name=file_name(path))
+
+
+def plan_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The content of what is named as a plan: a plan file, or the program of a runtime.
+
+    Examples:
+        >>> plan_bytes("dgx-a100")
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected a plan file, found the preset dgx-a100: plan on it first, `coppice plan \
+dgx-a100 -o plan.json`.
+    """
+    if os.fspath(path) in PRESETS and not os.path.exists(path):  # noqa: PTH110 (text may be no path at all)
+        raise InputError(
+            f"expected a plan file, found the preset {path}: plan on it first, `coppice plan {path} -o plan.json`."
+        )
+    return read_bytes(path, what="the plan", hint="check the name", most_bytes=_MOST_BYTES)
 
 
 def plan_of(source: object) -> Plan:
@@ -215,11 +232,14 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
         data: The bytes.
         name: Name of the file, for messages.
     """
+    if FORMAT.encode() not in data:
+        raise InputError(
+            f"expected a plan in {name}, found {impression(data)}: make one with `coppice plan`."
+        )
     header = decode_json(data, _PlanHeader, f"{name} $")
     if header.format != FORMAT:
-        found = header.format[:40]
         raise InputError(
-            f'{name} is no plan: expected format "{FORMAT}", found {found!r}; make one with `coppice plan`.'
+            f'expected format "{FORMAT}" in {name}, found {header.format[:40]!r}: make a plan with `coppice plan`.'
         )
     if header.version > VERSION:
         raise InputError(

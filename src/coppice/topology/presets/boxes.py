@@ -145,6 +145,8 @@ def box_preset(
         chosen = _chosen_fabric(fabric, {key: value for key, value in values.items() if key not in own})
         one = host(rates=rates, **inside)
         title = name if boxes == 1 else f"{boxes} x {name}"
+        if boxes == 1 and chosen is not fabric:
+            compose(repeated(one, 2), chosen, name=title)  # what no fabric takes is refused for one box too
         hosts = repeated(one, boxes)
         return compose(hosts, None if boxes == 1 else chosen, name=title, source=one.topology.source)
 

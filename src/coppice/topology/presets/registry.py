@@ -96,7 +96,7 @@ def integer(value: str, key: str) -> int:
     12
     """
     if not value.strip().isdecimal() or len(value) > 9:
-        raise InputError(f"expected a whole number for {key}, found {value[:40]!r}.")
+        raise InputError(f"expected a whole number for {key}, found {value[:40]!r}: write it in digits.")
     return int(value)
 
 
@@ -106,7 +106,12 @@ def integers(value: str, key: str) -> tuple[int, ...]:
     >>> integers("4x4x8", "dims")
     (4, 4, 8)
     """
-    return tuple(integer(part, key) for part in value.replace("x", ",").split(","))
+    try:
+        return tuple(integer(part, key) for part in value.replace("x", ",").split(","))
+    except InputError:
+        raise InputError(
+            f"expected whole numbers such as 4x4x8 for {key}, found {value[:40]!r}: join them by x."
+        ) from None
 
 
 def rate(value: str, key: str) -> Fraction:

@@ -85,8 +85,9 @@ class _DocumentReader:
         self.rates: dict[object, Fraction] = {}
 
     def topology(self, document: object, *, name: str | None, default_name: str) -> Topology:
+        if isinstance(document, Mapping):
+            self.check_format(document)
         top = self.mapping(document, "", _TOP_KEYS)
-        self.check_format(top)
         own_name = self.string(top, "", "name", default=default_name)
         source = top.get("source", "")
         if not isinstance(source, str) or len(source) > _MAX_SOURCE or not source.isprintable():

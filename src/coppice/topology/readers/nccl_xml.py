@@ -25,6 +25,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from coppice.errors import InputError
+from coppice.recognising import recognised
 from coppice.topology.model import Topology
 from coppice.topology.readers.gpu_links import GpuEntry, bus_id, link_gpus
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
@@ -62,11 +63,10 @@ def read_nccl_xml(
     """
     root = parse_xml(data, file=file)
     if root.tag != "system":
-        hint = {
-            "graphs": "this is a graph file of NCCL; give the one of NCCL_TOPO_DUMP_FILE",
-            "algo": "this is an MSCCL algorithm; a topology is wanted here",
-        }.get(root.tag, "give the file that NCCL_TOPO_DUMP_FILE writes")
-        raise InputError(f"expected <system> at {root.where}, found <{root.tag[:40]}>: {hint}.")
+        found = recognised(data) or f"<{root.tag[:40]}>"
+        raise InputError(
+            f"expected <system> at {root.where}, found {found}: give the file that NCCL_TOPO_DUMP_FILE writes."
+        )
     return _NcclXmlReader(file=file, name=name, options=options, root=root).read()
 
 
@@ -151,7 +151,7 @@ class _NcclXmlReader:
             if rate == LOCAL_GB_PER_S and len(self.root.named("cpu")) > 1:
                 self.log.add(
                     f"the maker of a CPU is unknown, so {LOCAL_GB_PER_S} GB/s between sockets are taken, as "
-                    "the runtimes do (option socket_gb_per_s)",
+                    "the runtimes do (`socket_gb_per_s=RATE` sets it)",
                     element.line,
                 )
         self.cpu_rates[cpu] = rate

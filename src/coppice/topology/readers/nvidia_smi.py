@@ -235,7 +235,7 @@ class _NvidiaSmiReader:
         if self.named is not None:
             self.log.add(
                 f"the text names {self.named.text}: rates not given are those of model {self.named.model.name} "
-                "(option gpu)",
+                "(`gpu=NAME` sets it)",
                 self.named.line,
             )
             return self.named.model
@@ -274,14 +274,15 @@ class _NvidiaSmiReader:
         by_number = bool(self.nvlinks) and not options.no_gpu_links
         if by_number and assumed:
             self.log.add(
-                f"{unknown} is not in the text: {guess}, and its rates for {', '.join(assumed)} (option gpu)"
+                f"{unknown} is not in the text: {guess}, and its rates for {', '.join(assumed)} (`gpu=NAME` sets them)"
             )
         elif assumed:
             what = f"{guess} is assumed" if options.pcie_gb_per_s is None else "a machine of gen 4 is assumed"
             others = [name for name in assumed if name != "PCIe"]
             more = f", and the usual rates for {', '.join(others)}" if others else ""
-            keys = [key for key in rates if rates[key][0] in assumed]
-            self.log.add(f"{unknown} is not in the text: {what}{more} (options gpu, {', '.join(keys)})")
+            keys = ["gpu", *(key for key in rates if rates[key][0] in assumed)]
+            named = ", ".join(f"`{key}=VALUE`" for key in keys)
+            self.log.add(f"{unknown} is not in the text: {what}{more} ({named} set them)")
 
     def row(self, gpu: str) -> dict[str, int]:
         """NVLinks of a GPU, by peer."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coppice.errors import InputError
+from coppice.recognising import impression
 from coppice.text import shortened, suggestion
 from coppice.topology.model import Topology, exact_rate
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel, RateClass
@@ -85,7 +86,7 @@ def sniff(data: bytes, *, file: str) -> TopologyFormat:
                 raise InputError(f"{file} is {what}, which is not read: give {instead}.")
     if found is None:
         known = ", ".join(form.value for form in TopologyFormat)
-        raise InputError(f"{file} is {_impression(data)}: expected one of {known}.")
+        raise InputError(f"expected a topology in {file}, found {_impression(data)}: give one of {known}.")
     if len(data) > found.max_bytes:
         raise InputError(
             f"{file} is larger than {found.max_bytes >> 20} MiB, the limit for {found.value}: is this the "
@@ -118,12 +119,10 @@ def _recognised(data: bytes, *, file: str) -> TopologyFormat | None:
 
 
 def _impression(data: bytes) -> str:
-    if not data.strip():
-        return "empty"
     for pattern, what, instead in _FOREIGN:
         if re.search(pattern, data[:_HEAD], re.MULTILINE):
             return f"{what} (give {instead})"
-    return "binary" if b"\0" in data[:_HEAD] else "text of no known format"
+    return impression(data)
 
 
 _SHOWN_LINES = 4

@@ -150,7 +150,7 @@ class _RocmSmiReader:
         if self.named is not None:
             self.log.add(
                 f"the text names {self.named.text}: rates not given are those of model {self.named.model.name} "
-                "(option gpu)",
+                "(`gpu=NAME` sets it)",
                 self.named.line,
             )
             return self.named.model
@@ -170,13 +170,13 @@ class _RocmSmiReader:
         if assumed and direct:
             self.log.add(
                 f"the GPU model is not in the text: {name} is assumed, and its rates for {', '.join(assumed)} "
-                "(option gpu)"
+                "(`gpu=NAME` sets it)"
             )
         elif assumed:
             self.log.add(
                 "no xGMI link is listed: the GPUs are joined by PCIe only, and its generation is not in the text: gen "
-                f"4 is assumed, with its usual rates for {', '.join(assumed)} (options gpu, pcie_gb_per_s, "
-                "socket_gb_per_s)"
+                f"4 is assumed, with its usual rates for {', '.join(assumed)} (`gpu=NAME`, "
+                "`pcie_gb_per_s=RATE`, `socket_gb_per_s=RATE` set them)"
             )
         return GPU_MODELS[name]
 
