@@ -198,3 +198,7 @@ def test_the_command_prints_its_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [line.split() for line in done.stdout.splitlines() if line and not line.startswith("#")]
     assert [(row[5], row[-1]) for row in rows] == [("switchml", "0"), ("forest", "0"), ("native", "0")]
+    wrong, mean, _ = done.stdout.splitlines()[-3:]
+    assert wrong == "# Out of bounds values : 0 OK"
+    rates = [float(row[-2]) for row in rows]
+    assert float(mean.removeprefix("# Avg bus bandwidth    : ")) == pytest.approx(sum(rates) / 3, abs=1e-3)

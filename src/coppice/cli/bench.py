@@ -110,7 +110,7 @@ def bench(
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
     chosen = engine_name(engine)
     end = open_engine(chosen, timeout_s=timeout)
-    wrong = measured = 0
+    wrong, rates = 0, []
     lines: list[str] = []
     try:
         spec = topology or os.environ.get(TOPOLOGY_VARIABLE)
@@ -138,7 +138,8 @@ def bench(
             timeout_s=timeout,
         ):
             wrong += row.wrong
-            measured += not row.refusal
+            if not row.refusal:
+                rates.append(row.busbw_gb_per_s)
             if not talk:
                 continue
             record = json.dumps(row.fields())
@@ -158,6 +159,10 @@ def bench(
                         )
                     )
                 )
+        if talk and rates and not as_json:  # the lines that scripts look for in the output of nccl-tests
+            _say(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+            _say(f"# Avg bus bandwidth    : {sum(rates) / len(rates):g}")
+            _say("#")
         if talk and output is not None:
             write_atomically(output, "".join(f"{line}\n" for line in lines).encode())
     finally:
@@ -166,7 +171,7 @@ def bench(
         raise CheckError(
             f"expected right results on all ranks, found {wrong} wrong elements: see the column #wrong."
         )
-    if not measured:
+    if not rates:
         found = ", ".join(names)
         raise CheckError(
             f"expected an algorithm that performs {what} here, found none of {found}: the lines above say why."
