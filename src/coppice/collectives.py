@@ -1,4 +1,4 @@
-"""What each collective means, its names in other dialects, and its bus-bandwidth factor.
+"""Semantics of each collective, its names in other libraries, and its bus-bandwidth factor.
 
 M is the size of the collective's large buffer in bytes: the all-gather output, the reduce-scatter input, the buffer
 of all-reduce, broadcast and reduce, the send buffer of one rank in all-to-all, what the root of a gather receives and
@@ -24,7 +24,7 @@ from coppice.text import suggestion
 
 @dataclass(frozen=True, slots=True)
 class Dialects:
-    """One collective's name in the ecosystems that Coppice talks to; None where one does not know it."""
+    """Names of one collective in other libraries; None where a library does not have it."""
 
     nccl: str | None
     torch: str
@@ -55,7 +55,7 @@ class Collective(enum.StrEnum):
 
     @classmethod
     def named(cls, name: object) -> Collective:
-        """The collective of a name, as it is written here or in another tool.
+        """Look up a collective by its name here or in another library.
 
         Args:
             name: Such as ``all_gather``, ``all-gather``, ``AllGather``, ``ncclAllGather`` or ``MPI_Allgather``.
@@ -91,22 +91,22 @@ class Collective(enum.StrEnum):
 
     @property
     def dialects(self) -> Dialects:
-        """Names in other tools."""
+        """Names in other libraries."""
         return _DIALECTS[self]
 
     @property
     def rooted(self) -> bool:
-        """One rank is special: broadcast, reduce, gather and scatter."""
+        """Whether one rank is the root: broadcast, reduce, gather and scatter."""
         return self in (Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER)
 
     @property
     def reduces(self) -> bool:
-        """Contributions are added up: reduce, reduce-scatter, all-reduce."""
+        """Whether contributions are summed: reduce, reduce-scatter, all-reduce."""
         return self in (Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
 
     @property
     def made_of_trees(self) -> bool:
-        """Every block goes to, or comes from, all ranks, so that spanning trees perform it and copying or adding helps.
+        """Whether spanning trees perform it (every block goes to, or comes from, all ranks).
 
         Not all-to-all, gather and scatter, whose blocks have one receiver each, and not the barrier.
         """
@@ -135,7 +135,7 @@ class Collective(enum.StrEnum):
         return ranks if weights is None else sum(weights)
 
     def busbw_factor(self, ranks: int) -> Fraction:
-        """Factor from algbw to busbw, as in the document PERFORMANCE of nccl-tests."""
+        """Factor from algbw to busbw, as in PERFORMANCE.md of nccl-tests."""
         if self in (Collective.BROADCAST, Collective.REDUCE, Collective.BARRIER) or ranks < 1:
             return Fraction(1)
         if self is Collective.ALL_REDUCE:

@@ -288,7 +288,7 @@ def test_what_is_found_verifies_and_is_not_slower_than_the_default(collective: C
     assert found.time_us == simulate_put_signal(found.program, body, SIZE).time_us
     assert found.time_us <= simulate_put_signal(lower_put_signal(body), body, SIZE).time_us
     assert Fraction(int(found.program.staging.max()), found.program.num_chunks) <= Fraction(1, 4)
-    assert found.program.num_communicators == found.way.lanes
+    assert found.program.num_communicators == found.way.communicators
 
 
 def test_a_box_scatters_sums_at_nearly_the_rate_of_the_plan() -> None:
@@ -303,7 +303,7 @@ def test_a_box_scatters_sums_at_nearly_the_rate_of_the_plan() -> None:
 def test_what_is_given_stays() -> None:
     body = forest("star", Collective.ALL_REDUCE, (("gpus", 4), ("gb_per_s", 100)))
     found = fit_put_signal(body, SIZE, lanes=6, pieces=5, effort=20_000)
-    assert (found.way.lanes, found.way.pieces, found.program.num_communicators) == (6, 5, 6)
+    assert (found.way.communicators, found.way.pieces, found.program.num_communicators) == (6, 5, 6)
     assert fit_put_signal(body, SIZE, groups=2, effort=20_000).way.groups == 2
 
 
@@ -317,5 +317,5 @@ def test_a_small_message_takes_no_pieces() -> None:
     """Staging memory that is little anyway is no reason to wait."""
     body = forest("star", Collective.ALL_REDUCE, (("gpus", 3), ("gb_per_s", 100)))
     found = fit_put_signal(body, 1024)
-    assert (found.way.lanes, found.way.pieces) == (1, 1)
+    assert (found.way.communicators, found.way.pieces) == (1, 1)
     assert found.time_us == simulate_put_signal(lower_put_signal(body, pieces=1), body, 1024).time_us

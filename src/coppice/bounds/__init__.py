@@ -1,4 +1,4 @@
-"""Bounds: what no schedule can beat, with the cut or dual that proves it."""
+"""Lower bounds on the time of collectives, each with the cut or dual that proves it."""
 
 from __future__ import annotations
 

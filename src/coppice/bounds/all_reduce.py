@@ -1,4 +1,4 @@
-"""All-reduce with both phases planned together: the combined optimum, and bounds on it from disjoint sets of nodes.
+"""All-reduce with both phases planned together: the combined optimum, and partition bounds on it.
 
 Reduce-scatter then all-gather has every rank as a root at the same rate. Where nodes or links are unequal
 more is possible: a share of the data is reduced to a root and broadcast from there, the shares are free, and
@@ -59,7 +59,7 @@ def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, 
 
 
 def likely_cuts(problem: Problem) -> list[NDArray[np.int32]]:
-    """Sets whose cuts probably count: hosts, and what twice the rate of an all-gather or reduce-scatter overloads."""
+    """Candidate cuts: hosts, and sets overloaded by twice the rate of an all-gather or reduce-scatter."""
     topology = problem.topology
     hosts = range(int(topology.host.max(initial=-1)) + 1)
     found = [np.flatnonzero(topology.host == host).astype(np.int32) for host in hosts]
@@ -120,7 +120,7 @@ def combined_all_reduce(
     reached: Fraction | None = None,  # Rate of reduce-scatter then all-gather, where the caller has it
     time_limit: float = math.inf,
 ) -> CombinedAllReduce:
-    """Root rates and a split of every link that maximise the rate of an all-reduce.
+    """Maximise the rate of an all-reduce over root rates and a split of every link between the phases.
 
     Examples:
         >>> from coppice.topology.model import Link, Node, NodeKind
@@ -192,7 +192,7 @@ _OUT_OF_TIME = "combined optimum not computed within the limits: bounds only"
 
 
 def is_two_phase_optimal(problem: Problem) -> bool:
-    """Whether disjoint sets prove, in milliseconds, that nothing beats reduce-scatter then all-gather.
+    """Whether disjoint sets prove, in milliseconds, that reduce-scatter then all-gather is optimal.
 
     False means that this proof does not apply, not that something better exists.
     """
@@ -205,7 +205,7 @@ def is_two_phase_optimal(problem: Problem) -> bool:
 
 
 def two_phase_bound(problem: Problem) -> PartitionBound | None:
-    """The best upper bound on all-reduce without in-network help from bottleneck sets, from hosts and from ranks."""
+    """Best upper bound on all-reduce without in-network reduction, from bottleneck sets, hosts and ranks."""
     topology = problem.topology
     hosts = (np.flatnonzero(topology.host == host) for host in range(len(topology.hosts)))
     boxes = [nodes.tolist() for nodes in hosts if (topology.rank[nodes] >= 0).any()]

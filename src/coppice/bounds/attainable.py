@@ -1,4 +1,4 @@
-"""Bounds that depend on what switches do: send more than they get, copy, or add.
+"""Bounds that depend on switch capabilities: unequal in- and out-capacity, multicast, reduction.
 
 The cut bound assumes that all capacity can be used. A switch that cannot copy sends at most what it gets, so
 with one-way degradation, measured rates or removed links some outgoing capacity is useless, and a cut may
@@ -35,7 +35,7 @@ from coppice.errors import CheckError, InputError
 
 
 class Attainable(NamedTuple):
-    """What forests reach."""
+    """Rate that forests attain."""
 
     inv_rate: Fraction  # Least time per shard in 1 / (GB/s)
     # GB/s of each link (in the order of the problem's topology) that can all be packed
@@ -46,7 +46,7 @@ class Attainable(NamedTuple):
 def attainable_rate(
     problem: Problem, *, copying: Collection[int] = (), time_limit: float = math.inf
 ) -> Attainable:
-    """The least time per shard of all_gather, reduce_scatter, broadcast or reduce with forests.
+    """Least time per shard of all_gather, reduce_scatter, broadcast or reduce that forests attain.
 
     Args:
         copying: Nodes that may send more than they get (copy, or add for collectives that reduce); the result is
@@ -98,7 +98,7 @@ def attainable_rate(
 
 @dataclass(frozen=True, kw_only=True)
 class InNetworkBound:
-    """A bound on schedules that use the switches that copy and add."""
+    """Bound on schedules that use switch multicast and reduction."""
 
     inv_rate: Fraction  # No schedule takes less time per shard, in 1 / (GB/s)
     copying: tuple[int, ...]  # Node ids of the switches that may copy
@@ -107,7 +107,7 @@ class InNetworkBound:
 
 
 def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNetworkBound:
-    """The least time per shard with the copying and adding that the topology declares.
+    """Least time per shard with the multicast and reduction that the topology declares.
 
     Examples:
         >>> from coppice.topology.model import Link, Node, NodeKind, Topology
@@ -138,7 +138,7 @@ def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNet
 
 
 def in_network_optimum(plain: Bound) -> Bound:
-    """The bound with the work of switches that can copy or add; the rate without them becomes an alternative.
+    """The bound with switch multicast and reduction; the rate without them becomes an alternative.
 
     Args:
         plain: The bound of the same problem without them.

@@ -1,4 +1,4 @@
-"""The bottleneck cut of a bound in words.
+"""Describe the bottleneck cut of a bound in text.
 
 A cut is told from its smaller side. The links that cross it are grouped by the kinds of their ends and their
 rate; where each link of a group ends at a NIC of its own, the group is called by its NICs.
@@ -24,7 +24,7 @@ _MAX_GROUPS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrossingLinks:
-    """Links across a cut that have the same kinds of ends and the same rate."""
+    """Links across a cut with the same kinds of ends and the same rate."""
 
     src_kind: NodeKind  # Kind of the sending ends
     dst_kind: NodeKind  # Kind of the receiving ends
@@ -34,7 +34,7 @@ class CrossingLinks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crossing:
-    """What crosses a cut, counted."""
+    """Links and capacity across a cut."""
 
     sending_ranks: tuple[int, ...]  # Ranks on the side that the data leaves, ascending
     receiving_ranks: tuple[int, ...]  # Ranks on the other side, ascending
@@ -45,7 +45,7 @@ class Crossing:
 
 
 def crossing(bound: Bound) -> Crossing:
-    """Count what crosses the cut of ``bound``.
+    """Count the links and capacity across the cut of ``bound``.
 
     ``shards`` follows from the collective: every share whose source (all-gather, broadcast), destination
     (reduce-scatter, reduce) or both (all-to-all, gather, scatter) lie on the right sides has to cross at least
@@ -68,7 +68,7 @@ def crossing(bound: Bound) -> Crossing:
 
 
 def describe_cut(bound: Bound) -> str:
-    """The bottleneck of ``bound`` in one sentence.
+    """Describe the bottleneck of ``bound`` in one sentence.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -101,7 +101,7 @@ def describe_cut(bound: Bound) -> str:
 
 
 def describe_ranks(topology: Topology, ranks: Sequence[int]) -> str:
-    """Name a set of ranks: by boxes where it consists of whole ones, otherwise by ranges.
+    """Name a set of ranks: whole boxes where possible, otherwise ranges.
 
     Examples:
         >>> from coppice.topology.model import Node

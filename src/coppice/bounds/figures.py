@@ -1,4 +1,4 @@
-"""A bound as people and scripts ask for it: its rates, its alternatives, and the trees that reach it."""
+"""Figures of a bound for output: its rates, its alternatives, and the number of trees that reaches it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_HELPED = 256
 
 @dataclass(frozen=True, kw_only=True)
 class BoundFigures(Bandwidths):
-    """A bound with the number of trees that it needs, or that was asked for."""
+    """A bound with the number of trees that reaches it, or the number that was given."""
 
     bound: Bound  # The optimum and its cut
     # Time per shard that is possible as asked: the optimum's, or with that number of trees
@@ -41,7 +41,7 @@ class BoundFigures(Bandwidths):
 
     @property
     def switches_could_help(self) -> bool:
-        """Whether some switch can copy or add, may not do so here, and is not known to gain nothing by it."""
+        """Whether switches that may not multicast or reduce here might improve the bound."""
         if self.in_network or not _switches_can(self.problem):
             return False
         return self.helped is None or self.helped.inv_rate < self.bound.inv_rate
@@ -73,7 +73,7 @@ class BoundFigures(Bandwidths):
 
     @property
     def problem(self) -> Problem:
-        """What was asked."""
+        """The problem that was bounded."""
         return self.bound.problem
 
     @property
@@ -83,14 +83,14 @@ class BoundFigures(Bandwidths):
 
     @property
     def open_share(self) -> Fraction:
-        """Share of the rate that so many trees may have, but are not known to reach."""
+        """Share of the rate that is neither reached nor excluded with that many trees."""
         return Fraction(0) if self.reached_with_trees is None else 1 - self.inv_rate / self.reached_with_trees
 
 
 def bound_figures(
     problem: Problem, *, trees: int | None = None, tolerance: Fraction | None = None, in_network: bool = False
 ) -> BoundFigures:
-    """Bound ``problem``, with any number of trees or with a given one.
+    """Bound ``problem``, with any number of trees or a given one.
 
     Args:
         trees: Trees per root, or None for as many as the optimum takes.

@@ -1,4 +1,4 @@
-"""What a collective takes at the very least when there is next to nothing to send.
+"""Latency bound: the least time of a collective as M goes to 0.
 
 Model: a message from GPU to GPU takes ``overhead`` plus the latencies of the links of its path, and what a GPU has
 received it may send on. This is the simulator's default model with M -> 0; bytes only add to it.
@@ -60,7 +60,7 @@ def latency_bound(
     # Messages that a rank can receive at a time; 0: any number. Without effect where switches add.
     receive_engines: int = 0,
 ) -> LatencyBound:
-    """The least time that any schedule of ``problem`` takes, however few bytes there are.
+    """Least time of any schedule of ``problem`` as M goes to 0.
 
     Examples:
         >>> from fractions import Fraction

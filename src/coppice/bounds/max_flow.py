@@ -1,4 +1,4 @@
-"""Maximum flow in integers of any size, along shortest paths first.
+"""Maximum flow in integers of any size, by shortest augmenting paths.
 
 Theory: E. A. Dinic, "Algorithm for solution of a problem of maximum flow in networks with power estimation", Soviet
 Math. Dokl. 11, 1970. Each phase blocks all shortest paths of the residual network, so that there are fewer phases than
@@ -45,7 +45,7 @@ def narrow_cuts(
     sinks: Sequence[int],  # Nodes that need `demand`
     demand: int,
 ) -> list[list[int]]:
-    """Sets that hold a sink and whose supply with the capacity into them is below ``demand``, one for each sink.
+    """For each sink a set around it whose supply plus incoming capacity is below ``demand``, if any.
 
     Examples:
         >>> narrow_cuts(3, [0, 1], [1, 2], [5, 2], [3, 0, 0], sinks=[1, 2], demand=3)

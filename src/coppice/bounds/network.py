@@ -1,4 +1,4 @@
-"""The flow network behind a problem (who owns data, who receives it, over which arcs) and its bottleneck cut.
+"""Flow network of a problem (supplies, demands, arcs) and its bottleneck cut.
 
 Collectives that reduce are the broadcasting ones on the transposed graph (ForestColl, arXiv 2402.06787, section on
 reduce-scatter): a reduce tree is a broadcast tree with every edge turned round. The network below is always in the
@@ -35,7 +35,7 @@ SMALL_LINKS = 64
 
 
 def is_small(topology: Topology) -> bool:
-    """Whether questions that have no quick answer in general are answered here whatever it takes.
+    """Whether the problem is small enough to solve questions without a fast general algorithm.
 
     Up to 16 nodes and 64 links: linear programs are then solved in whole numbers where floats do not prove their
     vertex, without a limit of time, and the best rate with a given number of trees is found by branch and bound.
@@ -57,7 +57,7 @@ class Network(Brief):
 
     @classmethod
     def of(cls, problem: Problem, *, reduce: bool | None = None) -> Network:
-        """The network of ``problem``; ``reduce`` chooses the phase of an all-reduce (default: broadcast)."""
+        """Network of ``problem``; ``reduce`` selects the phase of an all-reduce (default: broadcast)."""
         check_problem(problem)
         collective = problem.collective
         if reduce is None:
@@ -82,7 +82,7 @@ class Network(Brief):
         return cls(topology=topology, weight=weight, terminal=terminal, link=link)
 
     def limited(self, rates: list[Fraction]) -> Network:
-        """The same network with the links of the problem's topology limited to ``rates`` (GB/s, 0 allowed)."""
+        """The same network with link rates capped at ``rates`` (GB/s, 0 allowed)."""
         ordered = [rates[e] for e in self.link.tolist()]
         denominator = lcm(*(rate.denominator for rate in ordered))
         return replace(
@@ -92,7 +92,7 @@ class Network(Brief):
 
     @property
     def short_of_input(self) -> NDArray[np.bool_]:
-        """Nodes with more capacity out than in."""
+        """Nodes with more out-capacity than in-capacity."""
         return self.topology.capacity_out > self.topology.capacity_in
 
     @cached_property
@@ -102,7 +102,7 @@ class Network(Brief):
 
 
 def check_problem(problem: Problem) -> None:
-    """Refuse a problem that has no meaning."""
+    """Refuse an invalid problem."""
     ranks, collective = problem.topology.num_ranks, problem.collective
     if ranks == 0:
         raise InputError(
@@ -133,7 +133,7 @@ def check_problem(problem: Problem) -> None:
 
 
 def check_demands(problem: Problem) -> None:
-    """Refuse a demand matrix that does not fit."""
+    """Refuse an invalid demand matrix."""
     ranks, demands = problem.topology.num_ranks, problem.demands
     if demands is None:
         return
@@ -151,7 +151,7 @@ def check_demands(problem: Problem) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class CutBound:
-    """The least time per shard that the cuts allow."""
+    """Least time per shard that the cuts allow."""
 
     inv_rate: Fraction  # Time per shard in 1 / (GB/s); 0 where nothing has to move
     # Nodes of the set X that attains it, in the broadcasting direction (empty where nothing moves)
@@ -160,7 +160,7 @@ class CutBound:
 
 
 def cut_bound(network: Network) -> CutBound:
-    """Solve for the bottleneck cut of ``network``."""
+    """Find the bottleneck cut of ``network``."""
     topology = network.topology
     numerator, denominator, sink_side, rounds = _core.cut_bound(
         topology.num_nodes, topology.src, topology.dst, topology.capacity, network.weight, network.terminal
@@ -172,7 +172,7 @@ def cut_bound(network: Network) -> CutBound:
 
 
 def unreachable_message(network: Network, sink_side: np.ndarray) -> str:
-    """Name a rank on each side of a cut without capacity."""
+    """Error message that names a rank on each side of a cut without capacity."""
     topology = network.topology
     inside = np.zeros(topology.num_nodes, dtype=np.bool_)
     inside[sink_side] = True

@@ -1,4 +1,4 @@
-"""The bound of any problem: one front door to the cut bound and the linear programs."""
+"""Bound of any problem: dispatch to the cut bound and the linear programs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bound(
     demands: Sequence[Sequence[int]] | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> Bound:
-    """The least time per shard of ``problem``, exactly, with the bottleneck cut.
+    """Least time per shard of ``problem``, exactly, with the bottleneck cut.
 
     For all-reduce it is the optimum over reduce trees and broadcast trees together; the two-phase time
     (reduce-scatter, then all-gather) is among the alternatives. For all-to-all it is the maximum concurrent flow.
@@ -92,7 +92,7 @@ def bound(
 
 
 def sending_side(problem: Problem, sink_side: tuple[int, ...]) -> tuple[int, ...]:
-    """The side from which data leaves, given the sink side in the broadcasting direction."""
+    """Side of a cut from which data leaves, given the sink side in the broadcasting direction."""
     if problem.collective in TRANSPOSED:
         return tuple(sorted(sink_side))
     inside = set(sink_side)
@@ -100,7 +100,7 @@ def sending_side(problem: Problem, sink_side: tuple[int, ...]) -> tuple[int, ...
 
 
 def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
-    """The better of two phases and the combined optimum, and a proof that nothing else is better."""
+    """Better of two phases and the combined optimum, with a proof of optimality."""
     check_problem(problem)
     topology = problem.topology
     gather = bound(replace(problem, collective=Collective.ALL_GATHER), time_limit=time_limit)
@@ -133,7 +133,7 @@ def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
 
 
 def narrowest_rank(topology: Topology) -> CutFamily:
-    """The rank with the least capacity in or out: everything that is reduced passes both ways at every rank.
+    """Rank with the least in- or out-capacity: all reduced data passes it in both directions.
 
     What trees rooted elsewhere broadcast enters it, and what its own trees reduce does; with out for in the same.
     """
@@ -155,7 +155,7 @@ def narrowest_rank(topology: Topology) -> CutFamily:
 
 
 def symmetry_for_programs(topology: Topology) -> Symmetry | None:
-    """A group of automorphisms that makes linear programs small, where that is worth the search."""
+    """Automorphism group that shrinks the linear programs, where the search for it pays."""
     if topology.num_links < LARGE:
         return None
     from coppice.topology.symmetry import find_symmetry
@@ -165,7 +165,7 @@ def symmetry_for_programs(topology: Topology) -> Symmetry | None:
 
 
 def all_to_all_bound(problem: Problem, time_limit: float) -> Bound:
-    """Maximum concurrent flow; a bracket where the linear program is too large."""
+    """Maximum concurrent flow; lower and upper bounds where the linear program is too large."""
     from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow  # brings the linear programs
 
     flow = concurrent_flow(problem, time_limit=time_limit)

@@ -1,4 +1,4 @@
-"""Bounds on an all-reduce from disjoint sets of nodes.
+"""Bounds on an all-reduce from partitions of the nodes.
 
 Theory of the disjoint sets. Let P_1 .. P_p be disjoint sets that each hold a rank. Broadcast trees enter P_i at a
 rate of at least X - x(P_i), where X is the rate of all trees and x(P_i) that of the trees rooted inside; reduce trees
@@ -112,7 +112,7 @@ _LARGEST = 2**61
 
 
 def is_even_both_ways(topology: Topology) -> bool:
-    """Whether every link has one of the same rate in the other direction.
+    """Whether every link has a reverse link of the same rate.
 
     >>> from coppice.topology.presets import preset
     >>> is_even_both_ways(preset("ring", gpus=4)), is_even_both_ways(preset("generalized-kautz"))

@@ -1,4 +1,4 @@
-"""A problem: a collective on a topology, with everything that changes its optimum."""
+"""Problem: a collective on a topology, with everything that affects its optimum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coppice.topology.model import Topology
 
 @dataclass(frozen=True)
 class Problem:
-    """A collective on a topology, with everything that changes its optimum.
+    """A collective on a topology, with everything that affects its optimum.
 
     Raises:
         InputError: If a part is of another type. Whether the parts suit each other is checked where a problem is used.
@@ -93,7 +93,7 @@ class Problem:
 
     @property
     def phases(self) -> tuple[Problem, ...]:
-        """The reduce-scatter and the all-gather of an all-reduce in two phases; of others themselves.
+        """Reduce-scatter and all-gather for an all-reduce in two phases; the problem itself otherwise.
 
         >>> from coppice.topology.presets import preset
         >>> [str(each.collective) for each in Problem(preset("ring", gpus=4), Collective.ALL_REDUCE).phases]
@@ -105,7 +105,7 @@ class Problem:
         return tuple(replace(self, collective=collective) for collective in both)
 
     def record(self) -> dict[str, str | int | None]:
-        """What names the problem, as JSON values."""
+        """Identification of the problem as JSON values."""
         return {
             "collective": self.collective.value,
             "topology": self.topology.name,
@@ -125,7 +125,7 @@ def problem_of(
     weights: Sequence[int] | None = None,
     demands: Sequence[Sequence[int]] | None = None,
 ) -> Problem:
-    """The problem that somebody means by a problem, or by a topology and a collective."""
+    """Coerce a problem, or a topology and a collective, to a problem."""
     found = source if isinstance(source, Problem) else getattr(source, "problem", None)
     if isinstance(found, Problem):
         given = {"collective": collective, "root": root, "weights": weights, "demands": demands}

@@ -1,4 +1,4 @@
-"""What a bound is: an exact rate with the cut that proves it, and its bandwidths as nccl-tests counts them.
+"""Result types of bounds: an exact rate with its proof, and bandwidths as nccl-tests counts them.
 
 Witnesses of bounds: what a plan file stores so that anybody can check its bound by counting.
 
@@ -22,7 +22,7 @@ from coppice.topology.symmetry import Symmetry
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WeightedCut(Brief):
-    """A set of nodes with its weights in a proof."""
+    """A cut with its dual weights."""
 
     # The set: broadcast trees rooted outside enter it, reduce trees rooted outside leave it
     nodes: tuple[int, ...]
@@ -32,7 +32,7 @@ class WeightedCut(Brief):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NodePotential(Brief):
-    """The weight in a proof of a node that passes on no more than it gets."""
+    """Dual weight of a node's flow conservation."""
 
     node: int  # A node without a rank
     broadcast: Fraction = Fraction(0)  # Weight for broadcast trees (the node does not copy), 0 or more
@@ -61,7 +61,7 @@ class LinkLengths(Brief):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LinkRange(Brief):
-    """A decision in a proof about whole trees: a link carries at most ``most`` of them, or more."""
+    """Branch of a proof about integral trees: a link carries at most ``most`` of them, or more."""
 
     link: int  # Id of the link
     most: int  # Number of trees
@@ -71,7 +71,7 @@ class LinkRange(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class WholeTrees(Brief):
-    """A bound on forests with a given number of trees: every link carries a whole number of them."""
+    """Bound on forests with a given number of trees, each link carrying an integral number of them."""
 
     trees: int  # Trees per unit of weight: k
     inv_rate: Fraction  # Time per shard that no forest of k trees goes below: 1 / (GB/s)
@@ -83,7 +83,7 @@ class WholeTrees(Brief):
 def partitioned(
     parts: Sequence[Sequence[int]], potentials: Sequence[NodePotential], inv_rate: Fraction
 ) -> CutFamily:
-    """The witness that disjoint sets are: each once for broadcast trees and once for reduce trees.
+    """Witness made of disjoint sets, each used once for broadcast trees and once for reduce trees.
 
     >>> [cut.nodes for cut in partitioned([[0, 1], [2]], [], Fraction(1)).cuts]
     [(0, 1), (2,)]
@@ -94,7 +94,7 @@ def partitioned(
 
 
 class Bandwidths:
-    """What follows from the ``inv_rate`` of a ``problem``; a class that has both inherits the rest."""
+    """Mixin that derives bandwidths from the ``inv_rate`` of a ``problem``."""
 
     if TYPE_CHECKING:
 
@@ -148,13 +148,13 @@ class CombinedAllReduce:
 
     @property
     def exact(self) -> bool:
-        """The rate is the optimum."""
+        """Whether the rate is the optimum."""
         return self.rate is not None and self.rate == self.upper
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound(Shown, Bandwidths):
-    """The best rate that a collective can have, with its witness."""
+    """Best possible rate of a collective, with its witness."""
 
     problem: Problem  # What was asked
     inv_rate: Fraction  # Time per unit of shard (1 / (GB/s)) that no schedule of trees or routes goes below

@@ -1,4 +1,4 @@
-"""The best rate with a given number of trees per root, with trees that reach it and cuts that prove it.
+"""Optimal rate with a given number of trees per root, with trees that reach it and cuts that prove it.
 
 Every link carries a whole number of trees, at most floor(U * rate) where U is k times the time per shard. The cuts
 alone give a least U (``coppice.bounds.tree_units.fixed_trees``); the attainable optimum gives another. Rounding down
@@ -58,7 +58,7 @@ def _steps(topology: Topology) -> Steps | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeCuts:
-    """Why no forest with so many trees takes less time.
+    """Proof that no forest with so many trees takes less time.
 
     In any less time a link of rate b carries at most ``ceil(trees * inv_rate * b) - 1`` trees, and no whole numbers
     within that let all trees into every set while each node that only forwards sends at most what it gets.
@@ -75,7 +75,7 @@ class TreeCuts:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TreeOptimum(Brief):
-    """The best that is known with a given number of trees."""
+    """Best known forest with a given number of trees."""
 
     trees: int  # k, trees per unit of weight
     units: TreeUnits  # Trees on each link that a packing reaches
@@ -89,19 +89,19 @@ class TreeOptimum(Brief):
 
     @property
     def inv_rate(self) -> Fraction:
-        """Time per shard that is reached, in 1 / (GB/s)."""
+        """Time per shard reached, in 1 / (GB/s)."""
         return self.units.inv_rate
 
     @property
     def exact(self) -> bool:
-        """Nothing is faster with k trees."""
+        """Whether nothing is faster with k trees."""
         return self.units.inv_rate == self.least
 
 
 def tree_optimum(
     network: Network, trees: int, *, best: Fraction, capacity: list[Fraction] | None = None
 ) -> TreeOptimum:
-    """The best time per shard with ``trees`` trees per unit of weight.
+    """Least time per shard with ``trees`` trees per unit of weight.
 
     Args:
         trees: k, at least 1.
@@ -152,7 +152,7 @@ def _greedy(
 
 
 def all_trees(network: Network, *, best: Fraction, capacity: list[Fraction] | None = None) -> TreeOptimum:
-    """As many trees as ``best`` takes exactly.
+    """Number of trees that reaches ``best`` exactly.
 
     Args:
         best: Least time per shard with any number of trees (the attainable optimum).
@@ -173,7 +173,7 @@ def all_trees(network: Network, *, best: Fraction, capacity: list[Fraction] | No
 def fewest_trees(
     network: Network, tolerance: Fraction, *, best: Fraction, capacity: list[Fraction] | None = None
 ) -> TreeOptimum:
-    """The least number of trees whose time is within ``tolerance`` of ``best`` (1/100: at most 1% more time).
+    """Least number of trees within ``tolerance`` of ``best`` (1/100: at most 1% more time).
 
     On a small network no smaller number is; on a larger one none for which trees were found.
 
@@ -346,7 +346,7 @@ def balanced_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnit
 
 
 def trim(network: Network, units: TreeUnits) -> TreeUnits | None:
-    """Lower outgoing links of switches with more trees out than in until none is left; None if the cuts forbid it."""
+    """Lower outgoing links of switches with more trees out than in until none is left; None if cuts forbid it."""
     capacity = units.capacity.copy()
     topology = network.topology
     while (nodes := unbalanced(network, capacity)).size:
@@ -366,7 +366,7 @@ def trim(network: Network, units: TreeUnits) -> TreeUnits | None:
 
 
 def missing(network: Network, units: TreeUnits, capacity: np.ndarray, link: int, lowered: int) -> int:
-    """How much too much it is to lower ``link`` by ``lowered``: the worst deficit of a cut that it enters."""
+    """Deficit of the worst cut that ``link`` enters if it is lowered by ``lowered``."""
     trial = capacity.copy()
     trial[link] -= lowered
     topology = network.topology

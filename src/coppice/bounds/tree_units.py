@@ -1,4 +1,4 @@
-"""How many trees per root: capacities in units of trees, and the best rate with a given number of trees.
+"""Number of trees per root: capacities in units of trees, and the best rate with a given number of trees.
 
 With time R per shard, k trees per unit of weight and U = k * R, a link of rate b carries U * b trees while each tree
 carries 1/k of a shard. The exact optimum needs U * b integral on every link (ForestColl, arXiv 2402.06787, section on
@@ -33,7 +33,7 @@ from coppice.errors import InputError
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TreeUnits(Brief):
-    """What a packing starts from."""
+    """Input of a tree packing: capacities in trees."""
 
     trees: int  # k, trees per unit of weight
     inv_rate: Fraction  # Time per shard that the packing will take: U / k, in 1 / (GB/s)
@@ -78,7 +78,7 @@ def floor_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnits:
 
 
 def check_size(capacity: int, roots: int) -> None:
-    """Refuse what the native core cannot count."""
+    """Refuse numbers too large for the native core."""
     if max(capacity, roots) >= 2**62:
         raise InputError(
             f"the plan needs trees in units below 2^62, found {max(capacity, roots):.3g}: the rates have too many "
@@ -88,7 +88,7 @@ def check_size(capacity: int, roots: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedTrees:
-    """The least time per shard with k trees per root, as far as the cuts say."""
+    """Least time per shard with k trees per root, by the cuts."""
 
     trees: int  # k
     inv_rate: Fraction  # U / k, in 1 / (GB/s)
@@ -117,7 +117,7 @@ def fixed_trees(network: Network, trees: int, *, optimum: Fraction | None = None
 
 
 def violations(network: Network, units: TreeUnits, *, limit: int = 64) -> list[NDArray[np.int32]]:
-    """Sink sides of cuts that do not let all trees of ``units`` in."""
+    """Sink sides of cuts that not all trees of ``units`` can cross."""
     topology = network.topology
     return _core.violated_cuts(
         topology.num_nodes,
@@ -132,7 +132,7 @@ def violations(network: Network, units: TreeUnits, *, limit: int = 64) -> list[N
 
 
 def unbalanced(network: Network, capacity: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Nodes that only forward and have more ``capacity`` out than in."""
+    """Relay nodes with more out-``capacity`` than in-capacity."""
     topology = network.topology
     surplus = np.zeros(topology.num_nodes, dtype=np.int64)
     np.add.at(surplus, topology.src, capacity)

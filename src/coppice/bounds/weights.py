@@ -1,4 +1,4 @@
-"""Files with the relative sizes of shards: one number for each rank, or a matrix for an all-to-all.
+"""Read relative shard sizes from files: one weight per rank, or a demand matrix for all-to-all.
 
 JSON (`[1, 1, 2]`, `[[0, 3], [1, 0]]`) or text with one rank (one row) to a line. Numbers are decimals or
 fractions; they are scaled to whole numbers where they are not whole, so only their ratios count then.
@@ -36,7 +36,7 @@ def read_demands(path: str) -> tuple[tuple[int, ...], ...]:
 
 
 def parse_weights(text: str, *, where: str) -> tuple[int, ...]:
-    r"""Weights from text.
+    r"""Parse weights.
 
     Examples:
         >>> parse_weights("[1, 1, 2]", where="w.json"), parse_weights("0.5\n1/3\n", where="w.txt")
@@ -52,7 +52,7 @@ def parse_weights(text: str, *, where: str) -> tuple[int, ...]:
 
 
 def parse_demands(text: str, *, where: str) -> tuple[tuple[int, ...], ...]:
-    r"""A square matrix of demands from text.
+    r"""Parse a square demand matrix.
 
     Examples:
         >>> parse_demands("0 0.5\n1 0", where="d.txt")

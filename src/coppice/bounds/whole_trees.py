@@ -1,4 +1,4 @@
-"""Bounds on forests with a given number of trees, with what proves them.
+"""Bounds on forests with a given number of trees, with their proofs.
 
 In less time than the bound some cut does not let all trees in, as every link carries a whole number of them. A link of
 rate b carries at most ceil(U b) - 1 trees in any time below U per tree: one check of the cuts against these numbers
@@ -25,7 +25,7 @@ MOST_ROWS = 20_000
 
 
 def with_whole_trees(found: Bound, phases: Sequence[TreeOptimum], plain: Sequence[Bound]) -> Bound:
-    """The bound with what is proved about forests with the plan's number of trees, and with fewer.
+    """Attach to a bound what is proved about forests with the plan's number of trees, and with fewer.
 
     Args:
         found: The bound of the plan's problem.
@@ -85,7 +85,7 @@ def _turned(problem: Problem, proof: TreeCuts) -> WholeTrees:
 
 
 def whole_trees_bound(problem: Problem, trees: int) -> WholeTrees | None:
-    """The least time per shard that cuts allow with ``trees`` trees per unit of weight; None where nothing moves.
+    """Least time per shard by cuts with ``trees`` trees per unit of weight; None where nothing moves.
 
     Args:
         trees: Trees per root, at least 1.

@@ -40,62 +40,58 @@ _STYLE: dict[str, Any] = {
 
 
 class Place(NamedTuple):
-    """Where a command is."""
+    """Location of a command's function."""
 
     attribute: str  # Module and name of its function, or of the app of a group
     summary: str  # What it does, for the list of commands, so short that no terminal cuts it
 
 
 COMMANDS = {
-    "topology": Place(
-        "coppice.cli.topology:app", "List, show, import, compose, cut down, degrade topologies."
+    "topology": Place("coppice.cli.topology:app", "List, show, import, compose, subset, degrade topologies."),
+    "bound": Place(
+        "coppice.cli.bound:bound", "Print the optimal rate of a collective, and its bottleneck cut."
     ),
-    "bound": Place("coppice.cli.bound:bound", "Print the best rate that is possible, and the cut behind it."),
-    "plan": Place("coppice.cli.plan:plan", "Plan a collective, verify the plan, print what it reaches."),
+    "plan": Place("coppice.cli.plan:plan", "Plan a collective, verify the plan, print its rate."),
     "synthesize": Place(
-        "coppice.cli.synthesize:synthesize", "Find a schedule by a published method, and measure it."
+        "coppice.cli.synthesize:synthesize", "Find a schedule by a published method, and rate it."
     ),
     "placement": Place(
-        "coppice.cli.placement:placement", "Place axes of parallelism, and find how to reduce along them."
+        "coppice.cli.placement:placement", "Map parallel axes to GPUs, and choose how to reduce along them."
     ),
     "algorithms": Place(
         "coppice.cli.algorithms:algorithms", "List the algorithms that `coppice plan --algorithm` takes."
     ),
     "compile": Place(
-        "coppice.cli.compiling:compile_file", "Make a plan of a collective written down in Python."
+        "coppice.cli.compiling:compile_file", "Compile a collective written in Python to a plan."
     ),
     "verify": Place(
         "coppice.cli.verify:verify", "Check by counting that a plan or program does what it claims."
     ),
-    "explain": Place(
-        "coppice.cli.explain:explain", "Say why a plan is as fast as it is, and what it looks like."
-    ),
-    "simulate": Place(
-        "coppice.cli.simulate:simulate", "Time a plan at any sizes, and say what it waits for."
-    ),
-    "compare": Place("coppice.cli.compare:compare", "Time all algorithms at all sizes beside the limits."),
-    "model": Place("coppice.cli.model:app", "List, show and fit models of time."),
-    "select": Place("coppice.cli.select:select", "Say what a library would pick for a call, and why."),
+    "explain": Place("coppice.cli.explain:explain", "Explain a plan: its bottleneck, link loads and trees."),
+    "simulate": Place("coppice.cli.simulate:simulate", "Simulate a plan over sizes, with its critical path."),
+    "compare": Place("coppice.cli.compare:compare", "Compare all algorithms over sizes with the bounds."),
+    "model": Place("coppice.cli.model:app", "List, show and fit time models."),
+    "select": Place("coppice.cli.select:select", "Predict the algorithm that a library picks for a call."),
     "export": Place(
         "coppice.cli.export:export", "Write a plan or tuning for a runtime, a library, a launcher."
     ),
-    "import": Place("coppice.cli.importing:import_file", "Make a plan of a file of MSCCL or MSCCL++."),
-    "doctor": Place("coppice.cli.doctor:doctor", "Say whether a runtime will load a file and use it."),
+    "import": Place("coppice.cli.importing:import_file", "Convert a file of MSCCL or MSCCL++ to a plan."),
+    "doctor": Place("coppice.cli.doctor:doctor", "Check whether a runtime will load a file and use it."),
     "report": Place("coppice.cli.report:report", "Draw a plan and its topology: a page or a picture."),
-    "bench": Place("coppice.cli.bench:bench", "Time algorithms beside the library's own collective."),
-    "probe": Place("coppice.cli.probe:probe", "Measure the network between started processes."),
-    "lab": Place("coppice.cli.lab:app", "Build a topology on this machine, and run programs in it."),
-    "switch": Place("coppice.cli.switch:app", "Run and model switches that aggregate."),
-    "logs": Place("coppice.cli.logs:logs", "Read what libraries and benchmarks leave behind."),
-    "design": Place("coppice.cli.design:app", "Find which direct-connect network to build."),
-    "train": Place("coppice.cli.train:app", "Simulate training iterations, draw what training left."),
-    "tune": Place("coppice.cli.tune:app", "Measure the installed library, and tell it what to take."),
+    "bench": Place("coppice.cli.bench:bench", "Benchmark algorithms against the installed library."),
+    "probe": Place("coppice.cli.probe:probe", "Measure the network between launched processes."),
+    "lab": Place("coppice.cli.lab:app", "Emulate a topology on this machine, run programs in it."),
+    "switch": Place("coppice.cli.switch:app", "Run and model in-network aggregation."),
+    "logs": Place("coppice.cli.logs:logs", "Read logs and results of libraries and benchmarks."),
+    "design": Place("coppice.cli.design:app", "Design direct-connect networks."),
+    "train": Place("coppice.cli.train:app", "Simulate training iterations, report on training logs."),
+    "tune": Place("coppice.cli.tune:app", "Tune the installed library: measure, fit, deploy rules."),
 }
 """Where each command is, and what it does: the help of the program shows that without loading any."""
 
 
 def command_named(name: str) -> Any:
-    """The function of a command, or the app of a group of commands; its module is loaded now.
+    """Function of a command, or app of a command group, importing its module.
 
     Raises:
         KeyError: If there is none.
@@ -127,7 +123,7 @@ class _LazyCommands(dict[str, Any]):
 
 
 class Commands(TyperGroup):
-    """The group of all commands; it turns errors into one sentence and an exit code."""
+    """Root command group, which turns errors into one sentence and an exit code."""
 
     def make_context(self, *words: Any, **given: Any) -> Any:
         """Read the options of the program itself."""
@@ -176,7 +172,7 @@ def _flags(command: Any) -> dict[str, str]:
 
 
 def with_flags(message: str, flags: Mapping[str, str]) -> str:
-    """A message of the library with the options of a command: the library calls them by keyword, such as `trees=1`.
+    """Replace keyword arguments in a library message (`trees=1`) by command-line options.
 
     What the command has no option for stands as it is, or becomes a parameter of the topology where it has those.
 
@@ -228,14 +224,14 @@ def _print_version(*, value: bool) -> None:
 
 
 class AllCommands(Commands):
-    """The group of the program: a command's module is loaded when it is asked for."""
+    """Lazy command group: a command's module is imported on use."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "commands": _LazyCommands()})
         self._listing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command; where all are only listed, one that has no more than a name and a summary."""
+        """Command by name; for listings a stub with name and summary."""
         if self._listing and cmd_name in COMMANDS:
             return TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
         return super().get_command(ctx, cmd_name)
@@ -246,7 +242,7 @@ class AllCommands(Commands):
             super().format_commands(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """The commands and options that begin so."""
+        """Completions of commands and options."""
         with self._names_only():
             return super().shell_complete(ctx, incomplete)
 

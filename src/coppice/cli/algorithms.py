@@ -1,4 +1,4 @@
-"""`coppice algorithms`: every name that `coppice plan --algorithm` takes."""
+"""`coppice algorithms`: list the names for `coppice plan --algorithm`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`coppice bench`: algorithms and the library's own collective, timed on the processes that a launcher started."""
+"""`coppice bench`: benchmark algorithms against the library's own collective on launched processes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def bench(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of the table.")] = False,
 ) -> None:
-    """Time algorithms beside each other and beside the library's own collective, in one run, round by round.
+    """Benchmark algorithms and the library's own collective in one run, interleaved round by round.
 
     Started by torchrun, mpirun or `coppice lab run`; rank 0 prints a table like that of nccl-tests. Exit code 1 if
     any element is wrong, or no algorithm can run.

@@ -1,4 +1,4 @@
-"""`coppice bound`: the best rate that a collective can have, and the cut that sets it."""
+"""`coppice bound`: print the optimal rate of a collective, and its bottleneck cut."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bound(
     in_network: InNetworkOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the best rate that a collective can have on a topology, exactly, and the cut that sets it.
+    """Print the optimal rate of a collective on a topology, exactly, with the bottleneck cut that proves it.
 
     No schedule is faster than this, whatever its algorithm: the bytes that must cross the bottleneck cut need that
     long. Where switches can copy and add, it holds for schedules that do without, and the bound with them stands
@@ -150,7 +150,7 @@ def _print_together(
 
 
 def bound_fields(found: Bound) -> list[tuple[str, str]]:
-    """The lines about a bound."""
+    """Output lines about a bound."""
     from coppice.bounds.describe import describe_cut
 
     fields = [

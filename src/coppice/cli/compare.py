@@ -1,4 +1,4 @@
-"""`coppice compare`: all algorithms over all sizes, who wins where and why, and how far that is from the limit."""
+"""`coppice compare`: compare all algorithms over sizes: winners, reasons, and distance from the bounds."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def compare(
         typer.Argument(
             metavar="SYSTEMS",
             show_default=False,
-            help="After --in-network: systems to model beside the algorithms, such as sharp,nvls,switchml; "
+            help="After --in-network: systems to model, such as sharp,nvls,switchml; "
             "switchml@spine* says which switches add. All: " + ", ".join(AGGREGATING) + ".",
         ),
     ] = None,
@@ -126,7 +126,7 @@ def compare(
         typer.Option(
             "--results",
             metavar="FILE",
-            help="Keep measurements in this file (JSON lines), and go on from those that it holds.",
+            help="Append measurements to this file (JSON lines), and resume from it.",
         ),
     ] = None,
     jobs: JobsOption = None,
@@ -148,7 +148,7 @@ def compare(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate every algorithm at every size, and say which is the best where, why, and how far from the limit.
+    """Simulate every algorithm at every size, and print the winners, the reasons, and the distance from the bounds.
 
     The limit is the exact optimum of the network (no schedule has more bandwidth) and a lower bound on latency (no
     schedule takes less time). Times are simulated: the printed model says what they hold.

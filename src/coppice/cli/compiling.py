@@ -1,4 +1,4 @@
-"""`coppice compile`: a collective written down in Python as a plan, and as thread blocks of a runtime."""
+"""`coppice compile`: compile a collective written in Python to a plan, and to thread blocks of a runtime."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def compile_file(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compile a collective that somebody wrote down in Python, chunk by chunk, to a plan.
+    """Compile a collective written in Python, chunk by chunk, to a plan.
 
     The file is executed, with all your rights: compile only what you would run. What it does to every chunk is
     checked line by line: races, chunks that are not there, deadlocks by hints, wrong results. The plan is verified,

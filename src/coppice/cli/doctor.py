@@ -1,4 +1,4 @@
-"""`coppice doctor`: will a runtime load this file, and use it at these sizes?"""
+"""`coppice doctor`: check whether a runtime will load a file, and use it at given sizes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def doctor(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a runtime will load a file and use it, and if not, why and what to do.
+    """Check whether a runtime will load a file and use it, and if not, print the reason and the remedy.
 
     Every rule of the target's loader is checked, those that it does not check itself included. Whether the
     algorithm is right is another question: `coppice import` verifies it. Exit code 1 if there is an error, or a

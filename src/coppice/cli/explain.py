@@ -1,4 +1,4 @@
-"""`coppice explain`: why a plan is as fast as it is, and what it looks like."""
+"""`coppice explain`: explain a plan: its bottleneck, link loads and trees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def explain(
     tree: Annotated[int | None, typer.Option("--tree", min=0, help="Draw this tree.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain a plan: the cut that limits it, how busy each kind of link is, and the shape of its trees.
+    """Explain a plan: the cut that limits it, the utilisation of each kind of link, and the shape of its trees.
 
     The plan is verified first. A tree is drawn for up to 32 ranks, or where --tree asks for one.
 

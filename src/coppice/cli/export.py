@@ -1,4 +1,4 @@
-"""`coppice export`: a plan or a topology as a file that a runtime, a library or a launcher reads."""
+"""`coppice export`: export a plan or a topology for a runtime, a library or a launcher."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def export(
     ranks: RanksOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a plan for a runtime, or what libraries and launchers read as they are shipped.
+    """Export a plan for a runtime, or tuning files for stock libraries and launchers.
 
     MSCCL XML is written within the limits of its target, and verified before: no deadlock, no race, the right
     result. A plan that does not fit is refused with the limit, by how much, and the next step (exit code 1).
@@ -163,7 +163,7 @@ def export(
 
 
 def flags_of(to: str) -> Collection[str]:
-    """Flags that go with a format; all others are refused."""
+    """Flags of a format; all others are refused."""
     if to in PICTURES:
         return {"--size", "--model"} if to in _TIMED_PICTURES else set()
     flags = set(_flagged(to).values())
@@ -279,7 +279,7 @@ _WIDTH = 92
 
 
 def option_help(indent: str = "    ") -> str:
-    r"""What stands in `--option` for each format whose options have no flags of their own, for the help of the command.
+    r"""Help of `--option` for each format whose options have no flags of their own.
 
     Args:
         indent: What stands before every line, as in a docstring.

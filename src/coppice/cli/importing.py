@@ -1,4 +1,4 @@
-"""`coppice import`: an algorithm file of a runtime as a plan, to be verified, simulated and compared like our own."""
+"""`coppice import`: import an algorithm file of a runtime as a plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def import_file(
         ),
     ] = None,
     root: Annotated[
-        int | None, typer.Option("--root", metavar="RANK", help="Root, where the file does not tell.")
+        int | None, typer.Option("--root", metavar="RANK", help="Root, where the file does not name it.")
     ] = None,
     boxes: BoxesOption = None,
     rates: RatesOption = None,

@@ -1,4 +1,4 @@
-"""`coppice lab`: a topology as a network of this machine, to run real programs in."""
+"""`coppice lab`: emulate a topology on this machine, and run programs in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def up(
     *,
     scale: Annotated[
         str,
-        typer.Option("--scale", help="What the rates are multiplied with: 300 GB/s at 1e-4 are 240 Mbit/s."),
+        typer.Option("--scale", help="Factor of the rates: 300 GB/s at 1e-4 are 240 Mbit/s."),
     ] = "1e-4",
     name: LabOption = "lab",
     force: Annotated[
@@ -131,7 +131,7 @@ def run(
     options: Annotated[
         list[str] | None,
         typer.Option(
-            "--mpi-option", metavar="WORD", help="Further word for the MPI launcher; may be repeated."
+            "--mpi-option", metavar="WORD", help="Further argument for the MPI launcher; may be repeated."
         ),
     ] = None,
     switch: Annotated[
@@ -141,7 +141,7 @@ def run(
         ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0.1, help="Stop everything after so many seconds.")
+        float | None, typer.Option("--timeout", min=0.1, help="Time limit in seconds.")
     ] = None,
 ) -> None:
     """Run a command once per rank, each in the namespace of its GPU.
@@ -182,7 +182,7 @@ def _switches(lab: Lab, protocol: str | None) -> AbstractContextManager[list[str
 
 @app.command("bytes")
 def counters(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
-    """Bytes that every link has carried, as the kernel counts them."""
+    """Print the bytes carried by every link, as counted by the kernel."""
     from coppice.run.lab.namespaces import find, link_bytes
 
     lab = find(name)
@@ -198,7 +198,7 @@ def counters(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
 
 @app.command("status")
 def status(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
-    """Say what stands."""
+    """List running labs."""
     from coppice.run.lab.blueprint import load_of
     from coppice.run.lab.namespaces import find
 
@@ -217,7 +217,7 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="All labs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a lab down, with every process in it; also what was left of one that was interrupted."""
+    """Remove a lab with every process in it, or the remains of an interrupted one."""
     from coppice.run.lab.namespaces import remove, remove_all
 
     if every:

@@ -1,4 +1,4 @@
-"""`coppice logs`: what logs, tables of benchmarks and dumps of libraries say, in one table."""
+"""`coppice logs`: read logs, benchmark tables and dumps of libraries into one table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def logs(
     collective: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read what libraries and benchmarks leave behind, and show it in one table.
+    """Read logs and results of libraries and benchmarks, and print them as one table.
 
     The kind of a file is found by its content: the table of nccl-tests, rccl-tests or mscclpp-test (text, JSON of -J,
     CSV or JSON lines), the log of NCCL or RCCL (NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING), records of NCCL's

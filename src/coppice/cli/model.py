@@ -1,4 +1,4 @@
-"""`coppice model`: the models of time that commands simulate with, and one fitted to what was measured."""
+"""`coppice model`: time models for simulation, and models fitted to measurements."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ from coppice.simulation.models import model_bytes, named_models
 from coppice.simulation.simulated import model_record
 from coppice.text import plural
 
-app = typer.Typer(help="List, show and fit models of time: what messages cost beside their links.")
+app = typer.Typer(
+    help="List, show and fit time models: the cost of messages on top of link rates and latencies."
+)
 
 
 @app.command("list")
 def list_models(*, as_json: JsonOption = False) -> None:
-    """List the models of time that have a name; the first is the default.
+    """List the named time models; the first is the default.
 
     \b
     Examples:
@@ -58,7 +60,7 @@ def show(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the figures of a model of time, and where each comes from.
+    """Show the figures of a time model, and their sources.
 
     \b
     Examples:
@@ -102,7 +104,7 @@ def fit_model(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit a model of time to measured times, and say how well it predicts them.
+    """Fit a time model to measured times, and print its prediction error.
 
     Launch, occupancy of workers, efficiency of links and, where the model has no protocols, what a message costs are
     chosen so that the simulated times of the measured algorithms come closest; so are the rates of copying, the cache

@@ -1,4 +1,4 @@
-"""`coppice placement`: where to place axes of parallelism on a cluster, and by which program to reduce along them."""
+"""`coppice placement`: map parallel axes to a cluster, and choose reduction programs along them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def placement(
     rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Placements to print.")] = 12,
     as_json: JsonOption = False,
 ) -> None:
-    """Time all placements of axes of parallelism, each with all programs of a few calls that reduce along them.
+    """Time all mappings of parallel axes to the GPUs, each with all reduction programs along them.
 
     A placement is a matrix: how often each axis is cut at each level of the cluster. A program is a list of
     collectives over parts of a group; each call is simulated with all groups at once, so that they share the

@@ -1,4 +1,4 @@
-"""`coppice plan`: an optimal plan, verified, and what an engineer wants to know about it at a glance."""
+"""`coppice plan`: make, verify and summarise an optimal plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Preference(enum.StrEnum):
-    """What counts where the best rate takes higher trees."""
+    """Priority between rate and tree height."""
 
     AUTO = "auto"
     RATE = "rate"
@@ -103,7 +103,7 @@ def plan(
     model: ModelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Plan a collective on a topology, verify the plan, and print what it reaches.
+    """Plan a collective on a topology, verify the plan, and print its rate and its distance from the optimum.
 
     The plan is optimal unless --algorithm names another algorithm (`coppice algorithms` lists them), --trees asks for
     fewer trees than the optimum takes, or --sizes for what is fastest there; the loss is then stated. Every plan is
@@ -178,13 +178,13 @@ def plan(
 
 
 def given_options(context: typer.Context) -> set[str]:
-    """Parameters that the command line names."""
+    """Options given on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def plan_fields(result: PlannedResult, timed: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The lines about a plan; ``timed`` are those about time at a size."""
+    """Output lines about a plan; ``timed`` are those about time at a size."""
     loss = "optimal" if not result.loss else f"{percent_text(result.loss)} below the optimum"
     if result.loss and result.report.optimal:
         loss = "optimal, as switches only pass on what they get"

@@ -1,4 +1,4 @@
-"""`coppice probe`: measure the network between the processes that a launcher started."""
+"""`coppice probe`: measure the network between launched processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def probe(
         typer.Option(
             "--expect",
             metavar="TOPOLOGY",
-            help="What the network should be: say which of its links carry less; `-o` then writes it with their "
+            help="Expected network: report its links that carry less; `-o` then writes it with their "
             "measured rates.",
         ),
     ] = None,
@@ -47,7 +47,7 @@ def probe(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure every pair of ranks alone, then ranks and groups of near ranks against the rest at once.
+    """Measure every pair of ranks alone, then ranks and groups of near ranks against the rest concurrently.
 
     Without --expect the result is a topology of groups and a network between them, which every other command
     takes. With it, each link is judged; exit code 1 if one carries less than 85% of its rate.

@@ -1,4 +1,4 @@
-"""`coppice report`: a plan as one page that opens from disk, or its topology as a picture."""
+"""`coppice report`: write a plan as a page, or its topology as a picture."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def report(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a report of a plan: topology, bottleneck cut, trees, link loads, timeline, and its rivals if asked.
+    """Write a report of a plan: topology, bottleneck cut, trees, link loads, timeline, and optionally other algorithms.
 
     The plan is verified first. The page is one file that needs no network; hovering a link, a bar or an edge of a
     tree tells its name and numbers. Large pictures show a part, and say so.

@@ -1,4 +1,4 @@
-"""`coppice select`: what a library would pick for a call, why, and the schedule of it."""
+"""`coppice select`: predict a library's pick for a call, with the reason and its schedule."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def select(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print what a library would pick for a call, in its own words and as an algorithm of `coppice plan`.
+    """Predict the algorithm that a library picks for a call, in its own terms and as an algorithm of `coppice plan`.
 
     Open MPI, MPICH and MVAPICH2 decide by tables of ranks and sizes, NCCL by a cost model; docs/selection.md says from
     which versions, and what is not modelled. With -o, the schedule is written as a plan, on the topology given or on

@@ -1,4 +1,4 @@
-"""`coppice simulate`: when every message of a plan runs, how long it takes, and what it waits for."""
+"""`coppice simulate`: simulate a plan, its time and its critical path."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def simulate(
         ),
     ] = "1M",
     pieces: Annotated[
-        str, typer.Option("--pieces", metavar="N|best", help="Cut every chunk into so many pieces.")
+        str, typer.Option("--pieces", metavar="N|best", help="Number of sub-chunks per chunk.")
     ] = "best",
     model: ModelOption = None,
     overhead: OverheadOption = None,
@@ -62,7 +62,7 @@ def simulate(
             "--engines",
             min=0,
             metavar="N",
-            help="Messages that a GPU can have under way, and that can be under way to it; 0: any number.",
+            help="Concurrent messages from a GPU, and to a GPU; 0: unlimited.",
         ),
     ] = None,
     reduce_rate: Annotated[
@@ -98,7 +98,7 @@ def simulate(
         typer.Option(
             "--gpu",
             metavar="volta|ampere|hopper|blackwell",
-            help="Generation of the GPUs, where the topology's name does not tell.",
+            help="Generation of the GPUs [default: from the topology's name].",
         ),
     ] = None,
     seeds: Annotated[
@@ -127,11 +127,11 @@ def simulate(
     ] = None,
     links: Annotated[int, typer.Option("--links", min=0, metavar="N", help="Busiest links to list.")] = 5,
     stages: Annotated[
-        int, typer.Option("--stages", min=0, metavar="N", help="Stages of the critical path to tell.")
+        int, typer.Option("--stages", min=0, metavar="N", help="Stages of the critical path to print.")
     ] = 12,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate a plan: its time at one size or many, its busiest links, and what it waits for.
+    """Simulate a plan: its time at one size or many, its busiest links, and its critical path.
 
     Every message starts when what it depends on has arrived, pays its overhead, and crosses links of limited rate and
     latency that it shares with others. Of the model's protocols the fastest is taken at each size.
@@ -264,12 +264,12 @@ _REASONS = {
 
 
 def model_fields(plan: Plan, model: Model) -> list[tuple[str, str]]:
-    """The lines about what is assumed."""
+    """Output lines about the time model."""
     return [("plan", plan.planner or "unknown planner"), ("model", model.text)]
 
 
 def single_fields(row: Simulated, *, best: bool) -> list[tuple[str, str]]:
-    """The lines about one size; ``best`` says that the number of pieces was chosen."""
+    """Output lines about one size; ``best`` means that the number of sub-chunks was chosen."""
     from coppice.comparison.table import number
     from coppice.simulation.timeline import time_by_reason
 
@@ -311,7 +311,7 @@ def _protocol_line(name: str) -> str:
 
 
 def table_lines(rows: Sequence[Simulated]) -> list[str]:
-    """One line for each size, in the style of nccl-tests."""
+    """Table with a row per size, in the style of nccl-tests."""
     from coppice.comparison.table import aligned, number
 
     protocols = rows[0].timeline.protocol is not None
@@ -344,7 +344,7 @@ def table_lines(rows: Sequence[Simulated]) -> list[str]:
 
 
 def busiest_lines(timeline: Timeline, count: int) -> list[str]:
-    """One line for each of the busiest links: a bar, its use, its rate and name."""
+    """Lines about the busiest links: bar, utilisation, rate and name."""
     from coppice.simulation.utilisation import busiest_links
 
     topology = timeline.topology
@@ -359,7 +359,7 @@ def busiest_lines(timeline: Timeline, count: int) -> list[str]:
 
 
 def job_lines(found: Together) -> list[str]:
-    """One line for each job."""
+    """Lines about jobs."""
     from coppice.comparison.table import aligned, number
 
     heads = [("job", ""), ("collective", ""), ("size", "(B)"), ("start", "(us)"), ("time", "(us)")]

@@ -1,4 +1,4 @@
-"""`coppice synthesize`: a schedule found by a published method, verified and measured by the exact bound."""
+"""`coppice synthesize`: run a published synthesis method, verify its schedule, and compare it with the bound."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def synthesize(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Synthesise a schedule by a published method, verify it, and print how near the exact bound it comes.
+    """Synthesise a schedule by a published method, verify it, and print its distance from the exact bound.
 
     Exit code 1 if there is no such schedule or none was found in time; Ctrl-C keeps the best found so far.
 

@@ -1,4 +1,4 @@
-"""`coppice topology`: list presets, look at a topology, make one from files, hosts or another topology."""
+"""`coppice topology`: list presets, show a topology, convert, compose or derive one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from coppice.topology.presets import Preset
     from coppice.topology.summary import LinkGroup, Summary
 
-app = typer.Typer(no_args_is_help=True, help="List, show, import, compose, cut down and degrade topologies.")
+app = typer.Typer(no_args_is_help=True, help="List, show, import, compose, subset and degrade topologies.")
 
 _HOST = re.compile(r"(?:(?P<count>[0-9]{1,5})x)?(?P<spec>[^@]+)(?:@(?P<name>[^@/]+))?")
 
@@ -313,7 +313,7 @@ def preset_fields(preset: Preset) -> list[tuple[str, str]]:
 
 
 def summary_fields(summary: Summary) -> list[tuple[str, str]]:
-    """A summary as named lines."""
+    """Output lines of a summary."""
     kinds = ", ".join(f"{count} {_plural(kind, count)}" for kind, count in summary.nodes.items())
     relays = f" ({summary.relays} relays)" if summary.relays else ""
     fields = [("ranks", f"{summary.ranks}{relays}"), ("nodes", kinds)]

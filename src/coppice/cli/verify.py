@@ -1,4 +1,4 @@
-"""`coppice verify`: does a plan, or the program in a file of a runtime, do what it claims?"""
+"""`coppice verify`: verify a plan, or a runtime's program file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def verify(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that a plan does what it claims, by counting; nothing about its planner is believed.
+    """Verify by counting that a plan does what it claims, independently of its planner.
 
     Trees span the ranks, roots carry their shares, paths follow links of the topology, switches do not copy
     unless they can, every byte arrives (exactly once where it is added), and no link carries more than the
@@ -107,7 +107,7 @@ def _text(value: Fraction | None) -> str | None:
 
 
 def report_record(plan: Plan, report: Report) -> dict[str, Any]:
-    """The report as JSON values."""
+    """Verification report as JSON values."""
     rate = plan.problem.shards / report.inv_rate if report.inv_rate else None
     return {
         "collective": plan.problem.collective.value,

@@ -1,4 +1,4 @@
-"""Comparing algorithms: times over sizes, who wins where and why, and how far that is from the limit."""
+"""Compare algorithms over sizes: which wins where, why, and how far from the bound."""
 
 from __future__ import annotations
 

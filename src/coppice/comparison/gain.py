@@ -1,4 +1,4 @@
-"""What optimal trees gain over rings and hierarchies as a cluster grows."""
+"""Speed-up of optimal trees over rings and hierarchical algorithms as a cluster grows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GainRow:
-    """One cluster."""
+    """Times on one cluster."""
 
     boxes: int  # Number of boxes
     ranks: int  # Number of ranks
@@ -37,14 +37,14 @@ class GainRow:
     limit_us: float  # No schedule is faster
 
     def over(self, family: str) -> float | None:
-        """Time of the family's fastest over the optimal planner's."""
+        """Speed-up of the optimal planner over the fastest of a family."""
         rival = self.rivals[family]
         return None if rival is None else rival.time_us / self.optimal.time_us
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """Gains over the number of boxes."""
+    """Speed-ups over the number of boxes."""
 
     size_bytes: int  # Size M of every comparison
     rows: tuple[GainRow, ...]  # By number of boxes, ascending
@@ -114,7 +114,7 @@ def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Ga
 
 
 def gain_lines(found: Gain, *, max_width: int | None = None) -> list[str]:
-    """The table; columns that are left out to fit ``max_width`` are named below."""
+    """Speed-ups as a table; columns left out to fit ``max_width`` are named below."""
     heads = [("boxes", ""), ("ranks", ""), ("limit", "(GB/s)"), ("optimal", "(GB/s)")]
     for family in FAMILIES:
         heads += [(family, "(GB/s)"), ("gain", "")]
@@ -136,7 +136,7 @@ def gain_lines(found: Gain, *, max_width: int | None = None) -> list[str]:
 
 
 def gain_words(found: Gain) -> list[str]:
-    """What the table says, a sentence for each family."""
+    """Summary of the table, a sentence for each family."""
     sentences = []
     for family in FAMILIES:
         known = [(row, over) for row in found.rows if (over := row.over(family)) is not None]

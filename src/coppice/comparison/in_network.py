@@ -1,4 +1,4 @@
-"""Systems that aggregate in the network beside the simulated algorithms: modelled on the links of the same cluster."""
+"""Closed-form times of in-network aggregation systems on the cluster, next to the simulated algorithms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coppice.simulation.model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class ModelledTime:
-    """Time of one system at one size, by its closed form."""
+    """Closed-form time of one system at one size."""
 
     system: str  # Name of the system, with the switches that it was given
     size_bytes: int  # Size M
@@ -26,13 +26,13 @@ class ModelledTime:
 
     @property
     def algbw_gb_per_s(self) -> float:
-        """Bytes of the tensor over time."""
+        """Tensor bytes over time."""
         return self.size_bytes / self.time_us / 1000 if self.time_us else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ModelledSystems:
-    """What the systems reach that a cluster can hold."""
+    """Times of the systems that fit the cluster."""
 
     placed: Mapping[str, ClusterSystem]  # Where each system lies, by name
     # No schedule of trees takes less time for each byte, in 1 / (GB/s), with the switches that the system of
@@ -50,12 +50,12 @@ class ModelledSystems:
         return f"ModelledSystems({'; '.join(filter(None, (', '.join(reached), missing)))})"
 
     def fastest_first(self, size_bytes: int) -> list[ModelledTime]:
-        """The systems at a size by time."""
+        """Systems at a size by time."""
         rows = [row for row in self.times if row.size_bytes == size_bytes]
         return sorted(rows, key=lambda row: float(f"{row.time_us:.9g}"))
 
     def record(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """The times as JSON values."""
         return {
             "systems": {
                 name: {

@@ -1,4 +1,4 @@
-"""A picture of what aggregating systems reach over workers, slots or loss."""
+"""Plot in-network aggregation systems over workers, slots or loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coppice.text import size_text
 
 
 def plot_sweep(found: AggregationSweep, path: str | os.PathLike[str]) -> None:
-    """Draw bytes over time of every system over the values of a sweep; hosts by themselves are dashed.
+    """Plot the rate of every system over the values of a sweep; host-only algorithms are dashed.
 
     Args:
         path: Picture to write; its suffix (.png, .svg or .pdf) decides the kind.

@@ -1,4 +1,4 @@
-"""Part of an all-reduce in the network and the rest by an optimal plan of hosts, on the links that both share."""
+"""Split an all-reduce between the network and an optimal host plan that share the links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coppice.schedule.loads import body_loads
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSplit:
-    """The best share in the network on a cluster."""
+    """Optimal split on a cluster."""
 
     system: str  # What adds in the network
     algorithm: str  # What hosts do with the rest
@@ -28,12 +28,12 @@ class ClusterSplit:
 
     @property
     def words(self) -> str:
-        """The result in a sentence."""
+        """The split in one sentence."""
         rate, most = float(1 / self.best.inv_rate), float(1 / self.bound)
         return f"{self.system} with {self.algorithm}: {rate:.6g} GB/s of {most:.6g}; {self.best.words}"
 
     def record(self) -> dict[str, Any]:
-        """The figures as JSON values."""
+        """The split as JSON values."""
         return {
             "system": self.system,
             "algorithm": self.algorithm,
@@ -44,7 +44,7 @@ class ClusterSplit:
 
 @checked
 def split_on_cluster(problem: Any, system: str, *, algorithm: str = "forest") -> ClusterSplit:
-    """The best share of an endless all-reduce in the network of a cluster.
+    """Optimal in-network share of a large all-reduce on a cluster.
 
     Loads of links add up: those of the system's trees, of its phases inside boxes, and of the hosts' plan, all at once.
 

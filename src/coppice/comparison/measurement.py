@@ -1,4 +1,4 @@
-"""What a comparison tries, and its unit of work: one candidate at some sizes, planned and simulated in any process.
+"""Candidates of a comparison, and its unit of work: plan and simulate one candidate at some sizes, in any process.
 
 Candidates are all algorithms, with the values of their parameters that are worth a trial.
 """
@@ -65,7 +65,7 @@ class AlgorithmVariant:
 
 @dataclass(frozen=True, kw_only=True)
 class SynthesizedVariant(AlgorithmVariant):
-    """What a method of synthesis finds, under the method's name."""
+    """Schedule of a synthesis method, under the method's name."""
 
     seed: int = 0  # Where its random choices begin
     time_limit_s: float | None = None  # Seconds after which the best that it found so far counts
@@ -79,7 +79,7 @@ def candidates(
     relay_gpus: bool = False,  # See :class:`AlgorithmVariant`
     in_network: bool = False,  # See :class:`AlgorithmVariant`
 ) -> list[AlgorithmVariant]:
-    """Everything to try for ``problem``: the optimal planner first, then the catalogue in its order.
+    """All candidates for ``problem``: the optimal planner first, then the catalogue in its order.
 
     Examples:
         >>> from coppice.collectives import Collective
@@ -128,7 +128,7 @@ def candidates(
 def synthesized_candidates(
     methods: Iterable[str], *, seed: int = 0, time_limit_s: float | None = None
 ) -> list[SynthesizedVariant]:
-    """What methods of synthesis find with the options that are worth a trial, to be tried beside the algorithms."""
+    """Candidates from synthesis methods with the options worth trying."""
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError(f"expected a time limit above 0 seconds, found {time_limit_s}.")
     names = list(dict.fromkeys(methods))
@@ -180,7 +180,7 @@ class _SwitchesNeededError(InputError):
 
 
 class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One candidate at one size: a simulated time with what explains it, or why there is none."""
+    """Simulated time of one candidate at one size with its explanation, or the reason why there is none."""
 
     key: str  # Hash of all that decides the figures
     algorithm: str  # Its name
@@ -213,7 +213,7 @@ class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementJob:
-    """A candidate at some sizes, small enough to be sent anywhere."""
+    """A picklable job: one candidate at some sizes."""
 
     problem: bytes  # The problem, :func:`packed`
     candidate: AlgorithmVariant  # What to simulate
@@ -222,12 +222,12 @@ class MeasurementJob:
 
 
 def faster(time_us: float, than_us: float) -> bool:
-    """Whether a time is shorter by more than the rounding of its sums."""
+    """Whether a time is shorter by more than the rounding error of its sums."""
     return time_us < than_us * (1 - 1e-9)
 
 
 def packed(problem: Problem) -> bytes:
-    """The problem as bytes, without anything that was derived from its topology."""
+    """The problem as bytes, without values derived from its topology."""
     return pickle.dumps(replace(problem, topology=replace(problem.topology)))
 
 
@@ -337,7 +337,7 @@ def _time(found: _Found) -> float:
 
 
 class Bodies:
-    """Schedules of a candidate by the value of its doubled parameter, each made once.
+    """Cache of a candidate's schedules by the value of its doubled parameter.
 
     Args:
         problem: What they implement.
@@ -360,7 +360,7 @@ class Bodies:
         return values
 
     def body(self, doubled: int) -> Forest | Schedule:
-        """The schedule for a value of the doubled parameter, ready for many simulations."""
+        """Schedule for a value of the doubled parameter, prepared for simulations."""
         if doubled not in self._made:
             candidate = self.candidate
             if isinstance(candidate, SynthesizedVariant):
@@ -404,7 +404,7 @@ def _chunks(body: Forest | Schedule) -> int:
 
 
 def relays(body: Forest | Schedule) -> bool:
-    """Whether a path passes through GPUs on its way."""
+    """Whether a path passes through intermediate GPUs."""
     inner = np.ones(len(body.path_nodes), dtype=np.bool_)
     inner[body.path_start[:-1]] = False
     inner[body.path_start[1:] - 1] = False

@@ -1,4 +1,4 @@
-"""What a comparison found: the time of every algorithm at every size, and the limits that they are measured by."""
+"""Result of a comparison: the time of every algorithm at every size, and the bounds they are measured against."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Comparison(Shown):
 
     @cached_property
     def times(self) -> Mapping[str, Mapping[int, SimulatedTime]]:
-        """The fastest variant of each algorithm that applies, by algorithm and size; the first one of equals."""
+        """Fastest variant of each algorithm that applies, by algorithm and size; the first of equals."""
         found: dict[str, dict[int, SimulatedTime]] = {}
         for row in self.measurements:
             if row.refusal is None:
@@ -70,7 +70,7 @@ class Comparison(Shown):
 
     @cached_property
     def refused(self) -> tuple[SimulatedTime, ...]:
-        """The first refusal of each algorithm of which no variant applies."""
+        """First refusal of each algorithm with no variant that applies."""
         first: dict[str, SimulatedTime] = {}
         for row in self.measurements:
             if row.algorithm not in self.times:
@@ -79,13 +79,13 @@ class Comparison(Shown):
 
     @property
     def left_out(self) -> tuple[SimulatedTime, ...]:
-        """The refusals that stand: of algorithms that have times neither here nor where switches help."""
+        """Refusals of algorithms that have times neither here nor with in-network switches."""
         elsewhere = {} if self.helped is None else self.helped.times
         return tuple(row for row in self.refused if row.algorithm not in elsewhere)
 
     @property
     def synthesized(self) -> tuple[SimulatedTime, ...]:
-        """Of every method of synthesis that found a schedule a row of the one of the best rate."""
+        """One row per synthesis method that found a schedule: the one with the best rate."""
         best: dict[str, SimulatedTime] = {}
         for row in self.measurements:
             if row.gap is None:
@@ -107,7 +107,7 @@ class Comparison(Shown):
         return sorted(rows, key=lambda row: (float(f"{row.time_us:.9g}"), row.chain))
 
     def outstanding(self, most: int) -> list[str]:
-        """Algorithms that stand out in a picture: the optimal planner, those that win, those that come near.
+        """Algorithms to show in a plot: the optimal planner, the winners, and those close to them.
 
         Args:
             most: How many at most; the others come in by how close they come to the best time at any size.
@@ -129,12 +129,12 @@ class Comparison(Shown):
         return next(iter(self.fastest_first(size_bytes)), None)
 
     def limit_us(self, size_bytes: int) -> float:
-        """No schedule is faster: the optimum's bandwidth time or the latency bound, whichever is longer."""
+        """Lower bound: the larger of the optimum's bandwidth time and the latency bound."""
         bandwidth = float(self.optimum.inv_rate) * size_bytes / self.problem.shards / 1000
         return max(without_bursts(bandwidth, self.model, self.problem.topology), self.latency.time_us)
 
     def share_of_limit(self, row: SimulatedTime) -> float:
-        """How close a measurement comes to the limit: 1 where it reaches it.
+        """Lower bound over the time of a measurement, at most 1.
 
         Raises:
             CheckError: If it is faster than the limit, which is an error of ours.
@@ -151,17 +151,17 @@ class Comparison(Shown):
 
     @cached_property
     def ranges(self) -> tuple[Range, ...]:
-        """Who wins where, and why."""
+        """Winner by size range, with the reason."""
         return ranges(self.sizes, self.times, limit_us=self.limit_us)
 
     @cached_property
     def picks(self) -> tuple[LibraryPick, ...]:
-        """What NCCL would pick at each size; empty where it does not run."""
+        """NCCL's predicted pick at each size; empty where it does not run."""
         helped = None if self.helped is None else self.helped.times
         return nccl_picks(self.problem, self.sizes, self.times, helped)
 
     def rows(self) -> Iterable[dict[str, Any]]:
-        """Every algorithm at every size as a flat record, refusals as well: what a CSV file holds."""
+        """Every algorithm at every size as a flat record, refusals included: the rows of a CSV file."""
         topology = self.problem.topology
         for size_bytes in self.sizes:
             for row in (*self.fastest_first(size_bytes), *self.refused):
@@ -192,7 +192,7 @@ class Comparison(Shown):
                 }
 
     def modelled_rows(self) -> Iterable[dict[str, Any]]:
-        """Every modelled system at every size as such a record, those that the cluster cannot hold with the reason."""
+        """Closed-form systems at every size as such records; those that do not fit carry the reason."""
         if self.modelled is None:
             return
         factor = float(self.problem.collective.busbw_factor(self.problem.topology.num_ranks))
@@ -221,7 +221,7 @@ class Comparison(Shown):
                 yield {**same, "size_bytes": size_bytes, "algorithm": name, "refusal": refusal}
 
     def modelled_limit_us(self, row: ModelledTime) -> float:
-        """No schedule is faster with the switches that a system may use: its exact bound, or the latency bound.
+        """Lower bound with the switches a system may use: its exact bound or the latency bound.
 
         Args:
             row: The system's time at a size.
@@ -263,7 +263,7 @@ class Comparison(Shown):
         return import_module(PANDAS).DataFrame(self.to_table())
 
     def record(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """The comparison as JSON values."""
         return {
             **self.problem.record(),
             "model": model_record(self.model),
@@ -283,7 +283,7 @@ class Comparison(Shown):
 
 
 def parameters_text(row: SimulatedTime) -> str:
-    """The variant in a few words: ``segments=8 order=topology``; empty for the plain algorithm."""
+    """Parameters of a variant as text: ``segments=8 order=topology``; empty for the defaults."""
     words = [f"{name}={value}" for name, value in row.parameters.items()]
     if row.pieces > 1:
         words.append(f"pieces={row.pieces}")

@@ -1,4 +1,4 @@
-"""What placements of parallel axes take: the results of :func:`coppice.comparison.placing.placement`."""
+"""Results of :func:`coppice.comparison.placing.placement`: times of parallelism placements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_VERIFIED = 3_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class TimedProgram:
-    """A program with what it takes."""
+    """A reduction program with its time."""
 
     program: Program  # The program; empty where there is nothing to reduce
     levels: tuple[str, ...]  # Names of the levels of the group
@@ -48,12 +48,12 @@ class TimedProgram:
 
     @property
     def words(self) -> str:
-        """The program in words."""
+        """Description of the program."""
         return ", ".join(each.words(self.levels) for each in self.program) or "nothing to reduce"
 
     @property
     def short(self) -> str:
-        """The program in few letters."""
+        """Abbreviation of the program."""
         return ", ".join(each.short(self.levels) for each in self.program) or "none"
 
     def record(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class TimedProgram:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Reduced:
-    """What one reduction takes under one placement."""
+    """Times of one reduction under one placement."""
 
     axes: tuple[str, ...]  # The axes that are reduced together
     size_bytes: int  # M of each group
@@ -110,24 +110,24 @@ class Reduced:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PlacedAxes:
-    """One placement with what its reductions take."""
+    """One parallelism placement with the times of its reductions."""
 
     placement: AxisPlacement  # The placement
     reductions: tuple[Reduced, ...]  # The reductions, one after the other
 
     @property
     def time_us(self) -> float:
-        """Time of all reductions by their best programs."""
+        """Time of all reductions with their best programs."""
         return sum(each.best.time_us for each in self.reductions)
 
     @property
     def bound_us(self) -> float:
-        """No schedules of these reductions, one after the other, take less."""
+        """Lower bound on the time of these reductions one after the other."""
         return sum(each.bound_us for each in self.reductions)
 
     @property
     def program(self) -> str:
-        """The best program of each reduction, in words."""
+        """Description of the best program of each reduction."""
         return "; ".join(each.best.words for each in self.reductions)
 
     def record(self, *, most: int | None = None) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class PlacedAxes:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PlacementResult(Shown):
-    """All placements with what they take."""
+    """All parallelism placements with their times."""
 
     topology: Topology  # The cluster
     hierarchy: dict[str, int]  # Its levels with their cardinalities, from the outside in
@@ -171,7 +171,7 @@ class PlacementResult(Shown):
 
     @property
     def default_factor(self) -> float | None:
-        """Time of the default placement by its best programs over that of the best; None without one."""
+        """Time of the default placement over that of the best; None without a default."""
         if self.default is None:
             return None
         return self.default.time_us / self.best.time_us if self.best.time_us else 1.0
@@ -183,7 +183,7 @@ class PlacementResult(Shown):
         return slowest / self.best.time_us if self.best.time_us else 1.0
 
     def plans(self, reduction: int = 0) -> list[Plan]:
-        """The all-reduce of each group of a reduction, by the best program of the best placement.
+        """All-reduce of each group of a reduction, by the best program of the best placement.
 
         Each is on the part of the cluster that its group has, with ranks in the order of the group; none where there is
         nothing to reduce.
@@ -250,7 +250,7 @@ def _needs_relay(topology: Topology, chosen: Reduced, calls: Sequence[GroupCall]
 
 
 def verified_groups(found: PlacementResult) -> int | None:
-    """Groups of the best placement whose all-reduces verify; None where there are too many transfers."""
+    """Number of groups whose all-reduces verify under the best placement; None if there are too many transfers."""
     count = 0
     for number, reduced in enumerate(found.best.reductions):
         sizes = [n for _, n in reduced.shape]

@@ -1,4 +1,4 @@
-"""Which devices should take which place on the axes of parallelism, and by which program to reduce along them.
+"""Map parallel axes (data, tensor, pipeline) to devices, and choose a reduction program along each.
 
 After P2 (N. Xie, T. Norman, D. Grewe, D. Vytiniotis, MLSys 2022): all placements of the axes on the hierarchy of a
 cluster, and for each all programs of a few collectives that reduce its groups. A program is timed call by call: each
@@ -55,7 +55,7 @@ _MOST_TOURED = 128
 
 
 def hierarchy_of(topology: Topology) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Levels of a topology, and the ranks in their order: boxes (hosts, or switches that ranks hang on) and GPUs.
+    """Levels of a topology (boxes and GPUs), and the ranks in their order.
 
     GPUs that are linked directly come in the order of a short tour, so that neighbours are linked.
 
@@ -122,7 +122,7 @@ def placement(
     relay_gpus: bool = False,
     on_stage: Callable[[str], None] | None = None,
 ) -> PlacementResult:
-    """Time all placements of parallel axes on a cluster, each with all programs that reduce along them.
+    """Time all mappings of parallel axes to the devices of a cluster, each with all reduction programs.
 
     Args:
         topology: The cluster: what :func:`coppice.load` takes.

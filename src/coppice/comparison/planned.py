@@ -1,4 +1,4 @@
-"""A plan for given sizes: of those that the optimal planner could make, the one that loses least to the fastest."""
+"""Plan for given sizes: choose among the optimal planner's variants by simulated time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coppice.text import sizes_of
 def plan_for(
     problem: Any, sizes: str | int | Sequence[int | str], *, model: Model | str | None = None, **options: Any
 ) -> tuple[PlannedResult, Preferred]:
-    """Plan for some sizes: at a single one nothing that the same options could give is faster.
+    """Plan for some sizes; at a single size no variant with the same options is faster.
 
     The plan of the best rate may have deeper trees, or more of them, than one that is a little slower in the end. All
     alternatives are simulated at each size, and the one is taken whose worst loss against the fastest is least.

@@ -1,4 +1,4 @@
-"""One picture: time and bandwidth of every algorithm over size, the limits, and who is best where."""
+"""Plot the time and bandwidth of every algorithm over size, the bounds, and the winners."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODELLED = " (modelled)"
 
 
 def plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
-    """Draw a comparison.
+    """Plot a comparison.
 
     Above: time over size, with the limit that no schedule goes below. In the middle: algorithm bandwidth over size,
     with the optimum. Below: the best algorithm at each size.
@@ -51,7 +51,7 @@ def plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
 
 
 def save_picture(figure: Figure, target: Path, **options: Any) -> None:
-    """Write a figure, without a date and random names: the same one gives the same file.
+    """Write a figure reproducibly, without dates and random names.
 
     Args:
         target: Picture to write; its suffix (.png, .svg or .pdf) decides the kind.

@@ -1,4 +1,4 @@
-"""Running jobs on an executor: local processes unless the caller brings another one."""
+"""Run jobs on an executor: local processes, or one that the caller supplies."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Context(SpawnContext):
 
 @contextmanager
 def local_processes(workers: int) -> Iterator[Executor]:
-    """An executor of ``workers`` processes that are gone at the end, whatever the reason for it."""
+    """Pool of ``workers`` local processes that always end with the block."""
     if workers < 1:
         raise InputError(f"expected 1 or more processes, found {workers}: leave out `jobs` for one per core.")
     context = _Context()
@@ -80,7 +80,7 @@ def local_processes(workers: int) -> Iterator[Executor]:
 def chosen_executor(
     executor: Executor | None, *, processes: int | None, units: int, large: bool
 ) -> Iterator[Executor | None]:
-    """Where work is done: on the caller's executor, in processes of this machine, or in this process (None).
+    """Executor of the work: the caller's, local processes, or None for this process.
 
     Args:
         executor: What the caller brings, if anything.
@@ -100,7 +100,7 @@ def chosen_executor(
 def run(
     work: Callable[[_Job], _Result], jobs: Sequence[_Job], executor: Executor | None
 ) -> Iterator[_Result]:
-    """What ``work`` makes of each job as it is done, in any order.
+    """Results of ``work`` on each job, in order of completion.
 
     Args:
         work: Function of a module, which other processes can import.

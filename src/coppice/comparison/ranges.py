@@ -1,4 +1,4 @@
-"""Who wins at which sizes, and why, in words that the figures bear out.
+"""Winners by size range, with reasons taken from the figures.
 
 Times within one percent of the best count as the best, so that a range does not fall apart where two algorithms are
 equally good; among all ways to cover the sizes so, this is one with the fewest ranges.
@@ -29,7 +29,7 @@ Times = Mapping[str, Mapping[int, SimulatedTime]]
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Neighbouring sizes at which one algorithm is the best."""
+    """Neighbouring sizes with the same winner."""
 
     algorithm: str  # Its name
     first_bytes: int  # Smallest of the sizes
@@ -75,7 +75,7 @@ def ranges(
     *,
     limit_us: Callable[[int], float],
 ) -> tuple[Range, ...]:
-    """Cover the sizes with as few ranges as the tolerance allows.
+    """Cover the sizes with the fewest ranges within the tolerance.
 
     Args:
         sizes: All sizes, ascending; those at which nothing applies are in no range.
@@ -106,7 +106,7 @@ def ranges(
 
 
 def variants(rows: Sequence[SimulatedTime]) -> str:
-    """Values of the parameters of some measurements of one algorithm: ``segments 1..16, order topology``."""
+    """Parameter values of some measurements of one algorithm: ``segments 1..16, order topology``."""
     words = []
     for name in dict.fromkeys(name for row in rows for name in row.parameters):
         values = list(dict.fromkeys(row.parameters[name] for row in rows if name in row.parameters))
@@ -134,7 +134,7 @@ def variants(rows: Sequence[SimulatedTime]) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent, not rounded up to a whole, and never cut down to one.
+    """Format a share in percent, never rounded up to 100.
 
     >>> percent(0.981), percent(0.9999), percent(0.0123), percent(1.0), percent(1.07)
     ('98%', '99.9%', '1.2%', '100%', '107%')
@@ -232,7 +232,7 @@ def nccl_picks(
     # The same of algorithms whose switches copy and add, where these were compared by themselves
     helped: Mapping[str, Mapping[int, SimulatedTime]] | None = None,
 ) -> tuple[LibraryPick, ...]:
-    """NCCL's pick at each size; none where NCCL does not perform the collective, or does not run on such GPUs."""
+    """NCCL's predicted pick at each size; empty where NCCL lacks the collective or does not run on such GPUs."""
     found = []
     for size in sizes:
         try:
@@ -262,7 +262,7 @@ _THERE = " of those whose switches copy and add"
 
 
 def pick_lines(picks: tuple[LibraryPick, ...]) -> list[str]:
-    """The picks, neighbouring sizes with the same one in a line.
+    """Picks as lines; neighbouring sizes with the same pick share one.
 
     >>> row = {"name": "Ring/LL", "algorithm": "ring"}
     >>> pick_lines(tuple(LibraryPick(size_bytes=2**k, ratio=1 + (k == 11) / 4, **row) for k in (10, 11)))

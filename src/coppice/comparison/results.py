@@ -1,4 +1,4 @@
-"""Files of results, one JSON object a line, so that a comparison or a search goes on where it was interrupted.
+"""Resumable result files, one JSON object per line.
 
 The first line says what the file is and what its results depend on; every further line is a result with the key of what
 decides it. Lines are only ever appended. A last line that was cut short is dropped; the result is then made again.
@@ -36,7 +36,7 @@ Row = TypeVar("Row", bound=_Keyed)
 
 
 class ResultsFile(ABC, Generic[Header, Row]):
-    """Results in a file, or nowhere; what the results are is up to a subclass.
+    """Append-only results in a file, or in memory only; subclasses define the results.
 
     Args:
         path: The file; it is made where it does not exist. None keeps nothing.
@@ -79,10 +79,10 @@ class ResultsFile(ABC, Generic[Header, Row]):
 
     @abstractmethod
     def differs(self, found: Header) -> str | None:
-        """How the header of a file differs from the wanted one, for a message; None if it can be used."""
+        """How the header of a file differs from the expected one, for a message; None if it matches."""
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Keep results."""
+        """Append results."""
         made = list(rows)
         self.known.update((row.key, row) for row in made)
         try:
@@ -140,7 +140,7 @@ class _ComparisonHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class MeasurementsFile(ResultsFile[_ComparisonHeader, SimulatedTime]):
-    """Measurements of one problem in a file, or nowhere (see :class:`ResultsFile`).
+    """Results file of the measurements of one problem (see :class:`ResultsFile`).
 
     Args:
         path: The file; None keeps nothing.
@@ -162,7 +162,7 @@ class MeasurementsFile(ResultsFile[_ComparisonHeader, SimulatedTime]):
         super().__init__(path, header, SimulatedTime)
 
     def differs(self, found: _ComparisonHeader) -> str | None:
-        """Another format or version; another problem is an error of its own."""
+        """Whether format or version differ; a different problem is an error of its own."""
         wanted = self._header
         if (found.format, found.version) != (wanted.format, wanted.version):
             return (
@@ -179,7 +179,7 @@ class MeasurementsFile(ResultsFile[_ComparisonHeader, SimulatedTime]):
 
 
 def problem_sha256(problem: Problem) -> str:
-    """Hash of the topology and of what is to be done on it."""
+    """Hash of the topology and the collective."""
     return _hash(
         {
             "topology": problem.topology.sha256,
@@ -192,7 +192,7 @@ def problem_sha256(problem: Problem) -> str:
 
 
 def key_of(problem_hash: str, candidate: AlgorithmVariant, size_bytes: int, model: Model) -> str:
-    """Hash of all that decides a measurement: the problem, the candidate, the size, the model and this version.
+    """Hash of everything that affects a measurement: problem, candidate, size, model and this version.
 
     Examples:
         >>> ring = AlgorithmVariant(algorithm="ring")

@@ -1,4 +1,4 @@
-"""`compare`: every applicable algorithm at every size, on as many processes as there are."""
+"""`compare`: simulate every applicable algorithm at every size, in parallel processes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def compare(
     results: str | os.PathLike[str] | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> Comparison:
-    """Simulate every algorithm that performs a collective, and measure it by the limits.
+    """Simulate every algorithm for a collective and compare the times with the lower bounds.
 
     The outcome depends on nothing but the problem, the sizes, the algorithms and the model: not on the executor, the
     number of processes, or how often the work was interrupted. Methods of synthesis are the exception where their time

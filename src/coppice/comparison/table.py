@@ -1,4 +1,4 @@
-"""Comparisons as text: tables in the style of nccl-tests, ranges in words, and CSV."""
+"""Format comparisons as text: tables in the style of nccl-tests, ranges, and CSV."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COLUMNS = (
 def best_lines(
     comparison: Comparison, achievable: Comparison | None = None, *, max_width: int | None = None
 ) -> list[str]:
-    """The best algorithm at each size, beside it the optimal planner's.
+    """Best algorithm at each size next to the optimal planner.
 
     Args:
         achievable: The same at measured link rates, for a further pair of columns.
@@ -86,7 +86,7 @@ def algorithm_lines(comparison: Comparison, *, max_width: int | None = None) -> 
 
 
 def modelled_lines(comparison: Comparison, *, max_width: int | None = None) -> list[str]:
-    """Systems in the network at every size, the fastest first, and the best of the simulated algorithms beside them."""
+    """In-network systems at every size, the fastest first, next to the best simulated algorithms."""
     found = comparison.modelled
     if found is None or not found.placed:
         return []
@@ -112,7 +112,7 @@ def modelled_lines(comparison: Comparison, *, max_width: int | None = None) -> l
 
 
 def range_lines(comparison: Comparison) -> list[str]:
-    """Who wins where and why, a line each."""
+    """Winner and reason of each size range, one line each."""
     width = max((len(found.sizes_text) for found in comparison.ranges), default=0)
     return [
         f"{found.sizes_text:>{width}} {found.text.removeprefix(found.sizes_text).strip()}"
@@ -121,7 +121,7 @@ def range_lines(comparison: Comparison) -> list[str]:
 
 
 def refusal_lines(comparison: Comparison) -> list[str]:
-    """What does not apply and why; those that lack routes together, as one remedy helps all of them."""
+    """Algorithms that do not apply, with reasons; those without routes share a line."""
     lines = [f"{row.algorithm}: {row.refusal}" for row in comparison.left_out if not row.unreachable]
     apart = [row.algorithm for row in comparison.left_out if row.unreachable]
     if apart:
@@ -131,7 +131,7 @@ def refusal_lines(comparison: Comparison) -> list[str]:
 
 
 def synthesis_lines(comparison: Comparison) -> list[str]:
-    """What methods of synthesis found: the rate of the links, how near the optimum it is, and how long it took."""
+    """Schedules of synthesis methods: rate, distance from the optimum, and search time."""
     best = float(comparison.optimum.algbw_gb_per_s)
     rows = []
     for row in comparison.synthesized:
@@ -162,7 +162,7 @@ def csv_text(comparisons: Sequence[Comparison]) -> str:
 
 
 def number(value: float) -> str:
-    """A figure with the digits that matter.
+    """Format a figure with its significant digits.
 
     >>> number(0.01234), number(12.345), number(123456.7)
     ('0.0123', '12.35', '123457')
@@ -188,7 +188,7 @@ def aligned(
     max_width: int | None = None,
     spare: Sequence[int] = (),
 ) -> list[str]:
-    """Columns of numbers set right, the last one, of words, left; ``max_width`` and ``spare`` as in ``columns``."""
+    """Align a table: numbers right, the last column left; ``max_width`` and ``spare`` as in ``columns``."""
     lines = [[top for top, _ in heads], [unit for _, unit in heads], *rows]
     sides = "r" * (len(heads) - 1) + "l"
     text = columns(lines, sides, max_width=None if max_width is None else max_width - 2, spare=spare, heads=2)

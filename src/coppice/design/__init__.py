@@ -1,4 +1,4 @@
-"""Which network to build: direct-connect graphs, their expansions, and the schedules that follow from them."""
+"""Design direct-connect networks: graphs, their expansions, and the schedules that follow from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cabling lists: which port of which node is joined with which port of which node, by way of patch panels or not.
+"""Cabling lists: pairs of ports to connect, with or without patch panels.
 
 A node of degree d has ports 0 .. d - 1. In a graph whose links all have one back, a port is the end of a full-duplex
 cable. In other graphs a port is a transmitter and a receiver: a fibre leads from the transmitter of one port to the
@@ -26,7 +26,7 @@ from coppice.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class CablingLimits:
-    """What there is to plug cables into."""
+    """Limits of a cabling: ports, panels and positions."""
 
     ports_per_node: int | None = None  # Ports that a node has; None does not ask
     panel_ports: int | None = None  # Positions of a patch panel; None does without panels
@@ -44,7 +44,7 @@ class CablingLimits:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Cabling(Brief):
-    """Cables or fibres, a row each."""
+    """A cabling list, one row per cable or fibre."""
 
     graph: Graph  # The network
     limits: CablingLimits  # What was asked of it
@@ -52,12 +52,12 @@ class Cabling(Brief):
 
     @property
     def kind(self) -> str:
-        """``cable`` for full-duplex ones, ``fibre`` for one way."""
+        """``cable`` for full-duplex cables, ``fibre`` for simplex."""
         return "cable" if self.graph.bidirectional else "fibre"
 
     @property
     def panels(self) -> int:
-        """Patch panels that are needed; 0 without panels."""
+        """Number of patch panels."""
         ports = self.limits.panel_ports
         return 0 if ports is None else -(-self.graph.num_nodes * self.graph.degree // ports)
 
@@ -104,7 +104,7 @@ class Cabling(Brief):
 
 
 def cabling_of(graph: Graph, limits: CablingLimits | None = None) -> Cabling:
-    """The cabling list of a graph.
+    """Cabling list of a graph.
 
     Args:
         limits: What there is to plug into.
@@ -138,7 +138,7 @@ def cabling_of(graph: Graph, limits: CablingLimits | None = None) -> Cabling:
 
 
 def check_limits(ranks: int, degree: int, limits: CablingLimits) -> None:
-    """Refuse a network that cannot be plugged in.
+    """Refuse a network that exceeds the limits.
 
     Examples:
         >>> check_limits(1024, 4, CablingLimits(ports_per_node=4, panel_ports=512, max_panels=8))

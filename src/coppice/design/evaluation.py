@@ -1,4 +1,4 @@
-"""A graph put to the test: its schedule verified, simulated, and measured by what any schedule could reach."""
+"""Evaluate a graph: verify and simulate its schedule, and compare it with the bound."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COLLECTIVES = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluation:
-    """What a graph and its schedule reach."""
+    """Rates of a graph's schedule and its bound."""
 
     graph: Graph  # The network
     # The schedule by steps and its loads; None for all-to-all, which is routed by a flow
@@ -53,14 +53,14 @@ class Evaluation:
 
     @property
     def bound(self) -> Bound:
-        """What no schedule on this graph beats."""
+        """Lower bound for any schedule on this graph."""
         if self.plan.bound is None:
             raise InputError("an evaluation has a bound, found none: make it with `evaluate`.")
         return self.plan.bound
 
     @property
     def share_of_optimum(self) -> Fraction:
-        """Rate of the schedule over that of the bound, if every step waits for the slowest link before it."""
+        """Rate of the schedule over that of the bound, with a barrier after each step."""
         return self.bound.inv_rate / self.plan.inv_rate if self.plan.inv_rate else Fraction(1)
 
     def record(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def evaluate(
     with_forest: bool = False,  # Plan trees on the same graph as well, and simulate them
     on_stage: Callable[[str], None] | None = None,
 ) -> Evaluation:
-    """Schedule a collective on a graph, verify and simulate it, and find what it is measured by.
+    """Schedule a collective on a graph, verify it, simulate it, and compare it with the bound.
 
     Examples:
         >>> from coppice.design.recipes.parser import parse
@@ -159,7 +159,7 @@ def evaluate(
 
 
 def planner_name(designed: Designed | None) -> str:
-    """What made the schedule."""
+    """Name of the planner of the schedule."""
     if designed is None:
         return "concurrent-flow"
     return "expansion" if designed.expanded else "breadth-first"

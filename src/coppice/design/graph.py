@@ -1,4 +1,4 @@
-"""The graph of a direct-connect network: nodes with ports, joined by links without any switch; and Cayley graphs.
+"""Graphs of direct-connect networks: nodes with ports joined by links, and Cayley graphs.
 
 Every node has ``degree`` ports out and as many in. A self-loop takes a port of each kind and carries nothing; parallel
 links are separate cables that add up. Where the construction of a graph tells an abelian group of automorphisms, the
@@ -32,7 +32,7 @@ MAX_LINKS = 2**22
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Graph(Brief):
-    """Links in compressed rows; build one with :meth:`of`."""
+    """Links in compressed-row form; build one with :meth:`of`."""
 
     name: str  # What it is, such as the recipe that builds it
     degree: int  # Ports of each node in each direction, self-loops counted
@@ -59,7 +59,7 @@ class Graph(Brief):
         # Group of automorphisms, as the head of this file describes. Not checked here.
         orders: tuple[int, ...] = (),
     ) -> Graph:
-        """Build a graph from directed links, one by one.
+        """Build a graph from directed links.
 
         Examples:
             >>> ring = Graph.of("ring", 3, [0, 1, 2], [1, 2, 0], orders=(3,))
@@ -111,23 +111,23 @@ class Graph(Brief):
 
     @property
     def block(self) -> int:
-        """Nodes that no element of the known group maps to each other: the orbits."""
+        """Orbits of the nodes under the known automorphisms."""
         return self.num_nodes // prod(self.orders)
 
     @cached_property
     def bidirectional(self) -> bool:
-        """Every link has one of the same rate back, so that each pair of ports is one full-duplex cable."""
+        """Whether every link has a reverse of the same rate, so that port pairs are full-duplex cables."""
         forward, back = self._keys(self.src, self.dst), self._keys(self.dst, self.src)
         order = np.argsort(back)
         return bool(np.array_equal(forward, back[order]) and np.array_equal(self.count, self.count[order]))
 
     @cached_property
     def simple(self) -> bool:
-        """No self-loops, no parallel links."""
+        """Whether there are no self-loops and no parallel links."""
         return bool((self.count == 1).all() and (self.src != self.dst).all())
 
     def transposed(self) -> Graph:
-        """The same nodes with every link reversed; what is known of automorphisms stays true."""
+        """The same nodes with every link reversed; known automorphisms are kept."""
         order = np.argsort(self._keys(self.dst, self.src))
         return Graph(
             name=f"transpose of {self.name}",
@@ -143,7 +143,7 @@ class Graph(Brief):
         return np.repeat(self.src, self.count), np.repeat(self.dst, self.count)
 
     def to_topology(self, *, gb_per_s: Fraction | int = 1, latency_us: float = 0.0) -> Topology:
-        """The network as a topology of GPUs; self-loops are left out, parallel links merged."""
+        """Convert to a topology of GPUs; self-loops are dropped, parallel links merged."""
         rate = Fraction(gb_per_s)
         if rate <= 0 or not 0 <= latency_us < float("inf"):
             raise InputError(
@@ -171,7 +171,7 @@ class Graph(Brief):
         )
 
     def check_connected(self) -> None:
-        """Refuse a graph in which some node cannot reach another one."""
+        """Refuse a graph that is not strongly connected."""
         for graph, words in (
             (self, "node 0 cannot reach node {}"),
             (self.transposed(), "node {} cannot reach node 0"),
@@ -200,7 +200,7 @@ def _within(tails: NDArray[np.int64], heads: NDArray[np.int64], num_nodes: int) 
 
 
 def graph_of(topology: Topology) -> tuple[Graph, int]:
-    """The graph of a direct-connect topology, with rates in the place of numbers of parallel links.
+    """Graph of a direct-connect topology, with rates as link multiplicities.
 
     Args:
         topology: GPUs only; node r of the graph is rank r.
@@ -262,12 +262,12 @@ def cayley_graph(name: str, orders: Sequence[int], jumps: Iterable[Sequence[int]
 
 
 def with_inverses(order: int, jumps: Iterable[int]) -> list[int]:
-    """Jumps and their inverses in ``Z_order``, each once."""
+    """Jumps and their inverses in ``Z_order``, without repetition."""
     return sorted({sign * jump % order for jump in jumps for sign in (1, -1)})
 
 
 def digits(element: NDArray[np.integer], orders: Sequence[int]) -> NDArray[np.int64]:
-    """Digits of group elements in mixed radix, along a new last axis."""
+    """Mixed-radix digits of group elements along a new last axis."""
     rest = np.asarray(element, dtype=np.int64)
     columns = []
     for order in reversed(orders):
@@ -277,7 +277,7 @@ def digits(element: NDArray[np.integer], orders: Sequence[int]) -> NDArray[np.in
 
 
 def translated(graph: Graph) -> NDArray[np.int32]:
-    """``table[x, v]``: the image of node v under element x of the known group of automorphisms.
+    """``table[x, v]``: image of node v under element x of the known automorphisms.
 
     Examples:
         >>> translated(cayley_graph("triangle", [3], [[1], [2]])).tolist()

@@ -1,4 +1,4 @@
-"""Doctor: would a library or runtime load a file and use it as meant, and if not, why, and what to do."""
+"""Doctor: check whether a library or runtime would load and use a file as intended, and if not, why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Will a library or runtime read this file, and do what its author meant?
+"""Check whether a library or runtime will load a file and do what its author intended.
 
 The target says who reads the file, or what kind of file it is; where none is given, the content tells if it can.
 """
@@ -58,7 +58,7 @@ def diagnose(
     options: JobFacts | Mapping[str, str] | None = None,
     file: str | None = None,
 ) -> Diagnosis:
-    r"""Examine a file.
+    r"""Check a file against the rules of its target.
 
     Args:
         source: The file; ``-`` is standard input. Bytes are its content, and so is a text of several lines.
@@ -123,7 +123,7 @@ def diagnose(
 
 @checked
 def rules_for(target: str) -> tuple[DoctorRule[Any], ...]:
-    """All rules of a target, in the order of their ids.
+    """Rules of a target, in the order of their ids.
 
     Raises:
         InputError: If there is no such target.

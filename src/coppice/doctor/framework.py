@@ -1,4 +1,4 @@
-"""Rules about files that libraries and runtimes read, and what is found when a file is examined by them.
+"""Framework of the doctor: rules for files, and findings.
 
 A rule is a function that looks at one file and yields complaints. It is declared beside the function, with a decorator,
 in the table of its kind of file. What a rule looks at is a :class:`Subject`: the file as it stands, not the program
@@ -27,7 +27,7 @@ NCCL = "nccl"
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     ERROR = "error"
     """The file is refused or never used, ranks hang, or results are wrong."""
@@ -53,25 +53,25 @@ Complaint = tuple[Place, str, str] | tuple[Severity, Place, str, str]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Subject:
-    """A file as rules see it; every kind of file has a class of its own."""
+    """A file under examination; each kind of file has a subclass."""
 
     file: str  # Name for messages
 
     def locate(self, place: Place) -> tuple[int, str]:
-        """Line of a place, and its path as text where it has one."""
+        """Line of a place, and its path as text if it has one."""
         return (place, "") if isinstance(place, int) else (0, "")
 
     def concerns(self, place: Place) -> bool:  # noqa: ARG002 (of kinds of files that know)
-        """Whether a place matters to what is known of the job; others are left out first where there are many."""
+        """Whether a place is relevant to the job; others are omitted first."""
         return True
 
     def coverage(self, sizes: tuple[int, ...]) -> tuple[Coverage, ...]:  # noqa: ARG002 (likewise)
-        """What holds for the calls of the job at sizes in bytes, for files whose rules choose by size."""
+        """Rules in effect for the job's calls at given sizes, for files that choose by size."""
         return ()
 
 
 class Coverage(NamedTuple):
-    """What a file says about one kind of call."""
+    """Rules in effect for one kind of call."""
 
     call: str  # The call, in words
     # For each size in bytes what holds, in words, and the line of the file, 0 where there is none
@@ -82,7 +82,7 @@ S = TypeVar("S", bound=Subject)
 
 
 class Need(NamedTuple):
-    """What a rule cannot be decided without."""
+    """Information that a rule requires."""
 
     what: str  # What to give, in words
     met: Callable[[Any], bool]  # Whether it is given
@@ -90,7 +90,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class DoctorRule(Generic[S]):
-    """A rule of those who read a file."""
+    """A rule with its id, severity and consequence."""
 
     id: str  # Short id, such as `X03`
     severity: Severity  # Of its findings, unless a complaint brings its own
@@ -102,7 +102,7 @@ class DoctorRule(Generic[S]):
 
 
 class Rulebook(Generic[S]):
-    """The rules for one kind of file; iterates in the order of their ids."""
+    """Rules for one kind of file, in the order of their ids."""
 
     def __init__(self) -> None:
         self._rules: dict[str, DoctorRule[S]] = {}
@@ -120,7 +120,7 @@ class Rulebook(Generic[S]):
         needs: Need | None = None,
         of_sizes: bool = False,
     ) -> Callable[[Callable[[S], Iterator[Complaint]]], Callable[[S], Iterator[Complaint]]]:
-        """Declare the function below as a rule; arguments are those of :class:`DoctorRule`."""
+        """Decorator that registers a rule; arguments are those of :class:`DoctorRule`."""
 
         def declare(check: Callable[[S], Iterator[Complaint]]) -> Callable[[S], Iterator[Complaint]]:
             if rule_id in self._rules:
@@ -133,7 +133,7 @@ class Rulebook(Generic[S]):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Finding(Brief):
-    """One complaint."""
+    """A violation of a rule, with its place and remedy."""
 
     rule: str  # Id of the rule
     severity: Severity  # How bad it is
@@ -144,7 +144,7 @@ class Finding(Brief):
     why: str  # What happens where the rule is broken
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """The finding as JSON values."""
         place = {"line": self.line, "path": self.path} if self.path else {"line": self.line}
         return {
             "rule": self.rule,
@@ -155,12 +155,12 @@ class Finding(Brief):
         }
 
     def place(self, file: str) -> str:
-        """Where it is, in words."""
+        """Place of the finding as text."""
         return f"{file}:{self.line} {self.path}".rstrip() if self.line else file
 
 
 class UndecidedRule(NamedTuple):
-    """A rule that could not be decided."""
+    """A rule that lacked information."""
 
     rule: str  # Its id
     title: str  # The rule in a few words
@@ -169,7 +169,7 @@ class UndecidedRule(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Diagnosis:
-    """What the doctor found."""
+    """Findings about a file."""
 
     file: str  # The file
     target: str  # What was to read it, or what kind of file it was taken for
@@ -192,12 +192,12 @@ class Diagnosis:
 
     @property
     def loads(self) -> bool:
-        """No finding is an error."""
+        """Whether there are no errors."""
         return all(finding.severity is not ERROR for finding in self.findings)
 
     @property
     def ok(self) -> bool:
-        """No finding is an error, and the file would be used at every size that was asked for."""
+        """Whether there are no errors, and the file is used at every requested size."""
         return self.loads and all(reason is None for _, reason in self.sizes)
 
     def require_ok(self) -> None:
@@ -223,7 +223,7 @@ class Diagnosis:
         )
 
     def lines(self) -> list[str]:
-        """What was found, for people."""
+        """Findings as text."""
         good, bad = (
             ("it loads", "it will NOT work") if self.runtime else ("no errors", "it will NOT work as meant")
         )
@@ -250,7 +250,7 @@ class Diagnosis:
         return lines
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """Findings as JSON values."""
         found: dict[str, Any] = {"file": self.file, "target": self.target}
         found |= {"loads": self.loads} if self.runtime else {}
         found |= {"ok": self.ok, "findings": [finding.record() for finding in self.findings]}
@@ -284,7 +284,7 @@ def run(
     sizes: tuple[tuple[int, str | None], ...] = (),
     coverage: tuple[Coverage, ...] = (),
 ) -> Diagnosis:
-    """Examine a file by the rules of its kind."""
+    """Check a file against the rules of its kind."""
     findings: list[Finding] = []
     hidden: dict[str, int] = {}
     undecided: list[UndecidedRule] = []

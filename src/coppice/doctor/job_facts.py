@@ -1,4 +1,4 @@
-"""What is known of a job beside a tuning file, and tuning files with it, as rules see them.
+"""Facts about the job that uses a tuning file, and tuning files as subjects of rules.
 
 Tuning files are those that libraries read as they are shipped: tuner tables, graphs and topologies of NCCL, rings and
 trees of RCCL, rules of Open MPI, variables of MPICH. Libraries check little of them. The more is known of the job (its
@@ -44,7 +44,7 @@ _VERSION = re.compile(r"(rccl-|nccl-)?([0-9]{1,3}(?:\.[0-9]{1,3}){0,2})")
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """What is known of the job beside the file."""
+    """Facts about the job: topology, shapes of communicators, versions, logs."""
 
     dialect: Dialect | None = None  # Dialect of a tuner table, None takes the one that the table shows
     topology: Topology | None = None  # Where the job runs
@@ -64,7 +64,7 @@ class JobFacts:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> JobFacts:
-        """What is known of a job, from texts.
+        """Parse facts from option texts.
 
         Args:
             options: Texts by the keys of :data:`OPTIONS`.
@@ -114,12 +114,12 @@ class JobFacts:
 
     @property
     def communicators(self) -> tuple[LoggedCommunicator, ...]:
-        """Communicators of the log."""
+        """Communicators in the log."""
         return () if self.log is None else self.log.communicators
 
     @property
     def known_shapes(self) -> frozenset[tuple[int, int]]:
-        """Communicators of the job, as far as anything tells: (nodes, ranks)."""
+        """Known shapes of the job's communicators: (nodes, ranks)."""
         found = set(self.shapes)
         found |= {
             (c.nodes, c.ranks) for c in self.communicators if c.nodes is not None and c.ranks is not None
@@ -132,7 +132,7 @@ class JobFacts:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """Hosts of the topology that have ranks."""
+        """Hosts of the topology with ranks."""
         return (
             frozenset()
             if self.topology is None
@@ -141,7 +141,7 @@ class JobFacts:
 
     @property
     def gpus_of_host(self) -> int | None:
-        """GPUs of a host, None where nothing tells or hosts differ."""
+        """GPUs per host, None where unknown or unequal."""
         if self.gpus is not None or self.topology is None:
             return self.gpus
         hosts = self.topology.host[self.topology.kind == NodeKind.GPU].tolist()
@@ -150,14 +150,14 @@ class JobFacts:
 
     @property
     def known_version(self) -> tuple[int, ...] | None:
-        """Version of the library, as given or as the log says."""
+        """Library version, from the options or the log."""
         if self.version is not None or self.log is None or self.log.version is None:
             return self.version
         return tuple(map(int, self.log.version.split(".")))
 
     @property
     def most_channels(self) -> int:
-        """Most channels of a communicator: 128 in RCCL, 64 in NCCL, 32 before 2.25."""
+        """Maximum channels of a communicator: 128 in RCCL, 64 in NCCL, 32 before 2.25."""
         if self.rccl:
             return 128
         version = self.known_version
@@ -166,7 +166,7 @@ class JobFacts:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TuningFile(Subject):
-    """A tuning file as rules see it."""
+    """A tuning file under examination."""
 
     data: bytes  # Bytes of the file
     facts: JobFacts = field(default_factory=JobFacts)  # What is known of the job
@@ -177,7 +177,7 @@ class TuningFile(Subject):
         return self.data.decode("utf-8", errors="replace").removeprefix("\ufeff")
 
     def kind(self, target: str) -> str:
-        """What the file is taken for, in words."""
+        """Detected kind of the file."""
         return target
 
 

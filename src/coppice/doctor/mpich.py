@@ -1,4 +1,4 @@
-"""Doctor rules about files of variables for MPICH: names and values that exist, and what they then hold for.
+"""Doctor rules for MPICH environment files: valid names and values, and the calls they affect.
 
 MPICH reads its variables from the environment when it starts: what it does not know it passes over, and a value that it
 does not know ends the job. Names, values and effects are those of 5.0.2.
@@ -127,16 +127,16 @@ def _read(text: str, file: str) -> _Environment:
 
 
 class MpichVariables(TuningFile):
-    """A file that sets variables of MPICH."""
+    """An environment file for MPICH."""
 
     @cached_property
     def environment(self) -> _Environment:
-        """All that it sets."""
+        """All variables set."""
         return _read(self.text, self.file)
 
     @property
     def last(self) -> dict[str, _Setting]:
-        """The setting of each variable that holds."""
+        """Effective setting of each variable."""
         return {each.stem: each for each in self.environment.settings}
 
 

@@ -1,4 +1,4 @@
-"""Doctor rules about rules files of Open MPI: what coll_tuned reads, and which rules then hold for which calls.
+"""Doctor rules for Open MPI rules files: what coll_tuned parses, and which rules apply to which calls.
 
 Open MPI says nothing about a file that it cannot read: it goes on as if there were none. Effects are those seen with
 5.0.11; what 6.0 does is taken from the sources of its branch (6.0.0a1).
@@ -39,7 +39,7 @@ ONCE_OF_ELEMENT = ("gather", "scatter")
 
 
 class RankListInUse(NamedTuple):
-    """A list, and the numbers of ranks for which it holds as Open MPI 5 looks it up."""
+    """A rank list, and the numbers of ranks for which Open MPI 5 selects it."""
 
     section: Section  # Its collective
     listed: RankList  # The list
@@ -48,26 +48,26 @@ class RankListInUse(NamedTuple):
 
 
 class OmpiRulesFile(TuningFile):
-    """A rules file, with the ranks of the job and the version of Open MPI that are to read it."""
+    """A rules file under examination, with the job's ranks and its version of Open MPI."""
 
     @cached_property
     def content(self) -> RulesFile:
-        """The file, read once for all rules."""
+        """Parsed file, cached."""
         return read_ompi_rules(self.text, file=self.file, version=self.facts.version)
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Version of Open MPI, as given, or else the first one that reads JSON, 5.0 for the classic form."""
+        """Version of Open MPI: the option, else the first that reads JSON, 5.0 for the classic format."""
         if self.facts.version is not None:
             return self.facts.version
         return (6, 0) if self.content.form == "json" else (5, 0)
 
     def known(self, section: Section) -> tuple[str, ...]:
-        """Names of the algorithms 1, 2, ... of a collective in that version."""
+        """Algorithm names 1, 2, ... of a collective in that version."""
         return algorithms_of(section.name, self.version)
 
     def name(self, section: Section, rule: RuleLine) -> str | None:
-        """Name of the algorithm of a rule, None where there is none of that number or name."""
+        """Algorithm name of a rule, None where there is none of that number or name."""
         known = self.known(section)
         if isinstance(rule.algorithm, str):
             return rule.algorithm if rule.algorithm in known else None
@@ -92,12 +92,12 @@ class OmpiRulesFile(TuningFile):
                 yield RankListInUse(section, each, first, last)
 
     def of_element(self, section: Section) -> bool:
-        """The size of a call is that of one element times the ranks."""
+        """Whether a call's size is that of one element times the ranks."""
         old = self.version < (4, 1) and section.name in ONCE_OF_ELEMENT
         return old or section.name in SIZE_OF_ELEMENT
 
     def coverage(self, sizes: tuple[int, ...]) -> tuple[Coverage, ...]:
-        """The rule that holds, for each collective of the file and each number of ranks of the job.
+        """Matching rule for each collective of the file and each number of ranks of the job.
 
         Sizes are those by which Open MPI chooses: the bytes of the buffer of an all-reduce, a broadcast or a reduce,
         and of all ranks together otherwise.
@@ -145,7 +145,7 @@ class OmpiRulesFile(TuningFile):
 
     @property
     def ranks_of_job(self) -> list[int]:
-        """Numbers of ranks of the job's communicators, ascending; empty where nothing tells."""
+        """Numbers of ranks of the job's communicators, ascending; empty where unknown."""
         return sorted({ranks for _, ranks in self.facts.known_shapes})
 
 

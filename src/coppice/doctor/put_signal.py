@@ -1,4 +1,4 @@
-"""Rules of stock NCCL about programs of puts and signals: what a version refuses, loses, or waits for without end.
+"""Doctor rules of stock NCCL for put/signal programs: what a version refuses, loses, or deadlocks on.
 
 NCCL checks little of what it is asked to do one-sidedly: neither the peer of a wait nor where a put ends, and it never
 knows whether anybody waits for a signal. Kinds of rules:
@@ -48,7 +48,7 @@ _OFF = {"NCCL_RMA_DISABLE": "1", "NCCL_WIN_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PutSignalJob(Subject):
-    """A program and what is known of the job that runs it."""
+    """A put/signal program and the facts about its job."""
 
     content: PutSignalFile  # The file
     facts: JobFacts = field(default_factory=JobFacts)  # What is known of the job
@@ -60,24 +60,24 @@ class PutSignalJob(Subject):
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Version of the library; only for rules that need it."""
+        """Library version; only for rules that need it."""
         return self.facts.known_version or ()
 
     @property
     def library(self) -> str:
-        """Name of the library, whose versions are numbered alike."""
+        """Name of the library."""
         return "RCCL" if self.facts.rccl else "NCCL"
 
     @cached_property
     def form(self) -> tuple[str, ...]:
-        """Faults of form."""
+        """Violations of the format."""
         findings = Findings()
         check_form(self.program, findings)
         return tuple(findings.failures)
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Counts that differ, and circles of waiting; nothing where the form is wrong already."""
+        """Mismatched counts and deadlock cycles; empty if the format is invalid."""
         findings = Findings()
         if not self.form:
             call_order(self.program, findings)
@@ -348,7 +348,7 @@ def _watchdog(job: PutSignalJob) -> Iterator[Complaint]:
 
 
 def diagnose_put_signal(data: bytes, *, file: str, facts: JobFacts) -> Diagnosis:
-    """Examine the bytes of a program.
+    """Check a put/signal program.
 
     Args:
         data: The bytes.

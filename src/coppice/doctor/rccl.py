@@ -1,4 +1,4 @@
-"""Doctor rules about rings and trees for RCCL (``NCCL_RINGS``, ``RCCL_TREES``): which are dropped, and what fails."""
+"""Doctor rules for RCCL rings and trees (``NCCL_RINGS``, ``RCCL_TREES``): which are dropped, and what fails."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NUMBERS = re.compile(r"(N?)([0-9]+)")
 
 
 class RcclVariables(TuningFile):
-    """A file that sets ``NCCL_RINGS`` or ``RCCL_TREES``, or holds the value alone."""
+    """A file with ``NCCL_RINGS`` or ``RCCL_TREES``, or the bare value."""
 
     def value(self, name: str) -> tuple[int, str]:
-        """Line and text of a variable; a file that sets none holds the text itself."""
+        """Line and text of a variable; a file without assignments is the value itself."""
         alone: tuple[int, str] | None = None
         for number, line in enumerate(self.text.splitlines(), start=1):
             if not line.strip() or line.lstrip().startswith("#"):

@@ -1,4 +1,4 @@
-"""Files that runtimes, libraries and launchers read: written, and read back."""
+"""Write and read the files of runtimes, libraries and launchers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export returns, a file or a folder with notes, or the limits of a runtime for which it is refused."""
+"""Result of an export: a file or a folder with notes, or the limits that a program exceeds."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Exported(Brief):
 
 @dataclass(frozen=True, kw_only=True)
 class Excess:
-    """A limit that a program passes."""
+    """A limit of a runtime that a program exceeds."""
 
     limit: str  # What is limited, in words
     found: int  # How much the program needs
@@ -66,7 +66,7 @@ class Excess:
 
     @property
     def sentence(self) -> str:
-        """The limit, by how much, where, and the next step if there is one."""
+        """The limit, by how much and where it is exceeded, and the next step if there is one."""
         if self.allowed:
             over = f"{self.allowed:,} are allowed, {self.found - self.allowed:,} too many"
         else:
@@ -76,7 +76,7 @@ class Excess:
 
 
 def require_none(found: Sequence[Excess], reader: str, *, advice: str = "") -> None:
-    """Refuse a program that passes limits.
+    """Refuse a program that exceeds limits.
 
     Args:
         found: The limits, the most telling first.

@@ -41,7 +41,7 @@ OMPI_FORMS = ("classic", "json")
 
 
 class Dialect(enum.StrEnum):
-    """Who reads a tuner table."""
+    """Dialects of tuner tables, by the library that reads them."""
 
     NVIDIA_EXAMPLE = "nvidia-example"
     RCCL_BUILTIN = "rccl-builtin"

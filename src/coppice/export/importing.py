@@ -1,4 +1,4 @@
-"""An algorithm file of a runtime as a plan: MSCCL XML or MSCCL++ JSON, verified, with the chunks followed back."""
+"""Import MSCCL XML or MSCCL++ JSON as a plan: verify the program and trace its chunks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from coppice.topology.presets import preset
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Imported(Brief):
-    """What a file became."""
+    """Result of an import."""
 
     plan: Plan  # Which rank sends which chunk to whom; thread blocks, channels and slots are left behind
     schedule: Schedule  # Its schedule
@@ -45,7 +45,7 @@ class Imported(Brief):
 def read_program(
     path: str | os.PathLike[str], *, root: int | None = None
 ) -> tuple[Program | OneSidedProgram, tuple[str, ...], str]:
-    """The program of a file, what its reader warns of, and the name of its format.
+    """Program of a file, the warnings of its reader, and the name of its format.
 
     Args:
         path: MSCCL XML or MSCCL++ JSON; ``-`` is standard input.
@@ -69,7 +69,7 @@ def import_plan(
     root: int | None = None,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> Imported:
-    """Read an algorithm file, verify it, and follow its chunks.
+    """Read an algorithm file, verify it, and trace its chunks to a plan.
 
     Args:
         path: MSCCL XML or MSCCL++ JSON; ``-`` is standard input.

@@ -1,4 +1,4 @@
-"""An order of ranks as the file of a launcher."""
+"""Export a rank order as the rankfile or hostfile of a launcher."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def export_rank_order(topology: Topology, options: RankOrderOptions) -> Exported:
-    """An order of ranks for a topology and its groups, as the file of a launcher.
+    """Export a rank order for a topology and its groups for a launcher.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -36,7 +36,7 @@ def export_rank_order(topology: Topology, options: RankOrderOptions) -> Exported
 
 
 def rank_order_text(order: RankOrder, launcher: str, *, cores: int = 1) -> str:
-    """The file of a launcher.
+    """Encode the file of a launcher.
 
     Args:
         launcher: One of :data:`LAUNCHERS`.

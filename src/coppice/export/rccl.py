@@ -1,4 +1,4 @@
-"""Trees and rings for RCCL as it is shipped, on one box: the texts of ``RCCL_TREES`` and ``NCCL_RINGS``.
+"""Export trees and rings for stock RCCL on one box: the values of ``RCCL_TREES`` and ``NCCL_RINGS``.
 
 RCCL reduces along a tree to its root and broadcasts back along the same tree. Tree i serves the channels i, i + n and
 so on, and all channels carry equal shares; a GPU has three children at most; GPUs are named by device index, which has
@@ -53,7 +53,7 @@ class RcclTrees:
 
 
 def export_rccl_trees(plan: Plan, options: RcclTreesOptions) -> Exported:
-    """The trees of an all-reduce plan for one box as a line that sets ``RCCL_TREES``."""
+    """Export the trees of an all-reduce plan for one box as a line that sets ``RCCL_TREES``."""
     made = rccl_trees(plan, trees=options.trees)
     before, after = 1 / plan.inv_rate, 1 / made.inv_rate
     loss = 1 - after / before
@@ -235,7 +235,7 @@ def _text(parent: Sequence[int]) -> str:
 
 
 def export_rccl_rings(plan: Plan, options: RcclRingsOptions) -> Exported:
-    """Rings for what a plan performs on one box as a line that sets ``NCCL_RINGS``."""
+    """Export rings for the collective of a plan on one box as a line that sets ``NCCL_RINGS``."""
     made = rccl_rings(plan, rings=options.rings)
     shards = plan.problem.shards
     rate, best, own = (shards / time for time in (made.inv_rate, made.best_inv_rate, plan.inv_rate))

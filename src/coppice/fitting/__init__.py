@@ -1,1 +1,1 @@
-"""Fitting: a plan or a choice of algorithms made to fit a target, by limits, sizes and timings."""
+"""Fit plans and algorithm choices to a target's limits, message sizes and timings."""

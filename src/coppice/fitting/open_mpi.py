@@ -1,4 +1,4 @@
-"""Which of Open MPI's algorithms is the fastest at each size, by a comparison of all of them."""
+"""Choose Open MPI's fastest algorithm at each size by comparing all of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORTH = 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class OmpiChoice:
-    """What Open MPI should run at one size."""
+    """Best algorithm of Open MPI at one size."""
 
     size_bytes: int  # M
     id: int = 0  # Number of the algorithm, 0 leaves the choice to Open MPI
@@ -54,7 +54,7 @@ def compared(
     # Told the units done, those in all, and what was done last
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> Comparison:
-    """The comparison of Open MPI's algorithms for a collective, ranks as numbered."""
+    """Compare Open MPI's algorithms for a collective, with ranks in their given order."""
     names = {entry.ours for _, entry in _algorithms(collective)}
     problem = Problem(topology=topology, collective=collective, root=0 if collective.rooted else None)
     return compare(
@@ -70,7 +70,7 @@ def compared(
 
 
 def choices_of(comparison: Comparison, version: Sequence[int] | None = None) -> tuple[OmpiChoice, ...]:
-    """The choice at every size of a comparison.
+    """Best choice at every size of a comparison.
 
     The fastest algorithm that Open MPI has counts, with the parameters that a rules file can give it, and 0 where it is
     the one that Open MPI picks by itself or saves less than three percent of its time.

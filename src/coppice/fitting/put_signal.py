@@ -22,7 +22,7 @@ from coppice.simulation.put_signal import PutSignalCosts, simulate_put_signal
 _PIECES = tuple(
     sorted(each for base in (1, 3, 5) for each in (base << shift for shift in range(9)) if each <= 256)
 )
-_MOST_LANES = 64
+_MOST_COMMUNICATORS = 64
 _MOST_OPERATIONS = 160_000
 """Of a program; a larger one is not tried."""
 _EFFORT = 1_800_000
@@ -45,7 +45,7 @@ class PutSignalLowering(NamedTuple):
     pieces: int
 
     @property
-    def lanes(self) -> int:
+    def communicators(self) -> int:
         """Communicators of all groups."""
         return self.groups * self.own
 
@@ -74,7 +74,7 @@ def fit_put_signal(
     costs: PutSignalCosts | None = None,
     effort: int = _EFFORT,  # Operations of all programs together after which the search ends
 ) -> FittedPutSignal:
-    """The fastest program of a plan for a size that the search finds, with what is given as it is.
+    """Search for the fastest lowering of a plan at a size; given parameters stay fixed.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -103,12 +103,12 @@ class _LoweringSearch:
     ) -> None:  # fmt: skip
         self.schedule, self.lowered, self.size_bytes = schedule, lowered, size_bytes
         self.costs, self.effort = costs, effort
-        self.pieces, self.lanes, self.staging = pieces, lanes, staging
+        self.pieces, self.communicators, self.staging = pieces, lanes, staging
         trees = max(schedule.num_chunks, 1)
         self.groups = (
             sorted(
                 {1 << shift for shift in range(7) if 1 << shift <= trees}
-                | {trees} & set(range(_MOST_LANES + 1))
+                | {trees} & set(range(_MOST_COMMUNICATORS + 1))
             )
             if groups is None
             else [groups]
@@ -139,7 +139,7 @@ class _LoweringSearch:
         if self.best is not None:
             return self.best
         if self.failure is None:  # no groups of so many lanes
-            self.lowered(lanes=self.lanes or 1, groups=self.groups[0])
+            self.lowered(lanes=self.communicators or 1, groups=self.groups[0])
         raise self.failure or InputError("expected a plan that can be lowered, found none.")
 
     def _climb(self, way: PutSignalLowering) -> None:
@@ -155,16 +155,16 @@ class _LoweringSearch:
 
     def _worth(self, way: PutSignalLowering) -> tuple[Fraction, float]:
         over, time_us = self.tried[way]
-        return over, time_us / _BETTER ** (way.lanes.bit_length() + way.pieces.bit_length())
+        return over, time_us / _BETTER ** (way.communicators.bit_length() + way.pieces.bit_length())
 
     def _way(self, groups: int, own: int, pieces: int) -> PutSignalLowering | None:
         """A way, with the number of lanes that is given."""
-        if self.lanes is not None:
-            own = self.lanes // groups
+        if self.communicators is not None:
+            own = self.communicators // groups
         if (
             own < 1
-            or groups * own > (self.lanes or _MOST_LANES)
-            or (self.lanes and groups * own != self.lanes)
+            or groups * own > (self.communicators or _MOST_COMMUNICATORS)
+            or (self.communicators and groups * own != self.communicators)
         ):
             return None
         return PutSignalLowering(groups, own, pieces)
@@ -177,7 +177,7 @@ class _LoweringSearch:
         found = [self._way(way.groups, way.own, each) for each in ([] if self.pieces else pieces)]
         found += [self._way(way.groups, own, way.pieces) for own in (way.own * 2, way.own // 2)]
         for each in self.groups[max(at - 1, 0) : at + 2]:
-            found += [self._way(each, own, way.pieces) for own in (way.own, way.lanes // each)]
+            found += [self._way(each, own, way.pieces) for own in (way.own, way.communicators // each)]
         if self.pieces is None:
             for more in (Fraction(2), Fraction(1, 2)):
                 found += [
@@ -196,7 +196,7 @@ class _LoweringSearch:
         ):
             return False
         try:
-            program = self.lowered(pieces=way.pieces, lanes=way.lanes, groups=way.groups)
+            program = self.lowered(pieces=way.pieces, lanes=way.communicators, groups=way.groups)
         except InputError as error:
             self.failure = error
             return False

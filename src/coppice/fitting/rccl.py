@@ -1,4 +1,4 @@
-"""Trees and rings of equal shares for RCCL on one box: which, and how often each, load the busiest link least.
+"""Trees and rings of equal shares for RCCL on one box, with multiplicities that minimise the busiest link.
 
 A forest branches and a ring does not, so that the rings are found anew for what a plan performs, on its topology
 (:func:`coppice.planners.ring.best.best_ring`). Each is repeated in proportion to its share of the best mixture, and
@@ -46,7 +46,7 @@ class RcclRings:
 
 
 def rccl_rings(plan: Plan, *, rings: int | None = None) -> RcclRings:
-    """Rings of equal shares for what a plan performs.
+    """Rings of equal shares for the collective of a plan.
 
     Args:
         rings: Number of rings; None takes the number up to 64 that loses least, the smallest of several.
@@ -75,7 +75,7 @@ def _check(plan: Plan) -> None:
 
 
 def check_one_box(topology: Topology, variable: str) -> None:
-    """Refuse a topology that is not one box of which all GPUs take part.
+    """Refuse a topology that is not a single box with all its GPUs.
 
     Args:
         variable: Variable of RCCL that is made for it, for messages.
@@ -147,7 +147,7 @@ Edges = set[Pair]
 def packed_trees(
     ranks: int, rates: Mapping[Pair, Fraction], *, trees: int, children: int, goal: Fraction = Fraction(0)
 ) -> tuple[tuple[tuple[int, ...], ...], Fraction] | None:
-    """Trees, and the time of the busiest pair per GB that all of them carry together.
+    """Trees, and the time per GB of the busiest pair under all of them.
 
     Args:
         rates: Rate of each pair (a, b), a < b, in GB/s: the lesser of its two directions.
@@ -172,7 +172,7 @@ def packed_trees(
 
 
 def depth_of(parents: tuple[int, ...]) -> int:
-    """Edges from the root to the farthest GPU.
+    """Height of the tree in edges.
 
     >>> depth_of((-1, 0, 1, 0))
     2

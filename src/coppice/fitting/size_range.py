@@ -1,4 +1,4 @@
-"""At which sizes a runtime should take a file: where the plan beats what the library would do otherwise.
+"""Find the size range in which a plan beats the library's default, so that a runtime uses its file there.
 
 Both sides are simulated with one model of time, the default one unless another is asked for. The plan runs as its file
 says: with its protocol, cut into as many passes as the runtime makes, since a chunk that does not fit into the buffer
@@ -66,7 +66,7 @@ RIVALS: Mapping[Collective, tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Matchup:
-    """Both sides at one size."""
+    """Simulated times of the plan and of the library's best algorithm at one size."""
 
     size_bytes: int  # M
     plan_us: float  # Time of the plan
@@ -75,18 +75,18 @@ class Matchup:
 
     @property
     def gain(self) -> float:
-        """Time of the library over that of the plan."""
+        """Speed-up of the plan over the library."""
         return self.rival_us / self.plan_us
 
     @property
     def won(self) -> bool:
-        """The plan is faster."""
+        """Whether the plan is faster."""
         return self.gain > 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class WinningRange:
-    """Sizes at which the plan is to be used."""
+    """Size range in which the plan is to be used."""
 
     min_bytes: int  # Smallest size of the file: 0 where the plan wins at the smallest that was simulated
     # Largest size; where it wins at the largest that was simulated, that of the program (None: no limit)
@@ -96,13 +96,13 @@ class WinningRange:
 
     @property
     def inside(self) -> tuple[Matchup, ...]:
-        """The matchups within the range."""
+        """Matchups within the range."""
         high = self.matchups[-1].size_bytes if self.max_bytes is None else self.max_bytes
         return tuple(matchup for matchup in self.matchups if self.min_bytes <= matchup.size_bytes <= high)
 
     @property
     def below(self) -> Matchup | None:
-        """The last matchup before the range, which the plan loses."""
+        """Last matchup below the range, which the plan loses."""
         return max(
             (matchup for matchup in self.matchups if matchup.size_bytes < self.min_bytes),
             key=lambda matchup: matchup.size_bytes,
@@ -111,7 +111,7 @@ class WinningRange:
 
     @property
     def above(self) -> Matchup | None:
-        """The first matchup after the range, which the plan loses."""
+        """First matchup above the range, which the plan loses."""
         if self.max_bytes is None:
             return None
         return next((matchup for matchup in self.matchups if matchup.size_bytes > self.max_bytes), None)
@@ -127,7 +127,7 @@ def winning_range(
     model: ModelChoice | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> WinningRange | None:
-    """The run of sizes over which a plan gains most over what the library would do.
+    """Interval of sizes with the largest gain of a plan over the library.
 
     A file has one range: where the plan wins at small and at large sizes but not quite in between, the range holds
     them all as long as that gains more than either part.
@@ -248,7 +248,7 @@ def _own_us(plan: Plan, program: Program, size: int, model: Model) -> float:
 
 
 def model_name(model: ModelChoice | None) -> str:
-    """What a model is called; None is the default.
+    """Name of a model; None is the default.
 
     >>> model_name(None)
     'nccl-2.30'
@@ -257,7 +257,7 @@ def model_name(model: ModelChoice | None) -> str:
 
 
 def busiest_gb_per_s(program: Program, algbw_gb_per_s: Fraction) -> Fraction:
-    """What the thread block that sends most must send, in GB/s, for the program to run at a rate.
+    """Rate in GB/s of the busiest thread block when the program runs at a rate.
 
     Args:
         algbw_gb_per_s: M / time that it is to reach.
@@ -277,7 +277,7 @@ def busiest_gb_per_s(program: Program, algbw_gb_per_s: Fraction) -> Fraction:
 
 
 def block_gb_per_s(topology: Topology, protocol_name: str) -> float | None:
-    """Data that one thread block sends per second, in GB/s, as far as the tables of the library know the GPUs.
+    """Data rate of one thread block in GB/s, where the library's tables list the GPUs.
 
     Args:
         topology: Whose GPUs; their generation is told by what it records of them, or by its name.

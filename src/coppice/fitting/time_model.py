@@ -1,4 +1,4 @@
-"""A model of time fitted to measured times: the figures with which simulations come closest to what was measured.
+"""Fit a time model to measured times.
 
 Error of a time is the logarithm of predicted over measured, so that small and large messages count alike and being
 twice too long is as bad as twice too short. Its loss is that of Huber in its smooth form, ``sqrt(e^2 + d^2) - d`` with
@@ -53,7 +53,7 @@ _WHOLE = ("burst_bytes", "cache_bytes")
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTime:
-    """A measured time."""
+    """A measured time of an algorithm at a size."""
 
     algorithm: str  # Name of the algorithm, `forest`, or `library` for the choice of a GPU library
     size_bytes: int  # M
@@ -65,7 +65,7 @@ class MeasuredTime:
 
 @dataclass(frozen=True, kw_only=True)
 class FittedModel:
-    """A model and how well it predicts."""
+    """A fitted model with its prediction errors."""
 
     model: Model  # The model
     # `predicted / measured - 1` of every measured time, in their order
@@ -80,12 +80,12 @@ class FittedModel:
 
     @property
     def mean_error(self) -> float:
-        """Mean of the magnitudes of the errors."""
+        """Mean absolute relative error."""
         return sum(map(abs, self.errors)) / len(self.errors)
 
     @property
     def worst_error(self) -> float:
-        """The largest magnitude of an error."""
+        """Largest absolute relative error."""
         return max(map(abs, self.errors))
 
 
@@ -93,7 +93,7 @@ Bodies = Mapping[str, Sequence[Schedule | Forest]]
 
 
 def bodies_of(topology: Topology, collective: Collective, algorithms: Sequence[str], root: int = 0) -> Bodies:
-    """The schedules behind the names of measured algorithms, several where the fastest of them is what ran.
+    """Candidate schedules of measured algorithms; where there are several, the fastest ran.
 
     Args:
         algorithms: Names of the catalogue, ``forest``, or ``library``: the best rings and, where it performs the
@@ -138,7 +138,7 @@ def _library(problem: Problem) -> list[Schedule | Forest]:
 def predicted_us(
     bodies: Bodies, algorithm: str, size_bytes: int, model: Model, pieces: int | None = None
 ) -> float:
-    """The simulated time of an algorithm at a size.
+    """Simulated time of an algorithm at a size.
 
     Args:
         bodies: Schedules by the names of algorithms.
@@ -161,7 +161,7 @@ def fit(
     # Called with the number of models tried and the mean error so far
     on_progress: Callable[[int, float], None] | None = None,
 ) -> FittedModel:
-    """The model that predicts measured times best.
+    """Fit the model that predicts measured times best.
 
     Of a model with protocols the launch, the occupancy of workers and the efficiency of links are fitted; of one
     without also the overhead of messages. Where the model has them, so are the rate at which workers copy, what fits

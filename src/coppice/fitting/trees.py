@@ -1,4 +1,4 @@
-"""How many trees per root a plan keeps when it becomes a program of a runtime: what fits, and divides the sizes.
+"""Choose the number of trees per root for a runtime program: within its limits, with sizes divisible by the chunks.
 
 A message takes a file only if its elements are a multiple of the number of chunks, and a runtime has limits. Where the
 plan at hand passes either, its problem is planned again with other numbers of trees per root, and the fastest of
@@ -39,7 +39,7 @@ _MOST_TRIED = 32
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FittedPlan:
-    """A plan that fits, and how it differs from the one that was given."""
+    """A plan that fits a runtime, and how it differs from the original."""
 
     plan: Plan  # What the program carries out
     program: Program  # The program, verified
@@ -62,7 +62,7 @@ def fit_trees(
     trees: int | None = None,  # Plan again with so many trees per root, and with no other number
     keep: bool = False,  # Take the plan as it is or not at all
 ) -> FittedPlan:
-    """A program of a plan, or of one with fewer trees where the plan does not fit or its chunks divide no size."""
+    """Lower a plan to a runtime program, with fewer trees where it does not fit or its chunks divide no size."""
     if trees is not None:
         if not _has_trees(plan):
             raise InputError(
@@ -91,7 +91,7 @@ def _verified(program: Program, buffers: Buffers) -> Program:
 
 
 def takes(program: Program, size: int) -> bool:
-    """Whether a message of ``size`` bytes takes the program: its elements are a multiple of the chunks.
+    """Whether ``size`` bytes divide into the program's chunks.
 
     Where every rank has a block, elements that do not make whole blocks do not count: no call has them.
 

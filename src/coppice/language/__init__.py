@@ -1,4 +1,4 @@
-"""Programs over chunks: collectives written down by people in Python, checked, traced to a schedule and compiled.
+"""Chunk programs: collectives written in Python, checked, traced to a schedule and compiled.
 
 A program (``chunk_program``) takes references to chunks, copies them and adds them up. While it runs, every slot knows
 what it holds (``trace``), so that mistakes are told by the line that makes them. Files with programs are run by

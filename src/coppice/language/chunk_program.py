@@ -1,4 +1,4 @@
-"""A collective written down by hand: a program over chunks, checked line by line while it is written.
+"""Chunk program: a collective written by hand, checked line by line while it is traced.
 
 Every rank has an ``input``, an ``output`` and as much scratch memory under names of its own as it likes; each is an
 array of slots of one chunk. A program takes a reference to what slots hold, copies it or adds to it, and gets a
@@ -35,7 +35,7 @@ _NO_HINTS = Hints()
 
 
 class ChunkRef:
-    """What some neighbouring slots of a rank hold: made by :meth:`ChunkProgram.chunk` and by operations.
+    """Reference to consecutive slots of a rank, made by :meth:`ChunkProgram.chunk` and by operations.
 
     Attributes:
         trace: The slots of the program that it belongs to.
@@ -52,12 +52,12 @@ class ChunkRef:
 
     @property
     def rank(self) -> int:
-        """Rank that has it."""
+        """Rank of the slots."""
         return self.held.rank
 
     @property
     def buffer(self) -> str:
-        """Name of the buffer: ``input``, ``output``, or that of scratch memory."""
+        """Name of the buffer: ``input``, ``output``, or a scratch buffer."""
         return self.held.buffer
 
     @property
@@ -82,7 +82,7 @@ class ChunkRef:
         send_step: int | None = None,
         recv_step: int | None = None,
     ) -> ChunkRef:
-        """Copy it to a rank (a message, or within a rank), in place of what is there.
+        """Copy the chunks to a rank (a message, or within a rank), overwriting the target.
 
         Nothing is done where it lies there already, since input and output share memory.
 
@@ -117,7 +117,7 @@ class ChunkRef:
         send_step: int | None = None,
         recv_step: int | None = None,
     ) -> ChunkRef:
-        """Add another reference's chunks to these, where these lie.
+        """Reduce another reference's chunks into these.
 
         Args:
             other: As many chunks, with contributions of other ranks; those of another rank are sent here.
@@ -138,7 +138,7 @@ class ChunkRef:
         return ChunkRef(self.trace, self.trace.reduce(self.held, self._own(other), hints))
 
     def split(self, parts: int) -> list[ChunkRef]:
-        """Equal parts of it, in order.
+        """Split into equal consecutive parts.
 
         Args:
             parts: How many; a divisor of :attr:`size`.
@@ -156,7 +156,7 @@ class ChunkRef:
         return [self._part(self.index + part * size, size, where) for part in range(count)]
 
     def group(self, other: ChunkRef) -> ChunkRef:
-        """This and another reference, which lies right behind or before it, as one.
+        """Join with an adjacent reference.
 
         Args:
             other: A reference to the same buffer of the same rank.
@@ -187,7 +187,7 @@ class ChunkRef:
 
 
 class ChunkProgram:
-    """A collective on some ranks, to be written down with :meth:`chunk` and the methods of :class:`ChunkRef`.
+    """A collective on some ranks, written by :meth:`chunk` and the methods of :class:`ChunkRef`.
 
     Args:
         collective: What it is to do; a name in any dialect.
@@ -253,16 +253,16 @@ class ChunkProgram:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks that the data is cut into (those of one rank's buffer, for an all-to-all)."""
+        """Number of chunks of the data (of one rank's buffer for an all-to-all)."""
         return self._layout.num_chunks
 
     @property
     def num_operations(self) -> int:
-        """Copies and sums so far."""
+        """Number of copies and reductions so far."""
         return len(self._trace)
 
     def chunk(self, rank: int, buffer: str, index: int, size: int = 1) -> ChunkRef:
-        """What slots hold now.
+        """Reference to the current content of slots.
 
         Args:
             rank: Rank that has them.
@@ -277,7 +277,7 @@ class ChunkProgram:
         return ChunkRef(self._trace, self._trace.take(rank, buffer, index, size))
 
     def check(self) -> None:
-        """Compare all outputs with what the collective promises.
+        """Check all outputs against the collective.
 
         Raises:
             CheckError: If some slot is wrong; with the rank, the slot, what it holds, what it should, and the line.
@@ -285,11 +285,11 @@ class ChunkProgram:
         self._trace.check()
 
     def layout(self) -> SlotLayout:
-        """Sizes of all buffers, scratch memory laid out."""
+        """Sizes of all buffers, with scratch memory laid out."""
         return self._trace.layout()
 
     def operations(self) -> list[SlotOperation]:
-        """All operations, in the order of the program."""
+        """All operations, in program order."""
         return self._trace.operations()
 
     def _check_arguments(self, chunks: int, root: int | None) -> None:

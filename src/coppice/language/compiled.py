@@ -1,4 +1,4 @@
-"""Programs over chunks compiled: to a plan that every other command takes, and to a program of thread blocks.
+"""Compile a chunk program to a plan, and to a thread-block program.
 
 The schedule says which rank sends which chunk to whom, copied or added. Slots, channels and thread blocks are left
 behind. What waits in scratch memory to be added counts from the operation that adds it. A schedule knows one value of a
@@ -45,7 +45,7 @@ from coppice.topology.routing import Router
 
 
 def schedule_of(program: ChunkProgram, topology: Topology) -> Schedule:
-    """The schedule of a program that has been checked.
+    """Schedule of a checked program.
 
     Args:
         topology: Where its ranks are; messages take default routes.
@@ -144,7 +144,7 @@ PLANNER = "language"
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class CompiledProgram(Brief):
-    """What a program over chunks became."""
+    """Result of compiling a chunk program."""
 
     source: ChunkProgram  # The program that was written down
     plan: Plan  # Which rank sends which chunk to whom, with the bound of its problem: what every verb takes
@@ -163,7 +163,7 @@ class CompiledProgram(Brief):
         return body
 
     def record(self) -> dict[str, Any]:
-        """The figures as JSON values; those of a plan have the names that `coppice plan --json` gives them."""
+        """The figures as JSON values; those of a plan are named as in `coppice plan --json`."""
         plan, found = self.plan, self.plan.bound
         worst = self.report.worst_link
         busbw = plan.algbw_gb_per_s * plan.problem.collective.busbw_factor(plan.topology.num_ranks)
@@ -195,7 +195,7 @@ class CompiledProgram(Brief):
 
     @property
     def loss(self) -> Fraction:
-        """Share of the bound's rate that the plan does not reach (0: none)."""
+        """Relative loss of rate against the bound (0: none)."""
         found = self.plan.bound
         return (
             Fraction(0)
@@ -241,7 +241,7 @@ def compile_program(
     relay_gpus: bool = False,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> CompiledProgram:
-    """Compile a program over chunks, or a file that holds one, and verify what comes out.
+    """Compile and verify a chunk program, or a file with one.
 
     A file is Python that is executed, with all rights of the caller: compile only what you would run.
 
@@ -336,7 +336,7 @@ def compile_program(
 
 
 def per_rank_program(program: ChunkProgram, *, fused: bool = True) -> Program:
-    """Thread blocks, channels and steps of a program that has been checked, verified once more as runtimes see them.
+    """Thread blocks, channels and steps of a checked program, verified with the semantics of runtimes.
 
     Args:
         program: The program.

@@ -1,4 +1,4 @@
-"""Programs over chunks in files of their own: run, with every mistake told by the line that makes it.
+"""Chunk programs in their own files: run them, and report mistakes with their lines.
 
 A file is Python that is executed here, with all rights of whoever runs Coppice. It has to leave behind a name
 ``program``: a :class:`~coppice.language.chunk_program.ChunkProgram`, or a function that returns one.
@@ -34,7 +34,7 @@ def read_chunk_program(
     # Further arguments, for those of its parameters that have these names and are not given
     known: Mapping[str, Any] | None = None,
 ) -> ChunkProgram:
-    """Run a file, and take the program that it leaves behind.
+    """Run a file, and return the chunk program that it defines.
 
     What it prints goes to standard error.
     """

@@ -1,4 +1,4 @@
-"""Slots while a program is written down: every operation is checked, and noted with the line that asks for it.
+"""State of slots while a chunk program is traced: every operation is checked and recorded with its line.
 
 Where somebody's program is: the file and line that called into Coppice.
 
@@ -32,7 +32,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"
 
 
 def caller() -> str:
-    """``ring.py:12``: the innermost line on the way here that is not Coppice's own."""
+    """``ring.py:12``: innermost caller's line outside Coppice."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (as loggers do; a traceback costs too much)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
@@ -40,7 +40,7 @@ def caller() -> str:
 
 
 def raised_at(trace: TracebackType | None, file: str) -> str:
-    """The innermost line of a file that an exception went through, or its first line.
+    """Innermost line of a file in a traceback, or its first line.
 
     Args:
         file: Name under which the file was compiled.
@@ -67,7 +67,7 @@ _SHOWN = 6
 
 @dataclass(slots=True)
 class SlotState:
-    """One slot of a buffer."""
+    """State of one slot of a buffer."""
 
     value: int = NOTHING  # What it holds
     version: int = 0  # How often it was written
@@ -77,7 +77,7 @@ class SlotState:
 
 
 def value_in_words(value: int, layout: MemoryLayout) -> str:
-    """A value as people say it."""
+    """Describe a value."""
     if value == NOTHING:
         return "nothing"
     ranks, chunks = layout.num_ranks, layout.num_chunks
@@ -122,7 +122,7 @@ _BUFFERS = {"input": Buffer.INPUT, "output": Buffer.OUTPUT}
 
 @dataclass(frozen=True, slots=True)
 class HeldSlots:
-    """Some neighbouring slots of a rank, as they were at some time."""
+    """Snapshot of consecutive slots of a rank."""
 
     rank: int  # The rank
     buffer: str  # Name of the buffer
@@ -150,7 +150,7 @@ class _Noted:
 
 
 class SlotTrace:
-    """All slots of all ranks, and what was done to them.
+    """State of all slots of all ranks, and the recorded operations.
 
     Args:
         layout: Sizes of inputs and outputs.
@@ -181,7 +181,7 @@ class SlotTrace:
         return len(self._notes)
 
     def take(self, rank: Any, buffer: Any, index: Any, size: Any) -> HeldSlots:
-        """What slots hold now."""
+        """Reference the current content of slots."""
         where = caller()
         rank, index, size = self._slots(rank, buffer, index, size, where)
         states = self._states(rank, buffer, index, size, grow=False)
@@ -195,12 +195,12 @@ class SlotTrace:
         return self.held(rank, buffer, index, size, where)
 
     def held(self, rank: int, buffer: str, index: int, size: int, where: str) -> HeldSlots:
-        """Slots that can be, as they are now."""
+        """Validate slots, and return their snapshot."""
         versions = tuple(state.version for state in self._states(rank, buffer, index, size))
         return HeldSlots(rank, buffer, index, size, versions, where)
 
     def fresh(self, ref: HeldSlots, where: str) -> None:
-        """Refuse slots that were overwritten since."""
+        """Refuse references to slots overwritten since."""
         for slot, (state, version) in enumerate(zip(self._states_of(ref), ref.versions, strict=True)):
             if state.version != version:
                 name = f"slot {ref.index + slot} of {_in_words(ref.buffer)} of rank {ref.rank}"
@@ -210,7 +210,7 @@ class SlotTrace:
                 )
 
     def copy(self, ref: HeldSlots, rank: Any, buffer: Any, index: Any, hints: Hints) -> HeldSlots:
-        """Copy slots to others; what these are then. Nothing is done where they share their memory, as in place."""
+        """Copy slots, and return the target's snapshot; in-place copies are no operation."""
         where = caller()
         self.fresh(ref, where)
         rank, index, _ = self._slots(rank, buffer, ref.index if index is None else index, ref.size, where)
@@ -228,7 +228,7 @@ class SlotTrace:
         return self.held(rank, buffer, index, ref.size, where)
 
     def reduce(self, ref: HeldSlots, other: HeldSlots, hints: Hints) -> HeldSlots:
-        """Add the second slots to the first; what these are then."""
+        """Reduce the second slots into the first, and return their snapshot."""
         where = caller()
         self.fresh(ref, where)
         self.fresh(other, where)
@@ -243,21 +243,21 @@ class SlotTrace:
         return self.held(ref.rank, ref.buffer, ref.index, ref.size, where)
 
     def check(self) -> None:
-        """Compare all outputs with what the collective promises."""
+        """Check all outputs against the collective."""
         wrong = list(self._wrong())
         if wrong:
             more = f" ({len(wrong) - 1} more of the outputs)" if len(wrong) > 1 else ""
             raise CheckError(f"{wrong[0]}{more}.")
 
     def layout(self) -> SlotLayout:
-        """Sizes of all buffers, scratch memory laid out."""
+        """Sizes of all buffers, with scratch memory laid out."""
         scratch = np.zeros(self._layout.num_ranks, dtype=np.int64)
         for (rank, _), states in self._scratch.items():
             scratch[rank] += len(states)
         return replace(self._layout, scratch_chunks=scratch)
 
     def operations(self) -> list[SlotOperation]:
-        """All operations, in the order of the program."""
+        """All operations, in program order."""
         first: dict[tuple[int, str], int] = {}
         used = [0] * self._layout.num_ranks
         for (rank, name), states in self._scratch.items():
@@ -412,7 +412,7 @@ class SlotTrace:
 
 
 def whole(value: Any, name: str) -> int:
-    """A whole number; truth values are none."""
+    """Validate an integer; booleans are refused."""
     if not isinstance(value, bool):
         try:
             return operator.index(value)

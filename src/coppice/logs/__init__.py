@@ -1,1 +1,1 @@
-"""Logs, tables of benchmarks and dumps of libraries, read into typed records."""
+"""Read logs, benchmark tables and dumps of libraries into typed records."""

@@ -1,4 +1,4 @@
-"""The columns of a table of nccl-tests and its kin, as the table's own header names them.
+"""Columns of tables of nccl-tests and similar programs, by the table's own header.
 
 Two lines make a header: one that says which half is out of place and which in place, and one that names the columns. No
 version, fork or option agrees with another on either: all_gather_perf of 2018 has 11 columns, all_reduce_perf 12, later
@@ -54,12 +54,12 @@ class RowCells(NamedTuple):
 
 
 class UnreadableError(ValueError):
-    """A line that has not the header's columns; the text says why."""
+    """A line that does not match the header; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class TableHeader:
-    """What stands where."""
+    """Columns of a table."""
 
     columns: tuple[Column, ...]  # The columns, in order; a time stamp at the end is none
     in_place: tuple[bool | None, ...]  # For each half whether it is in place, None where nothing says so
@@ -68,19 +68,19 @@ class TableHeader:
     cpu_time: bool = False  # Times are those of the CPU, from which no bandwidth follows
 
     def with_units(self, text: str) -> TableHeader:
-        """The header with the units of the line below it."""
+        """Add the units of the line below."""
         unit = next((_UNITS[word] for word in text.split() if word in _UNITS), None)
         return self if unit is None else replace(self, unit_us=unit)
 
     def continues(self, header: TableHeader) -> bool:
-        """Whether these are the columns of a header that is cut off, and more."""
+        """Whether these columns extend those of a truncated header."""
         own = [(column.name, column.half) for column in self.columns]
         named = [(column.name, column.half) for column in header.columns]
         return header.in_place == (None,) and len(named) < len(own) and own[: len(named)] == named
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Titles that mean nothing here: their cells are not read."""
+        """Unrecognised titles, whose cells are skipped."""
         known = {*_NAMES.values(), "sidebw", "min", "max"}
         return tuple(dict.fromkeys(column.name for column in self.columns if column.name not in known))
 
@@ -134,7 +134,7 @@ class TableHeader:
         return {(column.half, column.name): word for column, word in zip(columns, words, strict=True)}
 
     def begins_row(self, text: str) -> bool:
-        """Whether a line begins like a row, whole or not."""
+        """Whether a line begins like a row, complete or not."""
         words = text.split(None, len(self.names) + 3)
         names = self.names
         if "type" in names:
@@ -151,7 +151,7 @@ _TYPED = re.compile(rf"(?:^|\s)[0-9]+\s+[0-9]+\s+{_TYPES}(?:\s|$)")
 
 
 def looks_like_row(text: str) -> bool:
-    """Whether a line holds what only rows of such tables hold: a size, a count and a type.
+    """Whether a line has a size, a count and a type, which only rows have.
 
     >>> looks_like_row("n1 ;   8   2  float  sum"), looks_like_row("8 2 apples")
     (True, False)
@@ -160,7 +160,7 @@ def looks_like_row(text: str) -> bool:
 
 
 def row_part(text: str) -> str:
-    """A line from its size on, without what stands before.
+    """Part of a line from its size on, without prefixes.
 
     >>> row_part("n1 ; 8   2  float")
     '8   2  float'
@@ -170,7 +170,7 @@ def row_part(text: str) -> str:
 
 
 def ends_like_row(text: str) -> bool:
-    """Whether a line ends as rows do: time, two bandwidths, and a number of wrong values.
+    """Whether a line ends as rows do: time, two bandwidths, number of wrong values.
 
     >>> ends_like_row("at sum  -1  62.18   0.00   0.01      0"), ends_like_row("took 7.5 s")
     (True, False)
@@ -179,13 +179,13 @@ def ends_like_row(text: str) -> bool:
 
 
 def numbers_only(text: str) -> bool:
-    """Whether a line holds numbers, or cells without a value, and nothing else."""
+    """Whether a line has nothing but numbers and empty cells."""
     words = text.split()
     return bool(words) and all(word in BLANK or _NUMBER.fullmatch(word) for word in words)
 
 
 def spaced(text: str) -> str:
-    """A line of a table whose cells bars, commas or semicolons separate, as blank space would; other lines as they are.
+    """Replace the separators of a table line (bars, commas, semicolons) by spaces.
 
     >>> spaced("| 8 | 2 | float | sum | -1 | 10.1 | | 0.00 |")
     '8 2 float sum -1 10.1 N/A 0.00'
@@ -202,7 +202,7 @@ def spaced(text: str) -> str:
 
 
 def groups_of(text: str) -> tuple[bool, ...]:
-    """Whether each half is in place, by the line above the names; empty where a line is none.
+    """Whether each half is in place, by the line above the column names; empty if it does not tell.
 
     >>> groups_of("#      in-place        out-of-place  ")
     (True, False)
@@ -212,7 +212,7 @@ def groups_of(text: str) -> tuple[bool, ...]:
 
 
 def header_of(text: str, groups: tuple[bool, ...], *, line: int) -> TableHeader | None:
-    """The header that a line of names makes; None where a line is none.
+    """Parse a header from a line of names; None where it is none.
 
     Args:
         groups: The halves, as the line above names them; empty where there is none.
@@ -258,7 +258,7 @@ def header_of(text: str, groups: tuple[bool, ...], *, line: int) -> TableHeader 
 
 
 def usual_header(text: str) -> TableHeader | None:
-    """The columns of a row of nccl-tests in a file without a header; None where its words leave a doubt.
+    """Columns of an nccl-tests row in a file without header; None where it is ambiguous.
 
     Examples:
         >>> usual_header("8 2 float sum 10.1 0.00 0.00 0 9.8 0.00 0.00 N/A").names

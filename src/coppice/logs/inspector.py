@@ -1,4 +1,4 @@
-"""Records of NCCL's inspector plug-in (formats v4.0 to v4.3) as measurements.
+"""Read records of NCCL's inspector plug-in (formats v4.0 to v4.3) as measurements.
 
 Every rank writes a record of each collective, one JSON object after the other. Records of one collective (same
 communicator, same number) belong together: it took as long as on its slowest rank, and the fastest tells how far apart
@@ -54,7 +54,7 @@ def is_inspector(value: Any) -> bool:
 
 
 class Inspector:
-    """Reads records in the order of one file."""
+    """Parse the records of one file in order."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -64,7 +64,7 @@ class Inspector:
         self._header: dict[str, Any] | None = None
 
     def add(self, value: Any, line: int) -> None:
-        """Take a record."""
+        """Add a record."""
         where = f"{self.file}:{line}"
         if not is_inspector(value):
             raise InputError(
@@ -117,7 +117,7 @@ class Inspector:
 def joined(
     calls: Sequence[tuple[str, InspectorCall]], warnings: dict[str, list[str]]
 ) -> list[LoggedMeasurement]:
-    """The collectives of one or several files, the records of all ranks together.
+    """Join the collectives of several files over all ranks.
 
     Times of a collective are compared only where one kind of clock took them: where ranks differ, those of the best
     clock count.

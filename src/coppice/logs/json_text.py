@@ -1,4 +1,4 @@
-"""JSON texts with lines: one value, or many after each other as profilers write them; sizes and depth are bounded."""
+"""Parse JSON with line numbers: one value, or a stream of values; size and depth are bounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_DIGITS = 18
 
 
 def json_objects(text: str, *, file: str, warnings: list[str] | None = None) -> Iterator[tuple[int, Any]]:
-    r"""Every JSON value of a text with the line where it begins; the elements of an outermost list one by one.
+    r"""JSON values of a text with their first lines; elements of a top-level list one by one.
 
     Args:
         warnings: Gets a sentence where the last line is cut off, as when a job was killed; None makes that an
@@ -54,13 +54,13 @@ def json_objects(text: str, *, file: str, warnings: list[str] | None = None) -> 
 
 
 def mapping(value: Any, key: str, where: str) -> dict[str, Any]:
-    """An object under a key."""
+    """Object under a key."""
     found = value.get(key) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else _refuse(f"an object {key!r}", where, found)
 
 
 def integer(value: Any, key: str, where: str, *, low: int = 0, high: int = 1 << 62) -> int:
-    """An integer under a key, also one that is written as a text."""
+    """Integer under a key, also if written as text."""
     found = value.get(key)
     if isinstance(found, str) and len(found.strip()) <= _MOST_DIGITS:
         text = found.strip()
@@ -71,7 +71,7 @@ def integer(value: Any, key: str, where: str, *, low: int = 0, high: int = 1 << 
 
 
 def number(value: Any, key: str, where: str) -> float:
-    """A number of 0 or more under a key."""
+    """Non-negative number under a key."""
     found = value.get(key)
     if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < math.inf:
         return float(found)
@@ -79,7 +79,7 @@ def number(value: Any, key: str, where: str) -> float:
 
 
 def text_of(value: Any, key: str, where: str) -> str:
-    """A text under a key."""
+    """Text under a key."""
     found = value.get(key)
     return found if isinstance(found, str) else _refuse(f"{key!r} as a text", where, found)
 

@@ -1,4 +1,4 @@
-r"""The lines of a log without what launchers, log collectors, mail and debuggers put before and into them.
+r"""Split a log into lines, stripping prefixes of launchers, log collectors, mail and debuggers.
 
 Every reader of logs works on these lines, so that a prefix hides nothing from one reader that another one sees. A
 prefix is known by its form (Open MPI's ``[1,0]<stdout>:``, ``[0] ``, ``0: ``, ``[default0]:``, ``pod | ``, ``> ``, time
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 
 class LogLine(NamedTuple):
-    """A line."""
+    """A line of a log."""
 
     number: int  # Its number in the file, from 1
     text: str  # The line without its prefix; columns stand where the program put them
@@ -83,13 +83,13 @@ _DEBUGGER = re.compile(r"\[(?:New Thread|Thread|Detaching|Attaching|Switching to
 
 
 def is_log(text: str) -> bool:
-    """Whether a text holds several lines that benchmarks print or NCCL logs, whatever it begins with."""
+    """Whether a text has several lines that benchmarks print or NCCL logs."""
     found = list(islice(_SURE.finditer(text), _LEAST_LINES))
     return len(found) == _LEAST_LINES and text.count("\n") >= _LEAST_LINES
 
 
 def log_lines(text: str) -> tuple[LogLine, ...]:
-    r"""Every line of a log, from all prefixes freed; parts of a line that others cut apart follow each other.
+    r"""Lines of a log without prefixes; parts of an interrupted line are rejoined.
 
     Examples:
         >>> [line.text for line in log_lines("[1,0]<stdout>:# Using devices\n> [0]    8  2")]
@@ -201,7 +201,7 @@ _KEYS = ("log", "message", "textPayload", "msg")
 
 
 def unwrapped(text: str) -> str | None:
-    r"""The log inside; None where a text is no such JSON.
+    r"""The log inside a JSON wrapper; None where a text is no such JSON.
 
     Examples:
         >>> unwrapped('{"log": "# Using\\n", "stream": "stdout"}\n{"log": "a", "time": "t"}\n')

@@ -1,4 +1,4 @@
-"""The log of NCCL and RCCL (``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING``): cost model, choices, settings.
+"""Read logs of NCCL and RCCL (``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING``): cost model, choices, settings.
 
 Lines of many processes may be mixed, and torn where several write at once: a line is known by its process, and what
 begins like a known line but cannot be read becomes a warning with its number, for the rest is worth reading.
@@ -58,7 +58,7 @@ class _CommunicatorDraft:
 
 
 def read_nccl_log(lines: Iterable[LogLine], *, file: str) -> Log:
-    """What the lines of NCCL or RCCL in a log say, of no kind where it has none; other lines are passed over.
+    """Parse the NCCL or RCCL lines of a log; other lines are skipped.
 
     Args:
         lines: The log (:func:`coppice.logs.lines.log_lines`).

@@ -1,4 +1,4 @@
-"""The printed tables of nccl-tests, rccl-tests and mscclpp-test as typed records.
+"""Parse the printed tables of nccl-tests, rccl-tests and mscclpp-test into typed records.
 
 Cells are read by the header that stands above them (see :mod:`coppice.logs.columns`). A file may hold several runs:
 one after the other, or mixed, where a launcher started programs that were built without MPI, so that each of them is a
@@ -36,7 +36,7 @@ _EXAMPLE = 60
 
 @dataclass
 class PrintedRun:
-    """What was read of a run, or of several whose rows are mixed."""
+    """Parsed part of a run, or of several interleaved ones."""
 
     rows: list[NcclTestsRow] = field(default_factory=list)  # Rows
     devices: list[list[NcclTestsRank]] = field(default_factory=list)  # Ranks, by run
@@ -55,7 +55,7 @@ class PrintedRun:
     unfinished: bool = False  # It begins where the run before it had not ended
 
     def listed(self, device: NcclTestsRank) -> None:
-        """Take a line of the list of ranks: a rank that is listed already is of another run."""
+        """Add a line of the rank list: a repeated rank belongs to another run."""
         free = [
             ranks
             for ranks in self.devices
@@ -68,11 +68,11 @@ class PrintedRun:
             self.devices.append([device])
 
     def ended(self, name: str) -> int:
-        """How often a closing line was read."""
+        """Number of closing lines."""
         return sum(each == name for each, _ in self.summaries)
 
     def absorb(self, other: PrintedRun) -> None:
-        """Take a run whose rows are mixed with those of this one."""
+        """Merge an interleaved run into this one."""
         self.rows += other.rows
         self.devices += other.devices
         self.devices_cut = self.devices_cut or other.devices_cut
@@ -81,7 +81,7 @@ class PrintedRun:
         self.joined += other.joined
 
     def table(self, file: str) -> NcclTestsTable:
-        """Everything as a record."""
+        """The run as a record."""
         wrong = [value for name, value in self.summaries if name == "Out of bounds values"]
         busbw = [
             value for name, value in self.summaries if name == "Avg bus bandwidth" and not math.isnan(value)
@@ -130,7 +130,7 @@ class PrintedRun:
 
 
 def unread_words(unread: Sequence[tuple[int, str, str]], file: str) -> str:
-    """In words, how many lines look like rows and are not read, with the first of them."""
+    """Warning about lines that look like rows but are not parsed, with the first of them."""
     number, text, why = unread[0]
     short = " ".join(text.split())
     short = short if len(short) <= _EXAMPLE else f"{short[:_EXAMPLE]}..."
@@ -167,11 +167,11 @@ _LIBRARY = "native"  # what the table of `coppice bench` calls the library's own
 
 
 class NoRowsError(InputError):
-    """A text with the signs of a table and no row."""
+    """A text that looks like a table but has no row."""
 
 
 def has_table(lines: Iterable[LogLine]) -> bool:
-    """Whether a log holds the header or a row of a table, or what only these programs print."""
+    """Whether a log has a header or row of a table, or other output of these programs only."""
     for line in lines:
         text = line.text
         if text.startswith("#") and ("nccl-tests" in text or _PROGRAM.match(text)):
@@ -185,7 +185,7 @@ def has_table(lines: Iterable[LogLine]) -> bool:
 
 
 def read_nccl_tests(lines: Sequence[LogLine], *, file: str) -> tuple[NcclTestsTable, ...]:
-    r"""The tables in what runs printed, one for each run.
+    r"""Parse the tables of all runs in a log.
 
     Args:
         lines: Standard output (:func:`coppice.logs.lines.log_lines`).

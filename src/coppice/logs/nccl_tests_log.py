@@ -1,4 +1,4 @@
-"""Measurements from what nccl-tests and rccl-tests print or write as JSON, joined with what the library logged.
+"""Join the measurements of nccl-tests and rccl-tests (text or JSON) with the library's log lines.
 
 Where the same text holds the choices of the library (``NCCL_DEBUG_SUBSYS=TUNING``), a row gets the algorithm, protocol
 and channels that all calls of its collective and count had. Where it holds none, the environment may still tell: a
@@ -39,7 +39,7 @@ _CHANNELS = (("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), ("NCCL_MIN_NCHANNELS", "NCCL_MA
 
 
 def collective_of(program: str | None, given: Collective | None, *, file: str) -> Collective | None:
-    """What a program of nccl-tests measures; None for programs that measure none of the known collectives.
+    """Collective that an nccl-tests program measures; None for other programs.
 
     Args:
         program: Its name or path, None where the text does not tell.
@@ -60,7 +60,7 @@ def collective_of(program: str | None, given: Collective | None, *, file: str) -
 
 
 def shape_of(table: NcclTestsTable) -> tuple[int | None, int | None]:
-    """Ranks and hosts of a communicator, from the ranks that runs list; None where they are unequal or none are listed.
+    """Ranks and hosts of a communicator, from the listed ranks; None where unequal or missing.
 
     Runs that were mixed each have their own communicator, and so has every group of a run.
     """
@@ -73,7 +73,7 @@ def shape_of(table: NcclTestsTable) -> tuple[int | None, int | None]:
 
 
 def mixed_runs(table: NcclTestsTable, *, file: str) -> str:
-    """In words, that a table has the rows of several runs which list ranks of the same numbers; empty where not."""
+    """Warning that a table mixes rows of several runs; empty if it does not."""
     lists = table.devices
     if len(lists) < 2:
         return ""
@@ -97,7 +97,7 @@ def mixed_runs(table: NcclTestsTable, *, file: str) -> str:
 
 
 def only(settings: Mapping[str, str], collective: Collective) -> tuple[str | None, str | None, int | None]:
-    """Algorithm, protocol and channels that the environment leaves no choice of.
+    """Algorithm, protocol and channels forced by the environment.
 
     Examples:
         >>> only({"NCCL_ALGO": "allreduce:Tree", "NCCL_PROTO": "LL128"}, Collective.ALL_REDUCE)
@@ -137,7 +137,7 @@ def rows_measured(
     # Choices of the library in the same run; those without a collective are taken for this one's
     decisions: Sequence[LoggedDecision] = (),
 ) -> list[LoggedMeasurement]:
-    """The rows of a table as measurements."""
+    """Rows of a table as measurements."""
     chosen = _chosen(decisions, collective, shape[0])
     forced = any(name in settings for name in FORCING) if told or settings else None
     found: list[LoggedMeasurement] = []
@@ -185,7 +185,7 @@ def _chosen(
 def doubts(
     table: NcclTestsTable, collective: Collective, *, file: str, shape: tuple[int | None, int | None]
 ) -> tuple[str, ...]:
-    """In words, what the figures of a table contradict: each other, or the collective and its ranks.
+    """Warnings about contradictory figures of a table.
 
     Args:
         shape: Ranks and nodes of the communicator.
@@ -223,7 +223,7 @@ _MOST_RANKS = 1 << 24
 
 
 class NcclTestsFile(NamedTuple):
-    """What the file says."""
+    """Content of a JSON result file."""
 
     table: NcclTestsTable  # The rows; their lines are numbers of results, from 1
     version: str | None  # Version of the library, such as `2.27.7`, None where not given
@@ -236,7 +236,7 @@ def is_tests_file(value: Any) -> bool:
 
 
 def read_tests_file(value: Any, *, file: str) -> NcclTestsFile:
-    """The records of a file.
+    """Records of a JSON result file.
 
     Examples:
         >>> run = {"time": 10.5, "alg_bw": 0.1, "bus_bw": 0.2, "nwrong": 0.0}

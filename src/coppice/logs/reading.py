@@ -1,4 +1,4 @@
-"""Reads what libraries and benchmarks leave behind; the kind of a file is found by its content.
+"""Read logs and results of libraries and benchmarks, detecting the kind of file by content.
 
     table of nccl-tests      what the programs print, and the file of ``-J``; those of rccl-tests and mscclpp-test too
     results of rccl-tests    the file of ``-x``, as CSV or as JSON lines; JSON lines of mscclpp-test
@@ -77,7 +77,7 @@ _JSON = (
 
 
 def unknown_kind(text: str, *, file: str) -> str:
-    r"""What to say of a text that no reader knows.
+    r"""Advice about an unrecognised text.
 
     Examples:
         >>> unknown_kind("# OSU MPI Allreduce Latency Test v7.4\n", file="x")[:67]
@@ -97,7 +97,7 @@ def unknown_kind(text: str, *, file: str) -> str:
 
 
 def unknown_json(value: Any, *, file: str, line: int) -> str:
-    """What to say of a JSON value that no reader knows."""
+    """Advice about an unrecognised JSON value."""
     if isinstance(value, dict):
         for keys, words in _JSON:
             if all(key in value for key in keys):
@@ -109,7 +109,7 @@ def unknown_json(value: Any, *, file: str, line: int) -> str:
 
 
 def unknown_xml(data: bytes, *, file: str) -> str:
-    """What to say of XML that no reader knows; empty where one may."""
+    """Advice about unrecognised XML; empty where it may be readable."""
     if re.search(rb"<algo\b", data[:4096]):
         return f"{file} is an algorithm for MSCCL or RCCL, no log: give it to `coppice doctor` or `coppice import`."
     return ""
@@ -120,7 +120,7 @@ _TOO_LARGE = "split it, or keep the lines of rank 0."
 
 
 def read_log(path: str | os.PathLike[str], *, collective: Collective | None = None) -> Log:
-    """Everything in one file.
+    """Read one file.
 
     Args:
         path: The file; ``-`` is standard input.
@@ -135,7 +135,7 @@ def read_logs(
     *,
     collective: Collective | str | None = None,
 ) -> tuple[Log, ...]:
-    """Everything in several files of one job, or of several.
+    """Read several files of one or more jobs.
 
     Records of the inspector tell of a collective once per rank: they become one measurement, which stands with the
     first file that has it.
@@ -161,7 +161,7 @@ def read_logs(
 
 
 def parse_log(data: bytes, *, file: str, collective: Collective | None = None) -> Log:
-    r"""Everything in the content of one file.
+    r"""Parse the content of one file.
 
     Args:
         collective: As in :func:`read_log`.

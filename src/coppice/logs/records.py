@@ -1,4 +1,4 @@
-"""What libraries and benchmarks report of a run, as typed records that are the same for every format.
+"""Typed records of library and benchmark reports, the same for every format.
 
     LoggedMeasurement     a collective took this long
     LoggedDecision        the library chose this algorithm, protocol and number of channels for calls of this size
@@ -54,7 +54,7 @@ _MOST_BESIDE = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedMeasurement:
-    """The time of a collective."""
+    """Measured time of a collective."""
 
     collective: Collective  # What was run
     ranks: int | None  # Ranks of the communicator, None where nothing says so
@@ -79,13 +79,13 @@ class LoggedMeasurement:
 
     @property
     def of_kernels(self) -> bool:
-        """The time is that of the kernels; one that the host took around the call holds waiting and launching too."""
+        """Whether the time is of kernels only; host times include waiting and launching."""
         return self.clock not in CLOCKS[2:]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedDecision:
-    """What the library chose for calls of a size."""
+    """Library's choice for calls of a size."""
 
     collective: Collective | None  # The collective; None in logs before NCCL 2.24, which do not name it
     # Bytes as the log gives them: of one rank's count, a block of an all-gather or a reduce-scatter; M in
@@ -102,7 +102,7 @@ class LoggedDecision:
 
     @property
     def size_bytes(self) -> int | None:
-        """M, or None where the ranks of a collective that is counted by blocks are not known."""
+        """M, or None where the ranks of a block-counted collective are unknown."""
         if self.collective is None:
             return self.rank_bytes
         if self.ranks is None and self.collective in _COUNTED_BY_BLOCK:
@@ -112,7 +112,7 @@ class LoggedDecision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedCell:
-    """A cell of the table that the cost model prints: ``time_us = latency_us + bytes / (1000 * gb_per_s)``."""
+    """Cell of the printed cost model: ``time_us = latency_us + bytes / (1000 * gb_per_s)``."""
 
     collective: Collective  # The collective
     algorithm: str  # An algorithm
@@ -124,7 +124,7 @@ class LoggedCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedCommunicator:
-    """A communicator that a log speaks of."""
+    """A communicator found in a log."""
 
     ranks: int | None  # Number of ranks, None where only its table was printed
     nodes: int | None  # Number of nodes, likewise
@@ -135,7 +135,7 @@ class LoggedCommunicator:
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """Everything that one file says."""
+    """All records of one file."""
 
     file: str  # Name of the file
     kind: str  # What kinds of text were found in it
@@ -154,11 +154,11 @@ class Log:
 
     @property
     def forced(self) -> bool:
-        """Something limits the library's own choice."""
+        """Whether settings restrict the library's choice."""
         return any(name in self.settings for name in FORCING)
 
     def record(self) -> dict[str, Any]:
-        """Everything as JSON values; of the topology only what it is."""
+        """The log as JSON values; of the topology its identification only."""
         return {
             "file": self.file,
             "kind": self.kind,
@@ -230,13 +230,13 @@ def message_bytes(collective: Collective, rank_bytes: int, ranks: int) -> int:
 
 
 def count_beside(beside: dict[str, int], what: str) -> None:
-    """Count a call that no tuner is asked about, unless there are very many kinds of them."""
+    """Count a call that bypasses tuners, up to a limit on kinds of calls."""
     if what in beside or len(beside) < _MOST_BESIDE:
         beside[what] = beside.get(what, 0) + 1
 
 
 def collective_named(text: str) -> Collective | None:
-    """A collective by the name that NCCL, its tests or the command line give it.
+    """Look up a collective by its name in NCCL, nccl-tests or on the command line.
 
     Examples:
         >>> [str(collective_named(name)) for name in ("AllReduce", "alltoall_perf", "allgather_test_perf", "SendRecv")]
@@ -248,7 +248,7 @@ def collective_named(text: str) -> Collective | None:
 
 
 def own_name(text: str) -> str | None:
-    """An algorithm or protocol in the spelling of tuner tables.
+    """Algorithm or protocol as tuner tables spell it.
 
     Examples:
         >>> own_name("NVLSTree"), own_name("COLLNET_CHAIN"), own_name("LL128"), own_name("unknown")

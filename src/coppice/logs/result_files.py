@@ -1,4 +1,4 @@
-"""Files of results that rccl-tests (``-x FILE -Z csv`` and ``-Z json``) and mscclpp-test (``-o``) write.
+"""Read result files of rccl-tests (``-x FILE -Z csv`` and ``-Z json``) and mscclpp-test (``-o``).
 
 One record is one measurement. Versions of rccl-tests wrote CSV with a header that lacks the column ``nodes``, so that
 every later value stands under the title before its own: such a file is read only where its figures confirm where the
@@ -32,21 +32,21 @@ _DIGITS = 18
 
 
 def is_csv(text: str) -> bool:
-    """Whether a text begins like a CSV of results."""
+    """Whether a text is a CSV of results."""
     titles = text[:2000].lstrip().split("\n", 1)[0].lower().split(",")
     names = {_KEYS.get(title.strip().strip('"')) for title in titles}
     return len(titles) > 5 and all(name in names for name in _NEEDED)
 
 
 def is_result(value: Any) -> bool:
-    """Whether a JSON value is such a record."""
+    """Whether a JSON value is a result record."""
     return isinstance(value, dict) and all(
         name in {_KEYS.get(str(key).lower()) for key in value} for name in _NEEDED
     )
 
 
 def read_results(values: Iterable[tuple[int, Any]], *, file: str) -> Log:
-    """The records of a file of JSON lines."""
+    """Records of a JSON-lines file."""
     records: list[tuple[int, dict[str, Any]]] = []
     for line, value in values:
         if not is_result(value):
@@ -59,7 +59,7 @@ def read_results(values: Iterable[tuple[int, Any]], *, file: str) -> Log:
 
 
 def read_csv(text: str, *, file: str) -> Log:
-    r"""The records of a CSV file.
+    r"""Records of a CSV file.
 
     Examples:
         >>> text = ("numCycle,collective,nodes,ranks,rankspernode,gpusperrank,size,type,redop,inplace,time,algbw,busbw,"

@@ -1,4 +1,4 @@
-"""Rows and lists of ranks of nccl-tests and its kin: from words to typed records.
+"""Convert rows and rank lists of nccl-tests and similar programs to typed records.
 
 Rows that lines of other processes tore apart, put together where that can be done in one way only.
 
@@ -40,7 +40,7 @@ _BARE_ROOT = re.compile(r"-1|[0-9]{1,9}")
 def joined_row(
     header: TableHeader, text: str, line: int, file: str
 ) -> tuple[NcclTestsRow | None, bool | None]:
-    """The row of a text that was put together, None where it is none, and whether its figures agree."""
+    """Row of a rejoined text, None where it is none, and whether its figures agree."""
     try:
         cells = header.cells(text)
         if not cells.whole or cells.surplus:
@@ -52,7 +52,7 @@ def joined_row(
 
 
 def figures_agree(row: NcclTestsRow) -> bool | None:
-    """Whether the figures of a row agree: no, where one half or the count does not; yes, where all halves do."""
+    """Whether the figures of a row agree in all halves."""
     word = WORD_BYTES.get(row.type or "")
     if row.count and word and row.size_bytes % (row.count * word):
         return False
@@ -61,7 +61,7 @@ def figures_agree(row: NcclTestsRow) -> bool | None:
 
 
 def row_of(header: TableHeader, cells: Mapping[tuple[int, str], str], line: int, where: str) -> NcclTestsRow:
-    """The row of cells."""
+    """Convert cells to a row."""
     shared = {name: cells.get((-1, name)) for name in header.names}
     size = _index(shared["size"] or "", "a size", where)
     root = shared.get("root") or "-1"
@@ -117,7 +117,7 @@ def _half(header: TableHeader, own: dict[str, str], size: int, where: str) -> Nc
 
 
 def device_of(text: str, where: str) -> NcclTestsRank | None:
-    """The rank that a line lists; None where it lists none."""
+    """Rank of a line of the rank list; None for other lines."""
     match = _DEVICE.match(text)
     if match is None:
         return None
@@ -140,7 +140,7 @@ def _index(text: str, what: str, where: str) -> int:
 
 
 def number_of(text: str, name: str, where: str) -> float:
-    """A number of 0 or more."""
+    """Parse a non-negative number."""
     try:
         value = float(text)
     except ValueError:
@@ -156,7 +156,7 @@ R = TypeVar("R")
 
 
 class TornRow(Generic[R]):
-    """A row of which the beginning was read."""
+    """An interrupted row."""
 
     def __init__(
         self, number: int, text: str, parse: Callable[[str], tuple[R | None, bool | None]], *, cut: bool
@@ -174,7 +174,7 @@ class TornRow(Generic[R]):
         self._variants = [text]
 
     def add(self, text: str, *, sure: bool, keep: bool) -> R | None:
-        """Append a piece; the row, where it is complete with it.
+        """Append a part; return the row once complete.
 
         Args:
             sure: The figures have to confirm the joint.

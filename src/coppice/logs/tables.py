@@ -1,4 +1,4 @@
-"""What a run of nccl-tests and its kin printed, as typed records: a table with its rows and ranks.
+"""Typed records of an nccl-tests run: a table with its rows and ranks.
 
 Figures of a row are held against each other: size / time is algbw, and busbw / algbw tells the ranks. Every figure is
 printed with few digits, so that each stands for an interval; only what no value of the intervals can explain is a
@@ -19,7 +19,7 @@ _MOST_RANKS = 1 << 20
 
 
 class Figures(NamedTuple):
-    """A row's half as printed: each figure with half a unit of its last digit."""
+    """Figures of half a row as printed: intervals of half a unit of the last digit."""
 
     size: int  # Bytes
     time: tuple[Decimal, Decimal]  # Time in us, and its error
@@ -28,7 +28,7 @@ class Figures(NamedTuple):
 
 
 def figures_of(size: int, time: str, algbw: str, busbw: str, *, unit_us: float = 1.0) -> Figures | None:
-    """The figures of a half; None where one is no finite number.
+    """Figures of a half; None where one is not a finite number.
 
     Args:
         unit_us: Microseconds of the unit of the time.
@@ -42,7 +42,7 @@ def figures_of(size: int, time: str, algbw: str, busbw: str, *, unit_us: float =
 
 
 def agree(found: Figures) -> bool | None:
-    """Whether size / time is algbw; None where too few digits are printed to tell.
+    """Whether size / time is algbw; None where too few digits are printed to decide.
 
     Examples:
         >>> agree(figures_of(1048576, "55.66", "18.84", "32.97"))
@@ -61,7 +61,7 @@ def agree(found: Figures) -> bool | None:
 
 
 def factor_contradicts(rows: Sequence[Figures], collective: Collective, ranks: int) -> str:
-    """In words, how busbw / algbw of most rows that tell it contradict a collective on so many ranks; empty if not.
+    """How busbw / algbw of most rows contradicts the collective and number of ranks; empty if it does not.
 
     Examples:
         >>> rows = [figures_of(1 << 30, "11870", "90.46", "158.30")]
@@ -132,7 +132,7 @@ class IterationSpread:
 
 @dataclass(frozen=True, kw_only=True)
 class NcclTestsHalf:
-    """One half of a row."""
+    """In-place or out-of-place half of a row."""
 
     time_us: float  # Time of a call
     algbw_gb_per_s: float  # Algorithm bandwidth, as printed
@@ -160,14 +160,14 @@ class NcclTestsRow:
 
     @property
     def halves(self) -> tuple[tuple[NcclTestsHalf, bool | None], ...]:
-        """Every half that was run, and whether it was in place (None: nothing says so)."""
+        """Halves that were run, and whether each is in place (None: unknown)."""
         named = ((self.out_of_place, False), (self.in_place, True), (self.unnamed, None))
         return tuple((half, place) for half, place in named if half is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NcclTestsRank:
-    """A rank and where it ran."""
+    """A rank and its host and device."""
 
     rank: int
     pid: int | None
@@ -180,7 +180,7 @@ class NcclTestsRank:
 
 @dataclass(frozen=True, kw_only=True)
 class NcclTestsTable:
-    """Everything that a run printed, or several runs whose rows are mixed."""
+    """Printed results of a run, or of several interleaved ones."""
 
     rows: tuple[NcclTestsRow, ...]  # Rows, in order
     # Ranks of each run that listed its ranks before the rows, in order: more than one where rows are mixed

@@ -1,1 +1,1 @@
-"""Planners: one file per family; each returns a forest or a schedule and knows nothing of the others."""
+"""Planners: one file per family, each returning a forest or a schedule, independent of each other."""

@@ -1,4 +1,4 @@
-"""The plans that one request could get, and which of them to take for given sizes.
+"""Alternative plans for a request, and the choice among them for given sizes.
 
 The forest planner makes the plan of the best rate. At small messages another one may be faster: the combined all-reduce
 wins rate by trees that are deeper and of more kinds than those of reduce-scatter then all-gather, and a few trees
@@ -33,14 +33,14 @@ FEWER_TREES = (1, 2, 4, 8)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Alternative:
-    """A plan that a request could get."""
+    """A candidate plan of a request."""
 
     name: str  # What sets it apart, such as `combined` or `2 trees per root`
     made: Made  # Its body and parameters
 
 
 def alternatives(problem: Problem, choice: Choice, plain: Bound) -> Iterator[Alternative]:
-    """What could be planned for one request, the plan of the best rate first; each is made when it is asked for.
+    """Candidate plans of a request, the best rate first, each made on demand.
 
     Args:
         choice: The planner and its options; one that names trees, a tolerance, help of switches or an algorithm
@@ -78,7 +78,7 @@ def alternatives(problem: Problem, choice: Choice, plain: Bound) -> Iterator[Alt
 
 
 def lowest(candidates: Iterable[Alternative]) -> Alternative:
-    """The plan with the lowest trees, of equally low ones the one with the best rate; plans without trees come last."""
+    """Plan with the lowest trees, then the best rate; plans without trees come last."""
     found = list(candidates)
     if not found:
         raise InputError("expected plans to choose by height, found none: give at least one.")
@@ -94,7 +94,7 @@ def lowest(candidates: Iterable[Alternative]) -> Alternative:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Preferred:
-    """The plan to take for some sizes."""
+    """Plan chosen for some sizes."""
 
     taken: Alternative  # The plan
     time_us: Mapping[int, float]  # Its time at each size, in microseconds
@@ -102,12 +102,12 @@ class Preferred:
 
     @property
     def worst_loss(self) -> float:
-        """How much longer the plan takes than the fastest, at the size where that is most (0: nowhere longer)."""
+        """Largest relative loss of the plan against the fastest, over the sizes (0: none)."""
         return max(self.time_us[size] / best - 1 if best else 0.0 for size, (_, best) in self.fastest.items())
 
 
 def preferred(candidates: Iterable[Alternative], sizes: Sequence[int], time: Timer) -> Preferred:
-    """The plan whose worst loss over ``sizes`` is least; of equal ones the first.
+    """Plan with the least worst-case loss over ``sizes``; the first of equals.
 
     Args:
         sizes: Sizes in bytes, at least one.

@@ -1,4 +1,4 @@
-"""Which planner makes a plan, and with which options."""
+"""Choose the planner and its options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BARRIER = "bruck"
 
 
 def optimal_planner(collective: Collective) -> str | None:
-    """Name of the planner that attains the bound: ``forest``, ``flow``, or None for a barrier, which moves nothing.
+    """Name of the planner that attains the bound: ``forest``, ``flow``, or None for a barrier.
 
     Examples:
         >>> optimal_planner(Collective.ALL_REDUCE), optimal_planner(Collective.GATHER)
@@ -37,7 +37,7 @@ def optimal_planner(collective: Collective) -> str | None:
 
 
 def trees_and_tolerance(trees: int | str | None) -> tuple[int | None, Fraction | None]:
-    """What ``trees`` asks for: a number of trees per root, or the fewest within a tolerance.
+    """Parse ``trees``: a number of trees per root, or the fewest within a tolerance.
 
     Args:
         trees: A number, also as text; or ``auto:`` and a tolerance in percent; None leaves both open.
@@ -60,7 +60,7 @@ def trees_and_tolerance(trees: int | str | None) -> tuple[int | None, Fraction |
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A planner and its options; make one with :meth:`of`, which refuses options that contradict each other."""
+    """A planner with options; make one with :meth:`of`, which refuses contradicting options."""
 
     algorithm: str  # `forest`, `flow`, or a name of the catalogue
     optimal: bool  # It is the planner that attains the bound
@@ -86,7 +86,7 @@ class Choice:
         tolerance: Fraction | None,
         in_network: bool,
     ) -> Choice:
-        """The choice that these options describe."""
+        """Validate options and choose the planner."""
         optimal = optimal_planner(problem.collective)
         name = algorithm or optimal or _BARRIER
         if name in (FOREST, FLOW) and name != optimal:
@@ -131,7 +131,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Made:
-    """What a planner made."""
+    """Output of a planner."""
 
     body: Forest | Schedule  # The forest or schedule
     parameters: Mapping[str, Parameter]  # What a plan file says about how it was made
@@ -140,7 +140,7 @@ class Made:
 
 
 def make_body(problem: Problem, choice: Choice, plain: Bound) -> Made:
-    """The forest or schedule of the chosen planner.
+    """Run the chosen planner: a forest or a schedule.
 
     Args:
         plain: The problem's bound without help of switches.
@@ -162,7 +162,7 @@ def from_catalogue(
     order: str = "auto",  # One of :data:`ORDERS`
     relay_gpus: bool = False,  # GPUs may pass on what is not theirs
 ) -> Made:
-    """What an algorithm of the catalogue makes of a problem.
+    """Apply an algorithm of the catalogue to a problem.
 
     Examples:
         >>> from coppice.topology.presets import preset

@@ -1,4 +1,4 @@
-"""Plan a problem from end to end: bound it, plan it, verify the plan, and gather what an engineer asks next.
+"""Plan a problem end to end: bound, plan, verification and figures.
 
 ``coppice plan`` and ``coppice.plan`` run this. The parts know nothing of each other: the bound comes from the
 topology alone, and the verifier counts what the planner made.
@@ -66,22 +66,22 @@ class PlannedResult(Shown, Bandwidths):
 
     @property
     def inv_rate(self) -> Fraction:
-        """Time per shard that the plan takes, counted by the verifier."""
+        """Time per shard of the plan, counted by the verifier."""
         return self.report.inv_rate if self.report.inv_rate is not None else self.plan.inv_rate
 
     @property
     def problem(self) -> Problem:
-        """What is planned."""
+        """The problem that was planned."""
         return self.plan.problem
 
     @property
     def loss(self) -> Fraction:
-        """Share of the optimal rate that the plan does not reach (0: optimal)."""
+        """Relative loss of rate against the optimum (0: optimal)."""
         return self.loss_against(self.bound)
 
     @property
     def loss_with_trees(self) -> Fraction | None:
-        """Share of the rate that a forest with as many trees may have and this plan has not; None where any number may.
+        """Relative loss against the best forest with as many trees; None where any number may be used.
 
         0 is proved to be the best. For an all-reduce it is that of two phases.
         """
@@ -99,7 +99,7 @@ class PlannedResult(Shown, Bandwidths):
 
     @property
     def ring_gain(self) -> Fraction | None:
-        """Rate of the plan over that of the best ring, None where there is no ring."""
+        """Rate of the plan over that of the best ring, None without a ring."""
         if self.ring is None or not self.inv_rate:
             return None
         return self.ring.inv_rate / self.inv_rate
@@ -122,7 +122,7 @@ class PlannedResult(Shown, Bandwidths):
         return {**found, "fewest_trees": max(fewest)} if fewest else found
 
     def record(self) -> dict[str, Any]:
-        """The figures as JSON values: fractions are strings, nodes are named."""
+        """The figures as JSON values: fractions as text, nodes by name."""
         problem, topology = self.plan.problem, self.plan.topology
         found, trees, gain = self.bound, self.shape, self.ring_gain
         worst = self.report.worst_link
@@ -160,7 +160,7 @@ class PlannedResult(Shown, Bandwidths):
 
 @dataclass
 class Stopwatch:
-    """Seconds by name of stage, and a listener that is told each stage as it begins."""
+    """Seconds by stage, with a callback at the start of each stage."""
 
     on_stage: Callable[[str], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -196,7 +196,7 @@ def plan(
     choose: Callable[[Iterator[Alternative]], Alternative] | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> PlannedResult:
-    """Plan ``problem``, verify the plan, and gather its figures.
+    """Plan ``problem``, verify the plan, and compute its figures.
 
     Args:
         problem: What to plan: a :class:`Problem`, what has one, or a topology (also by name) with a ``collective``.
@@ -270,7 +270,7 @@ def plan(
 def verified(
     problem: Problem, made: Made, found: Bound, planner: str, watch: Stopwatch, *, ring: bool = False
 ) -> PlannedResult:
-    """What a planner made as a verified plan with its figures.
+    """Verify a planner's output and compute its figures.
 
     Args:
         found: The bound that it is measured by.
@@ -302,7 +302,7 @@ def verified(
 
 
 def peak_rss_bytes() -> int:
-    """Most memory that this process ever held, in bytes.
+    """Peak resident set size of this process in bytes.
 
     Linux counts the parent's memory at the start into ``ru_maxrss``: the process's own high-water mark is read there.
     """

@@ -1,4 +1,4 @@
-"""Reports: plans, topologies and comparisons as pages, pictures, and graphs for Graphviz."""
+"""Render plans, topologies and comparisons as pages, pictures, and Graphviz graphs."""
 
 from __future__ import annotations
 

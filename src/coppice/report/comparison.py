@@ -1,4 +1,4 @@
-"""A comparison as two charts: the time and the bandwidth of every algorithm over size, beside what nothing exceeds."""
+"""Charts of a comparison: time and bandwidth of every algorithm over size, against the bounds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def comparison_picture(comparison: Comparison) -> Markup:
 
 
 def comparison_table(comparison: Comparison) -> Markup:
-    """The best algorithm at each size, and how close it comes to the limit."""
+    """Best algorithm at each size, and its distance from the bound."""
     heads = ("size", "time", "algbw (GB/s)", "busbw (GB/s)", "of limit", "best")
     rows = [element("tr", *(element("th", escape(head)) for head in heads))]
     for size in comparison.sizes:
@@ -61,7 +61,7 @@ def comparison_table(comparison: Comparison) -> Markup:
 
 
 def synthesis_table(comparison: Comparison) -> Markup:
-    """What methods of synthesis found: the rate of the links, how near the optimum it is, and how long it took."""
+    """Schedules of synthesis methods: rate, distance from the optimum, and search time."""
     heads = ("synthesised by", "rate (GB/s)", "below the optimum", "found in")
     rows = [element("tr", *(element("th", escape(head)) for head in heads))]
     for row in comparison.synthesized:
@@ -77,7 +77,7 @@ def synthesis_table(comparison: Comparison) -> Markup:
 
 
 def refused_methods(comparison: Comparison) -> list[str]:
-    """Methods of synthesis that found nothing, each with its reason."""
+    """Synthesis methods without a schedule, each with the reason."""
     return [f"{row.algorithm}: {row.refusal}" for row in comparison.left_out if row.algorithm in METHODS]
 
 

@@ -1,4 +1,4 @@
-"""Topologies and trees for Graphviz: boxes are clusters, links are edges with their rates.
+"""Export topologies and trees to Graphviz: boxes are clusters, links are edges with their rates.
 
 The text is made for ``dot``; ``neato`` and ``sfdp`` take it as well. Names are quoted, never used as identifiers, so
 any topology gives a valid file. A topology is written whole, whatever its size.
@@ -23,7 +23,7 @@ _CUT = 'color="#c0165a", style=dashed, penwidth=2'
 
 
 def to_dot(topology: Topology, *, cut: Collection[int] = ()) -> str:
-    """A topology in the language of Graphviz.
+    """Convert a topology to the DOT language.
 
     Two opposite links of the same rate are one edge with two heads; the label is the rate in GB/s.
 
@@ -60,7 +60,7 @@ def to_dot(topology: Topology, *, cut: Collection[int] = ()) -> str:
 
 
 def tree_to_dot(forest: Forest, tree: int) -> str:
-    """A tree of a forest in the language of Graphviz: arrows in the direction of the data, paths as their labels."""
+    """Convert a tree of a forest to the DOT language: arrows follow the data, labels show paths."""
     if not 0 <= tree < forest.num_trees:
         raise InputError(
             f"expected a tree from 0 to {forest.num_trees - 1}, found {tree}: choose one of them."
@@ -79,7 +79,7 @@ def tree_to_dot(forest: Forest, tree: int) -> str:
 
 
 def quoted(text: str) -> str:
-    r"""Text in double quotes, as it will be seen.
+    r"""Quote text for DOT.
 
     >>> print(quoted('a "b" \\c'))
     "a \"b\" \\c"

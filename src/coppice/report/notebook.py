@@ -1,4 +1,4 @@
-"""What a notebook shows of a topology, a bound, a plan, a timeline or a comparison: a small table and a picture."""
+"""Notebook output of a topology, a bound, a plan, a timeline or a comparison: a small table and a picture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_NODES = 400
 
 
 def topology_html(topology: Topology) -> str:
-    """A topology: what is in it, and its picture."""
+    """Table and picture of a topology."""
     rows = [
         ("Topology", topology.name),
         ("Ranks", f"{topology.num_ranks:,}"),
@@ -35,7 +35,7 @@ def topology_html(topology: Topology) -> str:
 
 
 def bound_html(bound: Bound) -> str:
-    """A bound: its rates, and the bottleneck cut through the topology."""
+    """Rates of a bound, and the bottleneck cut through the topology."""
     topology = bound.problem.topology
     return _shown(
         [("Collective", f"{bound.problem.collective} on {topology.name}"), *_optimum(bound)],
@@ -44,7 +44,7 @@ def bound_html(bound: Bound) -> str:
 
 
 def plan_html(plan: Plan) -> str:
-    """A plan: what it claims, and the loads of its links with the bottleneck cut."""
+    """Claims of a plan, and its link loads with the bottleneck cut."""
     rows = [
         (
             "Plan",
@@ -62,7 +62,7 @@ def plan_html(plan: Plan) -> str:
 
 
 def result_html(result: Any) -> str:
-    """What :func:`coppice.plan` returns: the plan, how far it is from the optimum, and that it was verified."""
+    """Result of :func:`coppice.plan`: the plan, its distance from the optimum, and its verification."""
     loss = float(result.loss)
     rows = [
         ("Plan", f"{result.plan.problem.collective} on {result.plan.topology.name} by {result.plan.planner}"),
@@ -82,7 +82,7 @@ def result_html(result: Any) -> str:
 
 
 def timeline_html(timeline: Timeline) -> str:
-    """A simulation: time and rates, and when every message ran."""
+    """Time and rates of a simulation, and its Gantt chart."""
     rows = [
         ("Simulated", f"{timeline.collective} of {timeline.size_bytes:,} bytes"),
         ("Time", time_text(timeline.time_us)),
@@ -92,7 +92,7 @@ def timeline_html(timeline: Timeline) -> str:
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """A comparison: the best algorithm at each size, and times and rates of all of them."""
+    """Best algorithm at each size, with times and rates of all."""
     problem = comparison.problem
     title = facts([("Compared", f"{problem.collective} on {problem.topology.name}")])
     return _framed(title, comparison_table(comparison), element("figure", comparison_picture(comparison)))

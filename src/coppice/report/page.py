@@ -1,4 +1,4 @@
-"""A plan as one HTML page: what it reaches and why not more, its topology, trees, loads and timeline, and its rivals.
+"""HTML page of a plan: rates and limits, topology, trees, loads, timeline, and other algorithms.
 
 The page holds everything that it shows: it opens from disk, asks no network for anything, and is readable on light and
 dark screens and on paper. Hovering a link, a bar or an edge of a tree tells its name and numbers. The same plan gives
@@ -44,7 +44,7 @@ _NAMES = {NodeKind.GPU: "GPU", NodeKind.NIC: "NIC", NodeKind.SWITCH: "switch"}
 
 
 def load_picture(loads: LinkLoads) -> Markup:
-    """Bars of the busiest classes of links; the last line tells what they leave out."""
+    """Draw the busiest classes of links; the last line counts the omitted ones."""
     classes = link_classes(loads)
     shown = classes[:MOST_CLASSES]
     rows = [_row(loads.topology, links, 8 + at * LINE) for at, links in enumerate(shown)]
@@ -138,7 +138,7 @@ def report_html(
     model: Model = DEFAULT_MODEL,
     on_stage: Callable[[str], None] | None = None,
 ) -> str:
-    """The report of a plan as the text of an HTML page, which is well-formed XML as well.
+    """Render the report of a plan as an HTML page that is well-formed XML.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -184,13 +184,13 @@ def report_html(
 
 
 def topology_html(topology: Topology, *, whole: Topology | None = None) -> str:
-    """A topology as the text of an HTML page: its picture with the rates of its links, and what it lost of a whole."""
+    """Render a topology as an HTML page: picture, link rates, and degradations."""
     picture = topology_picture(topology, whole=whole)
     return _small_page(topology.name, topology, [*_omitted(picture.omitted), element("figure", picture.svg)])
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """A comparison as the text of an HTML page: its charts, and the best algorithm at each size."""
+    """Render a comparison as an HTML page: charts, and the best algorithm at each size."""
     topology = comparison.problem.topology
     title = f"{comparison.problem.collective} on {topology.name}"
     return _small_page(title, topology, _comparison(comparison))

@@ -1,4 +1,4 @@
-"""A plan, a topology or a comparison as a page (.html), a picture (.svg) or a graph for Graphviz (.dot)."""
+"""Write a plan, a topology or a comparison as a page (.html), a picture (.svg) or a Graphviz graph (.dot)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def report_text(
     model: Model | str | os.PathLike[str] | None = None,
     on_stage: _Stage | None = None,
 ) -> str:
-    """The text of a report, by one of :data:`SUFFIXES`; everything else is as in :func:`report`.
+    """Render a report in the format of one of :data:`SUFFIXES`; otherwise as :func:`report`.
 
     Raises:
         CheckError: If the plan does not verify.

@@ -1,4 +1,4 @@
-"""Markup by hand: escaped text, elements, and numbers that are always written alike.
+"""SVG and HTML markup: escaping, elements, and canonical numbers.
 
 Pieces of markup have a type of their own, :data:`Markup`, which only escaping and building an element make: text of a
 topology cannot reach a page unescaped without the type checker seeing it. All of it is well-formed XML, pages too.
@@ -25,7 +25,7 @@ _LETTER = 0.62
 
 
 def escape(text: str) -> Markup:
-    """Text as markup; characters that XML cannot hold become U+FFFD.
+    """Escape text; characters that XML cannot hold become U+FFFD.
 
     >>> escape('<gpu "0"> & co')
     '&lt;gpu &quot;0&quot;&gt; &amp; co'
@@ -35,7 +35,7 @@ def escape(text: str) -> Markup:
 
 
 def number(value: float) -> str:
-    """A coordinate with at most one decimal, the same text for the same place.
+    """Format a coordinate with at most one decimal, canonically.
 
     >>> number(3.0), number(2.25), number(-0.01)
     ('3', '2.2', '0')
@@ -45,7 +45,7 @@ def number(value: float) -> str:
 
 
 def element(tag: str, /, *children: Markup, **attributes: str | float | None) -> Markup:
-    """An element; ``stroke_width`` is the attribute ``stroke-width``, ``class_`` is ``class``, None leaves one out.
+    """Markup of an element; ``stroke_width`` becomes ``stroke-width``, ``class_`` becomes ``class``, None is omitted.
 
     >>> element("text", escape("a < b"), x=1.5, class_="name")
     '<text x="1.5" class="name">a &lt; b</text>'
@@ -64,12 +64,12 @@ def element(tag: str, /, *children: Markup, **attributes: str | float | None) ->
 
 
 def join(parts: Iterable[Markup], between: str = "") -> Markup:
-    """Pieces of markup one after the other."""
+    """Concatenate markup."""
     return Markup(escape(between).join(parts))
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> Markup:
-    """Named values, as a list of terms and what they are."""
+    """Definition list of named values."""
     cells = []
     for name, value in rows:
         cells += [element("dt", escape(name)), element("dd", escape(value))]
@@ -77,7 +77,7 @@ def facts(rows: Sequence[tuple[str, str]]) -> Markup:
 
 
 def drawing(width: float, height: float, *children: Markup, name: str, label: str) -> Markup:
-    """An SVG picture of a size in its own units, which scales to the width that it gets.
+    """SVG picture in its own units, scaled to the available width.
 
     Args:
         width: Width in units; on a page at most so many pixels.
@@ -98,7 +98,7 @@ def drawing(width: float, height: float, *children: Markup, name: str, label: st
 
 
 def fitted(label: str, width: float, size: float) -> str:
-    """A label that fits: as it is, else its number, else its end.
+    """Label shortened to fit: the whole, else its number, else its end.
 
     >>> fitted("gpu12", 40, 10), fitted("mlx5_12", 25, 10), fitted("nvswitch", 25, 10), fitted("x", 3, 10)
     ('gpu12', '12', '…tch', '')
@@ -186,18 +186,18 @@ height:auto;max-height:230mm}}h2,h3,p,.key{{break-after:avoid}}figure,dl,tr{{bre
 
 
 def style(text: str) -> Markup:
-    """A style element of rules from this file."""
+    """Style element with rules from this file."""
     return element("style", Markup(text))
 
 
 def standalone(picture: Markup) -> str:
-    """A picture as the text of an SVG file of its own, with its colours."""
+    """Standalone SVG file of a picture, with its colours."""
     opening, content = picture.split(">", 1)
     return f"{opening}>{style(PICTURE_STYLE)}{content}\n"
 
 
 def html_page(title: str, body: Sequence[Markup], *scripts: Markup) -> str:
-    """A page of its own as the text of an HTML file.
+    """Standalone HTML page.
 
     Args:
         body: What it shows, from top to bottom.

@@ -1,4 +1,4 @@
-"""A simulated plan as a Gantt chart: a row for each link, a bar for each message that passes it, the critical path.
+"""Gantt chart of a simulated plan: a row per link, a bar per message, and the critical path.
 
 Links that carry equally much, such as those of ranks that are alike, share a row with their count: the moments in it
 are those of one of them.
@@ -56,7 +56,7 @@ class TimelinePicture:
 
 
 def timeline_picture(timeline: Timeline) -> TimelinePicture:
-    """Draw what the busiest links of each class do over time, and what the whole time consists of.
+    """Draw the busiest links of each class over time, and the critical path.
 
     Args:
         timeline: A simulation with links that serve one message at a time, passages kept.

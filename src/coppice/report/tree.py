@@ -1,4 +1,4 @@
-"""Trees of a plan as layered drawings: a level for each step away from the root, an arrow for each transfer.
+"""Layered drawings of a plan's trees: a level per step from the root, an arrow per transfer.
 
 Drawn are the tallest tree, the heaviest, and some from all over the plan. A forest has its trees. The transfers of one
 chunk of a schedule form one where every rank receives (or adds away) the chunk once; where they do not, as in recursive
@@ -43,7 +43,7 @@ _Edge = tuple[int, int, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch:
-    """A tree that may be drawn."""
+    """A tree to draw."""
 
     title: str  # What it is
     root: int  # Its root
@@ -61,7 +61,7 @@ class Sketch:
 
 
 def sketches(plan: Plan, *, most: int = MOST_SKETCHES) -> list[Sketch]:
-    """Representative trees of a verified plan.
+    """Select representative trees of a verified plan.
 
     Examples:
         >>> from coppice.bounds.problem import Problem

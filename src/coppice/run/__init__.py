@@ -1,4 +1,4 @@
-"""Schedules that run: lowering to per-rank programs, engines that execute them, and communicators over both.
+"""Run schedules: lower them to per-rank programs, and execute these by engines and communicators.
 
     Communicator       collectives over arrays, planned for a topology
     open_engine        the engine of a process that torchrun, mpirun or the lab started

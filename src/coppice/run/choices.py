@@ -1,4 +1,4 @@
-"""Rules that say which algorithm carries out a collective by puts and signals, and where the library's own is faster.
+"""Rules that select a put/signal algorithm, or the library's own, by collective and size.
 
 `coppice tune export TABLE --to put-signal-rules` writes them; ``COPPICE_TUNING`` names the file for the torch backend.
 A size between two measured ones belongs to the rule that `coppice tune fit` gave it: the ranges of two rules meet at
@@ -26,7 +26,7 @@ _FORMAT = "coppice-put-signal-rules"
 
 
 class AlgorithmRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An algorithm from one size to another."""
+    """Algorithm for a range of sizes."""
 
     collective: Collective  # The collective
     nodes: int  # Hosts that the group spans
@@ -37,7 +37,7 @@ class AlgorithmRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class AlgorithmRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file holds."""
+    """Rules of a file."""
 
     format: str = _FORMAT  # Always the same
     version: int = 1  # 1
@@ -47,11 +47,11 @@ class AlgorithmRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def sha256(self) -> str:
-        """The same for files that say the same."""
+        """Hash of the rules, independent of formatting."""
         return hashlib.sha256(msgspec.json.encode(self.rules)).hexdigest()
 
     def choice(self, collective: Collective, *, nodes: int, ranks: int, size_bytes: int) -> str | None:
-        """The algorithm for a call, None for the library's own.
+        """Algorithm of a call, None for the library's own.
 
         Examples:
             >>> rule = AlgorithmRule(
@@ -73,18 +73,18 @@ class AlgorithmRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def encode_rules(rules: AlgorithmRules) -> str:
-    """The text of a file."""
+    """Encode rules."""
     return msgspec.json.format(msgspec.json.encode(rules), indent=2).decode() + "\n"
 
 
 def read_rules(path: str | os.PathLike[str]) -> AlgorithmRules:
-    """The rules in a file."""
+    """Read rules from a file."""
     data = read_bytes(path, hint="give a file of `coppice tune export --to put-signal-rules`")
     return decode_rules(data, file=file_name(path))
 
 
 def decode_rules(data: bytes, *, file: str) -> AlgorithmRules:
-    """The rules in the content of a file."""
+    """Decode rules."""
     try:
         found = msgspec.json.decode(data, type=decodable(AlgorithmRules))
     except JSON_FAULTS as error:

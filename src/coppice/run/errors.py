@@ -1,4 +1,4 @@
-"""What can go wrong while ranks run a collective together.
+"""Errors while ranks run a collective.
 
     RunError            base: the collective did not complete; what it wrote is not a result
     ├── PeerLost        another rank died, raised or closed its end
@@ -15,16 +15,16 @@ from coppice.errors import CoppiceError
 
 
 class RunError(CoppiceError):
-    """A collective did not complete on this rank."""
+    """A collective failed on this rank."""
 
 
 class PeerLost(RunError):  # noqa: N818  (the name says what happened)
-    """Another rank is gone: it died, raised an error, or closed its engine."""
+    """Another rank died, raised an error, or closed its engine."""
 
 
 class TimedOut(RunError):  # noqa: N818  (the name says what happened)
-    """Another rank did not do its part within the timeout."""
+    """Another rank did not respond within the timeout."""
 
 
 class Mismatch(RunError):  # noqa: N818  (the name says what happened)
-    """Ranks do not agree on what is to be done."""
+    """Ranks called with different arguments."""

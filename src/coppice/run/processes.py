@@ -1,4 +1,4 @@
-"""Child processes that leave nothing behind: they end when this process does, and all that they started with them."""
+"""Child processes that end with this process, together with their own children."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(how: signal.Signals) -> Callable[[], None]:
-    """For ``preexec_fn``: the child gets a signal when its parent ends, however that happens (Linux)."""
+    """``preexec_fn`` that signals the child when its parent ends (Linux)."""
 
     def prepare() -> None:
         if sys.platform.startswith("linux"):
@@ -25,7 +25,7 @@ def end_with_parent(how: signal.Signals) -> Callable[[], None]:
 
 
 def stop(processes: Sequence[subprocess.Popen[Any]], *, last_words_s: float) -> None:
-    """Ask the sessions of what still runs to end, then make them.
+    """Terminate the sessions of running processes, then kill them.
 
     Args:
         processes: Each was started in a session of its own.

@@ -1,4 +1,4 @@
-"""Are the columns of a forest or a schedule well formed: lengths, offsets, ranges?
+"""Check that the columns of a forest or a schedule are well formed: lengths, offsets, ranges.
 
 Everything that reads columns relies on this and nothing more: once `forest_defects` or `schedule_defects`
 finds nothing, no index leaves its column. Whether the plan is *right* is the verifier's question.
@@ -79,7 +79,7 @@ class _Checker:
 
 
 def forest_defects(forest: Forest) -> list[str]:
-    """What is malformed in the columns of ``forest``, a sentence each; empty if they are well formed."""
+    """List malformed columns of ``forest``, one sentence each; empty if all are well formed."""
     check = _Checker()
     nodes = forest.topology.num_nodes
     trees, edges = len(forest.tree_root), len(forest.edge_src)
@@ -95,7 +95,7 @@ def forest_defects(forest: Forest) -> list[str]:
 
 
 def schedule_defects(schedule: Schedule) -> list[str]:
-    """What is malformed in the columns of ``schedule``, a sentence each; empty if they are well formed."""
+    """List malformed columns of ``schedule``, one sentence each; empty if all are well formed."""
     check = _Checker()
     ranks, rows = schedule.topology.num_ranks, len(schedule.src)
     slots, chunks = num_slots(schedule.collective, ranks), len(schedule.chunk_slot)

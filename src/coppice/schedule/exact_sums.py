@@ -1,4 +1,4 @@
-"""Sums of integers by group that never overflow.
+"""Grouped sums of integers without overflow.
 
 64-bit columns are added in two 32-bit halves, so that no partial sum of fewer than 2^31 rows can pass 2^63;
 the halves meet as Python integers, which know no limit.

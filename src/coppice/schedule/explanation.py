@@ -1,4 +1,4 @@
-"""Why a plan is as fast as it is, and what it looks like: its busiest links, and how high its trees are."""
+"""Explain a plan's speed: its bottleneck, its busiest links, and the heights of its trees."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRAWN_RANKS = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkClass:
-    """Links between the same kinds of ends, of the same rate, that are busy for the same share of the time."""
+    """Links with the same kinds of ends, rate and utilisation."""
 
     src_kind: NodeKind  # Kind of the sending ends
     dst_kind: NodeKind  # Kind of the receiving ends
@@ -40,7 +40,7 @@ class LinkClass:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeightCount:
-    """Trees of one phase that have the same height."""
+    """Number of trees of one phase with the same height."""
 
     phase: Phase  # Broadcast or reduce
     height: int  # Hops between the root and the farthest rank
@@ -54,7 +54,7 @@ def plan_loads(plan: Plan) -> LinkLoads:
 
 
 def link_classes(loads: LinkLoads) -> list[LinkClass]:
-    """All links in classes, the busiest first."""
+    """Classes of links, the busiest first."""
     topology, inv_rate = loads.topology, loads.inv_rate
     members: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     kind, src, dst = topology.kind.tolist(), topology.src.tolist(), topology.dst.tolist()
@@ -75,7 +75,7 @@ def link_classes(loads: LinkLoads) -> list[LinkClass]:
 
 
 def height_counts(forest: Forest) -> list[HeightCount]:
-    """Trees by phase and height, lowest first."""
+    """Number of trees by phase and height, lowest first."""
     trees: Counter[tuple[int, int]] = Counter()
     weight: Counter[tuple[int, int]] = Counter()
     columns = (forest.tree_phase.tolist(), tree_heights(forest).tolist(), forest.tree_weight.tolist())
@@ -96,7 +96,7 @@ def height_counts(forest: Forest) -> list[HeightCount]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """What limits a plan, how busy its links are, and the shape of its trees; printing it shows all of that."""
+    """Limits, link utilisation and tree shapes of a plan; printing it shows all of them."""
 
     plan: Plan  # The plan, which verifies
     report: Report  # What its verification says
@@ -106,7 +106,7 @@ class Explanation:
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        """Named values: the bound and its bottleneck, what the plan reaches, its trees or transfers.
+        """Named values: bound, bottleneck, rate of the plan, its trees or transfers.
 
         It is called the optimum where the plan reaches it and it is proved, and a claim where nothing proves it.
         """
@@ -136,7 +136,7 @@ class Explanation:
         return fields
 
     def lines(self, *, top: int = 12, tree: int | None = None) -> list[str]:
-        """Links by how long they are busy, trees by height, and a tree, as text.
+        """Links by utilisation, trees by height, and one tree, as text.
 
         Args:
             top: How many classes of links to list.
@@ -170,7 +170,7 @@ class Explanation:
         raise InputError(msg)
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON values: fractions are strings, nodes are named."""
+        """The explanation as JSON values: fractions as text, nodes by name."""
         plan, topology = self.plan, self.plan.topology
         rate = plan.problem.shards / self.loads.inv_rate if self.loads.inv_rate else None
         return {
@@ -233,7 +233,7 @@ class Explanation:
 
 @checked
 def explain(plan: object) -> Explanation:
-    """Why a plan is as fast as it is: the cut that limits it, how busy each kind of link is, the shape of its trees.
+    """Explain a plan: the cut that limits it, the utilisation of its links, the shape of its trees.
 
     Args:
         plan: A plan, what holds one, or the name of a plan file; it is verified first.
@@ -256,7 +256,7 @@ def explain(plan: object) -> Explanation:
 
 
 def title_of(problem: Problem) -> str:
-    """The title of what is printed about a problem."""
+    """Title of output about a problem."""
     topology = problem.topology
     return f"{problem.collective} on {topology.name} ({plural(topology.num_ranks, 'rank')})"
 

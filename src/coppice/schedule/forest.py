@@ -1,4 +1,4 @@
-"""The forest: spanning trees with exact weights, the form in which optimal plans are found and checked.
+"""Forests: spanning trees with exact weights, the form in which optimal plans are found and verified.
 
 A forest says *who forwards what to whom over which physical path*. In a broadcast tree data flows from the root
 to all terminals; in a reduce tree it flows from all of them to the root. An all-gather is broadcast trees at every
@@ -80,7 +80,7 @@ class Forest:
 
     @property
     def num_images(self) -> int:
-        """Trees that each listed tree stands for: 1, or the order of the group."""
+        """Trees that each listed tree represents: 1, or the order of the group."""
         return 1 if self.symmetry is None else self.symmetry.order
 
     @property
@@ -100,7 +100,7 @@ class Forest:
 
     @cached_property
     def branches_at_switches(self) -> bool:
-        """Some tree begins, ends or branches at a switch, which then copies or adds."""
+        """Whether a tree begins, ends or branches at a switch, which then multicasts or reduces."""
         rank = self.topology.rank
         return any(bool((rank[ends] < 0).any()) for ends in (self.tree_root, self.edge_src, self.edge_dst))
 
@@ -111,7 +111,7 @@ class Forest:
 
     @property
     def total_weight(self) -> int:
-        """W: units of weight that stand for all M bytes."""
+        """W: total weight, which stands for all M bytes."""
         return max(self.phase_weight(Phase.BROADCAST), self.phase_weight(Phase.REDUCE))
 
     def path(self, path: int) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ def expanded_edges(forest: Forest) -> int:
 
 
 def expanded(forest: Forest) -> Forest:
-    """The same forest without templates: the images of each tree follow each other."""
+    """The same forest with templates replaced by their images."""
     symmetry = forest.symmetry
     if symmetry is None:
         return forest

@@ -1,4 +1,4 @@
-"""Where each chunk of a schedule lies in the buffer of M bytes."""
+"""Offset and length of each chunk of a schedule in the buffer of M bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INT64_MAX = 2**63 - 1
 
 
 def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First byte and length of every chunk for a buffer of ``size_bytes``.
+    """First byte and length of every chunk in a buffer of ``size_bytes``.
 
     Chunks follow each other slot by slot, cut at floor(bytes before x total / weight of all): lengths of equal
     shares differ by one byte at most, and all of them add up to the whole. In an all-to-all the buffers of all
@@ -62,7 +62,7 @@ def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64]
 
 
 def size_and_weight(schedule: Schedule, size: int) -> tuple[int, int]:
-    """What a buffer of ``size`` stands for, and the slot weight that it is spread over.
+    """Meaning of the buffer's ``size``, and the slot weight it is divided by.
 
     In an all-to-all that is what ranks send to others, ``size`` x (ranks - 1) altogether: a block from a rank to itself
     is as large as its weight says, and changes nothing for the others. Otherwise it is the whole.

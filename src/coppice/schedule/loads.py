@@ -1,4 +1,4 @@
-"""What every link carries under a plan, counted exactly.
+"""Exact load of every link under a plan.
 
 Loads are integers in a unit of the plan's own (one unit of tree weight, or a common divisor of all chunks),
 and ``shard`` says how many of those units one shard of the collective is, so that times come out per shard,
@@ -36,7 +36,7 @@ class LinkLoads(Brief):
 
     @cached_property
     def worst_link(self) -> int:
-        """The link that is busy for the longest time (the first of equals), or -1 where none is used."""
+        """The bottleneck link (the first of equals), or -1 where none is used."""
         worst, worst_load, worst_capacity = -1, 0, 1
         for link, (load, capacity) in enumerate(zip(self.load, self.topology.capacity.tolist(), strict=True)):
             if load * worst_capacity > worst_load * capacity:
@@ -52,11 +52,11 @@ class LinkLoads(Brief):
 
     @property
     def inv_rate(self) -> Fraction:
-        """Time that the busiest link needs, per unit of shard: the plan's exact bandwidth time."""
+        """Time of the bottleneck link per unit of shard: the plan's exact bandwidth time."""
         return self.time_per_shard(self.worst_link) if self.worst_link >= 0 else Fraction(0)
 
     def utilisation(self, link: int, inv_rate: Fraction) -> Fraction:
-        """Share of its capacity that ``link`` uses if the plan takes ``inv_rate`` per shard."""
+        """Utilisation of ``link`` if the plan takes ``inv_rate`` per shard."""
         busy = self.time_per_shard(link)
         return busy / inv_rate if inv_rate else Fraction(0)
 
@@ -98,7 +98,7 @@ def schedule_loads(
     # Relative block sizes of an all-to-all, where they are not equal
     demands: tuple[tuple[int, ...], ...] | None = None,
 ) -> LinkLoads:
-    """Load of every link under a schedule, whatever its steps: all bytes that ever cross it."""
+    """Load of every link under a schedule, summed over all steps."""
     require_well_formed(schedule)
     schedule = routed(schedule)
     sizes, unit = chunk_sizes(schedule)

@@ -40,7 +40,7 @@ class _Chunks:
 
 
 def lower(forest: Forest) -> Schedule:
-    """The schedule that carries out a forest, byte for byte.
+    """Lower a forest to an equivalent schedule.
 
     Args:
         forest: A verified forest whose trees branch at ranks only.

@@ -1,4 +1,4 @@
-"""A schedule or forest of a given size as messages: what travels together, over which links, and after what.
+"""Messages of a schedule or forest at a given size, with their routes and dependencies.
 
 Rows of one step between the same two ranks over the same path are one message; a row without a step is a message of
 its own. What waits for what is written as *gates*: a message belongs to one gate of its sender, passed when it has
@@ -58,7 +58,7 @@ class Routes(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Messages(Brief):
-    """Messages in the order in which ties are decided, as columns."""
+    """Messages in tie-breaking order, as columns."""
 
     topology: Topology  # Where they travel
     routes: Routes  # Their routes
@@ -103,7 +103,7 @@ class Messages(Brief):
 def messages_of(
     body: Schedule | Forest, size_bytes: int, *, pieces: int = 1, steps_bind: bool = True
 ) -> Messages:
-    """The messages of a schedule, or of a forest as it is (switches may copy and add), for M = ``size_bytes``.
+    """Messages of a schedule, or of a forest as it is (with switch multicast and reduction), for ``size_bytes``.
 
     Args:
         body: What is carried out; it should have been verified.

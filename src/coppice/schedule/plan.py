@@ -1,4 +1,4 @@
-"""The plan: a problem, the forest or schedule that solves it, and what is claimed about it."""
+"""Plans: a problem, the forest or schedule that solves it, and claims about its rate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Parameter = str | int | float | bool | None
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plan(Shown, Bandwidths):
-    """What a planner hands on and a plan file holds. Nothing in it is believed until it is verified."""
+    """Output of a planner and content of a plan file; its claims hold only once verified."""
 
     problem: Problem  # The collective and its topology
     inv_rate: Fraction  # Time per shard that the plan claims to need, 1 / (GB/s), exact
@@ -75,7 +75,7 @@ class Plan(Shown, Bandwidths):
 
     @property
     def trees(self) -> Trees:
-        """The trees of a forest as objects, templates written out.
+        """Trees of a forest as objects, templates expanded.
 
         Raises:
             InputError: If the plan is no forest.

@@ -1,4 +1,4 @@
-"""The schedule: what every planner returns and every consumer takes, how its chunks are cut and its paths routed.
+"""Schedules: the output of planners and the input of consumers, with cutting of chunks and routing.
 
 A schedule moves *chunks* of *slots* between ranks. Slots are the R blocks of all-gather, reduce-scatter, all-reduce,
 gather and scatter, R x R blocks (source * R + destination) of all-to-all, and one block of broadcast, reduce and
@@ -28,7 +28,7 @@ from coppice.topology.routing import Router
 
 
 class Op(enum.IntEnum):
-    """What the receiver does with a chunk."""
+    """Operation of the receiver on a chunk."""
 
     COPY = 0
     REDUCE = 1
@@ -95,7 +95,7 @@ MAX_ROWS = 2**26
 
 
 def in_parts(schedule: Schedule, parts: int) -> Schedule:
-    """The same schedule with every chunk cut into ``parts`` equal parts that keep its steps.
+    """Cut every chunk into ``parts`` equal parts that keep its steps.
 
     Part j of chunk c is chunk ``c * parts + j``, and part j of transfer i is row ``i * parts + j``, so that a column
     of the new rows is made from one of the old rows with ``numpy.repeat``.
@@ -140,7 +140,7 @@ def in_parts(schedule: Schedule, parts: int) -> Schedule:
 
 
 def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
-    """The same schedule with every chunk cut into ``pieces`` equal pieces.
+    """Cut every chunk into ``pieces`` equal sub-chunks that are pipelined.
 
     Rows come piece after piece. Piece j runs j steps behind the first one, where there are steps; dependencies hold
     piece by piece.
@@ -224,7 +224,7 @@ class PathHops(Brief):
 
 
 def hops_of(topology: Topology, path_start: NDArray[np.integer], path_nodes: NDArray[np.int32]) -> PathHops:
-    """The hops of a table of paths, each path having two nodes or more.
+    """Links of each path in a table of paths of two nodes or more.
 
     Examples:
         >>> from fractions import Fraction
@@ -256,7 +256,7 @@ def hops_of(topology: Topology, path_start: NDArray[np.integer], path_nodes: NDA
 
 
 def routed(schedule: Schedule, *, relay_gpus: bool = False, seed: int = 0) -> Schedule:
-    """The schedule with a path for every transfer; the same schedule where all have one.
+    """Add a route to every transfer without one.
 
     A transfer that names no path takes the topology's default route. All that two ranks exchange in steps takes one
     route, so that what is sent in a step stays one message. Without steps, the chunks of a slot count as channels of

@@ -1,4 +1,4 @@
-"""How the edges of a forest hang together, and its shape: distinct trees, heights in GPU-to-GPU hops.
+"""Structure of a forest's edges and its shape: distinct trees, heights in GPU-to-GPU hops.
 
 Every edge has a *child*, the vertex farther from the root (the receiver in a broadcast tree, the sender in a
 reduce tree), and a *parent*. Each vertex but the root is the child of exactly one edge, so the edge above the
@@ -38,12 +38,12 @@ _Number = TypeVar("_Number", np.int64, np.float64)
 
 
 def children(forest: Forest) -> NDArray[np.int32]:
-    """Child of each edge: the vertex farther from the root."""
+    """Child vertex of each edge: the one farther from the root."""
     return np.where(_broadcasts(forest), forest.edge_dst, forest.edge_src).astype(np.int32, copy=False)
 
 
 def parents(forest: Forest) -> NDArray[np.int32]:
-    """Parent of each edge: the vertex nearer to the root."""
+    """Parent vertex of each edge: the one nearer to the root."""
     return np.where(_broadcasts(forest), forest.edge_src, forest.edge_dst).astype(np.int32, copy=False)
 
 
@@ -52,13 +52,13 @@ def _broadcasts(forest: Forest) -> NDArray[np.bool_]:
 
 
 def tree_blocks(forest: Forest) -> list[tuple[int, int]]:
-    """Ranges of trees so small that a table (tree, node) of one range stays within some tens of MiB."""
+    """Ranges of trees whose (tree, node) tables fit in some tens of MiB."""
     step = max(1, _BLOCK_CELLS // max(1, forest.topology.num_nodes))
     return [(low, min(low + step, forest.num_trees)) for low in range(0, forest.num_trees, step)]
 
 
 def parent_rows(forest: Forest) -> NDArray[np.int64]:
-    """Row of the edge above each edge, `ROOT_PARENT` at the root, `NO_PARENT` where the parent has none.
+    """Row of the edge above each edge; `ROOT_PARENT` at the root, `NO_PARENT` where there is none.
 
     Where a vertex is the child of several edges (the forest is then wrong) the last of them counts.
     """
@@ -124,7 +124,7 @@ class ForestShape:
 
 
 def shape(forest: Forest) -> ForestShape:
-    """Count trees and heights of a verified forest."""
+    """Count the trees and heights of a verified forest."""
     heights = tree_heights(forest)
     distinct = distinct_trees(forest)
     phases: dict[Phase, PhaseShape] = {}

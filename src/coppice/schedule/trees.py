@@ -1,4 +1,4 @@
-"""The trees of a forest as objects: ranks, parents and paths by name, without knowledge of its columns."""
+"""Trees of a forest as objects: ranks, parents and paths by name."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from coppice.schedule.forest import Forest, Phase, expanded
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree:
-    """One tree of a forest: how a share of the data reaches all ranks from its root, or is reduced on its way there."""
+    """One tree of a forest, along which a share of the data is broadcast from, or reduced to, its root."""
 
     forest: Forest  # The forest, written out
     index: int  # Row of the tree in its columns
 
     @property
     def phase(self) -> str:
-        """``broadcast`` (data flow away from the root) or ``reduce`` (towards it)."""
+        """``broadcast`` (data flows away from the root) or ``reduce`` (towards it)."""
         return Phase(int(self.forest.tree_phase[self.index])).name.lower()
 
     @property
     def root(self) -> str:
-        """Name of the node that it begins at, or ends at if it reduces."""
+        """Name of the root node."""
         return self._name(int(self.forest.tree_root[self.index]))
 
     @property
     def weight(self) -> int:
-        """Units of weight; :attr:`share` relates it to those of all trees."""
+        """Weight; :attr:`share` is relative to all trees."""
         return int(self.forest.tree_weight[self.index])
 
     @property
@@ -92,7 +92,7 @@ class Tree:
 
 
 class Trees(Sequence[Tree]):
-    """All trees of a forest, each made when it is asked for; templates are written out.
+    """Lazy sequence of all trees of a forest, templates expanded.
 
     Examples:
         >>> import coppice
@@ -132,7 +132,7 @@ class Trees(Sequence[Tree]):
 
 
 def draw_tree(forest: Forest, tree: int) -> list[str]:
-    r"""Lines that show a tree from its root, with the switches that each edge passes.
+    r"""Draw a tree as lines of text, with the switches on each edge.
 
     Examples:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""What libraries would pick for a call: their decision tables and cost models, each explained."""
+"""Predict which algorithm a library picks for a call, from its decision tables and cost model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def select(
     settings: Mapping[str, str] | None = None,
     root: int | None = None,
 ) -> Selection:
-    """What ``library`` would pick, and why.
+    """Predict the algorithm that ``library`` picks, and explain why.
 
     Args:
         library: One of :data:`LIBRARIES`.

@@ -1,4 +1,4 @@
-"""What NCCL would pick: the smallest time that its cost model predicts, and what that model has to know for it.
+"""Predict NCCL's pick: the algorithm and protocol with the least time in its cost model.
 
 NCCL does not know the network beyond its NICs, nor what its constants miss: where its model promises less than the
 links of the topology allow, the pick is still its pick, and the time is that of the bound.
@@ -48,7 +48,7 @@ _NETWORK_ADDS = ("CollNetDirect", "CollNetChain")
 def at_least_bound(
     cells: tuple[CostCell, ...], topology: Topology, collective: Collective, size_bytes: int, *, root: int = 0
 ) -> tuple[CostCell, ...]:
-    """The cells, with the time of the bound where a model promises less.
+    """Raise the predicted times that are below the bound of their class.
 
     Args:
         size_bytes: M (see :mod:`coppice.collectives`).
@@ -68,7 +68,7 @@ def at_least_bound(
 def least_us(
     topology: Topology, collective: Collective, size_bytes: int, algorithm: str, root: int = 0
 ) -> Fraction:
-    """The time in microseconds that no schedule of an algorithm's class goes below.
+    """Lower bound in microseconds on schedules of an algorithm's class.
 
     Args:
         root: Root rank of a rooted collective.
@@ -107,7 +107,7 @@ def _capped(cell: CostCell, least: Fraction) -> CostCell:
 def searched(
     generation: str, *, nvlink: float, most: float, gpus: int, nics: int, nic: float, apart: bool = True
 ) -> tuple[Channels, Channels, Channels]:
-    """Channels of ring, tree and NVLS on boxes whose GPUs and NICs are all alike.
+    """Channels of ring, tree and NVLS on boxes with identical GPUs and NICs.
 
     Args:
         nvlink: GB/s of all NVLinks of a GPU, or of what joins GPUs instead of them.
@@ -180,7 +180,7 @@ def select_by_cost(
     settings: Mapping[str, str] | None = None,
     root: int = 0,  # Root rank, for the bound of a rooted collective
 ) -> Selection:
-    """The pick of NCCL 2.30, with the predicted time of every algorithm and protocol."""
+    """Pick of NCCL 2.30, with the predicted time of every algorithm and protocol."""
     collective = request.collective
     function = collective.dialects.nccl
     if function is None:
@@ -294,7 +294,7 @@ _OTHERWISE = "hopper"
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """A communicator, and how each of its properties came about."""
+    """Inputs of the cost model, and where each came from."""
 
     communicator: NcclCommunicator  # What the model takes
     assumptions: tuple[str, ...]  # What was read off or assumed
@@ -331,7 +331,7 @@ class _Given:
 
 
 def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Mapping[str, str]) -> Inputs:
-    """The communicator of a call.
+    """Derive the inputs of the cost model for a call.
 
     Args:
         request: The call, of two ranks or more.

@@ -1,4 +1,4 @@
-"""The machine as NCCL sees it, read off a topology: GPUs, NVLinks, PCIe and NICs of its boxes.
+"""Machine as NCCL's topology search sees it: GPUs, NVLinks, PCIe and NICs of each box.
 
 Links have the rates of the topology. NCCL reckons with rates of its own for NVLink, PCIe and NICs (those of the class
 ``measured``); data sheets' rates (``nominal``), which are recognised by being whole multiples of a nominal link, count
@@ -36,7 +36,7 @@ _CPU = re.compile(r"(.*/)?cpu[-_.]?[0-9]*")
 
 @dataclass(frozen=True, kw_only=True)
 class NcclMachine:
-    """What NCCL would find in each box; GB/s as NCCL reckons."""
+    """What NCCL detects in each box, with rates as it counts them in GB/s."""
 
     generation: str | None  # `volta`, `ampere`, `hopper` or `blackwell`; None where nothing tells
     told_by: str  # What the generation was concluded from, where it is not recorded; empty otherwise
@@ -54,7 +54,7 @@ class NcclMachine:
 
 @lru_cache(maxsize=16)
 def machine_of(topology: Topology, generation: str | None = None) -> NcclMachine:
-    """The machine that a topology describes.
+    """Derive NCCL's view of a topology.
 
     Args:
         generation: Generation of the GPUs, where it is given.

@@ -22,7 +22,7 @@ from coppice.topology.generation import GENERATIONS
 
 
 class KnownBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A known kind of box: what is assumed where only a number of ranks is given."""
+    """Defaults for a known kind of box where only a number of ranks is given."""
 
     generation: str  # `volta`, `ampere`, `hopper` or `blackwell`
     gpus: int  # Number of GPUs
@@ -33,7 +33,7 @@ class KnownBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The constants of ``data/nccl.json``: rows by algorithm or generation, columns by protocol or 1, 2, more nodes."""
+    """Content of ``data/nccl.json``: rows by algorithm or generation, columns by protocol or 1, 2, more nodes."""
 
     version: str
     source: str
@@ -63,7 +63,7 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def constants() -> Constants:
-    """The constants."""
+    """Load the constants."""
     data = resources.files("coppice.selection").joinpath("data", "nccl.json")
     return msgspec.json.decode(data.read_bytes(), type=decodable(Constants))
 
@@ -84,7 +84,7 @@ PATHS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "
 
 @dataclass(frozen=True, kw_only=True)
 class Channels:
-    """What the topology search found for a pattern."""
+    """Result of the topology search for a pattern."""
 
     count: int  # Number of channels
     within: float  # GB/s of a channel inside a box
@@ -97,7 +97,7 @@ class Channels:
 
 @dataclass(frozen=True, kw_only=True)
 class NcclCommunicator:
-    """What the model knows about a communicator."""
+    """Properties of a communicator that the cost model uses."""
 
     ranks: int  # Number of ranks
     nodes: int  # Number of boxes (domains of NVLink)
@@ -123,7 +123,7 @@ class NcclCommunicator:
 
     @property
     def channels(self) -> int:
-        """Channels of a kernel: each of the search's twice, and four times on few fast ones across boxes."""
+        """Channels of a kernel: twice those of the search, or four times few fast ones across boxes."""
         count = min(MOST_CHANNELS, 2 * min(self.ring.count, self.tree.count))
         few = self.capability >= 90 and self.nodes > 1 and self.ring.within > 45 and count < 16
         return 2 * count if few else count
@@ -143,7 +143,7 @@ class NcclCommunicator:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CostCell(Brief):
-    """One algorithm with one protocol."""
+    """Predicted time of one algorithm with one protocol."""
 
     algorithm: str  # NCCL's name of the algorithm
     protocol: str  # NCCL's name of the protocol
@@ -158,11 +158,11 @@ class CostCell(Brief):
 
     @property
     def model_us(self) -> float:
-        """The time by which the library chooses: that of its model, whatever the links allow."""
+        """Time by the library's own model, which decides its pick, without the bound."""
         return (self.time_us or 0.0) if self.promised_us is None else self.promised_us
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """The cell as JSON values."""
         return {
             "algorithm": self.algorithm,
             "protocol": self.protocol,
@@ -176,7 +176,7 @@ class CostCell(Brief):
 
 
 def cells(comm: NcclCommunicator, collective: Collective, size_bytes: int) -> tuple[CostCell, ...]:
-    """Every algorithm and protocol that could perform ``collective``, in NCCL's order.
+    """Every algorithm and protocol for ``collective``, in NCCL's order.
 
     Args:
         comm: The communicator, of two ranks or more.

@@ -1,4 +1,4 @@
-"""Numbers and names of collectives and of their algorithms in Open MPI's component tuned, and what these look at."""
+"""Numbers and names of collectives and algorithms in Open MPI's component tuned, and the inputs of its decisions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _NOT_IN_4 = {"allgather": "sparbit", "allgatherv": "sparbit"}
 
 
 def algorithms_of(collective: str, version: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Names of the algorithms 1, 2, ... of a collective; none where the component tuned leaves it to others.
+    """Names of the algorithms 1, 2, ... of a collective; empty where the component tuned lacks it.
 
     Args:
         collective: One of :data:`COLLECTIVES`.

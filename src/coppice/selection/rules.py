@@ -1,4 +1,4 @@
-"""The language of decision tables, and its evaluator, which keeps the trail of what it tested.
+"""Language of decision tables, and an evaluator that records each test.
 
 A table is a list of rules, read from the top; the first one that holds decides. A rule is a line ``CONDITION: OUTCOME``
 or, where the decision goes on, an object with the condition and the rules below it::
@@ -46,7 +46,7 @@ class Term:
     negated: bool = False  # The fact must not hold
 
     def test(self, facts: Facts) -> tuple[bool, str]:
-        """Whether it holds, and its text with the numbers put in."""
+        """Evaluate the term; return the outcome and its text with the numbers substituted."""
         left = facts[self.left]
         if self.compare is None:
             return bool(left) != self.negated, f"{self.left}: {'yes' if left else 'no'}"
@@ -56,7 +56,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """A condition and what follows from it: a name, or further rules."""
+    """A condition and its outcome: an algorithm, or further rules."""
 
     condition: str
     terms: tuple[Term, ...]
@@ -65,7 +65,7 @@ class TableRule:
 
 @dataclass(frozen=True, slots=True)
 class RuleTest:
-    """One test on the way to a decision."""
+    """One evaluated test."""
 
     table: str  # Table that the rule is in
     rule: str  # The condition as the table has it
@@ -75,7 +75,7 @@ class RuleTest:
 
 
 def parse_rules(data: Any, where: str) -> tuple[TableRule, ...]:
-    """The rules of a table.
+    """Parse the rules of a table.
 
     Args:
         data: Decoded JSON: a list of lines and objects.
@@ -96,7 +96,7 @@ def parse_rules(data: Any, where: str) -> tuple[TableRule, ...]:
 
 
 def decide(rules: tuple[TableRule, ...], facts: Facts, *, table: str) -> tuple[str, tuple[RuleTest, ...]]:
-    """The outcome of a table and every test that led to it.
+    """Evaluate a table; return the outcome and the tests that led to it.
 
     Args:
         facts: What is known about the call.

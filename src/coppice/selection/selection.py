@@ -1,4 +1,4 @@
-"""What a library is asked, a call of a collective, and what it would pick and why."""
+"""Request and result of a selection: a collective call, the library's pick and its explanation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coppice.topology.model import Topology
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionPart:
-    """A pick inside a composition, such as the reduction within each box."""
+    """A pick within a composition, such as the reduction within each box."""
 
     role: str
     selection: Selection
@@ -59,12 +59,12 @@ class Selection:
 
     @property
     def cell(self) -> CostCell | None:
-        """The cell that was chosen, None without a cost model."""
+        """Cost of the pick, None without a cost model."""
         timed = [cell for cell in self.cells if cell.time_us is not None]
         return min(timed, key=lambda cell: cell.model_us, default=None)
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """The selection as JSON values."""
         return {
             "library": self.library,
             "version": self.version,
@@ -100,7 +100,7 @@ MOST_RANKS = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionRequest:
-    """A call whose algorithm is asked for."""
+    """A collective call whose algorithm is to be predicted."""
 
     collective: Collective  # What is performed
     ranks: int  # Number of ranks, P
@@ -123,16 +123,16 @@ class SelectionRequest:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the block of one rank; M itself where the buffer is not divided among the ranks."""
+        """Bytes of one rank's block; M where the buffer is not divided among the ranks."""
         return self.size_bytes // self.collective.shards(self.ranks)
 
     @property
     def per_box(self) -> int:
-        """Ranks in a box; all where nothing is known about boxes."""
+        """Ranks per box; all ranks where boxes are unknown."""
         return self.ranks if self.ranks_per_box is None else self.ranks_per_box
 
     def within(self, ranks: int, collective: Collective, size_bytes: int) -> SelectionRequest:
-        """The call that one level of a composition makes: all ranks of it in one box, or each in its own."""
+        """The call at one level of a composition: all ranks in one box, or each in its own."""
         alone = ranks == self.boxes and self.boxes > 1
         return replace(
             self,
@@ -144,7 +144,7 @@ class SelectionRequest:
         )
 
     def facts(self, measure: str) -> Facts:
-        """The numbers and facts that tables may name.
+        """Variables of the decision tables.
 
         Args:
             measure: What the table calls ``m``: ``total`` (M) or ``block`` (the block of one rank).

@@ -1,4 +1,4 @@
-"""Decision tables of libraries, as data files, and the pick that they lead to."""
+"""Decision tables of MPI libraries, as data files, and their evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TABLE = "table "
 
 
 class PartOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One part of a composition: ``function`` among ``ranks`` (``P``, ``boxes`` or ``per_box``), by ``table``."""
+    """Part of a composition: ``function`` among ``ranks`` (``P``, ``boxes`` or ``per_box``), by ``table``."""
 
     role: str
     function: str
@@ -28,7 +28,7 @@ class PartOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FunctionEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An algorithm as a library has it."""
+    """An algorithm of a library."""
 
     id: int | None = None  # Number that the library gives it
     ours: str | None = None  # Name in the catalogue
@@ -42,7 +42,7 @@ class FunctionEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One function of a library."""
+    """A collective of a library with its algorithms and table."""
 
     performs: Collective  # The collective
     m: str  # What the tables call m: `total` or `block`
@@ -53,7 +53,7 @@ class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The decision tables of a library."""
+    """Decision tables of a library."""
 
     name: str  # As the library writes it
     version: str  # Whose rules these are
@@ -67,7 +67,7 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def library(name: str) -> Library:
-    """The tables of ``open-mpi``, ``mpich`` or ``mvapich2``."""
+    """Load the tables of ``open-mpi``, ``mpich`` or ``mvapich2``."""
     data = resources.files("coppice.selection").joinpath("data", f"{name.replace('-', '_')}.json")
     return msgspec.json.decode(data.read_bytes(), type=decodable(Library))
 
@@ -86,7 +86,7 @@ def _fallbacks(name: str, function: str, algorithm: str) -> tuple[TableRule, ...
 def select_by_table(
     name: str, request: SelectionRequest, *, function: str | None = None, variant: str | None = None
 ) -> Selection:
-    """The pick of a library that decides by tables.
+    """Predict the pick of a library with decision tables.
 
     Args:
         name: ``open-mpi``, ``mpich`` or ``mvapich2``.

@@ -1,4 +1,4 @@
-"""Simulation: when every message of a schedule runs on a topology, and what it waits for.
+"""Discrete-event simulation of schedules on topologies.
 
 Loaded when asked for: who only needs a model of time loads no simulator.
 """

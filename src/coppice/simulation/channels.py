@@ -1,4 +1,4 @@
-"""What a protocol and a limited number of channels make of messages: the achievable beside the nominal.
+"""Transport profiles: NCCL protocols and channel limits applied to messages.
 
 A *channel* is what a GPU runtime gives a block of threads on the GPU: it copies at a limited rate. Every message is
 striped over all channels of its sender, as NCCL does it, so that C channels of rate r carry at most C r out of a GPU
@@ -51,7 +51,7 @@ class TransportProfile:
 
 
 def transport_profiles(model: Model, topology: Topology) -> tuple[TransportProfile, ...]:
-    """Transport profiles among which a model chooses on a topology: one per protocol, or a plain one."""
+    """Transport profiles that a model chooses from on a topology: one per protocol, or a plain one."""
     return tuple(
         transport_profile(
             topology,
@@ -244,7 +244,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def efficiency(self) -> float:
-        """Share of the wire that is data."""
+        """Share of data in the bytes on the wire."""
         return self.data_bytes / self.wire_bytes
 
     def wire_bytes_of(self, size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -258,11 +258,11 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return np.asarray(lines * self.wire_bytes, dtype=np.int64)
 
     def channel_limit(self, generation: str, boxes: int) -> float | None:
-        """GB/s of data that a channel carries, or None where no limit is known."""
+        """Data rate of one channel in GB/s, or None where no limit is known."""
         return _at_scale(self.channel_gb_per_s.get(generation), boxes)
 
     def gpu_limit(self, generation: str, boxes: int) -> float | None:
-        """GB/s of data that all channels of a GPU carry together, or None where no limit is known."""
+        """Data rate of all channels of a GPU together in GB/s, or None where no limit is known."""
         return _at_scale(self.gpu_gb_per_s.get(generation), boxes)
 
 
@@ -285,7 +285,7 @@ def protocols() -> dict[str, Protocol]:
 
 
 def protocol(name: str) -> Protocol:
-    """The protocol called ``name``, in any case of letters."""
+    """Look up a protocol by name, case-insensitively."""
     found = _table().protocols.get(name.lower())
     if found is None:
         raise InputError(f"expected a protocol of {', '.join(_table().protocols)}, found {name!r}.")
@@ -303,7 +303,7 @@ def _known_generation(topology: Topology, name: str | None) -> str | None:
 
 
 def num_boxes(topology: Topology) -> int:
-    """Boxes that the ranks stand in; GPUs of no host are boxes of their own."""
+    """Number of boxes of the ranks; GPUs without a host count as boxes of their own."""
     host = topology.host[topology.rank_nodes]
     return len(np.unique(host[host >= 0])) + int((host < 0).sum())
 

@@ -1,4 +1,4 @@
-"""Several collectives at once on one cluster: groups of a training job, each from its own moment on.
+"""Simulate concurrent collectives of several groups on one cluster, each with its own start time.
 
 Tensor, pipeline, data and expert groups are schedules on parts of one cluster. Their messages run together: they share
 links and engines and nothing else. What a group loses by that is its *slowdown*: its time beside the others over its
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedLink:
-    """The link that a job shares with others and that is in use for the longest time while the job runs."""
+    """Link shared with other jobs that is busy the longest while the job runs."""
 
     src: str  # Name of the node that it leaves
     dst: str  # Name of the node that it enters
@@ -62,7 +62,7 @@ class SharedLink:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """What became of one job."""
+    """Simulated times of one job."""
 
     job: Job  # The job
     time_us: float  # From its start until it was done, beside the others
@@ -72,11 +72,11 @@ class JobResult:
 
     @property
     def slowdown(self) -> float:
-        """Time beside the others over time alone, 1 where nothing takes time."""
+        """Time with the other jobs over time alone, 1 where nothing takes time."""
         return self.time_us / self.alone_us if self.alone_us else 1.0
 
     def record(self) -> dict[str, Any]:
-        """Everything but the messages as JSON values."""
+        """The result as JSON values, without messages."""
         job, shared = self.job, self.shared
         return {
             "name": job.name,
@@ -95,7 +95,7 @@ class JobResult:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Together(Brief):
-    """Several jobs on one cluster."""
+    """Result of several concurrent jobs."""
 
     topology: Topology  # The cluster
     results: tuple[JobResult, ...]  # What became of each job, in the given order
@@ -104,11 +104,11 @@ class Together(Brief):
 
     @property
     def time_us(self) -> float:
-        """When the last job is done."""
+        """Completion time of the last job."""
         return self.timeline.time_us
 
     def record(self) -> dict[str, Any]:
-        """Everything but the messages as JSON values."""
+        """The result as JSON values, without messages."""
         return {
             "topology": self.topology.name,
             "ranks": self.topology.num_ranks,
@@ -120,7 +120,7 @@ class Together(Brief):
 def simulate_together(
     jobs: Sequence[Job], *, model: Model | None = None, topology: Topology | None = None
 ) -> Together:
-    """Run several jobs beside each other, and each alone.
+    """Simulate several jobs concurrently, and each alone.
 
     Args:
         jobs: One or more, with different names.
@@ -252,7 +252,7 @@ class _JobsFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_jobs(path: Path, *, model: Model, pieces: int | None) -> tuple[list[Job], Topology | None]:
-    """The jobs of a file, with their plans, and the cluster that it names.
+    """Read a jobs file: its jobs with their plans, and its cluster.
 
     Args:
         path: The file; plans and a topology file are found from where it lies.

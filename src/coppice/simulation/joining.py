@@ -1,4 +1,4 @@
-"""Messages of several jobs as one table, on the topology that holds all of theirs.
+"""Join the messages of several jobs into one table on the union of their topologies.
 
 The topologies on which the groups of a job were planned are parts of one cluster. Nodes are the same where they have
 the same name. Plans for parts of a cluster (``topology.subset``) keep its names.
@@ -22,7 +22,7 @@ from coppice.topology.model import Link, Node, Topology
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Joined(Brief):
-    """Messages of several jobs."""
+    """Messages of several jobs in one table."""
 
     messages: Messages  # All of them, job after job
     first: NDArray[np.int64]  # First message of each job, and the number of all (int64)
@@ -35,7 +35,7 @@ class Joined(Brief):
 def joined(
     parts: Sequence[Messages], *, start_us: Sequence[float], topology: Topology | None = None
 ) -> Joined:
-    """The messages of several jobs, each from its own moment on.
+    """Join the messages of several jobs, each with its own start time.
 
     Args:
         topology: The cluster; None is what the topologies of the parts add up to.
@@ -126,7 +126,7 @@ def _starts(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def union(topologies: Sequence[Topology]) -> Topology:
-    """The topology of all nodes and links of ``topologies``; one of them, where it holds all others.
+    """Union of the nodes and links of ``topologies``; one of them where it contains all others.
 
     Ranks of the result count all GPUs in order of their nodes, unless it is one of the given.
 

@@ -1,4 +1,4 @@
-"""What a collective takes at the very least under a model of time, however few bytes there are."""
+"""Latency bound under a time model: least time as the size goes to 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coppice.simulation.model import Model, protocol_text
 
 
 def least_latency(problem: Problem, model: Model, *, relay_gpus: bool = False) -> LatencyBound:
-    """The least time that any schedule of a problem takes under a model, with the best of its protocols.
+    """Latency bound of a problem under a model, with the best of its protocols.
 
     A protocol's latency of a message includes those of its links, so a route of n messages costs at least the latencies
     of all its links, and at least n times the protocol's least latency; data that change their box cost at least the

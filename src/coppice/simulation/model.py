@@ -1,4 +1,4 @@
-"""What the simulator assumes about machines: what messages cost beside the rates and latencies of their links."""
+"""Time models: per-message costs and limits on top of link rates and latencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coppice.errors import InputError
 
 
 class Sharing(enum.StrEnum):
-    """How messages share a link."""
+    """Link sharing discipline: FIFO or max-min fair."""
 
     FIFO = "fifo"
     """A link serves one message at a time, in order of arrival."""
@@ -19,7 +19,7 @@ class Sharing(enum.StrEnum):
 
 
 def protocol_text(name: str) -> str:
-    """The name of a protocol as the field writes it.
+    """Display name of a protocol.
 
     >>> protocol_text("ll128"), protocol_text("simple")
     ('LL128', 'Simple')
@@ -29,7 +29,7 @@ def protocol_text(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What a message costs beside the rates and latencies of its links.
+    """Per-message costs and limits on top of link rates and latencies.
 
     The terms are those of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995): latency, and an occupancy of
     what handles messages at either end. Models with figures for libraries and machines have names: see
@@ -143,7 +143,7 @@ class Model:
 
     @property
     def text(self) -> str:
-        """Name and figures in a line.
+        """Name and parameters in one line.
 
         Examples:
             >>> Model(send_us=0.5, workers=1).text
@@ -176,7 +176,7 @@ class Model:
         return f"{self.name}: {', '.join(parts)}"
 
     def copying_gb_per_s(self, size_bytes: int) -> float | None:
-        """Rate at which a worker handles bytes of a buffer of so many bytes; None: they cost it nothing.
+        """Rate at which a worker copies or reduces a buffer of that size; None where it is free.
 
         Args:
             size_bytes: What the collective works on, M.

@@ -1,4 +1,4 @@
-"""Models of time with names: what libraries and machines cost, with the source of every figure, and files of one's own.
+"""Named time models of libraries and machines, with the source of every figure, and model files.
 
 One model stands behind a time wherever it is shown: plans, simulations, comparisons, exports and reports take the same
 one by default, and name it.
@@ -25,7 +25,7 @@ FORMAT = "coppice-model"
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model with what it stands for."""
+    """A time model with a description."""
 
     model: Model  # The figures
     about: str  # What it is a model of, in words
@@ -40,7 +40,7 @@ class _ModelsFile(msgspec.Struct, frozen=True):
 
 
 def named_models() -> dict[str, NamedModel]:
-    """All models that have a name, the default first.
+    """All named models, the default first.
 
     >>> list(named_models())
     ['nccl-2.30', 'msccl', 'mpi-tcp', 'shm', 'ideal']
@@ -49,7 +49,7 @@ def named_models() -> dict[str, NamedModel]:
 
 
 def model_of(name: Model | str | os.PathLike[str] | None = None) -> Model:
-    """The model with a name or in a file; None is the default.
+    """Look up a model by name, or read it from a file; None is the default.
 
     Args:
         name: A name of :func:`named_models`, a file of the format ``coppice-model``, or a model as it is.
@@ -77,7 +77,7 @@ def model_of(name: Model | str | os.PathLike[str] | None = None) -> Model:
 
 
 def model_bytes(model: Model, *, about: str = "", sources: dict[str, str] | None = None) -> bytes:
-    r"""A model as the text of a file that :func:`model_of` reads.
+    r"""Encode a model as a file that :func:`model_of` reads.
 
     Args:
         about: What it is a model of.

@@ -1,4 +1,4 @@
-"""Simulated time of a put/signal program: its calls, streams and communicators, with what each of them costs.
+"""Simulate a put/signal program: calls, streams and communicators with their costs.
 
 Every put and signal is a message over the links between its ranks, which waits for the call before it in its stream
 and in its communicator; a wait, and what a rank adds or copies by itself, is a message without links that takes what it
@@ -55,7 +55,7 @@ _MODEL = Model(name="put-signal", overhead_us=0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class PutSignalCosts:
-    """What calls cost beside their bytes; all are assumptions, see the top of this module.
+    """Costs of calls beyond their bytes; all are assumptions, see the top of this module.
 
     Raises:
         InputError: If a cost is negative, or the rate is not above 0.
@@ -79,7 +79,7 @@ class PutSignalCosts:
 
     @classmethod
     def free(cls) -> PutSignalCosts:
-        """Calls that cost nothing, and memory without limit: what rounds and waits alone make of the bytes."""
+        """Zero cost for calls and no memory limit."""
         return cls(
             wave_us=0, signal_us=0, wait_us=0, proxy_us=0, request_us=0, told_us=0, launch_us=0,
             memory_gb_per_s=1e12,
@@ -95,7 +95,7 @@ def simulate_put_signal(
     *,
     costs: PutSignalCosts | None = None,
 ) -> Timeline:
-    """When every call of a program is over, out of place.
+    """Simulate a program out of place: completion time of every call.
 
     Returns:
         The timeline of puts and signals in the program's order, followed by what ranks do by themselves.
@@ -306,7 +306,7 @@ class _CostFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def encode_put_signal_costs(costs: Mapping[str, float], *, measured: str) -> str:
-    """The text of a file.
+    """Encode costs as a file.
 
     Args:
         costs: Fields of ``PutSignalCosts`` that were measured.
@@ -321,7 +321,7 @@ def encode_put_signal_costs(costs: Mapping[str, float], *, measured: str) -> str
 
 
 def read_put_signal_costs(path: str | os.PathLike[str]) -> PutSignalCosts:
-    """The costs in a file, with assumptions for what it does not name."""
+    """Read costs from a file, with defaults for what it lacks."""
     data, name = read_bytes(path, hint="give a file of `coppice probe --costs`"), file_name(path)
     try:
         found = msgspec.json.decode(data, type=decodable(_CostFile))

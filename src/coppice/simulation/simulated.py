@@ -1,4 +1,4 @@
-"""A plan simulated at one or many sizes, beside its optimum and hashed routes; the size from which it has its rate.
+"""Simulate a plan over sizes: times against the optimum and ECMP, and the size at which it reaches its rate.
 
 *Hashed routes* are those of switches that choose among equally good ones by a hash. Equal-cost multipath sends every
 flow, here all that one rank sends another in one channel, over one of the shortest routes. Flows that meet on a link
@@ -38,23 +38,23 @@ from coppice.topology.routing import Router
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Hashed(Brief):
-    """Times of a schedule under many hashes."""
+    """Distribution of times over hash seeds."""
 
     times_us: NDArray[np.float64]  # Time under each seed, 0 being the default routing (float64)
     multipath_us: float  # Time with ideal multipath
 
     @property
     def median_us(self) -> float:
-        """Half of the seeds take this time or less."""
+        """Median over the seeds."""
         return self.quantile_us(0.5)
 
     @property
     def p99_us(self) -> float:
-        """99% of the seeds take this time or less."""
+        """99th percentile over the seeds."""
         return self.quantile_us(0.99)
 
     def quantile_us(self, share: float) -> float:
-        """The least of the times that ``share`` of the seeds do not pass.
+        """Quantile over the seeds.
 
         Examples:
             >>> Hashed(times_us=np.array([4.0, 1.0, 3.0, 2.0]), multipath_us=1.0).quantile_us(0.5)
@@ -72,7 +72,7 @@ def hashed_times(
     # Called with the number of every seed before it is simulated
     on_seed: Callable[[int], None] | None = None,
 ) -> Hashed:
-    """Times of a schedule under ``seeds`` hashes, and with ideal multipath."""
+    """Simulate a schedule under ``seeds`` ECMP hashes, and with ideal multipath."""
     if seeds < 1:
         raise InputError(f"expected 1 or more seeds, found {seeds}.")
     if isinstance(body, Forest) or not (body.path < 0).any():
@@ -92,7 +92,7 @@ MAX_ROUTES = 256
 
 
 def over_all_routes(schedule: Schedule, *, relay_gpus: bool = False) -> Schedule:
-    """The schedule with every transfer that names no path spread evenly over all its equally good routes.
+    """Spread every transfer without a route evenly over all its equal-cost routes.
 
     Every chunk is cut into as many parts as all numbers of routes divide; a transfer with k routes takes each of them
     for 1/k of the parts. What it moves, and when, stays the same.
@@ -149,7 +149,7 @@ _SLACK = 1e-6
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Simulated(Brief):
-    """A plan at one size."""
+    """Simulation of a plan at one size."""
 
     plan: Plan  # The plan
     timeline: Timeline  # What was simulated
@@ -158,7 +158,7 @@ class Simulated(Brief):
 
     @property
     def least_us(self) -> float:
-        """Time that the optimum (or, without one, the plan's own rate on these routes) needs for the bytes alone."""
+        """Bandwidth time of the optimum (or, without one, of the plan's own loads)."""
         bound, problem = self.plan.bound, self.plan.problem
         inv_rate = self.inv_rate if bound is None else bound.inv_rate
         timeline = self.timeline
@@ -167,7 +167,7 @@ class Simulated(Brief):
 
     @property
     def share_of_least(self) -> float:
-        """What part of its time the plan needs for the bytes alone."""
+        """Bandwidth time over simulated time."""
         timeline = self.timeline
         where = "the plan's bound is wrong" if self.plan.bound is not None else "the plan's rate is wrong"
         return share_of_least_time(
@@ -179,7 +179,7 @@ class Simulated(Brief):
         )
 
     def record(self, links: int) -> dict[str, Any]:
-        """Everything as JSON values, with so many of the busiest links."""
+        """The result as JSON values, with the given number of busiest links."""
         timeline, hashed = self.timeline, self.hashed
         topology = timeline.topology
         return {
@@ -212,7 +212,7 @@ class Simulated(Brief):
 
 
 def without_bursts(least_us: float, model: Model, topology: Topology) -> float:
-    """The least time of bytes where every link may let a burst through at once.
+    """Bandwidth time less the burst that every link may let through at once.
 
     In a time t links with capacities c let no more through a cut than the sum of t c + burst, so that the least time of
     a cut is shorter by at most burst / c of its slowest link.
@@ -226,7 +226,7 @@ def without_bursts(least_us: float, model: Model, topology: Topology) -> float:
 def share_of_least_time(
     least_us: float, time_us: float, size_bytes: int, problem: Problem, *, why: str = OWN_ERROR
 ) -> float:
-    """What part of a time is the least that there is; nothing takes less.
+    """Least time over time, at most 1.
 
     Args:
         least_us: The least time of so many bytes.
@@ -260,7 +260,7 @@ def simulate_sizes(
     multipath: bool = False,  # Spread default routes evenly over all equally good ones
     on_stage: Callable[[str], None] | None = None,  # Called with words before each size
 ) -> list[Simulated]:
-    """A plan at every size."""
+    """Simulate a plan at every size."""
     chosen = model_of(model)
     body, inv_rate = plan.body, plan.inv_rate
     if multipath and isinstance(body, Schedule):
@@ -287,7 +287,7 @@ def _time_us(like: Timeline) -> Callable[[Schedule], float]:
 
 
 def simulated_record(plan: Plan, model: Model, rows: Sequence[Simulated], *, links: int) -> dict[str, Any]:
-    """A plan at several sizes as JSON values; the figures of a single size stand at the top as well.
+    """Results of several sizes as JSON values; those of a single size also at the top level.
 
     Args:
         links: How many of the busiest links to list for each.
@@ -306,7 +306,7 @@ def simulated_record(plan: Plan, model: Model, rows: Sequence[Simulated], *, lin
 
 
 def model_record(model: Model) -> dict[str, Any]:
-    """A model as JSON values: its name, its figures, and both in words."""
+    """A model as JSON values: name, parameters and description."""
     return {**asdict(model), "text": model.text}
 
 
@@ -328,7 +328,7 @@ _EXPONENTS = range(10, 37)
 def sizes_reaching(
     plan: Plan, shares: Sequence[float], *, model: Model | None = None
 ) -> dict[float, int | None] | None:
-    """The least power of two in bytes, from 1 KiB on, at which a plan has a share of its rate.
+    """Least power of two in bytes, from 1 KiB, at which a plan reaches a share of its rate.
 
     Args:
         shares: Parts of the rate, more than 0 and less than 1.

@@ -1,4 +1,4 @@
-"""The simulator: from a plan and a size, or from messages, to a timeline; the fastest protocol and number of pieces."""
+"""Simulate a plan or messages to a timeline; choose the fastest protocol and number of sub-chunks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def simulate(
     model: Model | str | PathLike[str] | None = None,
     pieces: int | Literal["best"] = "best",
 ) -> Timeline:
-    """When every message of a schedule starts and arrives.
+    """Simulate a schedule: start and arrival of every message.
 
     Args:
         plan: What is carried out; it should have been verified: a plan, what holds one, the name of a plan file, a
@@ -86,7 +86,7 @@ def run(
     keep_hops: bool = True,
     keep_rates: bool = False,  # Record every rate that a message gets, where links are shared fairly
 ) -> Timeline:
-    """The timeline of messages that :func:`~coppice.schedule.messages.messages_of` made."""
+    """Simulate messages made by :func:`~coppice.schedule.messages.messages_of`."""
     burst_us = _bursts_us(messages.topology, model)
     messages = with_transport(messages, TransportProfile() if profile is None else profile, model=model)
     topology, routes = messages.topology, messages.routes
@@ -203,7 +203,7 @@ so many at most would share a message otherwise."""
 
 
 def most_pieces(body: Schedule | Forest, size_bytes: int, *, model: Model, most: int = MOST_PIECES) -> int:
-    """Number of pieces into which every chunk may be cut before they get too small or too many.
+    """Largest useful number of sub-chunks per chunk.
 
     A schedule with steps is not cut: its steps are what goes on at a time.
 
@@ -231,7 +231,7 @@ def fastest(
     keep_hops: bool = True,
     enough_us: float = 0.0,
 ) -> Timeline:
-    """The timeline of a plan with the fastest of the model's protocols, in the number of pieces that suits it.
+    """Timeline of a plan with the fastest of the model's protocols and the best number of sub-chunks.
 
     Where h messages follow each other at a cost of alpha each and the busiest link takes B, m pieces take about
     ``(m + h - 1) (alpha + B / m)``, least for ``m = sqrt((h - 1) B / alpha)``. From the power of two next to it the
@@ -329,7 +329,7 @@ def _worth(timeline: Timeline) -> float:
 
 
 def chain_length(timeline: Timeline) -> int:
-    """Number of messages of which each waited for the one before, up to the last one that is done."""
+    """Length of the dependency chain that ends in the last message."""
     if not len(timeline.finish_us):
         return 0
     message, count = int(np.argmax(timeline.finish_us)), 0

@@ -1,4 +1,4 @@
-"""What a simulation found: when every message ran, why it waited, what every link carried, and the critical path."""
+"""Timeline: when every message ran, why it waited, the load of every link, and the critical path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIE_US = 1e-8
 
 
 class Reason(enum.IntEnum):
-    """Why a message, or its passage over a link, did not begin earlier."""
+    """Why a message, or its hop over a link, did not start earlier."""
 
     NONE = 0
     """It could begin at once, or when it was due."""
@@ -37,7 +37,7 @@ class Reason(enum.IntEnum):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class MessageHops(Brief):
-    """The passage of every message over each of its links; with fair sharing over all of them at once, as one hop."""
+    """Times of every message on each of its links; under fair sharing one hop for the whole route."""
 
     # MessageHops of message m are `start[m] .. start[m + 1] - 1`, in the order of its route (int64).
     start: NDArray[np.int64]
@@ -50,7 +50,7 @@ class MessageHops(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True, repr=False)
 class Rates(Brief):
-    """Every rate that a message had, with fair sharing, in the order of time."""
+    """Rates of every message over time, under fair sharing."""
 
     message: NDArray[np.int32]  # The message (int32)
     since_us: NDArray[np.float64]  # When it got the rate; it keeps it until its next one or its end (float64)
@@ -59,7 +59,7 @@ class Rates(Brief):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A part of the critical path: what one message did between two moments."""
+    """Segment of the critical path: one message between two moments."""
 
     message: int  # The message
     begin_us: float  # When its part begins
@@ -70,7 +70,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Timeline(Shown):
-    """A finished simulation."""
+    """Result of a simulation."""
 
     messages: Messages  # What ran: routes, bytes and rows of every message, in the order of the columns here
     model: Model  # What was assumed
@@ -96,7 +96,7 @@ class Timeline(Shown):
 
     @property
     def topology(self) -> Topology:
-        """Where it ran."""
+        """Topology of the messages."""
         return self.messages.topology
 
     @property
@@ -116,7 +116,7 @@ class Timeline(Shown):
 
     @property
     def time_us(self) -> float:
-        """When the last message is done; 0 where there is none."""
+        """Completion time; 0 without messages."""
         return float(self.finish_us.max(initial=0.0))
 
     @property
@@ -137,13 +137,13 @@ class Timeline(Shown):
 
     @property
     def busiest_link(self) -> int:
-        """The link that was in use for the longest time (the first of equals), -1 where none was used."""
+        """Link that was busy the longest (the first of equals), -1 where none was used."""
         if not len(self.link_busy_us) or not self.link_busy_us.max():
             return -1
         return int(np.argmax(self.link_busy_us))
 
     def critical_path(self) -> list[Stage]:
-        """The stages that the whole time consists of, from the first to the last.
+        """Stages that make up the whole time, from first to last.
 
         A stage ends when the next one can begin: a message that waited for another to finish, to free an engine or to
         leave a link. So they follow each other without gaps (except before messages that were not yet due).
@@ -181,7 +181,7 @@ class Timeline(Shown):
         return int((hops.begin_us[hops.start[message] : hops.start[message + 1]] < at_us).sum())
 
     def passages(self, link: int) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
-        """What a link of the FIFO model served: messages in order, when each began and when it ended, in us.
+        """Messages served by a link of the FIFO model in order, with start and end in us.
 
         Raises:
             InputError: If the passages over links were not kept, or links were shared fairly.
@@ -261,7 +261,7 @@ _ABOUT = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PathSegment:
-    """Stages of the critical path that follow each other for the same reason, on the same link."""
+    """Consecutive stages of the critical path with the same reason and link."""
 
     first: Stage  # The first of them
     last: Stage  # The last of them
@@ -270,7 +270,7 @@ class PathSegment:
 
 
 def critical_segments(timeline: Timeline) -> list[PathSegment]:
-    """The critical path, with what queues on one link drawn together."""
+    """Critical path with consecutive stages on one link merged."""
     segments: list[PathSegment] = []
     before: Stage | None = None
     for stage in timeline.critical_path():
@@ -302,7 +302,7 @@ def time_by_reason(timeline: Timeline) -> dict[str, float]:
 
 
 def critical_lines(timeline: Timeline, most: int = 12) -> list[str]:
-    """The critical path as lines of text; the middle of a long one is left out.
+    """Critical path as lines of text; the middle of a long one is omitted.
 
     Args:
         most: Stretches that are told at most.
@@ -337,7 +337,7 @@ def _line(timeline: Timeline, segment: PathSegment) -> str:
 
 
 def ends_of(timeline: Timeline, message: int) -> tuple[int, int]:
-    """Nodes that send and receive a message."""
+    """Sender and receiver of a message."""
     routes, route = timeline.messages.routes, int(timeline.messages.route[message])
     start, end = routes.node_start[route], routes.node_start[route + 1]
     return int(routes.nodes[start]), int(routes.nodes[end - 1])

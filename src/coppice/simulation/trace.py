@@ -1,4 +1,4 @@
-"""A timeline as a trace file for Perfetto (ui.perfetto.dev) and chrome://tracing.
+"""Export a timeline as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 The file is JSON in the Trace Event Format: a process per host, a thread per GPU and link by which it sends, a complete
 event ("X") per message on the thread of its sender, from its start until it is done, with what it carries in ``args``.

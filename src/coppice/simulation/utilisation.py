@@ -1,4 +1,4 @@
-"""What links do over time, and the check that none ever does more than it can.
+"""Link utilisation over time, and a check that no link exceeds its capacity.
 
 A link that serves one message at a time is wholly in use from when a message begins on it until its last byte is on it.
 A link that messages share fairly is used by each at its rate. Either way a passage uses a share of the link for a span.
@@ -27,7 +27,7 @@ _SLACK = 1e-6
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Passages(Brief):
-    """Passages of messages over links, ordered by link and then by time.
+    """Transmissions of messages over links, ordered by link and then by time.
 
     With fair sharing a message has a passage for every rate that it had.
     """
@@ -44,7 +44,7 @@ class Passages(Brief):
 
 
 def passages(timeline: Timeline) -> Passages:
-    """Every passage of a message over a link."""
+    """Transmissions of all messages over all links."""
     found = _shared(timeline) if timeline.model.sharing is Sharing.FAIR else _exclusive(timeline)
     order = np.lexsort((found.message, found.end_us, found.begin_us, found.link))
     return Passages(
@@ -103,7 +103,7 @@ def _rates(timeline: Timeline) -> NDArray[np.float64]:
 
 
 def busiest_links(timeline: Timeline, count: int) -> list[int]:
-    """The ``count`` links of the largest utilisation, the busiest first; those that are not used are left out."""
+    """The ``count`` used links of the largest utilisation, the busiest first."""
     load = timeline.link_bytes / _rates(timeline)
     order = np.lexsort((np.arange(len(load)), -load))[:count]
     return [link for link in order.tolist() if load[link] > 0]
@@ -112,7 +112,7 @@ def busiest_links(timeline: Timeline, count: int) -> list[int]:
 def link_utilisation(
     found: Passages, link: int, *, until_us: float, bins: int, from_us: float = 0.0
 ) -> NDArray[np.float64]:
-    """Share of its capacity that a link uses in each of ``bins`` equal spans of time."""
+    """Utilisation of a link in each of ``bins`` equal time intervals."""
     rows = found.of_link(link)
     edges = np.linspace(from_us, until_us, bins + 1)
     begin, end, share = found.begin_us[rows], found.end_us[rows], found.share[rows]
@@ -126,7 +126,7 @@ def link_utilisation(
 def link_time_us(
     found: Passages, owner: NDArray[np.int64], owners: int, links: int, *, from_us: float, until_us: float
 ) -> NDArray[np.float64]:
-    """Time for which the messages of each owner use each link within a span of time: one row for each owner.
+    """Busy time of each link by owner of the messages within a time interval: one row per owner.
 
     A share of a link counts as that share of the time.
     """
@@ -138,7 +138,7 @@ def link_time_us(
 
 
 def check_conservation(timeline: Timeline) -> None:
-    """Check that no link ever carries more than its rate, and that every byte passes every link of its route.
+    """Check that no link exceeds its rate, and that every byte crosses every link of its route.
 
     No passage may begin before its message has started or end after it has arrived, and first in, first out, none may
     begin on a link before its head has come from the one before.

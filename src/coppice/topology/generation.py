@@ -1,4 +1,4 @@
-"""Which generation of NVIDIA GPUs a topology has, as far as it tells."""
+"""Generation of NVIDIA GPUs in a topology, from its name, its nodes or an option."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SM = re.compile(r"sm_?([0-9]{2,3})[a-z]?")
 
 
 def generation_of(topology: Topology, name: str | None = None) -> str:
-    """Generation of the GPUs: the one called ``name``, the one that the GPUs are of, or that the topology's name tells.
+    """Generation of the GPUs: the one named, else that of the nodes, else that in the topology's name.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -49,7 +49,7 @@ def generation_of(topology: Topology, name: str | None = None) -> str:
 
 
 def capability_of(topology: Topology) -> int | None:
-    """Compute capability of the GPUs times ten, the least of all ranks; None where the topology does not record it.
+    """Lowest CUDA compute capability among the ranks, times ten; None where the topology does not record it.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -74,7 +74,7 @@ def capability_of(topology: Topology) -> int | None:
 
 
 def generation_of_capability(capability: int) -> str:
-    """The generation that NCCL counts GPUs to: the newest whose capability is reached, the oldest for older ones.
+    """Map a compute capability to a generation as NCCL does: the newest that it reaches, else the oldest.
 
     >>> [generation_of_capability(each) for each in (60, 70, 89, 90, 103, 120)]
     ['volta', 'volta', 'ampere', 'hopper', 'blackwell', 'blackwell']
@@ -84,7 +84,7 @@ def generation_of_capability(capability: int) -> str:
 
 
 def named_generation(topology: Topology) -> str | None:
-    """The generation whose models the topology's name holds."""
+    """Generation of the GPU model that the topology's name contains."""
     text = topology.name.lower()
     for generation, models in _MODELS.items():
         if any(model in text for model in models):

@@ -1,4 +1,4 @@
-"""A topology from whatever describes it: a preset, a file, text, bytes, a networkx graph, or a topology."""
+"""Load a topology from a preset name, a file, text, bytes, a networkx graph, or a topology."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load(
     round_digits: int | None = None,
     **parameters: object,
 ) -> Topology:
-    """A topology from whatever describes it.
+    """Load a topology from a preset name, a file, text, bytes, a networkx graph, or a topology.
 
     Args:
         source: Name of a preset (``coppice topology list``); name of a file of any format that is read, ``-`` for

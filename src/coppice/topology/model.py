@@ -35,7 +35,7 @@ class NodeKind(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A node as a builder or reader describes it."""
+    """A node as given to :meth:`Topology.of`."""
 
     id: str  # Unique name
     kind: NodeKind = NodeKind.GPU  # GPU, switch or NIC
@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """A link as a builder or reader describes it; ``duplex`` means the same rate in each direction."""
+    """A link as given to :meth:`Topology.of`; ``duplex`` means the same rate in each direction."""
 
     src: str
     dst: str
@@ -269,7 +269,7 @@ class Topology(Shown):
         ]
 
     def transposed(self) -> Topology:
-        """The same nodes with every link reversed (copying and adding switches change places)."""
+        """The same nodes with every link reversed (multicast and in-switch reduction are swapped)."""
         order = np.lexsort((self.src, self.dst))
         return replace(
             self,
@@ -283,7 +283,7 @@ class Topology(Shown):
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of everything that decides a plan: nodes, ranks, kinds, links, rates (not the free texts)."""
+        """Hash of everything that affects a plan: nodes, ranks, kinds, links, rates (not names and comments)."""
         digest = hashlib.sha256()
         for column in (self.kind, self.host, self.rank, self.multicast, self.aggregate, self.src, self.dst):
             digest.update(column.tobytes())
@@ -323,7 +323,7 @@ def scaled(rates: Sequence[Fraction], denominator: int) -> NDArray[np.int64]:
 
 
 def assign_ranks(nodes: Sequence[Node]) -> NDArray[np.int32]:
-    """Ranks of the nodes: those given, else the order among the GPUs; must come out as 0 .. N-1."""
+    """Ranks of the nodes: as given, else in the order of the GPUs; must be 0 .. P - 1."""
     ranks = np.full(len(nodes), -1, dtype=np.int32)
     gpus = [v for v, node in enumerate(nodes) if node.kind == NodeKind.GPU]
     given = {v: rank for v, node in enumerate(nodes) if (rank := node.rank) is not None}

@@ -1,4 +1,4 @@
-"""Operations that make a topology from another: subset, degrade, remove, scale, round, merge, relabel.
+"""Derive a topology from another: subset, degrade, remove, scale, round, merge, relabel.
 
 Each returns a new topology; names, hosts and the order of what remains are kept. Nodes are named by their id, and a GPU
 also as ``rank3``; of a name that a topology does not have it is said what may have been meant.
@@ -57,7 +57,7 @@ class _NodeName(NamedTuple):
 
 
 def node_hint(topology: Topology, name: str) -> str:
-    """The end of a message about a node that is not there: the node of the same kind and box that is most like it.
+    """End of an error message about an unknown node: suggest the most similar name of the same kind and box.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -126,7 +126,7 @@ def find_node(topology: Topology, name: str) -> int:
 
 
 def subset(topology: Topology, ranks: Sequence[int], *, relays: bool = False) -> Topology:
-    """The topology in which only ``ranks`` take part, renumbered in the given order.
+    """Restrict the topology to ``ranks``, renumbered in the given order.
 
     Args:
         topology: Whole topology.
@@ -162,7 +162,7 @@ def subset(topology: Topology, ranks: Sequence[int], *, relays: bool = False) ->
 
 
 def remove_nodes(topology: Topology, names: Iterable[str]) -> Topology:
-    """The topology without these nodes and their links; the ranks that remain close up.
+    """Remove nodes and their links; the remaining ranks are renumbered.
 
     Raises:
         InputError: If a node does not exist, or no rank remains.
@@ -178,7 +178,7 @@ def remove_nodes(topology: Topology, names: Iterable[str]) -> Topology:
 
 
 def without_dead_ends(topology: Topology) -> Topology:
-    """The topology without switches, NICs and relays that lead from no node to another one: no data pass there.
+    """Remove switches, NICs and relays that connect nothing: no traffic can pass through them.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -200,7 +200,7 @@ def without_dead_ends(topology: Topology) -> Topology:
 
 
 def remove_links(topology: Topology, ends: Iterable[tuple[str, str]], *, one_way: bool = False) -> Topology:
-    """The topology without the links between these pairs of nodes, in both directions unless ``one_way``.
+    """Remove the links between pairs of nodes, in both directions unless ``one_way``.
 
     Raises:
         InputError: If there is no such link.
@@ -214,7 +214,7 @@ def remove_links(topology: Topology, ends: Iterable[tuple[str, str]], *, one_way
 def set_link_rate(
     topology: Topology, src: str, dst: str, gb_per_s: Rate, *, one_way: bool = False
 ) -> Topology:
-    """The topology with another rate on the link from ``src`` to ``dst``, and back unless ``one_way``.
+    """Set the rate of the link from ``src`` to ``dst``, and back unless ``one_way``.
 
     Args:
         topology: Topology to change.
@@ -242,7 +242,7 @@ def set_link_rate(
 
 
 def scale_nodes(topology: Topology, rates: Mapping[str, Rate]) -> Topology:
-    """The topology with all links of some nodes scaled: a GPU, NIC or switch that lost part of its rate.
+    """Scale all links of some nodes, to model a GPU, NIC or switch that lost part of its rate.
 
     Args:
         topology: Topology to change.
@@ -259,7 +259,7 @@ def scale_nodes(topology: Topology, rates: Mapping[str, Rate]) -> Topology:
 
 
 def scale(topology: Topology, factor: Rate) -> Topology:
-    """The topology with every rate multiplied by a positive ``factor``.
+    """Multiply every rate by a positive ``factor``.
 
     Raises:
         InputError: If the factor is not positive, or the rates do not fit any more.
@@ -271,7 +271,7 @@ def scale(topology: Topology, factor: Rate) -> Topology:
 
 
 def round_rates(topology: Topology, digits: int) -> Topology:
-    """The topology with rates rounded to so many decimals of GB/s (half to even).
+    """Round rates to some decimals of GB/s (half to even).
 
     Raises:
         InputError: If a rate would vanish, or more than 9 decimals are asked for.
@@ -290,7 +290,7 @@ def round_rates(topology: Topology, digits: int) -> Topology:
 
 
 def merge_nodes(topology: Topology, names: Sequence[str], *, into: str) -> Topology:
-    """The topology with several switches or NICs drawn together into one; links that become parallel add up.
+    """Merge several switches or NICs into one; links that become parallel add up.
 
     Args:
         topology: Topology to change.
@@ -334,7 +334,7 @@ def merge_nodes(topology: Topology, names: Sequence[str], *, into: str) -> Topol
 
 
 def relabel(topology: Topology, names: Mapping[str, str]) -> Topology:
-    """The topology with other names for some nodes.
+    """Rename some nodes.
 
     Raises:
         InputError: If a node does not exist, or names would repeat.

@@ -1,4 +1,4 @@
-"""Default routing, where a transfer names no path.
+"""Default routes of transfers that name no path.
 
 Fewest hops through switches and NICs only, then widest, then one of the remaining paths by a hash of (src,
 dst, channel), as equal-cost multipath does. Through other GPUs only where that is allowed and nothing else
@@ -81,7 +81,7 @@ class Router:
         return found
 
     def path(self, src: int, dst: int, *, channel: int = 0) -> tuple[int, ...]:
-        """Node ids from rank ``src`` to rank ``dst``, both included.
+        """Route from rank ``src`` to rank ``dst``: node ids, both ends included.
 
         Args:
             src: Sending rank.
@@ -95,7 +95,7 @@ class Router:
         return self.node_path(int(nodes[src]), int(nodes[dst]), channel=channel)
 
     def node_path(self, src: int, dst: int, *, channel: int = 0) -> tuple[int, ...]:
-        """Node ids from node ``src`` to node ``dst``; see :meth:`path`.
+        """Route from node ``src`` to node ``dst``; see :meth:`path`.
 
         Raises:
             UnreachableError: As there.
@@ -110,7 +110,7 @@ class Router:
     def paths(
         self, src: NDArray[np.integer], dst: NDArray[np.integer], channel: NDArray[np.integer]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """The paths of many requests: of request i, what ``path(src[i], dst[i], channel=channel[i])`` gives.
+        """Routes of many requests: of request i, the result of ``path(src[i], dst[i], channel=channel[i])``.
 
         Requests of one receiver that follow one another share a search.
 
@@ -153,7 +153,7 @@ class Router:
         return start, nodes
 
     def equal_paths(self, src: int, dst: int, *, most: int) -> list[tuple[int, ...]]:
-        """All equally good paths from rank ``src`` to rank ``dst``, in order of their node ids.
+        """All equal-cost routes from rank ``src`` to rank ``dst``, in order of their node ids.
 
         Args:
             src: Sending rank.

@@ -1,4 +1,4 @@
-"""From what a user names (a preset, a topology file or a cluster file) to a topology.
+"""Resolve a preset name, a topology file or a cluster file to a topology.
 
 A cluster file, ``coppice-cluster`` version 1, has hosts and the fabric that joins them, in JSON or YAML:
 
@@ -78,7 +78,7 @@ class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def cluster_from_document(
     document: object, *, where: str, preset_host: HostOf, file_host: HostOf
 ) -> Topology:
-    """The topology that a cluster document describes.
+    """Compose the topology that a cluster document describes.
 
     Args:
         document: Mappings, lists, text and numbers, as the JSON and YAML readers hand them over.
@@ -177,7 +177,7 @@ def _text(value: str, where: str) -> str:
 
 
 def resolve(spec: str, *, boxes: int | None = None, options: Mapping[str, str] | None = None) -> Topology:
-    """The topology called ``spec``.
+    """Resolve ``spec`` to a topology.
 
     Args:
         spec: Name of a preset, name of a file of any format (a cluster file included), or ``-`` for standard
@@ -203,7 +203,7 @@ def resolve(spec: str, *, boxes: int | None = None, options: Mapping[str, str] |
 def resolve_reading(
     spec: str, *, boxes: int | None = None, options: Mapping[str, str] | None = None
 ) -> Reading:
-    """As :func:`resolve`, with the format that was found and the warnings of the reader."""
+    """As :func:`resolve`, with the detected format and the warnings of the reader."""
     given = dict(options or {})
     if spec in PRESETS:
         if boxes is not None:
@@ -240,7 +240,7 @@ def resolve_reading(
 
 
 def resolve_host(spec: str, options: Mapping[str, str] | None = None) -> tuple[Host, tuple[str, ...]]:
-    """One host, with its network ports, from a preset box or a topology file, and the warnings of the reader."""
+    """Resolve one host with its network ports from a preset box or a topology file, with reader warnings."""
     given = dict(options or {})
     if spec in PRESETS:
         return preset_host(spec, given), ()

@@ -1,4 +1,4 @@
-"""A topology at a glance: what is in it, how its links group, what each GPU can send, what looks wrong."""
+"""Summarise a topology: its nodes, groups of links, rate of each GPU, and what looks wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkGroup:
-    """Links of one rate between nodes of like names."""
+    """Links of one rate between nodes with similar names."""
 
     src: str  # Name of the nodes that the links leave, without host and number
     dst: str  # Name of the nodes that they enter
@@ -38,7 +38,7 @@ class Imbalance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """What :func:`summarize` finds."""
+    """Result of :func:`summarize`."""
 
     name: str  # Name of the topology
     source: str  # Where its figures come from
@@ -56,7 +56,7 @@ class Summary:
 
 
 def summarize(topology: Topology) -> Summary:
-    """A summary of ``topology``.
+    """Summarise ``topology``.
 
     Examples:
         >>> from coppice.topology.presets import preset

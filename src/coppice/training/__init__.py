@@ -1,4 +1,4 @@
-"""Training on top of the collectives: what the time that they save is spent on.
+"""Training on top of the collectives: AutoLRS, and overlap policies in torch.
 
 ``autolrs`` finds learning-rate schedules while training; it works on plain numbers. Pieces for torch are in ``torch``,
 which alone imports it.

@@ -1,1 +1,1 @@
-"""Tuning the library that is installed: measure its algorithms, and have it take those that are faster beyond noise."""
+"""Tune the installed library: measure its algorithms, and select those that are significantly faster."""

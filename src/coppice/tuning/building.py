@@ -1,4 +1,4 @@
-"""Coppice's plugins for NCCL and RCCL, compiled where they are used: neither CUDA nor NCCL need be installed."""
+"""Compile Coppice's plugins for NCCL and RCCL where they are used, without CUDA or NCCL installed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NcclPlugin:
 
     @property
     def compiler_variable(self) -> str:
-        """Variable that names the compiler."""
+        """Environment variable that names the compiler."""
         return "CC" if self.language == "C11" else "CXX"
 
 
@@ -77,7 +77,7 @@ NCCL_PLUGINS: Mapping[str, NcclPlugin] = MappingProxyType(
 
 
 def compiler_found(compiler: str | None = None, *, language: str = "C11") -> list[str] | None:
-    """The command of a compiler: what is asked for, else ``$CC`` or ``$CXX``, else ``cc`` or ``c++``; None if absent.
+    """Compiler command: the option, else ``$CC`` or ``$CXX``, else ``cc`` or ``c++``; None if absent.
 
     Args:
         compiler: Command, with options where need be.

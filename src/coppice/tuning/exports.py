@@ -1,4 +1,4 @@
-"""A table of rules in the form that its library reads, as the doctor for the form finds it good."""
+"""Export a rule table in its library's format, checked by the doctor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DIALECT = {"nccl-tuner": Dialect.COPPICE, "rccl-csv": Dialect.RCCL_BUILTIN}
 
 
 def export_table(table: RuleTable, form: str) -> Exported:
-    """Write a table for its library.
+    """Export a rule table for its library.
 
     Args:
         form: One of :data:`FORMS`.
@@ -212,7 +212,7 @@ def _mpich(table: RuleTable, form: str) -> Exported:
 
 
 def deployed_environment(table: RuleTable, directory: Path) -> dict[str, str]:
-    """Variables of the rules, whose files are written to a directory.
+    """Environment variables that activate the rules, whose files are written to a directory.
 
     For Open MPI without ``coll=^han``: the default is measured in the same process, with han where it comes first.
 

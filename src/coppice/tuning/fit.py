@@ -1,4 +1,4 @@
-"""From measurements to rules: the fastest choice of every shape and size, where it beats the default beyond noise.
+"""Fit rules to measurements: the fastest choice per shape and size that beats the default significantly.
 
 At each size, choices compete that are faster than the default with a corrected p-value of 1 percent at most, whose
 interval lies above 1 and whose gain is 3 percent at least. Neighbouring sizes share a choice where that costs less than
@@ -36,7 +36,7 @@ _NO_LOSS = 0.98
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChoiceFit:
-    """A choice at one size."""
+    """Fit of one choice at one size."""
 
     choice: LibraryChoice  # The choice
     verdict: ChoiceVerdict  # How it compares with the default
@@ -46,7 +46,7 @@ class ChoiceFit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizeFit:
-    """What is known of one shape at one size."""
+    """Fits of one shape at one size."""
 
     size_bytes: int  # M
     default_us: float  # Median time of the default
@@ -62,13 +62,13 @@ class SizeFit:
         return self.default_us if self.taken is None else self.default_us / self.taken.verdict.gain
 
     def reached(self, time_us: float) -> float | None:
-        """Share of the bound that a time reaches, None where the bound is not known."""
+        """Bound over a time, None where the bound is unknown."""
         return None if self.bound_us is None or not self.bound_us else self.bound_us / time_us
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizeRule:
-    """One choice from one size to another."""
+    """A choice for a range of sizes."""
 
     shape: CallShape  # Collective, nodes and ranks
     first_bytes: int  # Least M, included
@@ -86,7 +86,7 @@ class SizeRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """Everything that measurements say."""
+    """Result of fitting measurements."""
 
     library: str  # The library
     version: str  # Its version
@@ -95,7 +95,7 @@ class Fit:
     rules: tuple[SizeRule, ...]
 
     def record(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """The fit as JSON values."""
         return {
             "library": self.library,
             "version": self.version,
@@ -152,7 +152,7 @@ def fit_runs(
     extend: bool = False,
     seed: int = 0,
 ) -> Fit:
-    """Fit rules to measurements of one library."""
+    """Fit rules to the measurements of one library."""
     if not runs:
         raise InputError("expected measurements, found none: `coppice tune sweep` makes some.")
     if not 0 < alpha < 1 or not 0 <= least_gain < 10:

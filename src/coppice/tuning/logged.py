@@ -1,4 +1,4 @@
-"""What logs of NCCL and RCCL say: times as runs that rules are fitted to, and the pick by the printed cost model.
+"""Use logs of NCCL and RCCL: measured runs for fitting, and the pick of the logged cost model.
 
 Times that the environment forced count for the algorithm, protocol and channels that carried them out; times that
 nothing forced are the default. They were not measured side by side, so that they are compared without pairs.
@@ -26,7 +26,7 @@ _Key = tuple[Collective, int, int, int]
 def runs_of_logs(
     logs: Sequence[Log], *, library: str = "nccl"
 ) -> tuple[tuple[TimedRun, ...], tuple[str, ...]]:
-    """Runs from what logs say, and what had to be left out, in words.
+    """Runs found in logs, and notes about what was left out.
 
     Args:
         logs: The logs (see :func:`coppice.logs.reading.read_logs`).
@@ -113,7 +113,7 @@ _LEAST_PLATEAU_BYTES = 64
 def select_by_log(
     log: Log, collective: Collective, size_bytes: int, *, ranks: int | None = None
 ) -> Selection:
-    """The pick for a call, with the predicted time of every algorithm and protocol.
+    """Predict the pick for a call from a log, with the predicted time of every algorithm and protocol.
 
     Args:
         log: A log (:func:`coppice.logs.reading.read_log`).

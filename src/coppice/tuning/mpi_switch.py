@@ -1,4 +1,4 @@
-"""Telling a running MPI library which algorithm to take, and taking that back, call by call.
+"""Force the algorithm of a running MPI library, and undo that, call by call.
 
 Open MPI's component coll/tuned reads its forced algorithms when a communicator is made: every choice gets a copy of the
 communicator, made while the variables say so. The component coll/han would come before it and is kept out of these
@@ -31,23 +31,23 @@ _ONLY_SEGMENTED = ("segmented_ring",)
 
 
 class Switch(Protocol):
-    """A library that can be told."""
+    """An MPI library whose algorithm can be forced."""
 
     name: str
     version: str
 
     def choices(self, collective: Collective, size_bytes: int) -> tuple[LibraryChoice, ...]:
-        """Everything that the library can be told about a collective, without :data:`DEPLOYED`."""
+        """Algorithms that can be forced for a collective, without :data:`DEPLOYED`."""
 
     def use(self, collective: Collective, choice: LibraryChoice | None) -> Any:
-        """The communicator on which the next calls do as told; None is the default. Every rank calls this."""
+        """Communicator on which the next calls use a choice; None is the default. Collective over the ranks."""
 
     def close(self) -> None:
-        """Free what was made. Every rank calls this."""
+        """Free the communicators. Collective over the ranks."""
 
 
 def open_switch(mpi: Any, library: str, *, segments: tuple[int, ...] = ()) -> Switch:
-    """The switch of the library that runs.
+    """Open the switch of the running library.
 
     Args:
         mpi: The module ``mpi4py.MPI``.
@@ -179,7 +179,7 @@ _NAMED = re.compile(r"^\s*([A-Za-z0-9_]+)\s+- ", re.MULTILINE)
 
 
 class Variables:
-    """The control variables of the library that this process has loaded.
+    """MPI_T control variables of the library loaded in this process.
 
     Raises:
         InputError: If no MPI library is loaded, or it has no such interface.
@@ -195,11 +195,11 @@ class Variables:
             raise InputError(f"the MPI library {path} has no tool interface (MPI_T): use one that does.")
 
     def has(self, name: str) -> bool:
-        """There is such a variable."""
+        """Whether the variable exists."""
         return self._index(name) is not None
 
     def values(self, name: str) -> tuple[tuple[int, str], ...]:
-        """Numbers and names of the values of a variable; empty where they have none.
+        """Numbers and names of an enumerated variable's values; empty for others.
 
         The names come from the enumeration where the library has one (Open MPI), else from the lines ``NAME - TEXT``
         of the description, in their order (MPICH).
@@ -229,13 +229,13 @@ class Variables:
         return tuple(found)
 
     def read(self, name: str) -> int:
-        """The value of a variable that is a number."""
+        """Read an integer variable."""
         value = ctypes.c_int()
         self._access(name, self._library.MPI_T_cvar_read, value)
         return value.value
 
     def write(self, name: str, number: int) -> None:
-        """Set a variable that is a number."""
+        """Write an integer variable."""
         self._access(name, self._library.MPI_T_cvar_write, ctypes.c_int(number))
 
     def _access(self, name: str, call: ctypes._NamedFuncPointer, value: ctypes.c_int) -> None:

@@ -1,4 +1,4 @@
-"""Coppice's tuner plugin for NCCL and RCCL: what it does with a table, in Python."""
+"""Python model of Coppice's tuner plugin for NCCL and RCCL: how it applies a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFFSET, _PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 def fingerprint(data: bytes) -> str:
-    """What the plugin prints about a table when a communicator is made: equal on all hosts where the files are equal.
+    """Fingerprint of a table that the plugin prints at communicator creation: equal tables, equal prints.
 
     Examples:
         >>> fingerprint(b"")
@@ -34,7 +34,7 @@ _MOST_LINE = 255
 
 @dataclass(frozen=True, kw_only=True)
 class PluginTable:
-    """The rules of a table."""
+    """Rules of a tuner table."""
 
     lines: tuple[TunerLine, ...]  # Lines with a rule, in order
 
@@ -48,7 +48,7 @@ class PluginTable:
         # Pairs of algorithm and protocol that the library offers for the call
         available: Container[tuple[str, str]],
     ) -> TunerLine | None:
-        r"""The rule that decides a call, None where the library does.
+        r"""Matching rule of a call, None where the library decides.
 
         Examples:
             >>> table = load_table(b"allreduce,0,1023,nvls,simple,-1,-1,8\nallreduce,0,4095,ring,ll,4,-1,-1\n")
@@ -69,7 +69,7 @@ class PluginTable:
 
 
 def load_table(data: bytes, *, file: str = "table") -> PluginTable:
-    r"""Read a table as strictly as the plugin does.
+    r"""Read a table with the strictness of the plugin.
 
     Examples:
         >>> load_table(b"allreduce,0,1023,ring,ll,0,-1,8\n", file="t.csv")

@@ -1,4 +1,4 @@
-"""Sweeps of NCCL and RCCL through nccl-tests (rccl-tests): one run of a program for every choice in every round.
+"""Sweep NCCL and RCCL through nccl-tests (rccl-tests): one process per choice and round.
 
 The choice is made by the library's own variables (NCCL_ALGO, NCCL_PROTO), or by a tuner table with one line for
 everything, read by Coppice's plugin or by RCCL itself; a table never selects what the library has switched off. In each
@@ -33,7 +33,7 @@ _LAST_WORDS_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class NcclSpec:
-    """What to measure."""
+    """What a sweep measures."""
 
     library: str  # `nccl` or `rccl`
     collectives: tuple[Collective, ...]  # The collectives
@@ -53,7 +53,7 @@ class NcclSpec:
 
 
 def choices_of(spec: NcclSpec, collective: Collective) -> tuple[LibraryChoice, ...]:
-    """Everything that the library can be told about a collective.
+    """Choices that can be forced for a collective.
 
     Examples:
         >>> spec = NcclSpec(library="rccl", collectives=(), first_bytes=1, last_bytes=1, factor=2, rounds=1,
@@ -72,7 +72,7 @@ def choices_of(spec: NcclSpec, collective: Collective) -> tuple[LibraryChoice, .
 
 
 def settings_of(spec: NcclSpec, choice: LibraryChoice | None, *, table: Path) -> dict[str, str]:
-    """Variables by which the library makes a choice; what is set by the user stays for the default.
+    """Environment variables that force a choice; user settings are kept for the default.
 
     Args:
         choice: The choice, None is the default.
@@ -98,7 +98,7 @@ def settings_of(spec: NcclSpec, choice: LibraryChoice | None, *, table: Path) ->
 def sweep_nccl(
     spec: NcclSpec, *, say: Callable[[str], None] | None = None, timeout_s: float | None = None
 ) -> None:
-    """Measure; what the output file has already is not measured again.
+    """Run a sweep; runs already in the output file are skipped.
 
     Args:
         say: Told in words what was run.

@@ -1,4 +1,4 @@
-"""Algorithms by puts and signals, measured beside the library's own collective on the processes that run now.
+"""Sweep put/signal algorithms against the library's collective on the running processes.
 
 In every round all of them run in turn, right after each other, with memory of the device that puts; a time is that of
 the slowest rank.
@@ -37,7 +37,7 @@ def sweep_put_signal(
     timeout_s: float = 300.0,  # Longest wait for another rank, in seconds
     cache_dir: str | None = None,
 ) -> None:
-    """Measure; what the output file has already is not measured again. Every rank calls this."""
+    """Run a sweep; runs already in the output file are skipped. Collective over the ranks."""
     names = tuple(dict.fromkeys(algorithms))
     if not names or NATIVE in names or not collectives or not sizes:
         raise InputError(

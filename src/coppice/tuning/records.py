@@ -1,4 +1,4 @@
-"""Measurements of a library's algorithms beside its default, one JSON object a line: files may be joined.
+"""Measurements of a library's algorithms with its default, one JSON object per line; files may be joined.
 
 A line stands for one choice (algorithm, protocol, channels, segments) at one size on one shape of communicator, with
 the times of all repeats and, measured beside them, those of the library's own choice.
@@ -19,7 +19,7 @@ from coppice.files import AppendedFile, file_name, read_bytes
 
 
 class CallShape(msgspec.Struct, frozen=True, order=True):
-    """What a rule of a library can tell calls apart by, beside their size."""
+    """Properties, apart from the size, by which a library's rules distinguish calls."""
 
     collective: Collective  # What is run
     nodes: int  # Nodes that the communicator spans
@@ -30,7 +30,7 @@ class CallShape(msgspec.Struct, frozen=True, order=True):
 
 
 class LibraryChoice(msgspec.Struct, frozen=True, order=True):
-    """What a library is told to do."""
+    """A forced algorithm and its parameters."""
 
     # In the library's own words (`ring`, `rabenseifner`); for NCCL and RCCL those of tuner tables
     algorithm: str
@@ -47,7 +47,7 @@ class LibraryChoice(msgspec.Struct, frozen=True, order=True):
 
 
 class TimedRun(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The times of one choice at one size, and those of the default beside them."""
+    """Times of one choice at one size, with interleaved times of the default."""
 
     library: str  # `open-mpi`, `mpich`, `nccl` or `rccl`
     version: str = ""  # Its version, empty where nothing says so
@@ -71,17 +71,17 @@ class TimedRun(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 
     @property
     def key(self) -> tuple[str, str, CallShape, int, LibraryChoice]:
-        """What tells a measurement apart from others."""
+        """Identification of the measurement."""
         return (self.library, self.version, self.shape, self.size_bytes, self.choice)
 
 
 def encode_run(run: TimedRun) -> bytes:
-    """The line of a run, with its end."""
+    """Encode a run as a line."""
     return msgspec.json.encode(run) + b"\n"
 
 
 def decode_runs(data: bytes, *, file: str) -> tuple[tuple[TimedRun, ...], int]:
-    r"""The runs in a file, and where its last whole line ends.
+    r"""Decode the runs of a file, and where its last complete line ends.
 
     A last line without an end was cut off while it was written: it is left out.
 
@@ -121,7 +121,7 @@ def _contradiction(run: TimedRun) -> str | None:
 
 
 def reopen(path: Path) -> tuple[TimedRun, ...]:
-    """What an earlier sweep has left in the file of a sweep; a line that was not finished is cut off.
+    """Read the runs of an interrupted sweep; an incomplete last line is cut off.
 
     Args:
         path: The file, which need not be there.
@@ -139,12 +139,12 @@ def reopen(path: Path) -> tuple[TimedRun, ...]:
 
 
 def append(path: Path, runs: Iterable[TimedRun]) -> None:
-    """Add runs to the file of a sweep; they stay, whatever happens next."""
+    """Append runs to the file of a sweep durably."""
     AppendedFile(path).append(b"".join(map(encode_run, runs)), flush=True)
 
 
 def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[TimedRun, ...]:
-    """The runs of several files, those of one choice at one size joined."""
+    """Read runs from several files, joining those of one choice at one size."""
     found: list[TimedRun] = []
     for path in paths:
         data = read_bytes(path, hint="give a file of `coppice tune sweep`")
@@ -162,7 +162,7 @@ def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[TimedRun, ...]:
 
 
 def joined(runs: Iterable[TimedRun]) -> tuple[TimedRun, ...]:
-    """Runs of the same choice at the same size as one, in the order in which they first appear.
+    """Merge runs of the same choice and size, in order of first appearance.
 
     A refusal gives way to times; of paired and unpaired times, unpaired ones make all unpaired.
     """

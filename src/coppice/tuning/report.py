@@ -1,4 +1,4 @@
-"""A fit as one HTML page: heat maps of gain and of distance from the bound, the rules, and every comparison.
+"""HTML page of a fit: heat maps of gain and of distance from the bound, rules, and all comparisons.
 
 The page holds everything that it shows and asks no network for anything; the same fit gives the same bytes.
 """
@@ -36,7 +36,7 @@ _LEFT, _TOP, _WIDTH, _HEIGHT = 210, 34, 62, 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeatCell:
-    """What a cell shows."""
+    """Content of a cell."""
 
     text: str  # A few letters
     strength: float | None  # 0 .. 1, how strong the colour is; None where nothing is known.
@@ -44,7 +44,7 @@ class HeatCell:
 
 
 def tuning_html(fit: Fit, *, topology: str = "") -> str:
-    """The page, which is well-formed XML as well.
+    """Render the page as HTML that is well-formed XML.
 
     Args:
         topology: Name of the topology of the bounds, empty where there are none.
@@ -257,7 +257,7 @@ def _short(size_bytes: int) -> str:
 
 
 def bounds_us(runs: Iterable[TimedRun], topology: Topology) -> dict[tuple[CallShape, int], float]:
-    """Least times of the measured shapes that use all ranks of a topology.
+    """Lower bounds for measured shapes that use all ranks of a topology.
 
     Returns:
         Microseconds by shape and size; shapes of fewer ranks are left out, since nothing says which ranks they are.

@@ -1,4 +1,4 @@
-"""A site's settings for NCCL and RCCL: the file that Coppice's environment plugin hands to jobs."""
+"""Site-wide settings for NCCL and RCCL, applied by Coppice's environment plugin."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TOO_LATE = frozenset(
 
 
 def read_settings(data: bytes, *, file: str = "settings") -> dict[str, str]:
-    r"""Read a file of settings as strictly as the plugin does.
+    r"""Read a settings file with the strictness of the plugin.
 
     Args:
         data: Bytes of the file: lines of ``NAME=VALUE``, empty lines, and lines that begin with ``#``.
@@ -76,7 +76,7 @@ def read_settings(data: bytes, *, file: str = "settings") -> dict[str, str]:
 
 @checked
 def settings_text(settings: Mapping[str, str], *, notes: Iterable[str] = ()) -> str:
-    r"""A file of settings, in which files and libraries have absolute names.
+    r"""Encode a settings file with absolute paths.
 
     Returns:
         The text of the file.

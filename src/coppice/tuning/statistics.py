@@ -1,4 +1,4 @@
-"""Statistical comparison of a choice with the default: gain, interval, p-value. All measurements count, outliers too.
+"""Statistical comparison of a choice with the default: gain, confidence interval, p-value; outliers are kept.
 
 Pairs are compared by the signed ranks of their log ratios: under the hypothesis that the choice makes no difference,
 both orders of a pair are equally likely, so the p-value is the share of sign changes that rank as well (all of them up
@@ -28,7 +28,7 @@ Floats = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChoiceVerdict:
-    """A choice beside the default."""
+    """Comparison of a choice with the default."""
 
     gain: float  # Default's time / time of the choice, the median; above 1 the choice is faster
     low: float  # Lower end of the 95 percent interval of the gain
@@ -43,7 +43,7 @@ class ChoiceVerdict:
 
     @property
     def noise(self) -> float:
-        """Half the width of the interval of the gain."""
+        """Half-width of the confidence interval of the gain."""
         return (self.high - self.low) / 2
 
 
@@ -92,7 +92,7 @@ def compare(
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """P-values corrected for asking several questions at once, by Holm's method.
+    """P-values corrected for multiple testing by Holm's method.
 
     Args:
         values: The p-values, one for every question.

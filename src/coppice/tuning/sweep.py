@@ -1,4 +1,4 @@
-"""Sweeps of an MPI library, here, by a launcher or in a lab, and the check of its rules by another sweep."""
+"""Sweep an MPI library locally, by a launcher or in a lab, and check its rules by a second sweep."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sweep_mpi(
     environment: Mapping[str, str] | None = None,  # Further variables, such as those of a rules file to check
     timeout_s: float | None = None,  # After so many seconds all is stopped
 ) -> None:
-    """Measure; what the output file has already is not measured again."""
+    """Run a sweep; runs already in the output file are skipped."""
     output = Path(spec.output).absolute()
     spec = msgspec.structs.replace(spec, output=str(output))
     _check(spec)
@@ -120,7 +120,7 @@ def _run(words: Sequence[str], variables: Mapping[str, str], timeout_s: float | 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A size that has a rule, or was measured with the rules in use."""
+    """A size with a rule, or measured with the rules in use."""
 
     shape: CallShape  # Collective, nodes and ranks
     size_bytes: int  # M
@@ -130,7 +130,7 @@ class Checked:
     slower: bool  # It is slower than the default beyond noise
 
     def record(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """The check as JSON values."""
         return {
             **msgspec.structs.asdict(self.shape),
             "size_bytes": self.size_bytes,
@@ -146,7 +146,7 @@ class Checked:
 def check_runs(
     table: RuleTable, runs: Sequence[TimedRun], *, alpha: float = 0.05, tolerance: float = 0.03, seed: int = 0
 ) -> tuple[Checked, ...]:
-    """Compare what a table says with the default, at every size that was measured.
+    """Compare the rules of a table with the default at every measured size.
 
     Measurements with the rules in use (choice ``deployed``) count for every size; others where they are of the choice
     that the table names.
@@ -200,7 +200,7 @@ def measured_again(
     launcher: str | None = None,
     options: Sequence[str] = (),
 ) -> tuple[TimedRun, ...]:
-    """Measurements of the library with the rules in use, at the collectives and sizes of others."""
+    """Measure the library with the rules in use at the collectives and sizes of an earlier sweep."""
     with tempfile.TemporaryDirectory(prefix="coppice-tune-") as directory:
         output = Path(directory) / "runs.jsonl"
         sweep_mpi(

@@ -1,4 +1,4 @@
-"""The table of rules that a fit leaves behind: CSV that people read and edit; exports and checks start from it.
+"""Rule table of a fit: CSV that people can edit, input of exports and checks.
 
 Whatever a library is made to read can be taken back, and every output says how.
 """
@@ -67,12 +67,12 @@ class RuleTable:
 
     @property
     def changed(self) -> tuple[SizeRule, ...]:
-        """Rules that say something else than the default."""
+        """Rules that differ from the default."""
         return tuple(rule for rule in self.rules if rule.choice is not None)
 
 
 def undo_line(library: str) -> str:
-    """How to take back what is exported for a library, in one line.
+    """How to undo the export for a library, in one line.
 
     Args:
         library: One of :data:`LIBRARIES`.
@@ -85,7 +85,7 @@ def undo_line(library: str) -> str:
 
 
 def encode_table(table: RuleTable) -> str:
-    """The text of a table."""
+    """Encode a table."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -118,12 +118,12 @@ def encode_table(table: RuleTable) -> str:
 
 
 def read_table(path: str | os.PathLike[str]) -> RuleTable:
-    """The table in a file."""
+    """Read a table from a file."""
     return decode_table(read_text(path, hint="give a table of `coppice tune fit`"), file=file_name(path))
 
 
 def decode_table(text: str, *, file: str = "table") -> RuleTable:
-    """The table in a text.
+    """Decode a table.
 
     Args:
         text: What :func:`encode_table` writes, edited or not.

@@ -1,4 +1,4 @@
-"""What every rank of a sweep runs: `python -m coppice.tuning.worker SPEC`, started by the library's launcher.
+"""Worker process of a sweep: `python -m coppice.tuning.worker SPEC`, started by the library's launcher.
 
 In each round every choice is timed right beside the default, in an order that changes from round to round. A time is
 that of the slowest rank, over as many calls as fill about a millisecond. Rank 0 appends a line for each choice when a
@@ -32,7 +32,7 @@ _HOPELESS = 2.0
 
 
 class Spec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to measure."""
+    """What the worker measures."""
 
     library: str  # `open-mpi` or `mpich`
     collectives: list[Collective]  # The collectives
@@ -46,7 +46,7 @@ class Spec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def main(argument: str) -> None:
-    """Measure as ``argument``, the JSON of a :class:`Spec`, says; every rank runs this."""
+    """Measure as ``argument``, the JSON of a :class:`Spec`, specifies; runs on every rank."""
     from mpi4py import MPI
 
     spec = msgspec.json.decode(argument, type=decodable(Spec))
@@ -193,7 +193,7 @@ Floats = NDArray[np.float32]
 
 
 class MpiCall:
-    """One collective at one size: float32, sums, root 0.
+    """One collective at one size: float32, sum, root 0.
 
     Args:
         mpi: The module ``mpi4py.MPI``.
@@ -217,7 +217,7 @@ class MpiCall:
         self._result = np.zeros(result, dtype=np.float32)
 
     def start(self, communicator: Any) -> None:
-        """Carry it out."""
+        """Run the collective."""
         given, result = self._given, self._result
         match self._collective:
             case Collective.ALL_REDUCE:
@@ -234,7 +234,7 @@ class MpiCall:
                 communicator.Alltoall(given, result)
 
     def wrong(self, communicator: Any) -> int:
-        """Carry it out once more, and count this rank's wrong elements."""
+        """Run the collective once more, and count this rank's wrong elements."""
         self._result[:] = -1
         self.start(communicator)
         return int(np.count_nonzero(self._result != self._expected()))

@@ -1,1 +1,1 @@
-"""The optimum of all-to-all: a maximum concurrent flow, its routes, and the lengths or the cut that prove it."""
+"""Optimum of all-to-all: maximum concurrent flow, its routes, and the lengths or the cut that prove it."""

@@ -1,4 +1,4 @@
-"""All-to-all: maximum concurrent flow, with a routing that reaches it and link lengths that prove it.
+"""All-to-all as maximum concurrent flow, with a routing that reaches it and link lengths that prove it.
 
 Every pair of ranks exchanges its demand at the same time; traffic may pass through any node, GPUs included.
 The optimum is a linear program over flows aggregated by source. Up to 64 ranks or so it is solved as it
@@ -62,7 +62,7 @@ def solve_flow(
     most: float,  # About as large as the optimum, in capacity units
     time_limit: float,
 ) -> FlowSolution | None:
-    """Solve the program; None where HiGHS did not finish in time.
+    """Solve the linear program; None where HiGHS did not finish in time.
 
     The vertex is proved in fractions: from HiGHS's basis, else after rounds for what its tolerances left over, else,
     in a small network, by a simplex method in whole numbers.
@@ -171,7 +171,7 @@ _WIDE = Fraction(1, 100)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AllToAllBound:
-    """What an all-to-all can and does reach."""
+    """Bound on an all-to-all and the routing found."""
 
     problem: Problem  # What was asked
     inv_rate: Fraction  # No routing takes less time per unit of demand, in 1 / (GB/s); proved by `length`
@@ -185,19 +185,19 @@ class AllToAllBound:
 
     @property
     def exact(self) -> bool:
-        """The routing is proved optimal."""
+        """Whether the routing is proved optimal."""
         return self.inv_rate == self.reached
 
     @property
     def gap(self) -> Fraction:
-        """How much longer the routing takes than the bound, as a fraction of the bound; 0 where exact."""
+        """Relative gap between the routing's time and the bound; 0 where exact."""
         return self.reached / self.inv_rate - 1 if self.inv_rate else Fraction(0)
 
 
 def concurrent_flow(
     problem: Problem, *, symmetry: Symmetry | None = None, time_limit: float = 60.0
 ) -> AllToAllBound:
-    """The best rate at which all pairs of ranks can exchange their demands at once.
+    """Maximise the rate at which all pairs of ranks exchange their demands concurrently.
 
     Args:
         problem: An all_to_all, uniform or with a matrix of demands.
@@ -284,7 +284,7 @@ def _without_program(
 
 
 def demand_matrix(problem: Problem) -> tuple[NDArray[np.int64], int]:
-    """Demand from rank to rank in its largest unit, and that unit; without the diagonal, which never leaves its GPU."""
+    """Demand from rank to rank in its largest common unit, and that unit; the diagonal is dropped."""
     ranks = problem.topology.num_ranks
     if problem.demands is None:
         demand = np.ones((ranks, ranks), dtype=np.int64)
@@ -301,7 +301,7 @@ def demand_matrix(problem: Problem) -> tuple[NDArray[np.int64], int]:
 
 
 def trivial_symmetry(topology: Topology) -> Symmetry:
-    """The group that moves nothing."""
+    """The trivial group (identity only)."""
     return Symmetry(
         orders=(),
         generators=np.zeros((0, topology.num_nodes), dtype=np.int32),

@@ -1,4 +1,4 @@
-"""Distances under given link lengths, and the bounds on all-to-all that lengths or a level set of them prove.
+"""Shortest-path distances under link lengths, and the all-to-all bounds that lengths or a cut from them prove.
 
 Theory. Moving d(s, t) from s to t uses length x flow of at least d(s, t) dist(s, t), and all links together
 offer length x capacity of sum l(e) b(e) per unit of time. So no routing is faster than
@@ -35,7 +35,7 @@ _Length = TypeVar("_Length", np.int64, np.float64, np.object_)
 def distances(
     topology: Topology, sources: NDArray[np.integer], length: NDArray[_Length], *, backwards: bool = False
 ) -> NDArray[_Length]:
-    """Least total length of a path from each source to each node.
+    """Shortest-path distances from each source to each node.
 
     Args:
         length: Length of each link, 0 or more: a :func:`length_column`, or floats.
@@ -67,7 +67,7 @@ def distances(
 
 
 def length_bound(topology: Topology, demand: NDArray[np.int64], length: Sequence[int]) -> Fraction:
-    """The least time per unit of demand that integer link lengths prove, in 1 / (GB/s).
+    """Lower bound on the time per unit of demand that integer link lengths prove, in 1 / (GB/s).
 
     Args:
         demand: ``demand[i, j]`` from rank i to rank j; the diagonal does not count.
@@ -99,7 +99,7 @@ def length_bound(topology: Topology, demand: NDArray[np.int64], length: Sequence
 
 
 def length_column(length: Sequence[int]) -> NDArray[Any]:
-    """Lengths as a column: of 64-bit integers where their sum leaves room, else of Python's."""
+    """Lengths as a 64-bit column where their sum fits, else as Python integers."""
     return np.array(length, dtype=np.int64 if sum(length) < _LARGEST else np.object_)
 
 
@@ -111,7 +111,7 @@ def _far(length: NDArray[Any]) -> Any:
 
 
 def integer_lengths(length: NDArray[np.float64]) -> list[int]:
-    """Float lengths as integers as fine as 64 bits have room for: a short link may matter as much as a long one."""
+    """Scale float lengths to integers as fine as 64 bits allow: short links may matter as much as long ones."""
     largest = float(length.max(initial=0.0))
     if largest <= 0:
         return [1] * len(length)
@@ -120,7 +120,7 @@ def integer_lengths(length: NDArray[np.float64]) -> list[int]:
 
 
 def cut_lengths(topology: Topology, demand: NDArray[np.int64]) -> tuple[Fraction, list[int]]:
-    """The best bound of links that leave or enter one rank, or the nodes of one host, and its lengths.
+    """Best bound from the links entering or leaving one rank or one host, as lengths.
 
     Args:
         demand: ``demand[i, j]`` from rank i to rank j; the diagonal is zero.
@@ -150,7 +150,7 @@ _STARTS = 32
 
 
 def proving_cut(problem: Problem, length: Sequence[int], inv_rate: Fraction) -> tuple[int, ...]:
-    """The sending side of a cut that alone proves ``inv_rate``, or () if none is found.
+    """Sending side of a cut that alone proves ``inv_rate``, or () if none is found.
 
     Args:
         length: Length of each link: integers of 0 or more.

@@ -1,4 +1,4 @@
-"""All-to-all on large networks without symmetry: every pair's demand on paths, moved until the busiest link is even.
+"""All-to-all on large networks without symmetry: reroute demands over paths until the busiest links are even.
 
 The native core moves flow from longer paths to shortest ones under lengths that grow steeply with the load, sweep by
 sweep (cpp/flow/path_flow.h); the same lengths bound what any routing reaches. The steepness follows the gap that is
@@ -31,7 +31,7 @@ _STEEPEST = 20_000.0
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PathMix(Brief):
-    """A routing by paths and the lengths that bound it."""
+    """A routing by paths with the link lengths that bound it."""
 
     reached: Fraction  # Time per unit of demand of the routing, in 1 / (GB/s)
     length: list[int]  # Integer link lengths that prove the best bound found
@@ -43,7 +43,7 @@ class PathMix(Brief):
     link: NDArray[np.int32]  # Links of the paths
 
     def routes(self, topology: Topology) -> dict[int, list[FlowRoute]]:
-        """The paths by source rank."""
+        """Paths by source rank."""
         found: dict[int, list[FlowRoute]] = {}
         source, head = topology.rank_nodes.tolist(), topology.dst[self.link].tolist()
         start, share = self.start.tolist(), self.share.tolist()

@@ -1,4 +1,4 @@
-"""From a flow of one source to routes: which share of the demand takes which path."""
+"""Decompose a single-source flow into routes with their shares of the demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST_SHARE = 2**62
 
 @dataclass(frozen=True, slots=True)
 class FlowRoute:
-    """Part of what a source sends to a target."""
+    """A path from a source to a target, with the share of the demand it takes."""
 
     target: int  # Target node
     nodes: tuple[int, ...]  # The path, source and target included
@@ -29,7 +29,7 @@ class FlowRoute:
 def routes_of_flow(
     topology: Topology, source: int, flow: Sequence[Fraction], demand: NDArray[np.int64]
 ) -> list[FlowRoute]:
-    """Split a flow into paths, targets in the order of their node ids.
+    """Decompose a flow into paths, targets in the order of their node ids.
 
     Amounts are kept exactly while they are whole numbers below 2**62 in proportion, else rounded to 61 bits.
     A target for which nothing is left of a flow that is only nearly right gets the path of fewest hops.
@@ -91,7 +91,7 @@ def routes_of_trees(
 
 
 def reduced_routes(routes: Sequence[FlowRoute]) -> list[FlowRoute]:
-    """The routes with the shares of each target, which stand together, divided by their common factor."""
+    """Divide the shares of each target's routes by their common factor."""
     found: list[FlowRoute] = []
     for _, own in itertools.groupby(routes, key=lambda route: route.target):
         several = list(own)

@@ -1,4 +1,4 @@
-"""All-to-all on networks of too many pairs to keep a path for each: trees, block by block, under the current loads.
+"""All-to-all with too many pairs to store paths: route by shortest-path trees, block by block, under current loads.
 
 Sources are taken in blocks. A block's routing is moved part of the way to shortest paths under lengths that
 grow steeply with the load (Frank-Wolfe steps in turn over the blocks, on the soft maximum of the loads); the
@@ -31,7 +31,7 @@ _BUSY = 0.8
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TreeMix(Brief):
-    """Shortest-path trees of some source ranks and what part of their demand takes each."""
+    """Shortest-path trees of some source ranks, and the share of the demand on each."""
 
     ranks: NDArray[np.int64]  # Source ranks
     # Per tree: `last_link[i, v]` is the link over which `ranks[i]` reaches node v, or -1
@@ -41,7 +41,7 @@ class TreeMix(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Spread:
-    """A routing by mixes of shortest-path trees and the lengths that bound it."""
+    """A routing by mixes of shortest-path trees and the link lengths that bound it."""
 
     reached: Fraction  # Time per unit of demand of the routing, in 1 / (GB/s)
     length: list[int]  # Integer link lengths that prove the best bound found
@@ -197,7 +197,7 @@ def _whole(length: NDArray[np.float64]) -> NDArray[np.int64]:
 def shortest_path_links(
     topology: Topology, ranks: NDArray[np.int64], length: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int32]:
-    """The last link of a shortest path from each of ``ranks`` to each node; -1 where there is none.
+    """Last link of a shortest path from each of ``ranks`` to each node; -1 where there is none.
 
     Args:
         length: Integers >= 1 per link.

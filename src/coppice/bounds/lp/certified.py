@@ -1,4 +1,4 @@
-"""Multipliers that prove an upper bound exactly, from ones that floats got nearly right."""
+"""Repair approximate dual multipliers into ones that prove an upper bound exactly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GRID = 2**40
 def certified_multipliers(
     program: LinearProgram, multipliers: NDArray[np.float64], *, payer: Sequence[int | None]
 ) -> list[Fraction] | None:
-    """Multipliers that prove an upper bound, from ones that are only nearly right; None where they cannot be repaired.
+    """Round dual multipliers so that they prove an upper bound exactly; None where that fails.
 
     A dual solution in floats violates its own constraints in the last digits. Rounded to fractions and scaled up until
     every column without an upper bound is paid for, it proves a bound that is exact, if slightly weak.

@@ -1,4 +1,4 @@
-"""The linear program behind forests whose links are not fixed: cut generation with an exact proof.
+"""Linear program over forests with variable link rates: cut generation with an exact proof.
 
 Trees that span the terminals exist within link rates c and root rates r iff every set X that holds a terminal
 has in_c(X) + r(X) >= r(all), and no switch that cannot copy sends more than it gets (edge splitting, then
@@ -54,7 +54,7 @@ _MANY_COLUMNS = 2048
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TreePhase(Brief):
-    """One direction of trees."""
+    """Direction of the trees of a phase."""
 
     reverse: bool  # Trees flow towards the roots: a broadcast on reversed links
     spanned: NDArray[np.bool_]  # `spanned[v]`: every tree touches node v
@@ -73,7 +73,7 @@ class ForestRates:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CutOutcome:
-    """What cut generation proved."""
+    """Result of cut generation."""
 
     upper: Fraction | None  # Proved upper bound on the rate, or None
     rates: ForestRates | None  # Rates that reach `upper`, or None where none were found or needed
@@ -149,7 +149,7 @@ class CutProgram(Brief):
                         self._add_cut(phase, side)
 
     def solve(self, *, known: Fraction | None = None, time_limit: float = math.inf) -> CutOutcome:
-        """Generate cuts until the optimum is proved or the time is up; on a small network until it is proved.
+        """Generate cuts until the optimum is proved or time is up; without a time limit on small networks.
 
         Args:
             known: A rate that can be had, in capacity units: once it is proved to be the best one, the search for
@@ -212,7 +212,7 @@ class CutProgram(Brief):
     def witness(
         self, multipliers: Sequence[Fraction], inv_rate: Fraction, symmetry: Symmetry | None = None
     ) -> CutFamily:
-        """The cuts and potentials of a dual, as anybody can check them.
+        """Cuts and potentials of a dual, in a form that anybody can check.
 
         Args:
             multipliers: Of the rows (:class:`CutOutcome`).

@@ -1,4 +1,4 @@
-"""A linear program over integers that is solved in floats by HiGHS and then proved exactly.
+"""Linear programs over integers, solved in floats by HiGHS and then proved exactly.
 
 The program is: maximise c x subject to rows a x <= b or a x = b and 0 <= x <= u. HiGHS finds a basis; the
 vertex of that basis and its dual multipliers are then computed as fractions and checked against every row and
@@ -34,7 +34,7 @@ class Constraint(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FloatVertex(Brief):
-    """What HiGHS found: the values of the columns and of the objective, in floats."""
+    """Solution of HiGHS in floats: values of the columns and the objective."""
 
     values: NDArray[np.float64]
     objective: float
@@ -42,7 +42,7 @@ class FloatVertex(Brief):
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """A vertex as what is tight there."""
+    """A vertex given by its tight constraints."""
 
     columns: tuple[int, ...]  # Columns that rest on no bound of theirs, or happen to
     rows: tuple[int, ...]  # As many rows that hold with equality
@@ -59,7 +59,7 @@ class ExactVertex:
 
 
 class LinearProgram:
-    """maximise ``cost @ x`` over ``0 <= x <= upper`` and the rows added so far.
+    """Maximise ``cost @ x`` over ``0 <= x <= upper`` and the rows added so far.
 
     Examples:
         >>> program = LinearProgram([1, 1], [None, None])
@@ -118,7 +118,7 @@ class LinearProgram:
         return self._rows
 
     def add_rows(self, rows: Sequence[Constraint]) -> None:
-        """Append rows; a solver that has a basis keeps it."""
+        """Append rows; a basis of the solver stays valid."""
         self._rows.extend(rows)
 
     def solve(self, *, time_limit: float | None = None, interior_point: bool = False) -> FloatVertex | None:
@@ -159,7 +159,7 @@ class LinearProgram:
         return np.asarray(multipliers * np.array(self._row_unit) / self._cost_unit)
 
     def exact_vertex(self, *, max_bits: int = 2048) -> ExactVertex | None:
-        """The vertex of the last basis in fractions, with its dual; None unless both prove to be feasible.
+        """Vertex of the last basis in fractions, with its dual; None unless both are feasible.
 
         Args:
             max_bits: Give up where a number needs more bits than this.
@@ -175,7 +175,7 @@ class LinearProgram:
         return self.vertex_of(basis, solve)
 
     def vertex_of(self, basis: Basis, solve: Callable[..., list[Fraction] | None]) -> ExactVertex | None:
-        """The vertex of a basis in fractions, with its dual; None unless both prove to be feasible.
+        """Vertex of a basis in fractions, with its dual; None unless both are feasible.
 
         Args:
             basis: Which columns are free, and which rows are tight.
@@ -259,7 +259,7 @@ class LinearProgram:
         return reduced
 
     def scales(self) -> tuple[list[Fraction], list[Fraction], Fraction]:
-        """What HiGHS counts each column in, the factor of each row, and what right-hand sides are divided by."""
+        """Scale of each column, factor of each row, and divisor of right-hand sides, as given to HiGHS."""
         self._load()
         ones = np.ones(self.num_columns) if self._unit is None else self._unit
         return (

@@ -1,4 +1,4 @@
-"""Exact solutions of square integer systems, from a solver that only knows floats.
+"""Solve square integer systems exactly by iterative refinement of a float solver.
 
 Iterative refinement: solve in floats, form the residual exactly in integers, solve for the residual, and so
 on. Each round gains about 30 bits as long as the float solver is right to 10 digits or so. Once the precision
@@ -53,7 +53,7 @@ def solve_exactly(
     *,
     max_bits: int = 2048,  # Give up where the solution needs more bits than this
 ) -> list[Fraction] | None:
-    """The solution of ``system`` as fractions, or None where the refinement does not get there.
+    """Solution of ``system`` as fractions, or None where the refinement does not converge.
 
     Examples:
         >>> system = SquareSystem(row=np.array([0, 1, 1]), column=np.array([0, 0, 1]),
@@ -88,7 +88,7 @@ def solve_exactly(
 
 
 def from_binary(value: int, bits: int) -> Fraction:
-    """The simplest fraction next to ``value / 2**bits``: denominator at most ``2**(bits / 2 - 4)``.
+    """Simplest fraction next to ``value / 2**bits``, with denominator at most ``2**(bits / 2 - 4)``.
 
     >>> from_binary(round(2**60 / 3), 60)
     Fraction(1, 3)
@@ -117,7 +117,7 @@ def _substituted(system: SquareSystem, binary: list[int], bits: int) -> list[Fra
 
 
 def eliminated(system: SquareSystem) -> list[Fraction] | None:
-    """The solution of ``system``, or None where it has not exactly one.
+    """Solution of ``system`` by elimination, or None where it is not unique.
 
     Examples:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Linear programs whose numbers are too far apart for one tolerance: solved again and again for what is left over.
+"""Linear programs whose coefficients differ too much for one tolerance: solve repeatedly for the scaled residual.
 
 Iterative refinement of linear programs (A. M. Gleixner, D. E. Steffy, K. Wolter, "Iterative refinement for linear
 programming", 2016). What the solution in floats leaves over is counted exactly: by how much it violates rows and
@@ -30,7 +30,7 @@ _MOST_GAIN = 2**30
 
 
 def rescaled_vertex(program: LinearProgram, *, time_limit: float | None = None) -> ExactVertex | None:
-    """The optimum of a program, with its proof; None where no basis proves itself.
+    """Optimum of a program with its proof; None where no basis proves itself.
 
     Args:
         program: After :meth:`~coppice.bounds.lp.program.LinearProgram.solve`, whose basis is the first.

@@ -1,4 +1,4 @@
-"""Small linear programs in whole numbers from beginning to end: where floats cannot tell a vertex from its neighbour.
+"""Integer-preserving simplex for small programs in which floats cannot tell a vertex from its neighbour.
 
 The program is that of ``coppice.bounds.lp.program`` with right-hand sides >= 0, so 0 is a first vertex. This is the
 simplex method with upper bounds on columns (G. B. Dantzig, "Linear Programming and Extensions", 1963, chapter 18) on a
@@ -23,7 +23,7 @@ _PATIENCE = 20
 
 
 def solve_in_integers(program: LinearProgram) -> ExactVertex | None:
-    """The optimum of ``program`` with its proof; None where the objective has no limit.
+    """Optimum of ``program`` with its proof; None where it is unbounded.
 
     Args:
         program: Its rows are inequalities with right-hand sides >= 0, or equations with right-hand side 0.

@@ -1,4 +1,4 @@
-"""HiGHS as all our programs use it: silent, on one thread, and stopped by Ctrl-C."""
+"""Shared set-up of HiGHS: silent, single-threaded, interruptible by Ctrl-C."""
 
 from __future__ import annotations
 

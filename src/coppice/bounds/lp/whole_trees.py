@@ -1,4 +1,4 @@
-"""Whole numbers of trees on links: branch and bound over the cuts, without a float in any decision.
+"""Integral numbers of trees on links: branch and bound over the cuts, exact throughout.
 
 Given room for u(e) trees on each link, k trees per unit of weight exist iff there are whole numbers 0 <= c(e) <= u(e)
 that satisfy every cut, in_c(X) >= k w(outside X), and no switch that cannot copy sends more than it gets (edge
@@ -38,7 +38,7 @@ _NATIVE_SIZE = 2**61
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Refuted(Brief):
-    """Sets that no whole numbers of trees within the rooms can satisfy together."""
+    """Cuts that no integral numbers of trees within the capacities can satisfy together."""
 
     cuts: tuple[tuple[int, ...], ...]  # Nodes of each set, ascending
     # What shows it by counting, as :class:`coppice.bounds.result.WholeTrees` has it, in the broadcasting
@@ -47,20 +47,20 @@ class Refuted(Brief):
 
     @classmethod
     def by_cut(cls, cut: tuple[int, ...]) -> Refuted:
-        """One set that does not let all trees in."""
+        """A single cut that not all trees can cross."""
         alone = CutFamily(inv_rate=Fraction(0), cuts=(WeightedCut(nodes=cut, broadcast=Fraction(1)),))
         return cls(cuts=(cut,), cases=(alone,))
 
 
 @dataclass
 class Steps:
-    """How many linear programs are left."""
+    """Budget of linear programs."""
 
     left: int
 
 
 class WholeTreesProgram:
-    """The integer program of a network for any rooms; cuts that were found once are kept."""
+    """Integer program of a network, for any link capacities; cuts are kept between calls."""
 
     def __init__(self, network: Network, trees: int) -> None:
         """Begin with the cuts around single nodes.
@@ -90,7 +90,7 @@ class WholeTreesProgram:
     def within(
         self, room: NDArray[np.int64], *, steps: Steps | None = None
     ) -> NDArray[np.int64] | Refuted | None:
-        """Whole numbers of trees on the links within ``room`` that a forest can have, or cuts that allow none.
+        """Integral numbers of trees within ``room`` that a forest can have, or cuts that allow none.
 
         Args:
             room: Trees that each link carries at most.

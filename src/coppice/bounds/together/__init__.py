@@ -1,1 +1,1 @@
-"""Several groups at once: the least time in which a network carries what all of them exchange, with its proof."""
+"""Bound on concurrent collectives of several groups on one network, with its proof."""

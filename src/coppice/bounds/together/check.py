@@ -1,4 +1,4 @@
-"""Check of a bound on several groups, from the topology and the demands alone, without knowing how it was found."""
+"""Check a bound on concurrent collectives from the topology and the demands alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coppice.topology.model import NodeKind, Topology
 
 
 def check_together(found: TogetherBound) -> None:
-    """Count again which bytes have to cross, and what the links that can serve them carry."""
+    """Recount the bytes that must cross each cut and the capacity of the links that can carry them."""
     if not found.sets:
         if found.seconds:
             _fail("sets that prove a time", f"none for {found.seconds} seconds")

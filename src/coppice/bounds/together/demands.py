@@ -1,4 +1,4 @@
-"""What groups of ranks exchange at the same time, and which links can serve them."""
+"""Demands of concurrent groups of ranks, and the links that can serve each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CARRIED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GroupDemand(Brief):
-    """One collective of groups of one size that share no rank."""
+    """One collective in disjoint groups of one size."""
 
     name: str  # What it is called in reports
     collective: str  # One of :data:`CARRIED`
@@ -40,7 +40,7 @@ class GroupDemand(Brief):
 
 
 def check_demand(topology: Topology, demand: GroupDemand) -> None:
-    """Refuse a demand that has no meaning."""
+    """Refuse an invalid demand."""
     if demand.collective not in CARRIED:
         raise InputError(
             f"expected {demand.name} to be one of {', '.join(CARRIED)}, found {demand.collective!r}."

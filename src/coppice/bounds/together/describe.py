@@ -1,4 +1,4 @@
-"""A bound on several groups in words and as JSON values."""
+"""A bound on concurrent groups in text and as JSON values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coppice.topology.model import NodeKind
 
 
 def limit_words(found: TogetherBound) -> str:
-    """What limits the groups: which bytes have to cross which links.
+    """Describe the limit of the groups: which bytes must cross which links.
 
     Args:
         found: The bound, of which something has to move.
@@ -27,7 +27,7 @@ def limit_words(found: TogetherBound) -> str:
 
 
 def shares_of(found: TogetherBound) -> dict[str, float]:
-    """Of the bytes that are counted the share of each demand, by its name."""
+    """Share of each demand, by name, of the bytes that the bound counts."""
     total = sum(found.needed_bytes, Fraction(0))
     shares: dict[str, float] = {}
     for number, amount in zip(found.counted, found.needed_bytes, strict=True):
@@ -37,7 +37,7 @@ def shares_of(found: TogetherBound) -> dict[str, float]:
 
 
 def together_record(found: TogetherBound) -> dict[str, Any]:
-    """Everything that proves the bound as JSON values: fractions are strings, nodes and links are named."""
+    """Everything that proves the bound as JSON values: fractions as text, nodes and links by name."""
     topology = found.topology
     return {
         "topology": topology.name,

@@ -1,4 +1,4 @@
-"""The least time in which a network carries several collectives of groups at once.
+"""Least time for concurrent collectives of several groups.
 
 Theory. Members of a group add and copy for it; switches do not, and GPUs outside pass nothing on unless members reach
 each other in no other way. Take disjoint sets of nodes. A block that a member outside of a set gathers into it enters
@@ -32,7 +32,7 @@ _MOST_DEMANDS = 8
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TogetherBound(Brief):
-    """A time that no schedule of all demands beats, and what proves it."""
+    """Lower bound on the time of concurrent demands, with its proof."""
 
     topology: Topology  # The network
     demands: tuple[GroupDemand, ...]  # Everything that is exchanged
@@ -48,7 +48,7 @@ class TogetherBound(Brief):
 def least_time(
     topology: Topology, demands: Sequence[GroupDemand], *, in_network: bool = False
 ) -> TogetherBound:
-    """The least time of several demands at once, exactly, with the links that set it.
+    """Least time of several concurrent demands, exactly, with the links that limit it.
 
     Args:
         demands: What groups exchange, at most eight kinds.

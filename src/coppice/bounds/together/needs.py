@@ -1,4 +1,4 @@
-"""Bytes that demands of groups have to bring into disjoint sets of nodes, or out of them.
+"""Bytes that the demands of groups must move into or out of disjoint sets of nodes.
 
 Sets of nodes that may be the limit of several groups at once: GPUs, boxes, and what hangs on switches.
 """
@@ -21,7 +21,7 @@ _TURNED = {"reduce_scatter": "all_gather"}
 def needs_of_sets(
     topology: Topology, demand: GroupDemand, level: NDArray[np.int64], *, entering: bool
 ) -> NDArray[np.float64]:
-    """Bytes that cross into (or out of) each set alone.
+    """Bytes that must cross into (or out of) each set.
 
     Args:
         level: Number of the set of each node, -1 outside.
@@ -46,7 +46,7 @@ def needs_of_components(
     # Into the sets; what groups have outside of all sets is then another matter, and counted set by set
     entering: bool,
 ) -> NDArray[np.float64]:
-    """Bytes that cross between sets of each part, where no group has members in two parts, or in one and outside."""
+    """Bytes that must cross between the sets of each part, for groups within one part."""
     sets = level[topology.rank_nodes][demand.groups]
     sizes = np.array([float(size) for size in demand.size_bytes])
     total, parts = int(level.max()) + 1, int(part.max()) + 1
@@ -68,7 +68,7 @@ def needs_of_components(
 
 
 def needed_bytes(demand: GroupDemand, place: NDArray[np.int64], *, entering: bool) -> Fraction:
-    """Bytes that cross into (or out of) disjoint sets, exactly.
+    """Bytes that must cross into (or out of) disjoint sets, exactly.
 
     Args:
         place: Number of the set of each rank, -1 outside.
@@ -139,7 +139,7 @@ _FEW_NODES = 10
 
 
 def divisions(topology: Topology) -> list[NDArray[np.int64]]:
-    """Disjoint sets of nodes that follow the hierarchy, from small to large.
+    """Partitions of the nodes along the hierarchy, from small to large.
 
     Returns:
         For each level the number of the set of every node, -1 outside: each GPU alone, each box, and what is left

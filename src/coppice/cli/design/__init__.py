@@ -1,4 +1,4 @@
-"""`coppice design`: which network to build, and what its schedules reach; a file for each subcommand."""
+"""`coppice design`: design direct-connect networks and their schedules; a file for each subcommand."""
 
 from __future__ import annotations
 

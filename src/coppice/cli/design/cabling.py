@@ -1,4 +1,4 @@
-"""`coppice design cabling`: which port of which node is joined with which, for any recipe."""
+"""`coppice design cabling`: cabling list of a recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ PortsPerNodeOption = Annotated[
 PanelPortsOption = Annotated[
     int | None,
     typer.Option(
-        "--panel-ports", min=1, metavar="N", help="Cable by way of patch panels with so many positions each."
+        "--panel-ports",
+        min=1,
+        metavar="N",
+        help="Cable through patch panels with this number of positions each.",
     ),
 ]
 MaxPanelsOption = Annotated[
@@ -37,7 +40,7 @@ def cabling(
     max_panels: MaxPanelsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the cabling list of a recipe as CSV: which port of which node goes to which.
+    """Write the cabling list of a recipe as CSV: pairs of ports to connect.
 
     Full-duplex graphs have cables, others fibres from the transmitter of a port to the receiver of another. With
     --panel-ports every port of a node has a fixed position on a patch panel, and cables join positions.

@@ -1,4 +1,4 @@
-"""`coppice design compare`: what people buy and direct-connect graphs, by cost and by what a workload gets."""
+"""`coppice design compare`: compare switched and direct-connect networks by cost and performance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compare(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare networks for a workload: switched ones as people buy them, tori, and the best direct-connect graphs.
+    """Compare networks for a workload by cost and performance: switched fabrics, tori, the best direct-connect graphs.
 
     Every network is sized with the parts of the price list. Up to 128 ranks its collectives are planned and simulated,
     all groups at once; above that the exact bound counts. The least cost per unit of performance comes first.

@@ -1,4 +1,4 @@
-"""`coppice design --ranks N --degree D`: the graphs that nothing beats, the best for a workload, and their cabling."""
+"""`coppice design --ranks N --degree D`: Pareto-optimal graphs, the best for a workload, and their cabling."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def find(
         typer.Option(
             "--results",
             metavar="FILE",
-            help="Keep base graphs in this file (JSON lines), and go on from those that it holds.",
+            help="Append base graphs to this file (JSON lines), and resume from it.",
         ),
     ] = None,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find direct-connect networks: all graphs of so many ranks and ports that nothing beats, with their recipes.
+    """Find the Pareto-optimal direct-connect networks for a number of ranks and ports, with their recipes.
 
     Steps are those of an all-gather; T_B is its bandwidth time in units of M over the bandwidth of a rank. Base graphs
     are evaluated exactly, expansions follow by formula, and the graphs found are scheduled themselves.

@@ -1,4 +1,4 @@
-"""`coppice design schedule`: the breadth-first broadcast of any direct-connect topology file."""
+"""`coppice design schedule`: breadth-first broadcast on a direct-connect topology file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PiecesOption = Annotated[
         "--pieces",
         min=1,
         metavar="N",
-        help="Cut every shard into so many pieces [default: as many as the least loads need].",
+        help="Number of sub-chunks per shard [default: as many as the least loads need].",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""`coppice design show`: build the graph of a recipe, schedule a collective on it, and put both to the test."""
+"""`coppice design show`: build the graph of a recipe, and verify and simulate its schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell offers for the value of an option: presets, collectives, algorithms, models.
+"""Shell completion of option values: presets, collectives, algorithms, models.
 
 Each function is called by the shell's completion only, and loads no more than the names that it lists.
 """
@@ -9,7 +9,7 @@ from coppice.collectives import Collective
 
 
 def collective_names(incomplete: str) -> list[str]:
-    """Collectives that begin so; of a list with commas the last one is completed.
+    """Complete a collective; of a comma-separated list the last one.
 
     Examples:
         >>> collective_names("all_r"), collective_names("broadcast,all_g")
@@ -19,21 +19,21 @@ def collective_names(incomplete: str) -> list[str]:
 
 
 def algorithm_names(incomplete: str) -> list[str]:
-    """Algorithms that begin so; of a list with commas the last one is completed."""
+    """Complete an algorithm; of a comma-separated list the last one."""
     from coppice.planners.algorithms.listing import listed
 
     return _last_of(incomplete, sorted({entry.name for entry in listed()}))
 
 
 def preset_names(incomplete: str) -> list[str]:
-    """Presets of topologies that begin so; where there is none the shell offers files."""
+    """Complete a preset; without a match the shell completes files."""
     from coppice.topology.presets import PRESETS
 
     return [name for name in PRESETS if name.startswith(incomplete)]
 
 
 def model_names(incomplete: str) -> list[str]:
-    """Models of time that begin so."""
+    """Complete a time model."""
     from coppice.simulation.models import named_models
 
     return [name for name in named_models() if name.startswith(incomplete)]

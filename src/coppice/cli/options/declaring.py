@@ -65,7 +65,7 @@ def parameter_of(option: Any) -> inspect.Parameter:
 def with_options(
     order: str, **tables: Mapping[str, Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare to Typer, one by one, the options of the records that a command takes.
+    """Declare the options of the records that a command takes to Typer.
 
     A parameter whose type is a record stands for those of its fields that ``order`` names (its own name is all of
     them). What the command declares

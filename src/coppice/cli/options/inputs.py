@@ -1,4 +1,4 @@
-"""The topology argument and the options that commands with a topology share, as objects that load what they name."""
+"""Shared topology argument and options of commands."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="File 
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyOptions:
-    """A topology as a command line names it; options that a command does not offer have their defaults.
+    """Topology options; those that a command does not offer have their defaults.
 
     The fields are the parameters of :func:`load_topology`.
     """
@@ -69,7 +69,7 @@ class TopologyOptions:
     round_digits: RoundOption = None
 
     def load(self) -> Topology:
-        """The topology, as :func:`load_topology` has it."""
+        """Load the topology, as :func:`load_topology`."""
         return load_topology(
             self.topology,
             boxes=self.boxes,
@@ -91,7 +91,7 @@ def load_topology(
     relays: bool = False,
     round_digits: int | None = None,
 ) -> Topology:
-    """The topology that a command line asks for; warnings of its reader go to standard error.
+    """Load the topology of a command line, printing reader warnings on standard error.
 
     Args:
         spec: Preset name, file name, or ``-``.
@@ -120,7 +120,7 @@ def load_topology(
 
 
 def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[str, str]:
-    """``KEY=VALUE`` texts as a dictionary.
+    """Parse ``KEY=VALUE`` texts to a dictionary.
 
     Args:
         settings: The texts.
@@ -149,7 +149,7 @@ def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[st
 def settings_with_rates(
     settings: Sequence[str] | None, rates: str | None, *, option: str = "--set"
 ) -> dict[str, str]:
-    """The parameters of ``settings``, and the class of rates that has an option of its own.
+    """Parameters of ``settings``, with the class of rates from its own option.
 
     Args:
         settings: ``KEY=VALUE`` texts.
@@ -173,7 +173,7 @@ def settings_with_rates(
 
 
 def parse_ranks(text: str, *, option: str = "--ranks") -> list[int]:
-    """A list of ranks from text such as ``0,1,2`` or ``0-7,16``.
+    """Parse ranks such as ``0,1,2`` or ``0-7,16``.
 
     Args:
         text: The text.

@@ -1,4 +1,4 @@
-"""What commands that read logs have in common: which collective was run, and what the readers warn of."""
+"""Shared options of commands that read logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RunOption = Annotated[
 
 
 def collective_run(name: str | None) -> Collective | None:
-    """The collective of ``--collective``.
+    """Collective of ``--collective``.
 
     Raises:
         InputError: If there is none of that name.
@@ -37,7 +37,7 @@ def collective_run(name: str | None) -> Collective | None:
 
 
 def print_warnings(logs: Sequence[Log]) -> None:
-    """Say on stderr what could not be read of logs, or may be taken wrongly."""
+    """Print warnings of log readers on standard error."""
     for log in logs:
         for warning in log.warnings:
             print_note(f"warning: {warning.rstrip('.')}.")

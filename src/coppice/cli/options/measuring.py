@@ -1,4 +1,4 @@
-"""The options of commands that simulate or measure: sizes, processes, engines, what a message costs."""
+"""Shared options of commands that simulate or measure: sizes, processes, engines, time model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OverheadOption = Annotated[
 
 
 def chosen_model(name: str | None, *, overhead: float | None = None, **changes: Any) -> Model:
-    """The model that the options of a command ask for.
+    """Time model of the options.
 
     Args:
         name: Value of ``--model``.
@@ -75,13 +75,15 @@ TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Longes
 
 LauncherWordsOption = Annotated[
     list[str] | None,
-    typer.Option("--launcher-option", metavar="WORD", help="Further word for the launcher; may be repeated."),
+    typer.Option(
+        "--launcher-option", metavar="WORD", help="Further argument for the launcher; may be repeated."
+    ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SteppedSizes:
-    """Sizes that are measured, in the options of nccl-tests."""
+    """Sizes to measure, in the options of nccl-tests."""
 
     first: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size M.")] = "1K"
     last: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size M.")] = "64M"
@@ -98,7 +100,7 @@ class SteppedSizes:
     ] = None
 
     def sizes(self, *, least: int = 0) -> list[int]:
-        """Sizes from the first to the last, each ``factor`` times the one before, or those listed; 0 stands alone.
+        """Geometric sequence of sizes, or the listed ones; 0 stands alone.
 
         Args:
             least: Smallest size that can be measured, in bytes.
@@ -124,7 +126,7 @@ class SteppedSizes:
         return sizes
 
     def steps(self, *, least: int = 0) -> tuple[int, int, int]:
-        """The first size, the last one and the factor between them, as nccl-tests takes them.
+        """First size, last size and factor, as in nccl-tests.
 
         Args:
             least: Smallest size that can be measured, in bytes.

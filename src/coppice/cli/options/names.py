@@ -1,4 +1,4 @@
-"""Names that the help of commands lists: the rooms that know what they mean load more than a help needs.
+"""Names listed in help texts, duplicated here so that help loads no heavy modules.
 
 A test compares each list with its room's.
 """

@@ -1,4 +1,4 @@
-"""The options that say what is planned on a topology: the collective, its root, its weights."""
+"""Options of a problem: collective, root, weights."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ TreesOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemOptions(TopologyOptions):
-    """A collective on a topology, as a command line names both."""
+    """Options of a collective on a topology."""
 
     collective: CollectiveOption = Collective.ALL_REDUCE
     root: RootOption = None
     weights: WeightsOption = None
 
     def load_problem(self) -> Problem:
-        """The problem; a rooted collective without ``--root`` has root 0."""
+        """Problem of the options; a rooted collective without ``--root`` has root 0."""
         from coppice.bounds.problem import Problem
         from coppice.bounds.weights import read_demands, read_weights
 
@@ -121,7 +121,7 @@ class ProblemOptions(TopologyOptions):
 
 
 def parse_trees(text: str | None) -> tuple[int | None, Fraction | None]:
-    """The value of ``--trees``: a number of trees, or ``auto:`` with a tolerance in percent.
+    """Parse ``--trees``: a number of trees, or ``auto:`` with a tolerance in percent.
 
     >>> parse_trees("4"), parse_trees("auto:1%"), parse_trees(None)
     ((4, None), (None, Fraction(1, 100)), (None, None))

@@ -1,1 +1,1 @@
-"""How commands print: fields, tables, sizes, progress."""
+"""Output of commands: fields, tables, sizes, progress."""

@@ -1,4 +1,4 @@
-"""Lines as wide as a terminal: long ones go on below their last field.
+"""Wrap lines to the width of the terminal.
 
 In a pipe or a file nothing is cut and nothing is broken: a line is a row.
 """
@@ -18,7 +18,7 @@ _FIELD = re.compile(r"(?<=\S) {2,}(?=\S)")
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
-    """Columns of the terminal that a stream (standard output) goes to; None where it is none."""
+    """Width of the terminal behind a stream (standard output); None where it is none."""
     found = stream or sys.stdout
     return shutil.get_terminal_size().columns if found.isatty() else None
 

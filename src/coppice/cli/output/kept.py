@@ -1,4 +1,4 @@
-"""What an interrupted command has kept, for the sentence that it ends with."""
+"""Message of an interrupted command about the measurements that it has kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEPT: ContextVar[tuple[Path, int] | None] = ContextVar("kept", default=None)
 
 
 def keeps(path: Path | None, *, heads: int = 1) -> None:
-    """Say that a command adds measurements to a file as it goes, and goes on from them when it is started again.
+    """Declare that a command appends measurements to a file, and resumes from it.
 
     Args:
         path: The file, a measurement a line; None where nothing is kept.
@@ -21,7 +21,7 @@ def keeps(path: Path | None, *, heads: int = 1) -> None:
 
 
 def interrupted_words() -> str | None:
-    """What is kept, or None where nothing was to be."""
+    """Message about kept measurements, or None."""
     kept = _KEPT.get()
     if kept is None:
         return None

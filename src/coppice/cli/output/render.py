@@ -1,4 +1,4 @@
-"""How commands print: aligned fields and tables, exact rates, sizes, bars, and progress that only a terminal sees."""
+"""Print aligned fields and tables, rates, sizes, bars, and progress on terminals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAST_SECONDS = 2
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print ``value`` as JSON on standard output; what its encoding lacks is escaped."""
+    """Print ``value`` as JSON on standard output, escaping what its encoding lacks."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding)
@@ -33,7 +33,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """Print lines: as they are in a pipe or a file, on a terminal broken where they are longer than it is wide."""
+    """Print lines, wrapped on a terminal only."""
     max_width = terminal_width()
     sys.stdout.write("".join(f"{each}\n" for line in lines for each in broken(line, max_width)))
 
@@ -44,7 +44,7 @@ def print_note(words: str) -> None:
 
 
 def write_text(text: str, output: Path | None) -> None:
-    """Write a text into a file, or to standard output where none is named or it is called ``-``; in UTF-8."""
+    """Write UTF-8 text to a file, or to standard output for ``-`` or none."""
     if output is None or str(output) == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode())
@@ -77,7 +77,7 @@ def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO 
 def to_stdout(
     *outputs: Path | None, as_json: bool, holds: str = "the plan", instead: str = "plan.json"
 ) -> bool:
-    """Whether a file of a command is standard output.
+    """Whether a file argument means standard output.
 
     Args:
         outputs: The files that it is asked to write.
@@ -97,7 +97,7 @@ def to_stdout(
 
 
 class Progressing(Protocol):
-    """What hears of progress."""
+    """Progress callback."""
 
     def __call__(self, done: int, total: int, name: str = ..., /) -> None:
         """Units done, units in all, and what was just done."""
@@ -105,7 +105,7 @@ class Progressing(Protocol):
 
 @contextmanager
 def progress_bar(words: str = "starting") -> Iterator[Progressing | None]:
-    """What to call with progress: a bar on standard error, and None where that is no terminal."""
+    """Progress callback that draws a bar on standard error; None where that is no terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -137,7 +137,7 @@ def progress_bar(words: str = "starting") -> Iterator[Progressing | None]:
 
 
 class Stages:
-    """A spinner on standard error that says what goes on and for how long, and nothing where that is no terminal."""
+    """Spinner on standard error with stage and elapsed time, on terminals only."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -159,7 +159,7 @@ class Stages:
             self._status.stop()
 
     def begin(self, words: str) -> None:
-        """Say that a stage begins."""
+        """Start a stage."""
         self._words, self._since = words, monotonic()
         if self._status is not None:
             self._status.update(self)

@@ -1,4 +1,4 @@
-"""What `coppice plan --repair` refuses, does and prints."""
+"""Implementation of `coppice plan --repair`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAKING = {
 def print_repaired(
     source: Path, asked: ProblemOptions, given: set[str], *, output: Path | None, printed: bool, as_json: bool
 ) -> None:
-    """Repair the plan of a file on the topology that is asked for, write it, and print what became of it.
+    """Repair the plan of a file on the given topology, write it, and print the outcome.
 
     Args:
         source: The plan file.

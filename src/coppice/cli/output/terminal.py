@@ -1,4 +1,4 @@
-"""Text on terminals whose encoding has no bars and no branches: they are drawn in ASCII."""
+"""Fall back to ASCII on terminals whose encoding lacks box-drawing characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ASCII = {"█": "#", "─": "-", "│": "|", "├": "|", "└": "`", "→": ">"
 
 
 def use_terminal_characters() -> None:
-    """Let standard output and standard error take any text: what their encoding lacks is drawn in ASCII."""
+    """Replace characters that the encoding of standard output and error lacks by ASCII."""
     codecs.register_error("coppice-ascii", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -15,7 +15,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Aggregation in the network: switches that add up what passes through them.",
+    help="In-network aggregation: switches that reduce the data of all-reduces.",
 )
 app.command("serve")(serve)
 app.command("model")(model)

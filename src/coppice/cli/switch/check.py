@@ -1,4 +1,4 @@
-"""`coppice switch check`: a protocol through everything a network may do to it."""
+"""`coppice switch check`: model-check an aggregation protocol against losses, duplicates and reordering."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check(
         str, typer.Option("--protocol", help="What the parties speak: switchml and others.")
     ] = "switchml",
     workers: Annotated[int, typer.Option("--workers", min=1, help="Workers of the job.")] = 2,
-    slots: Annotated[int, typer.Option("--slots", min=1, help="Sums that can be under way.")] = 1,
+    slots: Annotated[int, typer.Option("--slots", min=1, help="Number of aggregation slots.")] = 1,
     elements: Annotated[
         str, typer.Option("--elements", metavar="N,N", help="Elements of each tensor, one after the other.")
     ] = "3",
@@ -30,7 +30,7 @@ def check(
         int, typer.Option("--duplicates", min=0, help="Packets that may arrive again, at any later moment.")
     ] = 1,
     early_timeouts: Annotated[
-        int, typer.Option("--early-timeouts", min=0, help="Time-outs while a packet is still under way.")
+        int, typer.Option("--early-timeouts", min=0, help="Number of premature time-outs.")
     ] = 1,
     in_order: Annotated[
         bool, typer.Option("--in-order", help="Packets of a link arrive in the order of their sending.")

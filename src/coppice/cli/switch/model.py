@@ -1,4 +1,4 @@
-"""`coppice switch model`: what systems that aggregate in the network reach, by their closed forms."""
+"""`coppice switch model`: closed-form performance of in-network aggregation systems."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def model(
     *,
     workers: Annotated[int, typer.Option("--workers", min=2, help="GPUs that take part.")] = 8,
     gb_per_s: Annotated[
-        str, typer.Option("--gb-per-s", metavar="RATE", help="Rate of a worker's link, each way, GB/s.")
+        str, typer.Option("--gb-per-s", metavar="RATE", help="Rate of a worker's link per direction, GB/s.")
     ] = "12.5",
     size: Annotated[str, typer.Option("--size", "-s", metavar="M", help="Bytes of the tensor.")] = "64M",
     slots: Annotated[
@@ -55,7 +55,7 @@ def model(
     ] = None,
     loss: Annotated[
         float,
-        typer.Option("--loss", metavar="P", help="Probability that a packet is lost, each way."),
+        typer.Option("--loss", metavar="P", help="Packet loss probability per direction."),
     ] = 0.0,
     rtt_us: Annotated[
         float, typer.Option("--rtt-us", metavar="US", help="From a packet's last bit to its answer.")
@@ -104,7 +104,7 @@ def model(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what systems that aggregate in the network reach: throughput, time, memory in the switch, error.
+    """Print the closed-form performance of in-network aggregation systems: throughput, time, switch memory, error.
 
     Every line names its formula; `docs/in-network.md` derives them. Throughput is that of a tensor that never ends,
     time that of one of the given size, error the bound for values up to 1. With a topology its links, its boxes and its

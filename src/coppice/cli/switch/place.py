@@ -1,4 +1,4 @@
-"""`coppice switch place`: which switches of a network should add."""
+"""`coppice switch place`: choose the switches of a network that aggregate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def place(
     size: Annotated[str, typer.Option("--size", help="Bytes that every rank adds.")] = "64M",
     as_json: JsonOption = False,
 ) -> None:
-    """Find the switches of a network that should add, so that all-reduces load its busiest link least.
+    """Choose the aggregation switches of a network so that all-reduces load its busiest link least.
 
     A switch that adds sends one stream towards the root of a tree, and copies the result on its way back; any other
     sends on all that comes in. Streams take the default routes. One job in one tree is solved exactly on networks of

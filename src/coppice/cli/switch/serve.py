@@ -1,4 +1,4 @@
-"""`coppice switch serve`: a software switch that adds up what workers send it, over UDP."""
+"""`coppice switch serve`: software aggregation switch over UDP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def serve(
         str, typer.Option("--protocol", help="What it speaks: switchml, atp, ..., or several: a,b.")
     ] = "switchml",
     workers: Annotated[int, typer.Option("--workers", min=0, help="Workers of a job; 0: any number.")] = 0,
-    slots: Annotated[int, typer.Option("--slots", min=1, help="Sums that can be under way.")] = 256,
+    slots: Annotated[int, typer.Option("--slots", min=1, help="Number of aggregation slots.")] = 256,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="UDP port of the first thread; 0: any.")
     ] = 9000,
@@ -57,11 +57,11 @@ def serve(
         float, typer.Option("--most-packets", min=0.0, help="Of one worker in a second; 0: any number.")
     ] = 0.0,
     report: Annotated[
-        float, typer.Option("--report", min=0.0, help="Print counters every so many seconds; 0: never.")
+        float, typer.Option("--report", min=0.0, help="Interval of printed counters in seconds; 0: never.")
     ] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a switch until Ctrl-C or SIGTERM; it prints a line once it listens, and its counters at the end.
+    """Run a switch until Ctrl-C or SIGTERM; prints a line once it listens, and its counters at the end.
 
     SIGUSR1 prints the counters in between. Workers are ranks with the algorithm of the protocol's name and
     COPPICE_SWITCH=HOST:PORT, and COPPICE_SWITCH_SECRET=FILE where there is a secret.

@@ -1,4 +1,4 @@
-"""`coppice switch xdp`: a switch in the kernel, where frames come in."""
+"""`coppice switch xdp`: aggregation switch in the kernel (XDP)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`coppice train`: the training iteration simulated, and what training left behind."""
+"""`coppice train`: simulate training iterations, and report on training logs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Simulate training iterations, and draw what training left behind.",
+    help="Simulate training iterations, and report on training logs.",
     rich_markup_mode=None,
 )
 
 
 @app.callback()
 def train() -> None:
-    """Simulate training iterations, and draw what training left behind."""
+    """Simulate training iterations, and report on training logs."""
 
 
 app.command("estimate")(estimate)

@@ -1,4 +1,4 @@
-"""`coppice train advise`: which policy is worth its trouble on a job."""
+"""`coppice train advise`: recommend a policy for a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coppice.cli.train.signature import job_of_options, layers_of_options, own_o
 
 
 def advise(job: str, **options: Any) -> None:
-    """Say which policy is worth its trouble on a job, or on a workload of layers (.json).
+    """Recommend a policy for a job, or for a workload of layers (.json).
 
     Compares all policies as `train compare` does; says how much of the possible gain, from the baseline to what none
     of them beats, the simplest good one takes, how much is left, and what PyTorch, Megatron-LM or DeepSpeed switch on

@@ -1,4 +1,4 @@
-"""Collectives of an imported iteration, as fields and as JSON values."""
+"""Output of the collectives of an imported iteration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_SHOWN = 6
 
 
 def collective_fields(totals: Sequence[CollectiveTotal]) -> list[tuple[str, str]]:
-    """Collectives as fields, those of most bytes; the others are counted."""
+    """Collectives as fields, the largest ones; the others are counted."""
     fields = []
     for each in totals[:_MOST_SHOWN]:
         words = plural(each.count, "time")

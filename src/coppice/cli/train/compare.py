@@ -1,4 +1,4 @@
-"""`coppice train compare`: policies on a job beside each other, and what none of them beats."""
+"""`coppice train compare`: compare policies on a job with each other and with the bound."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_COMPARED = (
 
 
 def compare(job: str, **options: Any) -> None:
-    """Simulate a job, or a workload of layers (.json), under policies: one table, the fastest first.
+    """Simulate a job, or a workload of layers (.json), under policies, and print a table, the fastest first.
 
     The baseline (none) runs one forward and one backward pass in turn, and nothing overlaps. Of `all`, the best
     composition of an order, a policy of gradients and policies inside layers is found by trying the two best of each

@@ -1,4 +1,4 @@
-"""`coppice train estimate`: the time of an iteration of a model on a cluster, and where it goes.
+"""`coppice train estimate`: iteration time of a model on a cluster, and its breakdown.
 
 `--what-if` and `--degrade` show the job after a change beside the job as it is.
 """
@@ -60,7 +60,7 @@ def answers(
     what_if: Sequence[str] | None,
     degrade: Sequence[str] | None,
 ) -> list[WhatIf]:
-    """What changes: the job as it is first, then each; on boxes of several kinds each kind alone as well.
+    """Results of the job as it is, then of each change; on mixed clusters each kind of box alone as well.
 
     Raises:
         InputError: If one is no change, or nothing is left to run on.
@@ -74,7 +74,7 @@ def answers(
 
 
 def answers_record(found: Sequence[WhatIf]) -> dict[str, Any]:
-    """The answers as JSON values."""
+    """The results as JSON values."""
     if not found:
         return {}
     return {
@@ -111,7 +111,7 @@ def _way_record(row: WhatIfRow) -> dict[str, Any]:
 
 
 def answers_table(found: Sequence[WhatIf]) -> list[str]:
-    """The answers as lines: time of an iteration, samples a second, and their change.
+    """The results as lines: iteration time, throughput, and their change.
 
     Layouts found anew are compared with the healthy job laid out anew, all others with the job as it is.
     """
@@ -205,7 +205,7 @@ def estimate(
         typer.Option(
             "--policy",
             metavar="NAME",
-            help="Policies, joined by +, that decide the order, what runs beside computation, or what is inside "
+            help="Policies, joined by +, that decide the order, what overlaps with computation, or what is inside "
             "layers; --set takes their options too, as partition=4M.",
         ),
     ] = None,
@@ -226,7 +226,7 @@ def estimate(
             "--contention",
             min=0.0,
             max=1.0,
-            help="Share of a GPU for which communication competes with the computation it runs beside.",
+            help="Share of a GPU that communication takes from concurrent computation.",
         ),
     ] = 0.0,
     trace: Annotated[
@@ -239,7 +239,7 @@ def estimate(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate a training iteration, and say where its time goes, what it waits for, and what it keeps in memory.
+    """Simulate a training iteration, and print its time, breakdown, critical path and memory.
 
     Exit code 1 if it does not fit the memory of a GPU.
 

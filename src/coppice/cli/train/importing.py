@@ -1,4 +1,4 @@
-"""`coppice train import`: a measured trace, an execution trace, or a module of PyTorch, and its simulation."""
+"""`coppice train import`: import a trace or a PyTorch module, and simulate it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command of `coppice train` is asked: a model with options, or a job file whose keys options replace."""
+"""Build a training job from command-line options: a model with options, or a job file with overrides."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def job_record_of_options(
     rates: str | None = None,
     settings: Sequence[str] | None = None,
 ) -> tuple[JobRecord, Path | None]:
-    """The job that is asked for, and the folder of its file: options that are given replace keys of the file.
+    """Job record of the options, and the folder of its file; options override keys of the file.
 
     Args:
         job: Name of a model, or of a job file.
@@ -125,7 +125,7 @@ def job_from_options(
     settings: Sequence[str] | None,
     **layout: Any,
 ) -> TrainingJob:
-    """The job that the options of an estimate ask for.
+    """Training job of the options of an estimate.
 
     Args:
         job: Name of a model, or of a job file.
@@ -157,7 +157,7 @@ def job_from_options(
 
 
 def note_constants(job: TrainingJob) -> None:
-    """Say on standard error which GPUs have constants that were fitted to another one."""
+    """Print a note about GPUs whose constants were fitted to another one."""
     from coppice.iteration.cluster import constants_borrowed
 
     told = (constants_borrowed(each.cluster) for each in job.machines.kinds)
@@ -168,7 +168,7 @@ def note_constants(job: TrainingJob) -> None:
 def load_of_job(
     spec: str, boxes: int | None, rates: str | None, settings: Mapping[str, object] | None
 ) -> Topology:
-    """A topology of a job; warnings of its reader go to standard error."""
+    """Load a topology of a job, printing reader warnings on standard error."""
     return load_topology(
         spec,
         boxes=boxes,
@@ -178,7 +178,7 @@ def load_of_job(
 
 
 def parse_degrees(text: str | None, *, option: str = "--parallel") -> dict[str, int]:
-    """The degrees of ``tp=8,pp=4`` as keys of the table of the layout.
+    """Parse ``tp=8,pp=4`` into keys of the layout table.
 
     Args:
         text: The degrees; None is none.

@@ -1,4 +1,4 @@
-"""`coppice train job`: a job file checked and shown, and the schema of such files."""
+"""`coppice train job`: check and show a job file, or print the schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def job(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of job files.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a job file, and show the job that it stands for.
+    """Check a job file, and show the resulting job.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`coppice train lr-report`: the learning rates that AutoLRS found."""
+"""`coppice train lr-report`: report of the learning rates found by AutoLRS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lr_report(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the learning rates that AutoLRS found, and the fits that led to them.
+    """Show the learning rates found by AutoLRS, and the fits behind them.
 
     A training that still runs can be looked at as well.
 

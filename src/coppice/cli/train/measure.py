@@ -1,4 +1,4 @@
-"""`coppice train measure`: what the device of this machine reaches, as a file that estimates read."""
+"""`coppice train measure`: measure this machine's device for estimates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`coppice train models`: the models that jobs can name."""
+"""`coppice train models`: list the models for jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coppice.text import columns
 
 
 def models(*, as_json: JsonOption = False) -> None:
-    """List the models that jobs can name: their weights, and operations of a forward pass of a sample.
+    """List the models for jobs: their weights, and operations of a forward pass of a sample.
 
     A multiply-add counts as two operations; of a mixture of experts, weights that a token meets stand beside all.
 

@@ -1,4 +1,4 @@
-"""`coppice train import model.py:build`: a module of PyTorch, its operations, and its step on a cluster."""
+"""`coppice train import model.py:build`: trace a PyTorch module, and simulate its step on a cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def show_module(
     trace: Path | None,
     as_json: bool,
 ) -> None:
-    """Trace a module, time it where there is a cluster, and print what it consists of.
+    """Trace a module, time it on a cluster if given, and print its operations.
 
     Raises:
         InputError: As :func:`coppice.iteration.modules.tracing.trace_module`, or if times are asked for without a

@@ -1,4 +1,4 @@
-"""`coppice train pipeline`: the order of a job's pipeline, as the runtime of PyTorch's pipelines loads it."""
+"""`coppice train pipeline`: export a job's pipeline order for PyTorch's pipeline runtime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT = ("order", "contention", "trace", "what_if", "degrade")
 
 
 def pipeline(job: str, **options: Any) -> None:
-    """Write the order of a pipeline for PyTorch: a row a rank, cells such as 2F0, 2B0, 2I0 and 2W0.
+    """Write a job's pipeline order for PyTorch: a row per rank, with actions such as 2F0, 2B0, 2I0 and 2W0.
 
     `_PipelineScheduleRuntime._load_csv(FILE, format="compute_only")` of torch.distributed.pipelining loads it. Passes
     are counted, and all ranks run against each other, before it is written; its bubble is simulated.

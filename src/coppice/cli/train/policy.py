@@ -1,4 +1,4 @@
-"""`coppice train policy`: an iteration under a policy of communication, beside what no policy can beat."""
+"""`coppice train policy`: simulate an iteration under a policy, with the bound for all policies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def policy(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate training iterations under a policy, and print the time of one in the long run.
+    """Simulate training iterations under a policy, and print the steady-state time.
 
     Layers are computed in turn, forward and then backward; their gradients cross one network, a message at a time. The
     lower bound holds for every policy of the same kind.

@@ -1,4 +1,4 @@
-"""`coppice train report`: a simulated iteration of a job as one page that opens from disk."""
+"""`coppice train report`: write a simulated iteration as a page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MEMORY = ("parameters", "gradients", "optimizer", "activations")
 
 
 def report(job: str, **options: Any) -> None:
-    """Write a simulated iteration of a job as a page: where its time goes, and its timeline to zoom in.
+    """Write a simulated iteration of a job as a page: time breakdown, and a timeline to zoom in.
 
     The page is one file that needs no network: parts of the time, what each device computes, exposed communication by
     collective, group and link, a timeline of all streams in which a drag chooses what is seen, memory, lower bounds,

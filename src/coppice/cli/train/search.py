@@ -1,4 +1,4 @@
-"""`coppice train search`: the layouts of a model on a cluster that fit into memory, the fastest first."""
+"""`coppice train search`: rank the parallel layouts of a model that fit into memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def search(
     cluster: ClusterOption = None,
     boxes: BoxesOption = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", min=1, help="So many of its GPUs, whole boxes [default: all].")
+        int | None,
+        typer.Option("--gpus", min=1, help="Number of GPUs to use, in whole boxes [default: all]."),
     ] = None,
     global_batch: BatchOption = None,
     top: Annotated[int, typer.Option("--top", min=1, help="How many to print.")] = 10,
@@ -43,7 +44,7 @@ def search(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Try every layout of a model on a cluster, and print those that fit into memory, the fastest first.
+    """Try every parallel layout of a model on a cluster, and print those that fit into memory, the fastest first.
 
     A closed form orders all of them; the 32 best are simulated, and ordered by that.
 

@@ -1,4 +1,4 @@
-"""Commands that take the options of `coppice train estimate` about a job, and some of their own."""
+"""Decorator for commands with the job options of `coppice train estimate` and options of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUN_KEYS = ("order", "overlap", "policy", "collectives", "model")
 def with_job_options(
     command: Callable[..., None], own: Sequence[inspect.Parameter], *, without: Sequence[str] = ()
 ) -> None:
-    """Give a command the argument and the options of the estimate, and its own behind the argument.
+    """Decorator that adds the argument and options of the estimate to a command.
 
     Args:
         command: Takes the job, and options by name.
@@ -40,7 +40,7 @@ def with_job_options(
 
 
 def job_of_options(job: str, options: dict[str, Any]) -> TrainingJob:
-    """The job that options of the estimate ask for.
+    """Training job of the estimate's options.
 
     Raises:
         InputError: As :func:`coppice.cli.train.job_options.job_from_options`.
@@ -50,7 +50,7 @@ def job_of_options(job: str, options: dict[str, Any]) -> TrainingJob:
 
 
 def layers_of_options(job: str, options: dict[str, Any]) -> LayerWorkload | None:
-    """The workload of layers in a file (.json) that is given instead of a job; None: it is a job.
+    """Workload of layers from a .json file given in place of a job; None: it is a job.
 
     Raises:
         InputError: If the file is no such workload, or options of jobs are given with it.
@@ -69,6 +69,6 @@ def layers_of_options(job: str, options: dict[str, Any]) -> LayerWorkload | None
 
 
 def own_option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    """An option of a command beside those of the estimate; ``...`` as its default: it must be given."""
+    """Declare a command's own option; ``...`` as default: it is required."""
     default = inspect.Parameter.empty if default is ... else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

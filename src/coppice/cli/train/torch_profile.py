@@ -1,4 +1,4 @@
-"""`coppice train torch-profile`: what collectives of a job cost, as torch's scheduler of overlap reads it."""
+"""`coppice train torch-profile`: export collective costs of a job for torch's overlap scheduler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT = ("order", "overlap", "policy", "contention", "trace", "what_if", "degrade
 
 
 def torch_profile(job: str, **options: Any) -> None:
-    """Write times of collectives over the groups of a job as a profile that torch.compile takes estimates from.
+    """Write collective times over a job's groups as a profile for torch.compile's runtime estimates.
 
     Name the file in `torch._inductor.config.aten_distributed_optimizations.profile_guided_estimations_profile_path`
     (torch 2.13): its scheduler of overlap then places collectives by what they take on this cluster.

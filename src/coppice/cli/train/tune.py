@@ -1,4 +1,4 @@
-"""`coppice train tune`: settings of a policy that suit a job best, and how much that matters."""
+"""`coppice train tune`: tune the settings of a policy for a job."""
 
 from __future__ import annotations
 

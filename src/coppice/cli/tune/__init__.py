@@ -1,4 +1,4 @@
-"""`coppice tune`: measure the algorithms of the installed library, and tell it which to take where."""
+"""`coppice tune`: measure the installed library's algorithms, and configure it to use the best."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Measure the algorithms of the installed NCCL, RCCL or MPI, and tell it which to take where; undone by one "
+    help="Measure the algorithms of the installed NCCL, RCCL or MPI, and configure it to use the best; undone by one "
     "variable.",
 )
 app.add_typer(plugin_app, name="plugin")

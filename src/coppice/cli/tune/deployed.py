@@ -1,4 +1,4 @@
-"""`coppice tune export`, `plugin` and `check`: a table of rules in use by its library, and whether it still pays."""
+"""`coppice tune export`, `plugin` and `check`: deploy a rule table, and check whether it still pays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coppice.text import columns, short_size
 if TYPE_CHECKING:
     from coppice.tuning.sweep import Checked
 
-plugin_app = typer.Typer(no_args_is_help=True, help="Plugins by which NCCL and RCCL do as Coppice says.")
+plugin_app = typer.Typer(no_args_is_help=True, help="Build Coppice's plugins for NCCL and RCCL.")
 
 
 def export(
@@ -28,7 +28,7 @@ def export(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the rules for the library; notes on standard error say how to use them, and how to take them back.
+    """Write the rules for the library; notes on standard error explain how to use them, and how to undo that.
 
     \b
     Examples:
@@ -52,7 +52,7 @@ def export(
 
 @plugin_app.callback()
 def plugin() -> None:
-    """Plugins by which NCCL and RCCL do as Coppice says."""
+    """Build Coppice's plugins for NCCL and RCCL."""
 
 
 @plugin_app.command("build")
@@ -109,7 +109,7 @@ def settings(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a site's settings for the env plugin: files are checked, and named absolutely.
+    """Write a site's settings for the env plugin, with checked files and absolute paths.
 
     A job's own environment wins over the file.
 
@@ -137,7 +137,9 @@ def check(
         Path, typer.Argument(metavar="BASELINE", help="Measurements, whose sizes are measured again.")
     ],
     *,
-    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Measure again on so many ranks.")] = 0,
+    ranks: Annotated[
+        int, typer.Option("--ranks", metavar="N", help="Measure again on this number of ranks.")
+    ] = 0,
     lab: Annotated[
         str | None, typer.Option("--lab", metavar="NAME", help="Measure again in this lab.")
     ] = None,
@@ -151,7 +153,7 @@ def check(
     ] = 0.03,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure with the rules in use beside the default; exit code 1 if a size is slower beyond noise.
+    """Measure with the rules in use against the default; exit code 1 if a size is significantly slower.
 
     With --ranks or --lab, the library runs with the exported rules at all collectives and sizes of BASELINE. Without,
     BASELINE itself is judged: measurements made after the fit, at the choices of the table.

@@ -1,4 +1,4 @@
-"""`coppice tune fit`, `from-logs` and `report`: from measurements to a table of rules, and to a page about them."""
+"""`coppice tune fit`, `from-logs` and `report`: fit a rule table to measurements, and report on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RunsArgument = Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Fil
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """How rules are fitted to measurements, as a command line says it."""
+    """Options of fitting rules."""
 
     topology: Annotated[
         str | None,
@@ -49,7 +49,7 @@ class FitOptions:
     def fit(
         self, runs: Sequence[TimedRun], *, extend: bool = False, seed: int = 0
     ) -> tuple[Fit, Topology | None]:
-        """The fit of measurements, with bounds where a topology is named, and that topology."""
+        """Fit measurements, with bounds where a topology is named; return that topology too."""
         from coppice.tuning.fit import fit_runs
         from coppice.tuning.report import bounds_us
 
@@ -77,7 +77,7 @@ def fit(
     seed: Annotated[int, typer.Option("--seed", help="Seed of resampling.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the fastest choice of every shape and size, and keep it where it beats the default beyond noise.
+    """Find the fastest choice of every shape and size, and keep it where it beats the default significantly.
 
     A rule needs a corrected p-value below --alpha and an interval of its gain above 1; neighbouring sizes share a
     choice where that costs little. With --topology, every rule says which share of the bandwidth bound it reaches.
@@ -114,7 +114,7 @@ def from_logs(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit rules to what nccl-tests printed and NCCL logged, for the default and with NCCL_ALGO and NCCL_PROTO set.
+    """Fit rules to nccl-tests output and NCCL logs, for the default and with NCCL_ALGO and NCCL_PROTO set.
 
     One run of each proves nothing: a rule needs about five of both, more at larger numbers of choices.
 

@@ -1,4 +1,4 @@
-"""`coppice tune sweep`: measure every algorithm of the installed library beside its default."""
+"""`coppice tune sweep`: measure every algorithm of the installed library with its default."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def sweep(
     ] = "all_reduce",
     rounds: Annotated[
         int,
-        typer.Option(
-            "-n", "--rounds", min=1, help="Rounds; in each, every choice is timed beside the default."
-        ),
+        typer.Option("-n", "--rounds", min=1, help="Rounds; each interleaves every choice with the default."),
     ] = 15,
     ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Number of ranks.")] = 0,
     lab: Annotated[str | None, typer.Option("--lab", metavar="NAME", help="Run in this lab.")] = None,
@@ -86,7 +84,7 @@ def sweep(
             "--algorithm",
             "-a",
             metavar="LIST",
-            help="What puts: forest and names of `coppice algorithms`, each beside the library's own collective.",
+            help="Put/signal algorithms (forest, names of `coppice algorithms`), each against the library's own.",
             autocompletion=algorithm_names,
         ),
     ] = "forest,ring",
@@ -100,11 +98,11 @@ def sweep(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", min=1, help="Stop after so many seconds; with nccl-tests, each run."),
+        typer.Option("--timeout", min=1, help="Time limit in seconds; with nccl-tests, for each run."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure every algorithm that the library can be told to take, right beside its default, at every size.
+    """Measure every algorithm that can be forced in the library, interleaved with its default, at every size.
 
     The lines go to -o as soon as a size is done. Started again, the sweep goes on where it was stopped, by Ctrl-C or
     by anything else. The library itself is not changed.
@@ -227,7 +225,7 @@ def _tell_end(output: Path, library: str, *, as_json: bool) -> None:
 
 
 def chosen_collectives(text: str) -> list[Collective]:
-    """Collectives from a list of names.
+    """Parse a list of collectives.
 
     Raises:
         InputError: If a name is unknown.

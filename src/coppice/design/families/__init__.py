@@ -1,4 +1,4 @@
-"""All families of graphs, by the names that recipes call them."""
+"""Families of graphs by name."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _crown(name: str, n: int) -> Graph:
 
 
 def two_jumps(n: int) -> tuple[int, int]:
-    """The jumps of the optimal two-jump circulant of n nodes.
+    """Jumps of the optimal two-jump circulant of n nodes.
 
     >>> two_jumps(13), two_jumps(16)
     ((2, 3), (2, 3))

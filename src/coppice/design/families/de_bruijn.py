@@ -1,4 +1,4 @@
-"""De Bruijn and Kautz graphs, generalized and rewired, all in one direction.
+"""De Bruijn and Kautz graphs, generalized and rewired; all links are one-way.
 
     kautz(d, n)     N = d^n + d^(n-1), n steps: Moore-optimal; the line graph of the line graph .. of K_{d+1}.
                     Shortest paths are unique; bandwidth time d / N (1 + d + .. + d^(n-1))

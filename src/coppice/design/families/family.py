@@ -1,4 +1,4 @@
-"""A family of graphs: its name, its parameters, and the figures of its members before they are built."""
+"""Families of graphs: name, parameters, and figures of members before they are built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coppice.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What is known of a member before it is built."""
+    """Figures of a member before it is built."""
 
     ranks: int  # Number of nodes
     degree: int  # Ports per node and direction
@@ -40,19 +40,19 @@ class Family:
         return f"{self.name}({', '.join(self.parameters)})" if self.parameters else self.name
 
     def check_count(self, count: int) -> bool:
-        """Whether the family takes so many arguments."""
+        """Whether the number of arguments fits."""
         if self.parameters and self.parameters[-1].endswith("..."):
             return count >= len(self.parameters) - 1 and count >= 1
         return count == len(self.parameters)
 
 
 def optimal(ranks: int, degree: int, steps: int, *, bidirectional: bool = True) -> Size:
-    """A member that is bandwidth-optimal under breadth-first broadcast, without self-loops and parallel links."""
+    """Figures of a bandwidth-optimal member under breadth-first broadcast, without self-loops and parallel links."""
     return Size(ranks, degree, bidirectional=bidirectional, steps=steps, bandwidth_time=optimum(ranks))
 
 
 def optimum(ranks: int) -> Fraction:
-    """Bandwidth time that no schedule beats: every node receives N - 1 of N shards."""
+    """Optimal bandwidth time: every node receives N - 1 of N shards."""
     return Fraction(ranks - 1, ranks)
 
 

@@ -1,1 +1,1 @@
-"""What people buy, what it costs, and what a workload gets for it."""
+"""Compare networks by price and performance for a workload."""

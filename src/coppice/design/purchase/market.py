@@ -1,4 +1,4 @@
-"""Networks for a workload side by side: what each costs and what its schedules take, as a table and as a picture."""
+"""Price and performance of candidate networks for a workload, as a table and a plot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from coppice.simulation.simulated import model_record
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Quote:
-    """A network, what it costs and what it does."""
+    """A network with its price and performance."""
 
     offer: Offer  # The network
     cost: float  # Of all its parts
@@ -32,7 +32,7 @@ class Quote:
 
     @property
     def cost_per_rate(self) -> float:
-        """Cost of an iteration a second: what a unit of performance costs."""
+        """Cost per iteration per second."""
         return self.cost * self.iteration_us / 1e6
 
     def record(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Quote:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Market:
-    """All networks for a workload, the least cost per unit of performance first."""
+    """All networks for a workload, by cost per performance."""
 
     workload: TrainingWorkload
     prices: Prices
@@ -79,7 +79,7 @@ def compare_networks(
     oversubscriptions: Sequence[Fraction] = (Fraction(1), Fraction(2)),  # Of the leaves of switched networks
     on_progress: Callable[[str], None] | None = None,  # Told the name of each network
 ) -> Market:
-    """Size, price and measure every network that can be built for a workload."""
+    """Size, price and time every network that can be built for a workload."""
     if min(oversubscriptions, default=Fraction(0)) < 1:
         raise InputError(
             f"expected oversubscriptions of 1 or more, found {', '.join(map(str, oversubscriptions)) or 'none'}."
@@ -110,7 +110,7 @@ def compare_networks(
 
 
 def csv_text(market: Market) -> str:
-    """All figures as CSV, a network a line."""
+    """All figures as CSV, one network per line."""
     text = io.StringIO()
     rows = [quote.record() for quote in market.quotes]
     names = [name for name in rows[0] if name != "collectives"]
@@ -140,7 +140,7 @@ _NAMES = 24
 
 
 def draw(market: Market, path: str | os.PathLike[str]) -> None:
-    """Draw a market; networks to the left are faster, lower ones cheaper.
+    """Plot a market: faster networks to the left, cheaper ones lower.
 
     Args:
         path: Picture to write; its suffix (.png, .svg or .pdf) decides the kind.
@@ -221,7 +221,7 @@ def _numbers(market: Market, axes: Any) -> None:
 
 
 def together(points: Sequence[tuple[float, float]], room: tuple[float, float]) -> list[list[int]]:
-    """Points that lie so near to each other that their labels would overprint, by number.
+    """Groups of points so close that their labels would overlap.
 
     Args:
         room: Width and height of a label.

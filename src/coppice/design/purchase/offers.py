@@ -1,4 +1,4 @@
-"""Networks that can be bought for a workload: what people buy, and the direct-connect graphs that nothing beats.
+"""Candidate networks for a workload: common fabrics, and Pareto-optimal direct-connect graphs.
 
     clos           leaves and spines, three levels where two do not suffice; a host's ports go to one leaf
     rail           rail-optimised: port i of all hosts meets in leaves of its own, which spines join
@@ -45,7 +45,7 @@ MIDDLE = -1
 
 @dataclass(kw_only=True)
 class Parts:
-    """What a network consists of."""
+    """Parts of a network."""
 
     nic_ports: int  # Ports of ranks
     racks: int  # Racks in the row
@@ -66,7 +66,7 @@ class Parts:
         return sum(self.cables.values()) + sum(self.fibres.values())
 
     def cost(self, prices: Prices) -> float:
-        """What all of it costs.
+        """Total cost.
 
         Examples:
             >>> from coppice.design.purchase.request import CableClass, SwitchPrice
@@ -95,7 +95,7 @@ class Parts:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Offer:
-    """A network, its parts and its graph."""
+    """A candidate network with its parts and its graph."""
 
     name: str  # What it is
     topology: Topology  # All ranks and links
@@ -111,7 +111,7 @@ def offers(
     oversubscriptions: Sequence[Fraction] = (Fraction(1),),  # Of leaves, 1 or more
     on_progress: Progressing | None = None,  # Told how far the topology finder is
 ) -> Iterator[Offer]:
-    """All networks that can be built with the parts of a price list."""
+    """All networks that can be built from the parts of a price list."""
     sizers: list[tuple[str, Sizer]] = []
     for ratio in oversubscriptions:
         shown = f" {float(ratio):g}:1" if ratio != 1 else ""

@@ -1,4 +1,4 @@
-"""What a network takes for the collectives of a workload, as it was built and after cables or hosts have failed.
+"""Time of a workload's collectives on a network, intact and after failures of cables or hosts.
 
 Up to 128 ranks every collective is planned and simulated: by the optimal planner and by a few algorithms that are good
 for small messages, and the fastest counts. On larger clusters the exact bound of a group counts, or the latency bound
@@ -51,14 +51,14 @@ _ALGORITHMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTiming:
-    """What a collective takes in all groups at once."""
+    """Time of a collective in all groups concurrently."""
 
     time_us: float  # Until the last group is done
     how: str  # The algorithm, or `bound`
 
 
 def timing(offer: Offer, workload: TrainingWorkload, use: Use) -> NetworkTiming:
-    """The least time of a collective on a network, of what is tried."""
+    """Least time of a collective on a network over the candidates tried."""
     groups = use.groups(workload.ranks)
     if workload.ranks > MOST_SIMULATED:
         times = [
@@ -83,7 +83,7 @@ def timing(offer: Offer, workload: TrainingWorkload, use: Use) -> NetworkTiming:
 
 
 def bound_us(topology: Topology, use: Use, group: list[int], *, relays: bool) -> float:
-    """What no schedule of a group alone is faster than.
+    """Lower bound for one group alone.
 
     Ranks pass on what is not theirs where ``relays`` says so, or where nothing else joins the group, such as after a
     failure.
@@ -172,7 +172,7 @@ def _body(offer: Offer, problem: Problem, name: str) -> Schedule | Forest:
 
 @dataclass(frozen=True, kw_only=True)
 class Slowdown:
-    """What a sample of failures does."""
+    """Effect of a sample of failures."""
 
     mean: float  # Mean of the bound after over the bound before, of the samples that leave all ranks together
     worst: float  # The largest
@@ -180,7 +180,7 @@ class Slowdown:
 
 
 def slowdown(offer: Offer, workload: TrainingWorkload) -> Slowdown | None:
-    """What the failures of a workload do to a network; None where it names none.
+    """Slowdown of a network under the workload's failures; None where it names none.
 
     A cable that fails takes one port's rate from its link, in both directions if it is full-duplex. Ranks of failed
     hosts leave their groups.

@@ -1,4 +1,4 @@
-"""What a cluster is for and what its parts cost: two files, each TOML or JSON.
+"""Workload and price list of a purchase: two files, each TOML or JSON.
 
 A *workload* says how many ranks there are, what ports they have, and which collectives an iteration consists of. A
 *price list* says what a port, a switch and a cable cost, and how racks stand. docs/design.md describes both.
@@ -29,7 +29,7 @@ COLLECTIVES = (
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A collective of every iteration, in all groups at the same time."""
+    """A collective of every iteration, in all groups concurrently."""
 
     collective: Collective  # Its name
     size_bytes: int  # M of each group
@@ -51,7 +51,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What fails at once; the mean of a sample counts."""
+    """Simultaneous failures, sampled; the mean counts."""
 
     links: int = 0  # Cables that fail
     hosts: int = 0  # Hosts that fail; their ranks leave all groups
@@ -59,7 +59,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TrainingWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cluster to be bought, and its iteration."""
+    """A cluster to buy and its training iteration."""
 
     ranks: int  # Number of ranks
     collectives: list[Use]  # What an iteration consists of, one after the other
@@ -82,14 +82,14 @@ class TrainingWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class SwitchPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A switch: ports at the rate of a rank's port, and its price."""
+    """A switch: its ports, at the rate of a rank's port, and its price."""
 
     radix: int
     price: float
 
 
 class CableClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cable up to some length, with what is at its two ends: a full-duplex one; one way costs half."""
+    """A full-duplex cable up to some length, transceivers included; simplex costs half."""
 
     max_m: float
     price: float
@@ -122,7 +122,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def read_workload(path: str | os.PathLike[str]) -> TrainingWorkload:
-    """A workload from a TOML or JSON file."""
+    """Read a workload from a TOML or JSON file."""
     made = converted(_document(path), TrainingWorkload, str(path), strict=False)
     checks = [
         (2 <= made.ranks <= MOST_RANKS, f"$.ranks of 2 .. {MOST_RANKS}", made.ranks),
@@ -164,7 +164,7 @@ def read_workload(path: str | os.PathLike[str]) -> TrainingWorkload:
 
 
 def read_prices(path: str | os.PathLike[str]) -> Prices:
-    """A price list from a TOML or JSON file."""
+    """Read a price list from a TOML or JSON file."""
     made = converted(_document(path), Prices, str(path), strict=False)
     checks: list[tuple[bool, str, object]] = [
         (made.nic_port >= 0, "$.nic_port of 0 or more", made.nic_port),

@@ -1,1 +1,1 @@
-"""Recipes: graphs made of families and expansions, read from text, and what follows from them without building them."""
+"""Recipes: expressions of graph families and expansions, with figures derived without building the graph."""

@@ -1,4 +1,4 @@
-"""Expansions: larger graphs from smaller ones, with schedules that follow from theirs.
+"""Expansions: larger graphs from smaller ones, with schedules derived from theirs.
 
 Source: Efficient Direct-Connect Topologies (arXiv 2202.03356). With N nodes of degree d, T steps and bandwidth time B
 (in units of M over the bandwidth of a node) before, and N', d', T', B' after:
@@ -37,7 +37,7 @@ from coppice.errors import InputError
 
 
 def line_graph(graph: Graph, name: str = "") -> Graph:
-    """The line graph: a node for every link, in row order, and a link from (u, v) to every (v, w).
+    """Line graph: a node for every link, in row order, and a link from (u, v) to every (v, w).
 
     Parallel links become separate nodes. Links of nodes that automorphisms map to each other are mapped likewise; a
     node's links are therefore taken by the jump that they stand for, so that the known group is kept.
@@ -67,7 +67,7 @@ def line_graph(graph: Graph, name: str = "") -> Graph:
 
 
 def out_links(graph: Graph) -> NDArray[np.int32]:
-    """``heads[v, i]``: where link i of node v leads; link i of v's image is the image of link i of v."""
+    """``heads[v, i]``: head of link i of node v; link i of v's image is the image of link i of v."""
     ports = np.bincount(graph.src, weights=graph.count, minlength=graph.num_nodes)
     if len(graph.count) == 0 or int(ports.min()) != graph.degree:
         raise InputError(
@@ -84,7 +84,7 @@ def out_links(graph: Graph) -> NDArray[np.int32]:
 
 
 def degree_expansion(graph: Graph, copies: int, name: str = "") -> Graph:
-    """Every node ``copies`` times, and every copy of u linked with every copy of v for a link (u, v).
+    """Copy every node ``copies`` times, and link every copy of u with every copy of v for a link (u, v).
 
     Copy i of node v is node ``v * copies + i``.
 
@@ -114,7 +114,7 @@ def degree_expansion(graph: Graph, copies: int, name: str = "") -> Graph:
 
 
 def cartesian_product(graphs: Sequence[Graph], name: str = "") -> Graph:
-    """Nodes are tuples, the last place fastest; links lead along one place at a time.
+    """Cartesian product: nodes are tuples, the last place fastest; links change one place.
 
     Examples:
         >>> from coppice.design.graph import cayley_graph
@@ -155,7 +155,7 @@ def _pair(first: Graph, second: Graph) -> Graph:
 
 
 def with_transpose(graph: Graph, name: str = "") -> Graph:
-    """The graph and its transpose together: links become full-duplex cables, and the degree doubles.
+    """Union of a graph and its transpose: links become full-duplex cables, and the degree doubles.
 
     Examples:
         >>> from coppice.design.graph import cayley_graph
@@ -175,7 +175,7 @@ def with_transpose(graph: Graph, name: str = "") -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a recipe promises for an all-gather."""
+    """Steps and bandwidth time of an all-gather that a recipe guarantees."""
 
     ranks: int  # Number of nodes, N
     degree: int  # Ports per node and direction, d
@@ -190,12 +190,12 @@ class Facts:
 
     @property
     def bandwidth_optimal(self) -> bool:
-        """The bandwidth time is (N - 1) / N, which nothing beats."""
+        """Whether the bandwidth time is the optimal (N - 1) / N."""
         return self.bandwidth_time == optimum(self.ranks)
 
 
 def line_facts(inner: Facts, size: Size, times: int = 1) -> Facts:
-    """The line graph, ``times`` times: a step more each time, and 1 / N with N that of the graph expanded.
+    """Figures of the line graph, ``times`` times: one step more and 1 / N more bandwidth time each.
 
     Args:
         inner: Figures of the graph that is expanded.
@@ -210,20 +210,20 @@ def line_facts(inner: Facts, size: Size, times: int = 1) -> Facts:
 
 
 def degree_facts(inner: Facts, size: Size, copies: int) -> Facts:
-    """Degree expansion: a step more, and (n - 1) / (n N)."""
+    """Figures of degree expansion: a step more, and (n - 1) / (n N) of bandwidth time."""
     time = inner.bandwidth_time + Fraction(copies - 1, copies * inner.ranks)
     return _facts(size, inner.steps + 1, time, exact=False)
 
 
 def power_facts(inner: Facts, size: Size, exponent: int) -> Facts:
-    """Cartesian power: so many times the steps; as far from the optimum as the factor is."""
+    """Figures of a Cartesian power: steps multiply, the distance from the optimum stays."""
     time = inner.bandwidth_time / optimum(inner.ranks) * optimum(size.ranks)
     exact = inner.exact and size.simple and inner.bandwidth_optimal
     return _facts(size, exponent * inner.steps, time, exact=exact)
 
 
 def product_facts(parts: Sequence[Facts], size: Size) -> Facts | None:
-    """Cartesian product: optimal where all factors are and have no parallel links; else there is no formula."""
+    """Figures of a Cartesian product: optimal if all factors are, and simple; else there is no formula."""
     if not size.simple or not all(facts.bandwidth_optimal for facts in parts):
         return None
     steps = sum(facts.steps for facts in parts)

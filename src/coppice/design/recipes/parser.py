@@ -1,4 +1,4 @@
-"""Reading recipes: a recursive-descent parser that says what it expected, what it found, and in which column.
+"""Recursive-descent parser of recipes; messages name the column.
 
 product    = power { "*" power }
 power      = primary { "^" number }
@@ -42,7 +42,7 @@ class _Token:
 
 
 def parse(text: str) -> Recipe:
-    """The recipe that a text describes.
+    """Parse a recipe.
 
     Args:
         text: Such as ``line^3(circulant(16, 3, 4))``, ``diamond^2``, ``uniring(4) * uniring(8)``, ``degree(K, 2)``.

@@ -1,4 +1,4 @@
-"""Recipes: how a graph is made of families and expansions, and what follows from that without building it.
+"""Recipes: graphs as expressions of families and expansions, with figures derived without building them.
 
 A recipe prints as text that :func:`parse` reads back. Figures come from formulas where there are any; otherwise the
 graph is built and its breadth-first broadcast computed, once.
@@ -36,17 +36,17 @@ _TRANSPOSES = ("uniring", "dicirculant", "diamond", "kautz", "debruijn")
 
 
 class Recipe(ABC):
-    """A graph as text: a family with parameters, or an expansion of other recipes."""
+    """An expression of a graph: a family with parameters, or an expansion of other recipes."""
 
     @property
     @abstractmethod
     def size(self) -> Size:
-        """Number of nodes, ports and kind of links, by formula."""
+        """Number of nodes and ports and kind of links, by formula."""
 
     @property
     @abstractmethod
     def is_transpose(self) -> bool:
-        """Known to be isomorphic to its transpose: a reduce-scatter then takes what an all-gather takes.
+        """Whether it is known to be isomorphic to its transpose, so that reduce-scatter costs as all-gather.
 
         Reversing all links of an expansion expands the reversed graph; in an abelian group, inversion reverses them.
         """
@@ -60,7 +60,7 @@ class Recipe(ABC):
         """The graph, once its size has been checked."""
 
     def build(self) -> Graph:
-        """The graph."""
+        """Build the graph."""
         size = self.size
         if size.ranks > MAX_NODES or size.ranks * size.degree > MAX_LINKS:
             raise InputError(
@@ -70,7 +70,7 @@ class Recipe(ABC):
         return self._made()
 
     def measured(self) -> Facts:
-        """The figures of breadth-first broadcast on the graph itself; it is built."""
+        """Build the graph and compute the figures of its breadth-first broadcast."""
         return _measured(self)
 
 
@@ -97,12 +97,12 @@ class Base(Recipe):
 
     @cached_property
     def size(self) -> Size:
-        """As the family says."""
+        """Size by the family."""
         return _bounded(FAMILIES[self.family].size(*self.arguments), self)
 
     @property
     def is_transpose(self) -> bool:
-        """Links of the abelian groups, words read backwards, full-duplex cables."""
+        """True for Cayley graphs of abelian groups, reversed words, and full-duplex cables."""
         return self.family in _TRANSPOSES or self.size.bidirectional
 
     def facts(self) -> Facts:
@@ -126,13 +126,13 @@ class Base(Recipe):
 
 @dataclass(frozen=True)
 class Expansion(Recipe):
-    """A larger graph made from one other."""
+    """A graph expanded from one other."""
 
     inner: Recipe
 
     @property
     def is_transpose(self) -> bool:
-        """As the graph that is expanded."""
+        """As for the base graph."""
         return self.inner.is_transpose
 
 
@@ -272,7 +272,7 @@ class Product(Recipe):
         return all(part.is_transpose for part in self.parts)
 
     def facts(self) -> Facts:
-        """Optimal where all factors are; otherwise computed."""
+        """Optimal where all factors are; computed otherwise."""
         return product_facts([part.facts() for part in self.parts], self.size) or self.measured()
 
     def _made(self) -> Graph:
@@ -296,11 +296,11 @@ class Bidirectional(Recipe):
 
     @property
     def is_transpose(self) -> bool:
-        """By definition."""
+        """True by definition."""
         return True
 
     def facts(self) -> Facts:
-        """Computed: shortest paths use both directions, so that no formula comes close."""
+        """Computed; there is no formula, since shortest paths use both directions."""
         return self.measured()
 
     def _made(self) -> Graph:
@@ -323,12 +323,12 @@ def degree(inner: Recipe, copies: int) -> Recipe:
 
 
 def power(inner: Recipe, exponent: int) -> Recipe:
-    """The Cartesian power of a recipe; the recipe itself for exponent 1."""
+    """Cartesian power of a recipe; the recipe itself for exponent 1."""
     return inner if exponent == 1 else Power(inner, exponent)
 
 
 def product(*parts: Recipe) -> Recipe:
-    """The Cartesian product of recipes; the recipe itself if there is only one."""
+    """Cartesian product of recipes; a single one is returned as it is."""
     return parts[0] if len(parts) == 1 else Product(parts)
 
 

@@ -1,1 +1,1 @@
-"""Schedules of direct-connect networks: breadth-first broadcast, and those that follow from a base graph."""
+"""Schedules of direct-connect networks: breadth-first broadcast and expanded schedules."""

@@ -1,4 +1,4 @@
-"""Breadth-first broadcast (BFB): every shard spreads eagerly along shortest paths, in the best balance.
+"""Breadth-first broadcast (BFB): every shard spreads along shortest paths with balanced loads.
 
 In step t a node receives the shards of all nodes at distance t, each from in-neighbours at distance t - 1, in
 fractions that keep its busiest link as light as possible. The least load is exact: a cut of a small flow, found by
@@ -31,7 +31,7 @@ _MAX_DISTANCES = 2**28
 
 
 class ScheduleFacts(NamedTuple):
-    """What breadth-first broadcast takes for an all-gather."""
+    """Figures of breadth-first broadcast for an all-gather."""
 
     steps: int  # Number of steps, the diameter
     # Load of the busiest link in each step, in shards per link (of capacity 1)
@@ -41,7 +41,7 @@ class ScheduleFacts(NamedTuple):
 
 
 def schedule_facts(graph: Graph, targets: NDArray[np.int32] | None = None) -> ScheduleFacts:
-    """Steps, step loads and bandwidth time of the breadth-first broadcast on a graph, exact.
+    """Steps, step loads and bandwidth time of breadth-first broadcast, exact.
 
     A reduce-scatter takes what the all-gather of the transposed graph takes.
 
@@ -65,7 +65,7 @@ def schedule_facts(graph: Graph, targets: NDArray[np.int32] | None = None) -> Sc
 
 
 def targets_of(graph: Graph) -> NDArray[np.int32]:
-    """One node of each orbit of the known automorphisms: what they receive decides the schedule."""
+    """One node of each orbit of the known automorphisms; their schedule determines the rest."""
     targets = np.arange(graph.block, dtype=np.int32)
     needed = min(graph.num_nodes, graph.block * (1 + graph.degree))
     if needed * graph.num_nodes > _MAX_DISTANCES:
@@ -77,13 +77,13 @@ def targets_of(graph: Graph) -> NDArray[np.int32]:
 
 
 def loopless(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
-    """(src, dst, parallel links) of every row that is no self-loop: the links of the topology, in its order."""
+    """(src, dst, multiplicity) of every row without self-loops: the links of the topology, in its order."""
     keep = graph.src != graph.dst
     return graph.src[keep], graph.dst[keep], graph.count[keep]
 
 
 def moore_steps(ranks: int, degree: int) -> int:
-    """Least number of steps after which a node of this degree can have reached all others: the Moore bound.
+    """Moore bound: least number of steps to reach all nodes at this degree.
 
     >>> moore_steps(1024, 4), moore_steps(5, 4), moore_steps(9, 1)
     (5, 1, 8)
@@ -104,7 +104,7 @@ MAX_RUNS = 2**24
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Deliveries(Brief):
-    """Runs of pieces, as columns."""
+    """Intervals of sub-chunks, as columns."""
 
     graph: Graph  # The network
     pieces: int  # Pieces of every shard
@@ -125,7 +125,7 @@ class Deliveries(Brief):
 def breadth_first_deliveries(
     graph: Graph, *, pieces: int | None = None, max_runs: int = MAX_RUNS
 ) -> tuple[Deliveries, ScheduleFacts]:
-    """Breadth-first broadcast, piece by piece.
+    """Deliveries of breadth-first broadcast.
 
     Args:
         pieces: Pieces of every shard; None takes the number that attains the least loads exactly, or the largest
@@ -178,7 +178,7 @@ def breadth_first_deliveries(
 
 
 def loads_of(deliveries: Deliveries) -> tuple[Fraction, ...]:
-    """Load of the busiest link in each step, in shards per link of capacity 1; counted."""
+    """Load of the busiest link in each step, in shards per link of capacity 1."""
     graph, nodes = deliveries.graph, deliveries.graph.num_nodes
     rows = graph.src.astype(np.int64) * nodes + graph.dst
     wanted = deliveries.src.astype(np.int64) * nodes + deliveries.dst

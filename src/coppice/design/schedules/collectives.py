@@ -1,4 +1,4 @@
-"""Deliveries as ordinary schedules: all-gather, reduce-scatter and all-reduce.
+"""Convert deliveries to schedules of all-gather, reduce-scatter and all-reduce.
 
 A reduce-scatter is the all-gather of the transposed graph, backwards: whoever received a piece sends what it has added
 up of it to where it came from. An all-reduce is a reduce-scatter and then an all-gather of the same shards.
@@ -31,7 +31,7 @@ from coppice.topology.model import Topology
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Designed:
-    """A schedule by steps, and what it is measured by."""
+    """A stepwise schedule with its figures."""
 
     schedule: Schedule  # The schedule
     graph: Graph  # The network that it was made for
@@ -49,12 +49,12 @@ class Designed:
 
     @property
     def bandwidth_time(self) -> Fraction:
-        """T_B in units of M over the bandwidth of a node, where every step waits for the slowest link before it."""
+        """T_B in units of M over the bandwidth of a node, with a barrier after each step."""
         return sum(self.step_loads, Fraction(0)) * self.graph.degree / self.graph.num_nodes
 
     @property
     def loss(self) -> Fraction:
-        """How much longer than with enough pieces: a fraction, 0 where exact."""
+        """Relative loss by finitely many sub-chunks; 0 where exact."""
         least = sum(self.least_loads, Fraction(0))
         return sum(self.step_loads, Fraction(0)) / least - 1 if least else Fraction(0)
 
@@ -77,7 +77,7 @@ def breadth_first_schedule(
     pieces: int | None = None,
     max_runs: int = MAX_RUNS,
 ) -> Designed:
-    """The breadth-first broadcast of a graph as a schedule on its topology.
+    """Breadth-first broadcast of a graph as a schedule on its topology.
 
     Examples:
         >>> from coppice.design.graph import cayley_graph
@@ -127,7 +127,7 @@ def _expanded(recipe: Recipe, max_runs: int) -> Deliveries | None:
 
 
 def schedule_of(topology: Topology, collective: Collective, phases: list[Deliveries]) -> Schedule:
-    """The schedule of one or two phases.
+    """Schedule of one or two phases.
 
     Args:
         topology: Rank r is node r; it must have all links that the phases use.

@@ -1,4 +1,4 @@
-"""Schedules that follow from the base graph's: what the figures of a recipe promise, transfer by transfer.
+"""Expand the schedule of a base graph along its recipe.
 
 Breadth-first broadcast is eager, and on powers of graphs without symmetry that can cost more than taking one dimension
 after the other; on line graphs it is sometimes better. So a recipe has two schedules, and the faster one is worth
@@ -24,7 +24,7 @@ from coppice.rows import positions
 
 
 def expanded_deliveries(recipe: Recipe, *, max_runs: int = MAX_RUNS) -> Deliveries:
-    """The schedule whose steps and bandwidth time ``recipe.facts()`` promises.
+    """Deliveries that reach the steps and bandwidth time of ``recipe.facts()``.
 
     Args:
         recipe: What to build. Families, products and graphs with their transposes get breadth-first broadcast.

@@ -1,1 +1,1 @@
-"""Which graph to build: base graphs put to the test, a table of what follows from them, and a choice by workload."""
+"""Search for graphs: evaluate base graphs, tabulate their expansions, and choose by workload."""

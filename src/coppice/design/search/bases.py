@@ -1,4 +1,4 @@
-"""Base graphs of a number of ranks and a degree: those with formulas at once, the others as jobs to be done.
+"""Base graphs by number of ranks and degree: those with formulas, and jobs that evaluate the others.
 
 A job runs in any process; what it finds is a few lines of text, which a results file keeps.
 
@@ -34,7 +34,7 @@ _MOST_PAIRS = 2**28
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A base graph and the exact figures of its breadth-first broadcast."""
+    """A base graph with the exact figures of its breadth-first broadcast."""
 
     recipe: str  # As text
     steps: int  # Steps of an all-gather
@@ -42,7 +42,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseEvaluated(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The base graphs that one job found, as a results file keeps them."""
+    """Base graphs found by one job, as stored in a results file."""
 
     key: str  # Key of the job
     found: list[Found]  # The base graphs
@@ -55,7 +55,7 @@ class _BasesHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class BasesFile(ResultsFile[_BasesHeader, BaseEvaluated]):
-    """What jobs found, in a file or nowhere (see :class:`~coppice.comparison.results.ResultsFile`).
+    """Results file of base-graph jobs (see :class:`~coppice.comparison.results.ResultsFile`).
 
     Args:
         path: The file; None keeps nothing.
@@ -69,7 +69,7 @@ class BasesFile(ResultsFile[_BasesHeader, BaseEvaluated]):
         super().__init__(path, header, BaseEvaluated)
 
     def differs(self, found: _BasesHeader) -> str | None:
-        """Another format or version, or another version of Coppice, whose figures may differ."""
+        """Whether the format or the version of Coppice differ."""
         if found == self._header:
             return None
         return f"it holds {found.format!r} version {found.version} of coppice {found.coppice}"
@@ -87,13 +87,13 @@ class BaseJob:
 
     @property
     def key(self) -> str:
-        """All that decides what is found."""
+        """Identification of the job's inputs."""
         tries = f", tries={self.tries}" if self.tries else ""
         return f"{self.kind}({self.ranks}, {self.degree}{', both ways' if self.both_ways else ''}{tries})"
 
 
 def jobs_of(cell: Cell, *, both_ways: bool, tries: int) -> Iterator[BaseJob]:
-    """What has to be evaluated for a cell.
+    """Jobs to evaluate for a cell.
 
     Examples:
         >>> [job.key for job in jobs_of((16, 4), both_ways=False, tries=10)]
@@ -110,7 +110,7 @@ def jobs_of(cell: Cell, *, both_ways: bool, tries: int) -> Iterator[BaseJob]:
 
 
 def evaluate(job: BaseJob) -> list[Found]:
-    """The base graphs of a job."""
+    """Evaluate the base graphs of a job."""
     if job.kind == "circulants":
         made = circulant_facts(job.ranks, job.degree, both_ways=job.both_ways, tries=job.tries)
         return [
@@ -128,7 +128,7 @@ def evaluate(job: BaseJob) -> list[Found]:
 
 
 def entry_of(found: Found, cell: Cell) -> GraphEntry:
-    """An entry of the table from what a job found."""
+    """Table entry of a job's result."""
     recipe = parse(found.recipe)
     size = recipe.size
     if (size.ranks, size.degree) != cell:
@@ -219,7 +219,7 @@ _MORE_STEPS = 3
 
 
 def circulant_steps(ranks: int, jumps: tuple[int, ...], limit: int) -> int:
-    """Steps in which the jumps reach all nodes of a circulant, or ``limit + 1`` if they need more.
+    """Diameter of a circulant with these jumps, or ``limit + 1`` if it is larger.
 
     Args:
         jumps: In all directions that links have.
@@ -245,7 +245,7 @@ def circulant_steps(ranks: int, jumps: tuple[int, ...], limit: int) -> int:
 
 
 def circulant_facts(ranks: int, degree: int, *, both_ways: bool, tries: int) -> list[tuple[Base, Facts]]:
-    """The best circulants that the search finds: the fewest steps, and the fewest that are bandwidth-optimal.
+    """Best circulants by search: fewest steps, and fewest steps among bandwidth-optimal ones.
 
     Args:
         ranks: Number of nodes, more than the degree.

@@ -1,4 +1,4 @@
-"""Finds all graphs of so many ranks and ports that nothing beats, and writes them with their cabling lists.
+"""Find the Pareto-optimal graphs for a number of ranks and ports, and write them with their cabling lists.
 
 Base graphs are evaluated once, in parallel, and kept in a file; the table then follows from formulas; at the end the
 graphs found are scheduled themselves, since breadth-first broadcast is often better than the formula says.
@@ -54,7 +54,7 @@ def design(
     jobs: int | None = None,
     results: str | os.PathLike[str] | None = None,
 ) -> list[GraphEntry]:
-    """The direct-connect networks of a size that nothing beats, by steps of a collective and by bandwidth time.
+    """Pareto-optimal direct-connect networks of a size by steps and bandwidth time of a collective.
 
     Args:
         ranks: Number of ranks N.
@@ -92,7 +92,7 @@ def find(
     results: str | os.PathLike[str] | None = None,
     on_progress: Progressing | None = None,  # Called with units done, units in all, and what was just done
 ) -> dict[Cell, list[GraphEntry]]:
-    """The front of steps and bandwidth time for numbers of ranks and degrees.
+    """Pareto fronts of steps and bandwidth time for numbers of ranks and degrees.
 
     The outcome depends on nothing but the arguments: not on the executor, the number of processes, or how often the
     work was interrupted.
@@ -140,7 +140,7 @@ def find(
 
 
 def measured(entry: GraphEntry) -> list[GraphEntry]:
-    """An entry by formula, and the figures of breadth-first broadcast on its graph where they can be computed.
+    """An entry by formula together with the computed figures of its graph, where feasible.
 
     Examples:
         >>> from coppice.design.recipes.parser import parse
@@ -186,7 +186,7 @@ def _batches(work: Sequence[BaseJob]) -> list[Sequence[BaseJob]]:
 def write_front(
     folder: Path, front: Sequence[GraphEntry], limits: CablingLimits, record: Mapping[str, Any]
 ) -> list[str]:
-    """Write a front.
+    """Write a Pareto front.
 
     Args:
         folder: It is made where it does not exist.

@@ -1,4 +1,4 @@
-"""The table of the best graphs: for a number of ranks and a degree, the recipes that none beats in steps and bandwidth.
+"""Table of the best graphs: Pareto-optimal recipes by number of ranks and degree.
 
 An entry is a recipe with its figures; a front holds the entries that no other one beats. Every expansion makes a larger
 graph of smaller ones, and its formula rises with their figures; so the front of a cell follows from the fronts of the
@@ -23,7 +23,7 @@ Cell = tuple[int, int]
 
 @dataclass(frozen=True)
 class GraphEntry:
-    """A graph that may be built."""
+    """A candidate graph."""
 
     recipe: Recipe  # How
     # What a schedule of it takes; exact where breadth-first broadcast was computed or has a formula,
@@ -42,7 +42,7 @@ class GraphEntry:
 
     @property
     def simple(self) -> bool:
-        """Known to have neither self-loops nor parallel links, so that every expansion applies."""
+        """Whether it is known to be simple, so that every expansion applies."""
         return self.recipe.size.simple
 
     def record(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class GraphEntry:
 
 
 def front_of(entries: Iterable[GraphEntry], *, expandable: bool = False) -> list[GraphEntry]:
-    """The entries that no other beats in steps and bandwidth time: steps rise, bandwidth time falls.
+    """Pareto front of the entries: steps rise, bandwidth time falls.
 
     Among equals the exact one counts, then the shorter recipe.
 
@@ -97,7 +97,7 @@ _MEASURED_PAIRS = 2**17
 
 
 class GraphTable:
-    """Fronts by number of ranks and degree, each made once.
+    """Pareto fronts by number of ranks and degree, computed on demand.
 
     Args:
         bases: Base graphs of each cell.
@@ -110,7 +110,7 @@ class GraphTable:
         self._fronts: dict[Cell, list[GraphEntry]] = {}
 
     def front(self, ranks: int, degree: int) -> list[GraphEntry]:
-        """The front of a cell, with the simple graphs that expansions need; see :func:`front_of`."""
+        """Pareto front of a cell, with the simple graphs that expansions need; see :func:`front_of`."""
         cell = (ranks, degree)
         if cell not in self._fronts:
             entries = [*self._bases.get(cell, ()), *self._expanded(ranks, degree)]
@@ -160,7 +160,7 @@ class GraphTable:
 
 
 def cells_below(goals: Iterable[Cell]) -> set[Cell]:
-    """The cells whose fronts decide those of the goals.
+    """Cells whose fronts the goals depend on.
 
     Examples:
         >>> sorted(cells_below([(8, 2)]))

@@ -1,4 +1,4 @@
-"""The best graph for a workload, beside what people build: tori, rings, double binary trees, hypercubes.
+"""Best graph for a workload, compared with tori, rings, double binary trees and hypercubes.
 
 Time is the model that schedules by steps are made for: steps x alpha + bandwidth time x M / bandwidth of a node. All
 candidates have the same bandwidth of a node, split evenly over their ports.
@@ -26,7 +26,7 @@ _TREE_PORTS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveWorkload:
-    """What the network is for."""
+    """Collective, size and rate that a network is designed for."""
 
     collective: Collective = Collective.ALL_REDUCE  # All-reduce, all-gather or reduce-scatter
     size_bytes: int  # M in bytes
@@ -60,13 +60,13 @@ class CollectiveWorkload:
         }
 
     def time_us(self, steps: int, time: Fraction) -> float:
-        """Time of so many steps and so much bandwidth time."""
+        """Time of the given steps and bandwidth time."""
         return steps * self.alpha_us + float(time) * self.bytes_us
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOption:
-    """A network for the workload."""
+    """A candidate network for the workload."""
 
     name: str  # Recipe, or what it is
     ports: int  # Ports per node and direction
@@ -88,7 +88,7 @@ class NetworkOption:
 
 
 def options(front: Sequence[GraphEntry], workload: CollectiveWorkload) -> list[NetworkOption]:
-    """The entries of a front for a workload, fastest first.
+    """Entries of a front for a workload, fastest first.
 
     Examples:
         >>> from coppice.design.search.finder import find
@@ -114,7 +114,7 @@ def options(front: Sequence[GraphEntry], workload: CollectiveWorkload) -> list[N
 
 
 def baselines(ranks: int, degree: int, workload: CollectiveWorkload) -> list[NetworkOption]:
-    """What people build from as many ranks: ring, torus, hypercube and, for all-reduce, double binary tree.
+    """Common networks of as many ranks: ring, torus, hypercube and, for all-reduce, double binary tree.
 
     Rings use all ports, as rings side by side. A torus has parallel links where the ports allow for that. A hypercube
     takes as many ports as it needs. The tree is pipelined in the best number of segments, with half of the data on each
@@ -138,7 +138,7 @@ def baselines(ranks: int, degree: int, workload: CollectiveWorkload) -> list[Net
 
 
 def best_torus(ranks: int, degree: int) -> Base | None:
-    """The torus with the fewest steps whose ports, or as many times as many, are those of a rank; None without one.
+    """Torus of the fewest steps with the ports of a rank, or a multiple of them; None without one.
 
     Examples:
         >>> str(best_torus(64, 4)), best_torus(7, 4)

@@ -1,4 +1,4 @@
-"""Rules of the loaders of MSCCL XML: whether a runtime would load a file, and use it at these sizes.
+"""Doctor rules for MSCCL XML: whether a runtime loads a file, and uses it at given sizes.
 
 Four kinds of rules:
 
@@ -24,7 +24,7 @@ __all__ = ["RULES", "diagnose_msccl"]
 def diagnose_msccl(
     data: bytes, target: str, *, file: str, ranks: int | None, sizes: tuple[int, ...]
 ) -> Diagnosis:
-    """Examine the bytes of an MSCCL XML file.
+    """Check an MSCCL XML file.
 
     Args:
         data: The bytes.

@@ -1,4 +1,4 @@
-"""An MSCCL XML file as rules see it: its text and its rows, with the eyes of one runtime."""
+"""MSCCL XML file under examination, for one runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coppice.export.msccl.targets import MscclTarget
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MscclFile(Subject):
-    """What rules about MSCCL XML look at."""
+    """An MSCCL XML file under examination."""
 
     data: bytes  # Bytes of the file
     document: Document  # Its rows
@@ -20,7 +20,7 @@ class MscclFile(Subject):
     sizes: tuple[int, ...]  # Message sizes M in bytes at which it is to be used
 
     def integer(self, key: str) -> int | None:
-        """A number of ``<algo>``, None where it is missing or no number."""
+        """Integer attribute of ``<algo>``, None where it is missing or invalid."""
         text = self.document.algo.get(key, "")
         return int(text) if text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20 else None
 

@@ -1,4 +1,4 @@
-"""Doctor rules about running: at which sizes ranks would wait for each other for ever, and what kernels get wrong.
+"""Doctor rules about execution: sizes at which ranks deadlock, and operations that kernels get wrong.
 
 They look at the program that a tolerant reader makes of the file; what it cannot read is left to other rules.
 """
@@ -68,7 +68,7 @@ def _limit(file: MscclFile) -> _Limit | None:
 
 
 def reason_not_run(file: MscclFile, size: int) -> str | None:
-    """Why a call of ``size`` bytes that takes the file would not come to an end; None if it would.
+    """Why a call of ``size`` bytes with the file would deadlock; None if it would not.
 
     Args:
         size: M in bytes.

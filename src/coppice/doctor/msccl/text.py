@@ -1,4 +1,4 @@
-"""Doctor rules about the text: what the hand-written XML readers of the runtimes trip over.
+"""Doctor rules about XML syntax: constructs that the runtimes' hand-written parsers mishandle.
 
 They know elements, attributes in double quotes that follow each other with one blank, comments, and blank space of
 blanks and line ends. The rest of XML they do not know.

@@ -1,4 +1,4 @@
-"""Doctor rules about use: whether calls of this size, on this many ranks, in place or not, take the file."""
+"""Doctor rules about selection: whether calls of a size, number of ranks and buffer mode use the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MUCH_SCRATCH = 8 << 30
 
 
 def reason_not_used(file: MscclFile, size: int) -> str | None:
-    """Why a call of ``size`` bytes would not take the file; None if it would.
+    """Why a call of ``size`` bytes would not use the file; None if it would.
 
     Sizes are the whole of all ranks, in elements of 4 bytes; the loaders count those of gather and scatter by the share
     of one rank.

@@ -1,4 +1,4 @@
-"""Rules of the MSCCL++ executor: whether it would load an execution plan, and use it at these sizes.
+"""Doctor rules for MSCCL++: whether its executor loads an execution plan, and uses it at given sizes.
 
 Complaints name the JSON path of the place. The loader checks few of the rules: most of what it takes without a word
 ends in memory that is overwritten, in ranks that wait for ever, or in wrong sums. Kinds of rules:
@@ -16,10 +16,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from coppice.doctor.framework import MSCCLPP, Diagnosis, run
-from coppice.doctor.mscclpp import channels, form, operations, room  # noqa: F401  (their rules join the table)
+from coppice.doctor.mscclpp import capacity, channels, form, operations  # noqa: F401  (their rules join the table)
+from coppice.doctor.mscclpp.capacity import reason_not_used
 from coppice.doctor.mscclpp.plan import RULES, MscclppPlan
 from coppice.doctor.mscclpp.preload import neighbours_of
-from coppice.doctor.mscclpp.room import reason_not_used
 from coppice.export.mscclpp.document import parse_document
 from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS
 
@@ -29,7 +29,7 @@ __all__ = ["RULES", "diagnose_mscclpp"]
 def diagnose_mscclpp(
     data: bytes, *, file: str, ranks: int | None, sizes: tuple[int, ...], beside: bool = False
 ) -> Diagnosis:
-    """Examine the bytes of an execution plan.
+    """Check an execution plan.
 
     Args:
         data: The bytes.

@@ -1,4 +1,4 @@
-"""Rules about what operations refer to by number: channels, remote buffers, barriers and semaphores."""
+"""Doctor rules about references by number: channels, remote buffers, barriers and semaphores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about the keys and values of an execution plan."""
+"""Doctor rules about the keys and values of an execution plan."""
 
 from __future__ import annotations
 

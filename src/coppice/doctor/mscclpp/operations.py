@@ -1,4 +1,4 @@
-"""Rules about operations: those that the executor refuses, and those that it does not carry out as they are written."""
+"""Doctor rules about operations that the executor refuses or executes differently than written."""
 
 from __future__ import annotations
 

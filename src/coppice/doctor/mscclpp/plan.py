@@ -1,4 +1,4 @@
-"""An execution plan of MSCCL++ as rules see it: its objects as they stand, past all that is not what it should be."""
+"""Execution plan of MSCCL++ under examination, tolerant of invalid values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coppice.export.mscclpp.preload import PreloadSlot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanObject:
-    """An object of the file and those that it is in."""
+    """An object of the file with its ancestors."""
 
     path: Path  # Where it is
     gpu: dict[str, Any]  # Its GPU
@@ -31,7 +31,7 @@ class PlanObject:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MscclppPlan(Subject):
-    """What rules about execution plans look at."""
+    """An execution plan under examination."""
 
     document: JsonText  # The file
     ranks: int | None  # Ranks of the communicator, or None if not known
@@ -51,7 +51,7 @@ class MscclppPlan(Subject):
 
     @property
     def top(self) -> dict[str, Any]:
-        """The outermost object."""
+        """Top-level object."""
         return self.document.tree if isinstance(self.document.tree, dict) else {}
 
     @cached_property
@@ -80,7 +80,7 @@ class MscclppPlan(Subject):
 
     @cached_property
     def operations(self) -> tuple[PlanObject, ...]:
-        """All operations, those in pipelines after their pipeline."""
+        """All operations; those in pipelines follow their pipeline."""
         found = []
         for here in self.blocks:
             for place, op in entries(here.block.get("ops")):
@@ -96,7 +96,7 @@ class MscclppPlan(Subject):
         return tuple(found)
 
     def named(self, *names: str, by: str | None = None) -> Iterator[PlanObject]:
-        """The operations of some names, over one type of channel if ``by`` names it."""
+        """Operations by name, for one type of channel if ``by`` is given."""
         for here in self.operations:
             if here.name in names and by in (None, here.op.get("channel_type")):
                 yield here
@@ -107,12 +107,12 @@ RULES = Rulebook[MscclppPlan]()
 
 
 def listed(value: Any) -> list[Any]:
-    """What is in a list; nothing where there is none."""
+    """Elements of a list; none where it is no list."""
     return value if isinstance(value, list) else []
 
 
 def entries(value: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(place, object) of the objects in a list."""
+    """(place, object) of the objects of a list."""
     for place, each in enumerate(listed(value)):
         if isinstance(each, dict):
             yield place, each
@@ -124,7 +124,7 @@ def number(value: Any) -> int | None:
 
 
 def slots(here: PlanObject) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """(path, object) of what an operation reads and writes."""
+    """(path, object) of the chunks that an operation reads and writes."""
     for key in ("src_buff", "dst_buff"):
         for place, each in entries(here.op.get(key)):
             yield (*here.path, key, place), each

@@ -1,4 +1,4 @@
-"""Rules of the preloaded NCCL API library of MSCCL++: whether it would take a plan for calls of NCCL, and rightly.
+"""Doctor rules for the preloaded NCCL API library of MSCCL++: whether it uses a plan for NCCL calls, correctly.
 
 Read in MSCCL++ 0.9.0, commit 1f5f065d: src/ext/collectives/algorithm_collection_builder.cc (files, P01 to P03, P06),
 src/core/algorithm.cc (which calls are in place, P04 and P05), src/ext/nccl/algorithm_selector.cc (choice, P02, P07 and
@@ -13,8 +13,8 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
+from coppice.doctor.mscclpp.capacity import size_range, unit_bytes
 from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, entries, listed, number
-from coppice.doctor.mscclpp.room import size_range, unit_bytes
 from coppice.errors import InputError
 from coppice.export.mscclpp.document import parse_document
 from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS
@@ -28,7 +28,7 @@ _NATIVE = "default_all"
 
 
 def neighbours_of(file: FilePath) -> dict[str, dict[str, Any]]:
-    """The other plans that the library reads beside one: their outermost objects by the name of the file."""
+    """Other plans in the same directory, which the library loads too: top-level objects by file name."""
     found: dict[str, dict[str, Any]] = {}
     for name in PRELOAD_SLOTS:
         other = file.parent / name

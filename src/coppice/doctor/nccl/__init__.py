@@ -1,4 +1,4 @@
-"""Rules about files of NCCL and RCCL: tuner tables, graphs, topologies."""
+"""Doctor rules for files of NCCL and RCCL: tuner tables, graphs, topologies."""
 
 from coppice.doctor.nccl import text, tuner  # noqa: F401  (their rules join the tables)
 from coppice.doctor.nccl.graph import RULES as GRAPH_RULES

@@ -1,4 +1,4 @@
-"""Doctor rules about graph files (``NCCL_GRAPH_FILE``): what the library takes as it is and never checks."""
+"""Doctor rules for graph files (``NCCL_GRAPH_FILE``), whose content the library never checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coppice.export.nccl.graph import TYPES, NcclGraph, read_nccl_graph
 
 
 class NcclGraphFile(TuningFile):
-    """A graph file (``NCCL_GRAPH_FILE``)."""
+    """A graph file (``NCCL_GRAPH_FILE``) under examination."""
 
     @cached_property
     def graphs(self) -> tuple[NcclGraph, ...]:

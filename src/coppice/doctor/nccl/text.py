@@ -1,4 +1,4 @@
-"""Doctor rule about the text of graph and topology files: what the XML reader of NCCL and RCCL trips over.
+"""Doctor rules about XML syntax that the parser of NCCL and RCCL mishandles.
 
 It wants no declaration, no tabs, all attributes on the line of their element, and nothing around ``=``; it keeps 16
 attributes of an element (a second blank counts as one more) and 253 characters of a name or value, decodes no entities,

@@ -1,4 +1,4 @@
-"""Doctor rules about topology files (``NCCL_TOPO_FILE``): what the library takes for something else, or not at all."""
+"""Doctor rules for topology files (``NCCL_TOPO_FILE``): what the library misreads or ignores."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _DETECTED = {
 
 
 class NcclTopoFile(TuningFile):
-    """A topology file (``NCCL_TOPO_FILE``)."""
+    """A topology file (``NCCL_TOPO_FILE``) under examination."""
 
     @cached_property
     def root(self) -> Element:
-        """Its outermost element."""
+        """Root element."""
         return _system(self.data, self.file)
 
 

@@ -1,4 +1,4 @@
-"""Doctor rules about tuner tables: what the plug-in and the libraries read but do not check.
+"""Doctor rules for tuner tables: what the plug-in and the libraries read but do not check.
 
 Doctor rules about the ranges of tuner tables: gaps, overlaps, ends, and fallbacks for what a machine may lack.
 """

@@ -1,4 +1,4 @@
-"""A tuner table as rules see it: its lines, those that the library follows as they are meant, and their words."""
+"""Tuner table under examination: its lines, and those that take effect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = {name: collective for collective, name in COLLECTIVES.items()}
 
 
 class TunerTable(TuningFile):
-    """A tuner table (a CSV file)."""
+    """A tuner table (CSV) under examination."""
 
     @cached_property
     def table(self) -> ParsedTunerTable:
@@ -34,13 +34,13 @@ class TunerTable(TuningFile):
         return self.facts.dialect or dialect_of(self.text)
 
     def kind(self, target: str) -> str:
-        """What the file is taken for, in words."""
+        """Detected kind of the file."""
         return (
             f"{target} ({self.table.dialect}{'' if self._told else ', since nothing tells another dialect'})"
         )
 
     def concerns(self, place: Place) -> bool:
-        """Whether the line of a place holds for a communicator of the job."""
+        """Whether the line applies to a communicator of the job."""
         shapes, line = self.facts.known_shapes, self._by_number.get(place if isinstance(place, int) else 0)
         if not shapes or line is None or line.problem is not None:
             return True
@@ -51,7 +51,7 @@ class TunerTable(TuningFile):
         return {line.number: line for line in self.table.lines}
 
     def coverage(self, sizes: tuple[int, ...]) -> tuple[Coverage, ...]:
-        """The first line that holds, for each collective of the table and each communicator of the job."""
+        """First matching line for each collective and each communicator of the job."""
         dialect = self.table.dialect
         otherwise = (
             "no line: the plug-in takes one channel"
@@ -84,7 +84,7 @@ class TunerTable(TuningFile):
 
     @cached_property
     def good(self) -> tuple[TunerLine, ...]:
-        """Lines that the library follows as they are meant."""
+        """Lines that take effect as intended."""
         return tuple(
             line
             for line in self.table.lines
@@ -96,7 +96,7 @@ class TunerTable(TuningFile):
 
     @cached_property
     def live(self) -> tuple[TunerLine, ...]:
-        """Good lines whose algorithm and protocol some library has for the collective."""
+        """Such lines whose algorithm and protocol some library supports for the collective."""
         return tuple(line for line in self.good if dead(line) is None)
 
 
@@ -105,7 +105,7 @@ RULES = Rulebook[TunerTable]()
 
 
 def dead(line: TunerLine) -> str | None:
-    """Why no library has the combination of a line, or None."""
+    """Why no library supports a line's combination, or None."""
     return impossible(NAMES[line.collective], line.algorithm, line.protocol)
 
 
@@ -115,7 +115,7 @@ def _choice(line: TunerLine) -> str:
 
 
 def holds(line: TunerLine, shape: tuple[int, int], dialect: Dialect) -> bool:
-    """A line holds for a communicator.
+    """Whether a line applies to a communicator.
 
     Args:
         shape: Nodes and ranks of the communicator.
@@ -130,12 +130,12 @@ def holds(line: TunerLine, shape: tuple[int, int], dialect: Dialect) -> bool:
 
 
 def covers(outer: tuple[int, int], inner: tuple[int, int]) -> bool:
-    """A range lies within another."""
+    """Whether a range contains another."""
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def shape_words(line: TunerLine, dialect: Dialect) -> str:
-    """For which communicators a line holds, in words."""
+    """Communicators that a line applies to, as text."""
 
     def text(span: tuple[int, int]) -> str:
         return "any" if span == ANY else str(span[0]) if span[0] == span[1] else f"{span[0]}..{span[1]}"

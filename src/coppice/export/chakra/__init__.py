@@ -1,1 +1,1 @@
-"""Chakra execution traces: written for ASTRA-sim and other simulators."""
+"""Write Chakra execution traces for ASTRA-sim and other simulators."""

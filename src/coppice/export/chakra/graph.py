@@ -1,4 +1,4 @@
-"""The nodes of a trace and what each waits for, for all ranks at once, as columns.
+"""Nodes of a Chakra trace and their dependencies, for all ranks, as columns.
 
 A message is a send at one rank and a receipt at another, and an addition after it where something is added. What waits
 for what comes from the gates of :mod:`coppice.schedule.messages`: the nodes of a gate wait for those of the gate
@@ -27,7 +27,7 @@ Ints = NDArray[np.int64]
 
 
 class TraceNodeKind(enum.IntEnum):
-    """What a node does, in the order in which those of one step stand."""
+    """Kind of a trace node, in the order of the nodes of one step."""
 
     SEND = 0
     RECEIVE = 1
@@ -37,7 +37,7 @@ class TraceNodeKind(enum.IntEnum):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class MessageRows(Brief):
-    """What each message carries."""
+    """Schedule rows of each message."""
 
     start: Ints  # Message m carries `chunk[start[m] : start[m + 1]]` (int64)
     chunk: NDArray[np.int32]  # Chunks (int32)
@@ -47,7 +47,7 @@ class MessageRows(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TraceGraph(Brief):
-    """Nodes of all ranks, rank by rank, each in an order in which they can be carried out one by one.
+    """Nodes of all ranks, rank by rank, in an executable order.
 
     The number of a node is its place among those of its rank, counted from 1.
     """
@@ -63,7 +63,7 @@ class TraceGraph(Brief):
 
 
 def rows_of(messages: Messages, schedule: Schedule) -> MessageRows:
-    """The rows of a schedule that travel in each of its messages.
+    """Schedule rows that travel in each message.
 
     Args:
         schedule: The schedule with its paths named and cut into pieces, as it was when messages were made of it.
@@ -87,7 +87,7 @@ def rows_of(messages: Messages, schedule: Schedule) -> MessageRows:
 
 
 def graph_of(messages: Messages, rows: MessageRows) -> TraceGraph:
-    """The nodes of all ranks."""
+    """Build the nodes of all ranks."""
     topology, count = messages.topology, messages.count
     src = topology.rank[messages.src].astype(np.int64)
     dst = topology.rank[messages.dst].astype(np.int64)

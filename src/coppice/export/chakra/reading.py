@@ -1,4 +1,4 @@
-"""Reads the nodes of a Chakra execution trace: binary files of any producer, by the schema of MLCommons Chakra.
+"""Read Chakra execution traces of any producer, by the schema of MLCommons Chakra.
 
 Files hold a header and then nodes, each with its length before it as a varint. Fields that are not known are passed
 over.
@@ -24,7 +24,7 @@ _FIXED_LISTS = {4: 3, 6: 5, 20: 19, 22: 21, 24: 23, 26: 25}
 
 
 class ChakraNodeType(enum.IntEnum):
-    """What a node does (``NodeType`` of the schema)."""
+    """Type of a node (``NodeType`` of the schema)."""
 
     INVALID = 0
     METADATA = 1
@@ -38,7 +38,7 @@ class ChakraNodeType(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ChakraNode:
-    """A node."""
+    """A trace node."""
 
     id: int  # Its number
     name: str  # Its name
@@ -50,13 +50,13 @@ class ChakraNode:
     attributes: Mapping[str, _Value]  # Its attributes by name
 
     def whole(self, name: str, default: int = 0) -> int:
-        """An attribute that is a whole number."""
+        """Value of an integer attribute."""
         value = self.attributes.get(name, default)
         return int(value) if isinstance(value, int | float) else default
 
 
 def read_chakra(data: bytes, *, file: str = "the trace") -> tuple[dict[str, _Value], list[ChakraNode]]:
-    """Attributes of the header, and nodes, of a file.
+    """Read the header attributes and nodes of a file.
 
     Examples:
         >>> from coppice.export.chakra import wire

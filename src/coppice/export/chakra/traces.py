@@ -1,4 +1,4 @@
-"""Chakra execution traces: a plan at one size as a file per rank that ASTRA-sim and other simulators replay.
+"""Export a plan at one size as Chakra execution traces, one file per rank.
 
 A file holds a header and then nodes, each with its length before it: sends, receipts, and computations for additions.
 The schema is that of MLCommons Chakra; attributes have the types that both generations of its C++ reader take. Routes
@@ -42,7 +42,7 @@ _ON_GPU = wire.within(_ATTR, wire.bool_value("is_cpu_op", value=False))
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChakraTrace:
-    """The trace of a plan, whose files are made as they are written."""
+    """Chakra trace of a plan, encoded as it is written."""
 
     schedule: Schedule  # What is carried out, cut into pieces
     messages: Messages  # Its messages
@@ -60,12 +60,12 @@ class ChakraTrace:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all ranks; one that has none gets an idle one, which is not counted."""
+        """Nodes of all ranks, without the idle nodes of ranks that have none."""
         return len(self.graph.kind)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user must know."""
+        """Notes for the user."""
         notes = [
             "Routes are not part of a trace: the simulator that replays it sends messages over its own network.",
             "As a workload ASTRA-sim lets a GPU make one send at a time; as a custom collective, all that are ready.",
@@ -87,7 +87,7 @@ class ChakraTrace:
         return rank[self.messages.src], rank[self.messages.dst]
 
     def file(self, rank: int) -> Iterator[bytes]:
-        """The file of a rank, in pieces."""
+        """Encode the file of a rank in pieces."""
         yield wire.delimited(self._header(rank))
         graph = self.graph
         begin, end = int(graph.start[rank]), int(graph.start[rank + 1])
@@ -134,7 +134,7 @@ class ChakraTrace:
         )
 
     def write(self, directory: str | os.PathLike[str], *, name: str = "trace") -> list[Path]:
-        """Write all files; the directory is made if it is not there.
+        """Write all files, creating the directory.
 
         Returns:
             The files, rank by rank.
@@ -188,7 +188,7 @@ class ChakraTrace:
 
 
 def export_chakra(plan: Plan, options: ChakraOptions) -> Exported:
-    """The traces of a plan at one size."""
+    """Export a plan at one size as Chakra traces."""
     if options.size is None:
         raise InputError("a Chakra trace is of one message size: give it (`size=64M`).")
     return chakra_trace(plan.body, size_bytes=options.size).exported(name=options.name or "trace")
@@ -203,7 +203,7 @@ def chakra_trace(
     reduce_gb_per_s: float | None = None,
     element_bytes: int = 4,  # Bytes of an element, 1 or more: what an addition counts as operations
 ) -> ChakraTrace:
-    """The trace of a schedule or forest at a size.
+    """Build the trace of a schedule or forest at a size.
 
     Examples:
         >>> from coppice.collectives import Collective

@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, as far as a Chakra trace needs it: varints, bytes, and messages within messages.
+"""Encode the protocol buffers of Chakra traces: varints, bytes, and nested messages.
 
 Fields are written in the order of their numbers, with packed lists, which are the bytes that the reference
 implementation writes as well. A file of messages has the length of each one before it, as a varint.
@@ -18,7 +18,7 @@ _INT32, _INT32_LIST, _INT64, _UINT64, _BOOL, _STRING = 7, 8, 9, 13, 27, 29
 
 
 def varint(value: int) -> bytes:
-    """A number of 0 or more in groups of seven bits, the lowest first.
+    """Encode a non-negative integer as a varint.
 
     >>> varint(300).hex()
     'ac02'
@@ -44,12 +44,12 @@ def _name(name: str) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A field that holds a number of 0 or more."""
+    """Encode a field with a non-negative integer."""
     return _tag(field, _VARINT) + varint(value)
 
 
 def within(field: int, content: bytes) -> bytes:
-    """A field that holds bytes, or another message.
+    """Encode a field with bytes or a nested message.
 
     >>> within(2, b"ab").hex()
     '12026162'
@@ -58,46 +58,46 @@ def within(field: int, content: bytes) -> bytes:
 
 
 def text(field: int, value: str) -> bytes:
-    """A field that holds text; the empty text is what an absent field means."""
+    """Encode a field with text; empty text is omitted."""
     return within(field, value.encode()) if value else b""
 
 
 def packed(field: int, values: Iterable[int]) -> bytes:
-    """A field that holds a list of numbers of 0 or more; an empty list is what an absent field means."""
+    """Encode a packed repeated field of non-negative integers; an empty list is omitted."""
     content = b"".join(map(varint, values))
     return within(field, content) if content else b""
 
 
 def delimited(message: bytes) -> bytes:
-    """A message as it stands in a file: its length, then itself."""
+    """Encode a length-delimited message."""
     return varint(len(message)) + message
 
 
 def int32_value(name: str, value: int) -> bytes:
-    """An attribute that is a number below 2^31."""
+    """Encode an int32 attribute (non-negative)."""
     return _name(name) + number(_INT32, value)
 
 
 def int64_value(name: str, value: int) -> bytes:
-    """An attribute that is a signed number below 2^63."""
+    """Encode an int64 attribute."""
     return _name(name) + number(_INT64, value)
 
 
 def uint64_value(name: str, value: int) -> bytes:
-    """An attribute that is an unsigned number below 2^64."""
+    """Encode a uint64 attribute."""
     return _name(name) + number(_UINT64, value)
 
 
 def bool_value(name: str, *, value: bool) -> bytes:
-    """An attribute that is yes or no."""
+    """Encode a boolean attribute."""
     return _name(name) + number(_BOOL, int(value))
 
 
 def string_value(name: str, value: str) -> bytes:
-    """An attribute that is text; an empty one is written too, since it says which kind of value there is."""
+    """Encode a text attribute; empty text is written too, since the field gives the type."""
     return _name(name) + within(_STRING, value.encode())
 
 
 def int32_list(name: str, values: Iterable[int]) -> bytes:
-    """An attribute that is a list of numbers below 2^31."""
+    """Encode an attribute with a list of int32 numbers (non-negative)."""
     return _name(name) + within(_INT32_LIST, packed(1, values))

@@ -1,1 +1,1 @@
-"""MSCCL XML: written and read."""
+"""Write and read MSCCL XML."""

@@ -1,4 +1,4 @@
-"""MSCCL XML as it stands in the file: attributes, and columns of thread blocks and steps with their lines.
+"""Parsed MSCCL XML: attributes, and columns of thread blocks and steps with their line numbers.
 
 Nothing is judged here but whether the text can be understood at all. What is missing or not a number becomes a
 :class:`Defect` with its line: the reader refuses the first one, the doctor tells all of them.
@@ -36,7 +36,7 @@ _CHILD_OF = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """Something that a loader cannot understand."""
+    """A place in the file that a loader cannot parse."""
 
     kind: str  # `missing`, `number`, `word`, `octal`, `trailing`, `element`, `content` or `nesting`
     line: int  # Line of the element, from 1
@@ -49,7 +49,7 @@ def _column() -> array[int]:
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """An MSCCL XML file as rows."""
+    """An MSCCL XML file as columns."""
 
     file: str  # Name for messages
     algo: dict[str, str]  # Attributes of `<algo>`
@@ -231,7 +231,7 @@ def is_xml(data: bytes) -> bool:
 
 
 def parse_document(data: bytes, *, file: str) -> Document:
-    """The rows of an MSCCL XML text.
+    """Parse MSCCL XML to columns.
 
     Text after ``</algo>`` is left out (generators print there), with a defect. White space before an XML declaration
     is accepted.

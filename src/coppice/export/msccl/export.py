@@ -1,4 +1,4 @@
-"""A plan as an MSCCL XML file: made to fit its target, with the sizes at which to use it, and what its user must know.
+"""Export a plan as MSCCL XML, fitted to its target, with the size range in which to use it.
 
 An MSCCL XML file of another target is taken as well: it is verified, and written in the words of the new one.
 """
@@ -51,7 +51,7 @@ USUAL_SIZES = tuple(2**exponent for exponent in range(20, 31))
 
 @dataclass(frozen=True, kw_only=True)
 class WantedSizes:
-    """Messages that are to use a file."""
+    """Message sizes that are to use a file."""
 
     found: bool = False  # Nobody said: the range is to be found by simulation
     low: int = 0  # Smallest size that takes the file
@@ -60,7 +60,7 @@ class WantedSizes:
 
 
 def read_msccl_source(path: str) -> Plan | Program:
-    """The plan in a file, or the verified program of an MSCCL XML file."""
+    """Read the plan of a file, or the verified program of an MSCCL XML file."""
     data, name = plan_bytes(path), file_name(path)
     if not is_xml(data):
         return decode_plan(data, name=name)
@@ -72,7 +72,7 @@ def read_msccl_source(path: str) -> Plan | Program:
 def export_msccl_xml(
     source: Plan | Program, options: MscclXmlOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> Exported:
-    """Write a plan, or the program of another target's file, for a runtime that reads MSCCL XML."""
+    """Export a plan, or the program of another target's file, for a runtime that reads MSCCL XML."""
     if options.target is None:
         raise InputError(f"expected `target` for MSCCL XML: choose one of {', '.join(TARGETS)}.")
     chosen, protocol = target_named(options.target), options.protocol
@@ -127,7 +127,7 @@ def export_msccl_xml(
 
 
 def wanted_sizes(size: str | Sequence[int] | None) -> WantedSizes:
-    """The sizes that are to use a file: ``all``, ``LOW:HIGH``, a list, or None for what simulation finds.
+    """Parse the sizes that use a file: ``all``, ``LOW:HIGH``, a list, or None to choose by simulation.
 
     Examples:
         >>> wanted_sizes("1M:3M")

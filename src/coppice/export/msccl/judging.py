@@ -1,4 +1,4 @@
-"""The program in an MSCCL XML file, verified for one of the runtimes that read it, or for all of them.
+"""Verify the program of an MSCCL XML file for one or all of the runtimes that read it.
 
 A file that says nothing of sizes is judged for those at which it comes to an end; one that names a larger size, or that
 it has no limit, is wrong beyond.
@@ -18,7 +18,7 @@ from coppice.program.two_sided.verify import ProgramReport, verify_program
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JudgedFile:
-    """A file, and what was found."""
+    """Result of verifying a file."""
 
     program: Program  # Its program; of a file that says nothing of sizes, for those at which it is right
     report: ProgramReport  # Of the verification
@@ -28,7 +28,7 @@ class JudgedFile:
 def judge_document(
     document: Document, *, root: int | None = None, target: str | None = None, runs: bool = True
 ) -> JudgedFile:
-    """Verify the program in a file.
+    """Verify the program of a parsed file.
 
     Args:
         root: Root, where the file does not tell.
@@ -45,7 +45,7 @@ def judge_document(
 def judge_program(
     program: Program, buffers: Buffers, *, stated: bool, warnings: tuple[str, ...] = (), runs: bool = True
 ) -> JudgedFile:
-    """As :func:`judge_document`, of a program that is read.
+    """As :func:`judge_document`, for a program.
 
     Args:
         runs: As in :func:`judge_document`.

@@ -1,4 +1,4 @@
-"""A plan as a program of sends and receives that keeps the limits of a runtime which reads MSCCL XML."""
+"""Lower a plan to a two-sided program within the limits of a runtime that reads MSCCL XML."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRIED_CHANNELS = (8, 4, 2, 1, 16, 32)
 
 
 class CallKind(enum.StrEnum):
-    """Which calls a file is for: those whose input lies in their output, the others, or all."""
+    """Calls that a file serves: in place, out of place, or both."""
 
     IN = "in place"
     OUT = "out of place"
@@ -37,7 +37,7 @@ class CallKind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MscclOptions:
-    """How a plan is to be written as MSCCL XML."""
+    """Options of an export to MSCCL XML."""
 
     # Most channels; None tries 8 for each instance, fewer, then more, and takes the first number that fits
     channels: int | None = None
@@ -53,7 +53,7 @@ class MscclOptions:
 
 
 def program_for(plan: Schedule | Forest, target: str, form: MscclOptions | None = None) -> Program:
-    """The program of a plan for one target, verified.
+    """Lower a plan for one target, and verify the program.
 
     Args:
         target: Name of the runtime, as in ``TARGETS``.
@@ -65,7 +65,7 @@ def program_for(plan: Schedule | Forest, target: str, form: MscclOptions | None 
 
 
 def rough_program(plan: Schedule | Forest, target: str, form: MscclOptions | None = None) -> Program:
-    """As :func:`program_for`, but not verified: to see whether it fits.
+    """As :func:`program_for`, without verification, to test whether it fits.
 
     Args:
         form: How it is to be written down.
@@ -86,7 +86,7 @@ def rough_program(plan: Schedule | Forest, target: str, form: MscclOptions | Non
 
 
 def usual_protocol(collective: Collective, topology: Topology) -> str:
-    """The protocol of a file where none is asked for: Simple, or LL where Simple stands still between hosts.
+    """Default protocol of a file: Simple, or LL where Simple would deadlock between hosts.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -100,7 +100,7 @@ def usual_protocol(collective: Collective, topology: Topology) -> str:
 
 
 def serves_both(collective: Collective, target: MscclTarget) -> bool:
-    """Whether one program serves calls in place and out of place as well as either.
+    """Whether one program is as good for calls in place as for those out of place.
 
     What is received out of place goes straight to the output. Where a target has no step that receives and adds, and
     the output is the input, it would overwrite what it is to be added to: sums then take another way in place.

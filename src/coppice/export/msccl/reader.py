@@ -1,4 +1,4 @@
-"""Reads MSCCL XML into a program, as a runtime would understand it.
+"""Read MSCCL XML into a program, with the semantics of a runtime.
 
 What a loader of any target accepts is read, and what published files contain beyond that: missing ``inplace``,
 ``outofplace``, ``minBytes`` and ``maxBytes``, attributes of other tools, text after the end. Whether a particular
@@ -53,7 +53,7 @@ Columns = Mapping[str, NDArray[np.int32]]
 
 @dataclass(frozen=True, kw_only=True)
 class MscclReading:
-    """A program and what its reader remarks."""
+    """A program with the remarks of its reader."""
 
     program: Program  # What the file says
     warnings: tuple[str, ...]  # Sentences about what was assumed or left out
@@ -71,7 +71,7 @@ def read_msccl_xml(path: str | os.PathLike[str], *, root: int | None = None) -> 
 
 
 def program_of(document: Document, *, root: int | None = None) -> MscclReading:
-    """The program in a parsed file.
+    """Program of a parsed file.
 
     Args:
         root: As in :func:`read_msccl_xml`.

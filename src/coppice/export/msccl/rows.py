@@ -1,4 +1,4 @@
-"""The steps of a program as the rows of an MSCCL XML file, and which limits of a runtime they pass.
+"""Steps of a program as rows of MSCCL XML, checked against the limits of a runtime.
 
 In the file a step waits for one step at most. Further waits stand in ``nop`` rows before it, which count as positions
 at run time; a step that does nothing has no row of its own, and what waits for it waits for the step that follows.
@@ -48,7 +48,7 @@ class XmlRows:
 
 
 def rows_of(program: Program, target: MscclTarget) -> XmlRows:
-    """The rows of a program.
+    """Rows of a program.
 
     Args:
         target: The runtime, for what it joins.
@@ -131,13 +131,13 @@ STEPS = "steps in a thread block"
 
 
 def excesses(program: Program, *, target: str) -> tuple[Excess, ...]:
-    """The limits of a target that a program passes, the most telling first."""
+    """Limits of a target that a program exceeds, the most important first."""
     chosen, rows = rows_for(program, target)
     return tuple(excesses_of_rows(program, rows, chosen))
 
 
 def rows_for(program: Program, target: str) -> tuple[MscclTarget, XmlRows]:
-    """The target of that name, and the rows of a program for it."""
+    """Target by name, with the rows of a program for it."""
     chosen = target_named(target)
     if program.collective not in chosen.collectives:
         known = ", ".join(chosen.collectives)
@@ -149,7 +149,7 @@ def rows_for(program: Program, target: str) -> tuple[MscclTarget, XmlRows]:
 
 
 def excesses_of_rows(program: Program, rows: XmlRows, target: MscclTarget) -> Iterator[Excess]:
-    """As :func:`excesses`, from rows that are at hand."""
+    """As :func:`excesses`, for rows."""
     types = [TYPE_OF_OP[StepOp(int(op))] for op in np.unique(program.op)]
     refused = [name for name in types if name in target.refused_types]
     if refused:

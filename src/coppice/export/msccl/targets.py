@@ -1,4 +1,4 @@
-"""The runtimes that read MSCCL XML, and what each of their loaders accepts, as data.
+"""Runtimes that read MSCCL XML, with the limits of their loaders as data.
 
 The three loaders descend from one another and differ in limits, names and attributes. Writer and doctor take every
 limit from here, so that what the one writes the other accepts.
@@ -36,7 +36,7 @@ _COLLECTIVES_OF_EXECUTORS = {
 
 @dataclass(frozen=True, kw_only=True)
 class MscclTarget:
-    """A loader of MSCCL XML."""
+    """Loader of MSCCL XML."""
 
     name: str  # Name by which it is chosen
     title: str  # The software
@@ -84,7 +84,7 @@ class MscclTarget:
     max_text: int = 255  # Characters of a name or value
 
     def max_bytes_of(self, largest: int | None) -> int:
-        """What ``maxBytes`` says so that messages of up to ``largest`` bytes use a file; None sets no limit.
+        """Value of ``maxBytes`` for messages of up to ``largest`` bytes; None sets no limit.
 
         Examples:
             >>> target_named("rccl").max_bytes_of(64), target_named("msccl").max_bytes_of(64)
@@ -95,7 +95,7 @@ class MscclTarget:
         return self.unlimited_bytes if largest is None else largest + self.below_max
 
     def largest_of(self, max_bytes: int) -> int | None:
-        """The largest message that uses a file whose ``maxBytes`` says that; None where there is no limit.
+        """Largest message allowed by a value of ``maxBytes``; None where there is no limit.
 
         Examples:
             >>> target_named("rccl").largest_of(0), target_named("msccl").largest_of(64)
@@ -106,7 +106,7 @@ class MscclTarget:
         return max_bytes or None
 
     def scratch_bytes(self, max_bytes: int, slots: int, chunks: int) -> int:
-        """Scratch memory of a GPU for a message of ``max_bytes``, counted in 64 bits as the loaders count it.
+        """Scratch memory per GPU for a message of ``max_bytes``, in the 64-bit arithmetic of the loaders.
 
         Args:
             slots: ``s_chunks``.
@@ -193,7 +193,7 @@ TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
 
 
 def shares(collective: Collective, ranks: int) -> int:
-    """By how much the loaders count chunks and bytes of a call below M: to them a gather has the size of one share.
+    """Factor by which loaders count chunks and bytes below M: a gather has the size of one share.
 
     Examples:
         >>> shares(Collective.GATHER, 8), shares(Collective.ALL_GATHER, 8)
@@ -203,7 +203,7 @@ def shares(collective: Collective, ranks: int) -> int:
 
 
 def target_named(name: str) -> MscclTarget:
-    """A target by its name.
+    """Look up a target by name.
 
     Args:
         name: One of :data:`TARGETS`.

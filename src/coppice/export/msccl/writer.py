@@ -1,4 +1,4 @@
-"""Writes a program as MSCCL XML for one of the runtimes that read it.
+"""Write a program as MSCCL XML for one runtime.
 
 A program that passes a limit of its target is refused with the limit, by how much, and the next step. How steps become
 rows of the file is told by :mod:`coppice.export.msccl.rows`. The loaders are hand-written and strict: one blank between
@@ -33,7 +33,7 @@ _Field = tuple[NDArray[np.int64], NDArray[np.uint8]]
 
 
 def msccl_xml(program: Program, *, target: str) -> str:
-    """The text of an MSCCL XML file; the same program gives the same bytes.
+    """Encode a program as MSCCL XML, deterministically.
 
     Args:
         target: Name of the runtime, as in ``TARGETS``.
@@ -44,7 +44,7 @@ def msccl_xml(program: Program, *, target: str) -> str:
 
 
 def encode_msccl_xml(program: Program, target: MscclTarget, rows: XmlRows | None = None) -> Iterator[bytes]:
-    """Pieces of the text, without any check against the target's limits.
+    """Encode in pieces, without checking the target's limits.
 
     Args:
         target: The runtime, for names and attributes.

@@ -1,1 +1,1 @@
-"""Execution plans of MSCCL++: written and read."""
+"""Write and read execution plans of MSCCL++."""

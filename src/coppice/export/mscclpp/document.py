@@ -1,4 +1,4 @@
-"""A JSON file whose values know where they stand: by path, and by line where something is wrong with them."""
+"""JSON document whose values know their path, and their line for error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PathPart = str | int
 
 @dataclass(frozen=True)
 class JsonText:
-    """A JSON file."""
+    """A parsed JSON file."""
 
     file: str  # Its name, for messages
     text: str  # Its text
@@ -25,20 +25,20 @@ class JsonText:
 
     @property
     def top(self) -> Value:
-        """The outermost value."""
+        """Top-level value."""
         return Value(self, (), self.tree)
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of the file, asked for what it should be."""
+    """A value with its path, with typed accessors that refuse other types."""
 
     document: JsonText  # The file
     path: tuple[_PathPart, ...]  # Keys and indices that lead to it
     data: Any  # The value
 
     def refuse(self, expected: str) -> NoReturn:
-        """Refuse the file for this value."""
+        """Raise an error about this value."""
         place = f"{self.document.file}:{line_of(self.document.text, self.path)} {path_text(self.path)}"
         raise InputError(f"{place}: expected {expected}, found {_shown(self.data)}.")
 
@@ -50,24 +50,24 @@ class Value:
         return Value(self.document, (*self.path, key), self.data[key])
 
     def has(self, key: str) -> bool:
-        """Whether there is such a key."""
+        """Whether the key exists."""
         return key in self.mapping()
 
     def mapping(self) -> dict[str, Any]:
-        """The value as an object."""
+        """Require an object."""
         if not isinstance(self.data, dict):
             self.refuse("an object {..}")
         return self.data
 
     def items(self) -> Iterator[Value]:
-        """The values of a list."""
+        """Require a list."""
         if not isinstance(self.data, list):
             self.refuse("a list [..]")
         for number, each in enumerate(self.data):
             yield Value(self.document, (*self.path, number), each)
 
     def integer(self, least: int = 0, below: int | None = None) -> int:
-        """The value as an integer, ``least`` or more and smaller than ``below``."""
+        """Require an integer, at least ``least`` and below ``below``."""
         data = self.data
         if (
             not isinstance(data, int)
@@ -83,20 +83,20 @@ class Value:
         return data
 
     def string(self, *choices: str) -> str:
-        """The value as text, one of ``choices`` if any are given."""
+        """Require text, one of ``choices`` if given."""
         if not isinstance(self.data, str) or (choices and self.data not in choices):
             self.refuse(f"one of {', '.join(choices)}" if choices else "text")
         return self.data
 
     def flag(self) -> bool:
-        """The value as true or false."""
+        """Require a boolean."""
         if not isinstance(self.data, bool):
             self.refuse("true or false")
         return self.data
 
 
 def parse_document(data: bytes, *, file: str) -> JsonText:
-    """Read a JSON text.
+    """Parse JSON text.
 
     Args:
         data: The text, in UTF-8.
@@ -126,7 +126,7 @@ def parse_document(data: bytes, *, file: str) -> JsonText:
 
 
 def is_mscclpp(data: bytes) -> bool:
-    """Whether a file is an execution plan of MSCCL++, rather than another JSON file.
+    """Whether a JSON file is an execution plan of MSCCL++.
 
     >>> is_mscclpp(b'{"name": "x", "collective": "allreduce", "gpus": []}')
     True
@@ -143,7 +143,7 @@ def is_mscclpp(data: bytes) -> bool:
 
 
 def path_text(path: tuple[_PathPart, ...]) -> str:
-    """A path as text.
+    """Format a path.
 
     >>> path_text(("gpus", 0, "id"))
     '$.gpus[0].id'
@@ -152,7 +152,7 @@ def path_text(path: tuple[_PathPart, ...]) -> str:
 
 
 def line_of(text: str, path: tuple[_PathPart, ...]) -> int:
-    """Line of a JSON text on which the value at a path begins.
+    """Line of the value at a path.
 
     >>> line_of(chr(10).join(['{"a": [1,', "2]}"]), ("a", 1))
     2

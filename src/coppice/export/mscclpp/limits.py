@@ -1,4 +1,4 @@
-"""What the MSCCL++ executor has room for, most of which it does not check: a plan that passes a limit spoils memory."""
+"""Limits of the MSCCL++ executor, most of which it does not check: a plan beyond them corrupts memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = _Limits()
 
 
 def block_excesses(program: OneSidedProgram) -> tuple[Excess, ...]:
-    """The limits that thread blocks of a program pass, the worst case of each."""
+    """Limits that thread blocks of a program exceed, the worst case of each."""
     worst: dict[str, Excess] = {}
     for row, block in enumerate(program.blocks):
         where = f"thread block {program.block_ids[row]} of rank {block.rank}"
@@ -42,23 +42,23 @@ def block_excesses(program: OneSidedProgram) -> tuple[Excess, ...]:
     return tuple(sorted(worst.values(), key=lambda excess: -excess.found / excess.allowed))
 
 
-def told_chunks(program: OneSidedProgram) -> int:
-    """Chunks of the buffer by whose size messages are told: the output of an all-gather, else the input."""
+def message_chunks(program: OneSidedProgram) -> int:
+    """Number of chunks in the buffer that defines the message size: the output of an all-gather, else the input."""
     buffer = 1 if program.collective is Collective.ALL_GATHER else 0
     sizes = buffer_sizes(program.collective, program.num_ranks, program.num_chunks, -1)
     return int(sizes[buffer, 0])
 
 
 def size_unit(program: OneSidedProgram) -> int:
-    """Messages that use a plan have a multiple of this many bytes."""
-    return told_chunks(program) * program.alignment
+    """Number of bytes that messages must be a multiple of."""
+    return message_chunks(program) * program.alignment
 
 
 def largest_message(program: OneSidedProgram) -> int:
-    """Largest message, in bytes, whose offsets the executor can hold in 32 bits."""
+    """Largest message in bytes whose offsets fit the executor's 32 bits."""
     widest = max(program.num_chunks, *program.scratch) * (2 if program.uses_packets else 1)
     chunk = (LIMITS.offset - 1) // widest // program.alignment * program.alignment
-    return chunk * told_chunks(program)
+    return chunk * message_chunks(program)
 
 
 def _needs(program: OneSidedProgram, block: Block) -> Iterator[tuple[str, int, int]]:

@@ -1,4 +1,4 @@
-"""Operations of an execution plan: which buffers, channels and semaphores each of them means."""
+"""Decode the operations of an execution plan: their buffers, channels and semaphores."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OPERATIONS = (
 
 @dataclass
 class BlockReferences:
-    """What the operations of one thread block refer to by number."""
+    """Channels and buffers that the operations of one thread block refer to by number."""
 
     rank: int  # Its rank
     memory: list[int] = field(default_factory=list)  # Rows of its memory channels
@@ -70,7 +70,7 @@ class BlockReferences:
 
 
 def operation_of(value: Value, place: BlockReferences) -> Operation:
-    """One operation."""
+    """Decode one operation."""
     name = value["name"].string()
     if name not in OPERATIONS:
         why = "; the executor refuses what its language writes so" if name in ("glre", "start") else ""

@@ -1,4 +1,4 @@
-"""Files that the NCCL API library of MSCCL++ 0.9, which is preloaded, reads by itself.
+"""Files that the preloaded NCCL API library of MSCCL++ 0.9 loads by itself.
 
 It opens four names in one directory and takes for which communicators each is from its own table
 (``buildDefaultDslAlgorithms`` in src/ext/collectives/algorithm_collection_builder.cc); the collective, the sizes and
@@ -18,7 +18,7 @@ PRELOAD_DIRECTORY = "default"
 
 @dataclass(frozen=True, slots=True)
 class PreloadSlot:
-    """Communicators that a file is for."""
+    """Communicators that a file applies to."""
 
     ranks: int  # Their ranks
     ranks_per_node: int  # Ranks of a node
@@ -37,7 +37,7 @@ PRELOAD_SLOTS: Mapping[str, PreloadSlot] = {
 
 
 def slots_for(program: OneSidedProgram) -> tuple[str, ...]:
-    """Names under which a program would be read for its ranks, with nodes as its memory channels allow.
+    """File names under which a program is loaded for its ranks, with the nodes its memory channels allow.
 
     Examples:
         >>> from coppice.export.mscclpp.program import one_sided_for

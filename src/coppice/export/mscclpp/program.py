@@ -1,4 +1,4 @@
-"""A plan as a one-sided program that fits the MSCCL++ executor, and as the execution plan that it reads."""
+"""Lower a plan to a one-sided program that fits the MSCCL++ executor, and export its execution plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LAST_TRIED = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class MscclppOptions:
-    """What an execution plan is to be like."""
+    """Options of an execution plan."""
 
     in_place: bool | None = None  # Input and output share memory; None means yes wherever the collective can
     instances: int = 1  # Every chunk is cut into this many, which go side by side
@@ -50,7 +50,7 @@ class MscclppOptions:
 
 
 def one_sided_for(plan: Schedule | Forest, form: MscclppOptions | None = None) -> OneSidedProgram:
-    """The program of a plan for the MSCCL++ executor, verified.
+    """Lower a plan for the MSCCL++ executor, and verify the program.
 
     Args:
         form: What it is to be like.
@@ -132,7 +132,7 @@ def _refusal(
 
 
 def export_mscclpp_json(plan: Plan, options: MscclppJsonOptions) -> Exported:
-    """Write a plan for the executor of MSCCL++."""
+    """Export a plan for the executor of MSCCL++."""
     in_place = options.in_place
     if in_place and options.out_of_place:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Reads execution plans of MSCCL++: JSON as its executor takes it, into one-sided programs.
+"""Read execution plans of MSCCL++ into one-sided programs, with the semantics of its executor.
 
 What the executor would do is what is read, not what its author meant: where the two differ (see the operations marked
 with a defect), the program says so, and its verification fails.
@@ -37,7 +37,7 @@ _MOST_CHUNKS = 2**24
 
 @dataclass(frozen=True, eq=False)
 class MscclppReading:
-    """A file that was read."""
+    """A file as a program with remarks."""
 
     program: OneSidedProgram  # What it says
     document: JsonText  # Its values, with their places
@@ -54,7 +54,7 @@ def read_mscclpp(path: str | os.PathLike[str]) -> MscclppReading:
 
 
 def program_of(document: JsonText) -> MscclppReading:
-    """The program of a JSON text."""
+    """Program of JSON text."""
     return _PlanReader(document).read()
 
 

@@ -1,4 +1,4 @@
-"""Writes a program of puts, signals and waits as an execution plan of MSCCL++: JSON as its executor takes it.
+"""Write a one-sided program as an execution plan of MSCCL++.
 
 Every operation stands on a line of its own. A program that passes a limit of the executor is refused: most limits are
 not checked when a plan is loaded.
@@ -21,13 +21,13 @@ _WRITTEN = ("nop", "put", "pws", "pwsf", "signal", "wait", "rlxsignal", "rlxwait
 
 
 def mscclpp_json(program: OneSidedProgram) -> str:
-    """The text of an execution plan; the same program gives the same bytes."""
+    """Encode a program as an execution plan, deterministically."""
     require_none(block_excesses(program), "the MSCCL++ executor", advice=": use more thread blocks.")
     return "".join(encode_mscclpp(program))
 
 
 def encode_mscclpp(program: OneSidedProgram) -> Iterator[str]:
-    """Pieces of the text, without any check of limits."""
+    """Encode in pieces, without checking limits."""
     from coppice.version import __version__
 
     largest = largest_message(program)

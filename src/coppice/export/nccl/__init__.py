@@ -1,1 +1,1 @@
-"""Files of NCCL as it is shipped: tuner tables, graphs, corrections of topologies."""
+"""Files of stock NCCL: tuner tables, graphs, topology corrections."""

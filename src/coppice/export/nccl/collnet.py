@@ -1,4 +1,4 @@
-"""Forests between nodes for Coppice's network plugin of NCCL: the file that ``COPPICE_COLLNET_FOREST`` names.
+"""Export inter-node trees for Coppice's network plugin of NCCL: the file named by ``COPPICE_COLLNET_FOREST``.
 
 NCCL hands what remains between the nodes of a rail to the plugin: node i of the communicator takes the place of rank i
 of the plan. The plugin reduces along a tree to its root and broadcasts back along the same tree, each tree its share of
@@ -30,7 +30,7 @@ Parents = tuple[int, ...]
 
 
 def export_nccl_collnet(plan: Plan, _: NcclCollnetOptions) -> Exported:
-    """The trees of a plan between nodes as the network plugin reads them.
+    """Export the inter-node trees of a plan for the network plugin.
 
     Args:
         plan: A forest on a topology with one rank a node: of all nodes, for a rail.
@@ -53,7 +53,7 @@ def export_nccl_collnet(plan: Plan, _: NcclCollnetOptions) -> Exported:
 
 
 def collnet_trees(plan: Plan) -> tuple[dict[Parents, int], bool]:
-    """The parents of each distinct tree, -1 for the root, with its share, and whether the plan reduces along others.
+    """Parents of each distinct tree (-1 for the root) with its share, and whether reduction uses other trees.
 
     Args:
         plan: A forest with one rank a node.

@@ -1,4 +1,4 @@
-"""Graph files of NCCL and RCCL (``NCCL_GRAPH_DUMP_FILE``): rings, trees and so on that they found, as records.
+"""Read graph files of NCCL and RCCL (``NCCL_GRAPH_DUMP_FILE``): the rings and trees of their topology search.
 
 Numbers of devices are hexadecimal, with or without ``0x``. A channel is a chain of the GPUs of one node: a ring runs
 through it from the first to the last GPU, and so on to the next node or back; in a tree every GPU is the child of the
@@ -38,7 +38,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphChannel:
-    """A channel."""
+    """A channel of a graph."""
 
     gpus: tuple[Gpu, ...]  # Its GPUs, in order
     entry: int | None  # NIC by which data come in, None where there is none
@@ -48,7 +48,7 @@ class GraphChannel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NcclGraph:
-    """A graph."""
+    """A graph: the channels of one pattern."""
 
     id: int  # Its number; :data:`KINDS` by number
     pattern: int  # Shape of its channels
@@ -65,12 +65,12 @@ class NcclGraph:
 
     @property
     def kind(self) -> str:
-        """What it is for."""
+        """Pattern of the graph."""
         return KINDS[self.id]
 
 
 def read_nccl_graph(data: bytes, *, file: str) -> tuple[NcclGraph, ...]:
-    """The graphs in a graph file.
+    """Read a graph file.
 
     Args:
         file: Name of the file, for messages.
@@ -90,7 +90,7 @@ def read_nccl_graph(data: bytes, *, file: str) -> tuple[NcclGraph, ...]:
 
 
 def graphs_of(root: Element) -> tuple[NcclGraph, ...]:
-    """The graphs of a parsed graph file."""
+    """Graphs of a parsed graph file."""
     if root.tag != "graphs":
         raise InputError(
             f"expected <graphs> at {root.where}, found <{root.tag[:40]}>: give the file of NCCL_GRAPH_DUMP_FILE."

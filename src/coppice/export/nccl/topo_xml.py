@@ -1,4 +1,4 @@
-"""Corrections of a machine's topology for NCCL and RCCL: the file that ``NCCL_TOPO_FILE`` names.
+"""Export topology corrections for NCCL and RCCL: the file named by ``NCCL_TOPO_FILE``.
 
 A correction begins with a dump of the machine (``NCCL_TOPO_DUMP_FILE``), since devices are matched by their bus ids.
 NCCL takes what the file says for PCIe, GPUs and ports of NICs, and detects the rest. So the correction keeps the dump
@@ -38,14 +38,14 @@ _MBIT_OF_GB = 8000
 
 
 class NetworkPort(NamedTuple):
-    """What a topology says about a network port: its rate and its rail."""
+    """Rate and rail of a network port."""
 
     gb_per_s: Fraction  # Rate to the network
     rail: int  # Number of the first switch that it leads to, among those of its host
 
 
 def export_nccl_topo_xml(topology: Topology, options: NcclTopoXmlOptions) -> Exported:
-    """A correction of a dump by what a topology says, whose NICs have the names of the dump's ports."""
+    """Correct a topology dump by what a topology declares, matching NICs by the dump's port names."""
     base, rails = options.base, tuple(options.rails)
     if base is None:
         raise InputError(
@@ -83,7 +83,7 @@ def export_nccl_topo_xml(topology: Topology, options: NcclTopoXmlOptions) -> Exp
 
 
 def ports_of(topology: Topology, host: str | None = None) -> dict[str, NetworkPort]:
-    """The network ports of a host by the names of its NICs, without the host's own name before them.
+    """Network ports of a host by NIC name, without the host's prefix.
 
     Args:
         host: Name of the host; None takes the first.
@@ -210,7 +210,7 @@ _VALUE = re.compile(r"[^<>&\"'\x00-\x1f\x7f]*")
 
 
 def xml_text(root: Element) -> str:
-    r"""The text of an element with all that it holds.
+    r"""Encode an element with its content.
 
     Args:
         root: The element; where it came from does not matter.

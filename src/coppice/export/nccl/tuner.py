@@ -1,4 +1,4 @@
-"""Tuner tables: CSV files by which NCCL, RCCL and NCCLX pick algorithm, protocol and channels, in four dialects.
+"""Export tuner tables: CSV files for NCCL, RCCL and NCCLX that choose algorithm, protocol and channels.
 
     nvidia-example    the example plugin of NCCL 2.27.7 to 2.32: sizes in bytes of the whole array, exact shapes
     rccl-builtin      RCCL 2.28.3 and later, without a plugin: the same columns
@@ -50,7 +50,7 @@ _USE = {
 
 
 def export_nccl_tuner(topology: Topology, options: NcclTunerOptions) -> Exported:
-    """A tuner table for communicators of all ranks, from measured times or NCCL's cost model."""
+    """Export a tuner table for communicators of all ranks, from measured times or NCCL's cost model."""
     expect_one_of("dialect", options.dialect, Dialect)
     chosen, times, library = Dialect(options.dialect), options.times, options.library
     assumptions: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def export_nccl_tuner(topology: Topology, options: NcclTunerOptions) -> Exported
 
 
 def tuner_table(rules: Sequence[TunerRule], dialect: Dialect, *, comments: Sequence[str] = ()) -> str:
-    """The text of a table.
+    """Encode a tuner table.
 
     Args:
         rules: The rules, in the order in which they are tried.

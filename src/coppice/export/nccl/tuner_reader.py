@@ -1,4 +1,4 @@
-"""Tuner tables as they stand in a file: what each line says, or why it says nothing, in each of the dialects.
+"""Parse tuner tables in each dialect, with the reason why a line is ignored.
 
 This reader is no judge: words that no library knows are kept, and lines that cannot be read are kept with the reason.
 Ranges of sizes, nodes and ranks are first and last value, both included; ranks and sizes are those of the dialect, that
@@ -27,7 +27,7 @@ _MOST_DIGITS = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TunerLine:
-    """A line that is no comment."""
+    """A line other than a comment."""
 
     number: int  # Number of the line
     text: str  # The line
@@ -47,7 +47,7 @@ class TunerLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedTunerTable:
-    """A file."""
+    """A parsed tuner table."""
 
     dialect: Dialect  # Who is to read it
     lines: tuple[TunerLine, ...]  # Lines that are rules or should be
@@ -56,7 +56,7 @@ class ParsedTunerTable:
 
 
 def dialect_of(text: str) -> Dialect | None:
-    """The dialect that the head of a table names, or that its intervals give away; None where nothing tells.
+    """Dialect by the header or the intervals of a table; None where neither decides.
 
     Examples:
         >>> dialect_of("# tuner table (rccl-builtin) by hand").value
@@ -72,7 +72,7 @@ def dialect_of(text: str) -> Dialect | None:
 
 
 def read_tuner_table(text: str, dialect: Dialect) -> ParsedTunerTable:
-    r"""Every line of a tuner table.
+    r"""Parse every line of a tuner table.
 
     Examples:
         >>> table = read_tuner_table("# head\nallreduce,0,65536,ring,ll,-1,2,16\n", Dialect.RCCL_BUILTIN)

@@ -1,1 +1,1 @@
-"""Rules files of Open MPI, in both of their forms: written and read."""
+"""Write and read rules files of Open MPI, in both formats."""

@@ -1,4 +1,4 @@
-"""Rules files of Open MPI's component tuned, as data and as it reads them: the classic form, and JSON (6.0).
+"""Parse rules files of Open MPI's component tuned with its semantics: the classic format, and JSON (6.0).
 
 The classic form is a stream of numbers. Open MPI skips whatever is no number, to the end of the line after a ``#``; it
 knows nothing of lines otherwise, so that a wrong count moves everything after it. Numbers are read as C writes them:
@@ -22,7 +22,7 @@ FOR_EVER = 2**63 - 1
 
 @dataclass(frozen=True)
 class Number:
-    """A number of a file."""
+    """A number in the file with its line."""
 
     value: int  # As Open MPI reads it
     line: int  # Its line
@@ -32,7 +32,7 @@ class Number:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleLine:
-    """A rule."""
+    """A rule of the file."""
 
     line: int  # Its line, 0 in the form of JSON
     place: str  # Where it is, in words
@@ -45,13 +45,13 @@ class RuleLine:
 
     @property
     def own(self) -> bool:
-        """It takes the choice from Open MPI."""
+        """Whether it overrides Open MPI's decision."""
         return self.algorithm not in (0, "ignore")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankList:
-    """Rules for numbers of ranks."""
+    """Rules for a number of ranks."""
 
     line: int  # Line of the number of ranks, 0 in the form of JSON
     place: str  # Where it is, in words
@@ -63,7 +63,7 @@ class RankList:
 
     @property
     def own(self) -> bool:
-        """A rule of it takes the choice from Open MPI."""
+        """Whether one of its rules overrides Open MPI's decision."""
         return any(rule.own for rule in self.rules)
 
 
@@ -78,7 +78,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Broken:
-    """Why Open MPI ignores a file."""
+    """Why Open MPI rejects a file."""
 
     line: int  # Where, 0 if that cannot be said
     text: str  # What is wrong
@@ -88,7 +88,7 @@ class Broken:
 
 @dataclass(kw_only=True)
 class RulesFile:
-    """What was read."""
+    """A parsed rules file."""
 
     form: str  # `classic` or `json`
     version: int = 1  # Of the classic form: 2 has five numbers in a rule that needs them
@@ -100,7 +100,7 @@ class RulesFile:
 
 
 class GivesUpError(Exception):
-    """Open MPI gives up."""
+    """Parse error at which Open MPI stops."""
 
     def __init__(self, broken: Broken) -> None:
         self.broken = broken

@@ -1,4 +1,4 @@
-"""Versions of Open MPI: which form of rules files each reads, and which one is installed."""
+"""Versions of Open MPI: supported formats of rules files, and the installed version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUT_S = 10
 
 
 def form_of(version: tuple[int, ...]) -> str:
-    """The form of rules files that a version reads as it is meant.
+    """Format of rules files that a version supports.
 
     Before 6.0 none reads JSON; from then on lists of the classic form hold for other ranks than before.
 
@@ -30,7 +30,7 @@ def form_of(version: tuple[int, ...]) -> str:
 
 
 def version_of(text: str | None, form: str | None = None, *, launcher: str = "mpirun") -> tuple[int, ...]:
-    """The version for which rules are written: as told, as installed where that reads the form, or the usual one.
+    """Target version of rules: the option, the installed one if it supports the format, or the default.
 
     Args:
         text: What the user says, None to ask the launcher.
@@ -58,7 +58,7 @@ def version_of(text: str | None, form: str | None = None, *, launcher: str = "mp
 
 
 def installed_version(launcher: str = "mpirun") -> tuple[int, ...] | None:
-    """The version of Open MPI whose launcher is on PATH, None where there is none, or that of another library."""
+    """Version of Open MPI whose launcher is on PATH, None where there is none, or another library's."""
     try:
         words = subprocess.run(
             [launcher, "--version"],

@@ -1,4 +1,4 @@
-"""Rules files by which the component coll/tuned of Open MPI picks an algorithm, by ranks and size.
+"""Write rules files for Open MPI's coll/tuned: algorithm by ranks and size.
 
     classic    numbers in a fixed order, for versions before 6.0
     json       Open MPI 6.0 and later
@@ -30,7 +30,7 @@ from coppice.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class OmpiRule:
-    """From one size to the next rule's: which algorithm."""
+    """A rule: the algorithm from one size up to the next rule's."""
 
     first_bytes: int  # Least M
     id: int  # Number of the algorithm, 0 leaves the choice to Open MPI
@@ -39,7 +39,7 @@ class OmpiRule:
 
 
 def merged(rules: Iterable[OmpiRule]) -> tuple[OmpiRule, ...]:
-    """Rules at ascending sizes without those that choose what the one before them does.
+    """Drop rules that choose the same as the one before them.
 
     Examples:
         >>> rules = [OmpiRule(first_bytes=0, id=3), OmpiRule(first_bytes=33, id=3), OmpiRule(first_bytes=65, id=4)]
@@ -60,7 +60,7 @@ def rules_file(
     version: tuple[int, ...] = (5, 0),  # Version of Open MPI that is to read it: JSON from 6.0 on
     comments: Sequence[str] = (),  # Lines for the head of the classic form; JSON has no comments
 ) -> str:
-    r"""The text of a rules file; communicators of other numbers of ranks are left to Open MPI.
+    r"""Encode a rules file; other communicator sizes are left to Open MPI.
 
     Examples:
         >>> rules = {4: [OmpiRule(first_bytes=0, id=6)], 5: [OmpiRule(first_bytes=0, id=3)]}
@@ -149,7 +149,7 @@ def export_ompi_rules(
     *,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """A rules file for communicators of all ranks, from simulated times of Open MPI's algorithms."""
+    """Export rules for communicators of all ranks, from simulated times of Open MPI's algorithms."""
     reader, sizes = version_of(options.version, options.form), options.sizes
     collectives = COMPARED if options.collectives is None else options.collectives
     words = ".".join(map(str, reader))
@@ -213,7 +213,7 @@ def _nodes(topology: Topology) -> int:
 
 
 def rules_of(choices: Sequence[OmpiChoice]) -> tuple[OmpiRule, ...]:
-    """Rules from choices at ascending sizes: equal neighbours become one, ranges meet at the geometric mean.
+    """Rules from choices at ascending sizes: equal neighbours merge, ranges meet at the geometric mean.
 
     Examples:
         >>> choices = [OmpiChoice(size_bytes=size, id=id) for size, id in ((4, 3), (16, 3), (64, 4))]

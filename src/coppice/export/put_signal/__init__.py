@@ -1,1 +1,1 @@
-"""Put/signal programs as files: JSON of our own, which engines over stock NCCL and RCCL read (docs/put-signal.md)."""
+"""Put/signal programs as JSON files for engines over stock NCCL and RCCL (docs/put-signal.md)."""

@@ -1,4 +1,4 @@
-"""The file of a put/signal program: JSON with a call on every line, and what engines must see to before they run it."""
+"""Read and write put/signal programs: JSON with a call per line, and the set-up that engines must ensure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class PutSignalSetup:
-    """What engines must see to; libraries differ by version in what they forgive."""
+    """Set-up that engines must ensure; requirements differ by library version."""
 
     # Every rank signals itself and waits before the first run, on every communicator, since the first call of
     # a communicator is collective up to NCCL 2.30
@@ -49,7 +49,7 @@ class PutSignalSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class PutSignalFile:
-    """What a file holds."""
+    """Content of a put/signal file."""
 
     program: PutSignalProgram  # The program, as it stands there: nothing of it is believed
     setup: PutSignalSetup  # What engines must see to
@@ -57,7 +57,7 @@ class PutSignalFile:
 
 
 def is_put_signal(data: bytes) -> bool:
-    """Whether a file is one of ours, by its ``format``, which other writers of JSON may put last.
+    """Whether a JSON file is a put/signal program, by its ``format``, at any position.
 
     >>> is_put_signal(b'{"format": "coppice-put-signal", "version": 1}'), is_put_signal(b'{"gpus": []}')
     (True, False)
@@ -71,7 +71,7 @@ def put_signal_json(
     *,
     provenance: Mapping[str, Any] | None = None,
 ) -> str:
-    """The text of a program; the same program gives the same text."""
+    """Encode a program, deterministically."""
     head = {
         "format": FORMAT,
         "version": _VERSION,
@@ -146,7 +146,7 @@ _FORMS = {
 
 
 def parse_put_signal(data: bytes, *, file: str) -> PutSignalFile:
-    """Read a file.
+    """Parse a file.
 
     Args:
         data: Its bytes.

@@ -1,4 +1,4 @@
-"""A plan as one CUDA file: a kernel for NCCL's device API with the put/signal programs of all ranks in a table.
+"""Export a plan as one CUDA file: a kernel for NCCL's device API with the programs of all ranks in a table.
 
 An all-reduce whose trees are stars at a switch that adds and copies, as operations on memory that stands for all.
 
@@ -31,7 +31,7 @@ from coppice.text import percent_text, plural
 
 
 def multimem_rows(ranks: int, rank: int) -> Iterator[str]:
-    """The operations of a rank, as calls of the kernel's own: as many chunks as ranks.
+    """Operations of a rank as kernel calls, with as many chunks as ranks.
 
     Examples:
         >>> list(multimem_rows(2, 1))
@@ -43,7 +43,7 @@ def multimem_rows(ranks: int, rank: int) -> Iterator[str]:
 
 
 def check_stars(forest: Forest) -> None:
-    """Refuse forests that such a kernel cannot carry out.
+    """Refuse forests that such a kernel does not support.
 
     Args:
         forest: A verified forest that branches at switches.
@@ -84,7 +84,7 @@ _MOST_ROWS = 2**17
 def export_put_signal_kernel(
     plan: Plan, options: PutSignalKernelOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> Exported:
-    """Write a plan as a CUDA kernel for NCCL's device API: loads and stores within a box, GIN puts between boxes.
+    """Export a CUDA kernel for NCCL's device API: loads and stores within a box, GIN puts between boxes.
 
     Blocks follow each other as it is, each on its part of every chunk, so that one piece is usual; more need less
     staging memory.

@@ -1,4 +1,4 @@
-"""NCCL's headers for NVRTC, which compiles exported kernels where they run, without nvcc and without a host compiler.
+"""Patch NCCL's headers for NVRTC, so that exported kernels compile without nvcc or a host compiler.
 
 ``nccl_device.h`` asks for headers of the system, and its structures for network cards are packed by attributes behind
 their bodies, which NVRTC leaves aside: their layout would be another one than the library's. A copy of the headers gets
@@ -64,7 +64,7 @@ _HEAD = re.compile(r"\b(struct|union)(\s+\w+)?\s*$")
 
 
 def write_nvrtc_headers(nccl: str | os.PathLike[str], folder: str | os.PathLike[str]) -> None:
-    """Write NCCL's headers as NVRTC takes them.
+    """Write NCCL's headers patched for NVRTC.
 
     Options of NVRTC are then ``-std=c++17 -default-device -arch=sm_90`` and ``-I`` of the folder, of CUDA's headers and
     of its C++ library (``cuda/std``). Network cards of EFA that GPUs drive by themselves are left out.
@@ -93,7 +93,7 @@ def write_nvrtc_headers(nccl: str | os.PathLike[str], folder: str | os.PathLike[
 
 
 def mended_header(text: str) -> str:
-    r"""Attributes behind the body of a structure move before it; no function is the host's, no array has 0 elements.
+    r"""Move trailing attributes in front of structures, and drop host functions and zero-length arrays.
 
     Examples:
         >>> mended_header("struct a {\n  char b;\n} __attribute__((packed)) c;\n")

@@ -1,4 +1,4 @@
-"""A plan as the file of a put/signal program, lowered and verified."""
+"""Export a plan as a lowered and verified put/signal program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Options(TypedDict):
 def export_put_signal(
     plan: Plan, options: PutSignalOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> Exported:
-    """Write a plan as a put/signal program for engines over stock NCCL and RCCL."""
+    """Export a plan as a put/signal program for engines over stock NCCL and RCCL."""
     program = verified_put_signal(plan, options, on_stage=on_stage)
     on_stage("writing the program")
     text = put_signal_json(program, provenance=provenance_of(plan))
@@ -40,7 +40,7 @@ def export_put_signal(
 def verified_put_signal(
     plan: Plan, options: PutSignalOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> PutSignalProgram:
-    """The verified program of a plan; numbers that are not given are those that suit the size, by simulated time."""
+    """Lower and verify a plan; parameters that are not given are tuned to the size by simulation."""
     pieces, lanes, groups, size = options.pieces, options.lanes, options.groups, options.size
     if options.staging is not None and not 0 <= options.staging <= 1000:
         raise InputError(
@@ -68,7 +68,7 @@ def verified_put_signal(
 
 
 def provenance_of(plan: Plan) -> dict[str, str]:
-    """Who made a program, and of what."""
+    """Provenance of a program."""
     return {
         "coppice": __version__,
         "planner": plan.planner,

@@ -1,4 +1,4 @@
-"""A plan as one Python file that runs its put/signal program wherever NumPy is, without Coppice."""
+"""Export a plan as one Python file that runs its put/signal program with NumPy only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDTH = 110
 def export_put_signal_script(
     plan: Plan, options: PutSignalScriptOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> Exported:
-    """Write a plan as a Python script that runs it over nccl4py, torch, or as threads on NumPy arrays.
+    """Export a Python script that runs a plan over nccl4py, torch, or as threads on NumPy arrays.
 
     The script is the modules of :mod:`coppice.export.put_signal.standalone` with the program in them.
     """

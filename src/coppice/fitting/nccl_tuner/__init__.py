@@ -1,1 +1,1 @@
-"""Times of NCCL algorithms, and the rules of a tuner table that follow."""
+"""Timings of NCCL algorithms and tuner-table rules derived from them."""

@@ -1,4 +1,4 @@
-"""Rules of a tuner table of NCCL, from times: which algorithm and protocol, from which size to which.
+"""Derive the rules of an NCCL tuner table from timings: algorithm and protocol by size range.
 
 At every measured size the fastest counts. Where a baseline is known and the fastest gains less than three percent on it
 (or less than twice the spread), there is no rule: fewer rules age better. A choice that wins at a single size and gains
@@ -61,7 +61,7 @@ def rules_of(
     # The last size of the range of a smaller size, from two neighbouring sizes
     boundary: Callable[[int, int], int] | None = None,
 ) -> tuple[TunerRule, ...]:
-    """Rules for every shape that times are given of, sizes ascending."""
+    """Rules for every shape with timings, sizes ascending."""
     shapes: dict[Shape, list[TunerTiming]] = {}
     for timing in timings:
         shapes.setdefault((timing.collective, timing.nodes, timing.ranks), []).append(timing)
@@ -201,7 +201,7 @@ _PER_RANK = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 def further_rules(
     rules: Sequence[TunerRule], shapes: Sequence[str], *, any_allowed: bool
 ) -> tuple[TunerRule, ...]:
-    """Rules for further shapes, from those of the largest communicator.
+    """Extrapolate rules to further shapes from the largest communicator.
 
     Args:
         rules: Rules of a table, for exact shapes.

@@ -1,4 +1,4 @@
-"""Times of algorithms and protocols of NCCL and RCCL: predicted by NCCL's cost model, or measured and given as a table.
+"""Timings of NCCL and RCCL algorithms and protocols: predicted by the cost model, or measured.
 
 A table is CSV with a header line and the columns ``collective,nodes,ranks,size_bytes,algorithm,protocol,time_us``, and
 optionally ``channels`` (empty or 0: the library's default) and ``spread`` (relative, such as 0.02). Sizes are the size
@@ -51,7 +51,7 @@ _ONLY_SIMPLE = ("collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 
 @dataclass(frozen=True, kw_only=True)
 class TunerTiming:
-    """A time."""
+    """Time of one algorithm and protocol at one size."""
 
     collective: Collective  # What was run
     nodes: int  # Domains of NVLink (hosts, where there are none larger) that the communicator spans
@@ -65,7 +65,7 @@ class TunerTiming:
 
 
 def impossible(collective: Collective, algorithm: str, protocol: str) -> str | None:
-    """Why no library has such a combination, or None.
+    """Why no library supports this combination, or None.
 
     Examples:
         >>> impossible(Collective.BROADCAST, "tree", "ll")
@@ -92,7 +92,7 @@ def model_timings(
     # Inputs of the model (see :data:`coppice.selection.nccl.SETTINGS`)
     settings: Mapping[str, str] | None = None,
 ) -> tuple[tuple[TunerTiming, ...], tuple[str, ...]]:
-    """Times that NCCL's cost model predicts for a communicator of all ranks, and what had to be assumed.
+    """Predicted times for a communicator of all ranks, with the assumptions made.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -136,7 +136,7 @@ def model_timings(
 
 
 def read_timings(path: str | os.PathLike[str]) -> tuple[TunerTiming, ...]:
-    """Times from a table of measurements."""
+    """Read measured times from a table."""
     file = file_name(path)
     text = read_text(path, what="the times", hint="give a CSV file")
     rows = [

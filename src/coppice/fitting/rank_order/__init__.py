@@ -1,1 +1,1 @@
-"""Orders of ranks whose groups cross few links."""
+"""Rank orders that keep groups close in the network."""

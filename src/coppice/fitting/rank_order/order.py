@@ -1,4 +1,4 @@
-"""The order in which a job numbers its ranks, so that its groups cross as few links as possible.
+"""Order the ranks of a job so that its groups cross few links.
 
 Libraries take the order of ranks as given: a ring goes from box to box in the order of the lowest ranks in them. A
 launcher decides which host a rank runs on, and a rank takes the GPU of its host that its place among the ranks of that
@@ -38,7 +38,7 @@ _UNREACHABLE = 2**60
 
 @dataclass(frozen=True, kw_only=True)
 class Crossed:
-    """What the rings of all groups cross."""
+    """Links crossed by the rings of all groups."""
 
     weighted: int  # Links, each as often as its group weighs
     links: int  # Links
@@ -47,13 +47,13 @@ class Crossed:
 
     @property
     def words(self) -> str:
-        """What is crossed, in words."""
+        """Crossed links as text."""
         kinds = ", ".join(f"{count} over {links}" for links, count in self.steps.items())
         relays = f" and {self.relays} GPUs that forward" if self.relays else ""
         return f"{self.links} links{relays}" + (f" ({kinds})" if kinds else "")
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Crossed links as JSON values."""
         return {
             "weighted_links": self.weighted,
             "links": self.links,
@@ -64,7 +64,7 @@ class Crossed:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RankOrder:
-    """Where each rank of a job runs."""
+    """Mapping of the ranks of a job to GPUs."""
 
     topology: Topology  # Where the job runs
     groups: tuple[Group, ...]  # What the order is made for
@@ -77,7 +77,7 @@ class RankOrder:
 
     @property
     def whole_hosts(self) -> bool:
-        """The ranks of every host are consecutive."""
+        """Whether the ranks of every host are consecutive."""
         starts = sum(1 for a, b in zip(self.hosts, self.hosts[1:], strict=False) if a != b) + 1
         return starts == len(set(self.hosts))
 
@@ -95,7 +95,7 @@ def rank_order(
     # Names of the hosts, in the order of the topology, where the topology's own are not meant
     names: Sequence[str] | None = None,
 ) -> RankOrder:
-    """An order of the ranks of a job that suits a topology and its groups.
+    """Rank order of a job for a topology and its groups.
 
     Returns:
         An order that crosses no more links than the topology's own numbers do.
@@ -180,7 +180,7 @@ def _orders(topology: Topology) -> Iterable[NDArray[np.int64]]:
 
 
 def by_hosts(order: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order with the GPUs of a host together, where its first one stands."""
+    """Make the GPUs of each host consecutive, at the position of its first."""
     first: dict[int, int] = {}
     for place, h in enumerate(host[order].tolist()):
         first.setdefault(h, place)
@@ -189,7 +189,7 @@ def by_hosts(order: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray[np.in
 
 
 def in_turn(order: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order with the GPUs of every host in their own order, as launchers number them."""
+    """Keep the GPUs of every host in local order, as launchers number them."""
     result = order.copy()
     for h in np.unique(host).tolist():
         places = np.flatnonzero(host[order] == h)
@@ -247,12 +247,12 @@ class Group:
 
 
 def all_ranks(ranks: int) -> tuple[Group, ...]:
-    """One group of everybody."""
+    """A single group of all ranks."""
     return (Group(name="all", ranks=tuple(range(ranks))),)
 
 
 def read_groups(text: str, ranks: int) -> tuple[Group, ...]:
-    """Groups from text.
+    """Parse groups of ranks.
 
     Args:
         text: Axes whose sizes multiply to ``ranks``, or lists of ranks.

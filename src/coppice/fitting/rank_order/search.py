@@ -1,4 +1,4 @@
-"""Search for an order of ranks whose rings cross few links, and a bound on what any order can reach."""
+"""Search for a rank order whose rings cross few links, and a lower bound on any order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUNDS = 60
 
 
 class GroupRings:
-    """The closed rings of all groups, host by host, as a function of the order.
+    """Rings of all groups, host by host, as a function of the rank order.
 
     What a ring takes inside a host is the library's own choice, and so is the GPU through which it leaves. A step
     therefore leads from one host to the next, between those members of the group that are nearest to each other.
@@ -42,7 +42,7 @@ class GroupRings:
         self._nearest: dict[tuple[bytes, bytes], int] = {}
 
     def steps(self, order: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Every step from host to host: what it crosses, and its weight."""
+        """Every hop from host to host: the links crossed, and its weight."""
         gpus = order[self._ranks]
         # Members of a host stand together, where the first of them stands.
         key = self._ring * self._hosts + self.host[gpus]
@@ -73,7 +73,7 @@ class GroupRings:
         return found
 
     def cost(self, order: NDArray[np.int64]) -> int:
-        """Weighted links, where a GPU that must forward counts more than all links."""
+        """Weighted crossed links; a GPU that must forward counts more than all links."""
         crossed, weight = self.steps(order)
         return int((crossed * weight).sum())
 
@@ -81,7 +81,7 @@ class GroupRings:
 def improved(
     rings: GroupRings, starts: Sequence[NDArray[np.int64]], *, whole: bool, trials: int = _MOST_TRIALS
 ) -> NDArray[np.int64]:
-    """The best order near the best of some.
+    """Local search from several rank orders; the best one found.
 
     Args:
         starts: Orders to begin with, GPUs of each host in their own order; the first of equals is taken.
@@ -137,7 +137,7 @@ def _single_moves(order: NDArray[np.int64], host: NDArray[np.int64]) -> Iterator
 
 
 def tour_bound(apart: NDArray[np.int64]) -> int | None:
-    """Links that every closed tour of all hosts crosses at least; None where no bound is known.
+    """Lower bound on the links crossed by a closed tour of all hosts; None where none is known.
 
     A tour without one of its hosts is a tree, and that host has two more steps: so the least spanning tree of the
     others with the two shortest steps of the one is no longer than any tour, also after a price is put on every host

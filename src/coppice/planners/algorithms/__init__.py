@@ -1,1 +1,1 @@
-"""Every known collective algorithm, a file for each idea; :mod:`.catalogue` finds them by name."""
+"""Known collective algorithms, one file per idea; :mod:`.catalogue` looks them up by name."""

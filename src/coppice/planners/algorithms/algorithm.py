@@ -1,4 +1,4 @@
-"""An algorithm of the catalogue, and the case of a collective that it is asked to serve."""
+"""Algorithms of the catalogue, and the problem instance that one is applied to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Value = int | str
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AlgorithmCase:
-    """A collective among P positions; most algorithms look at nothing else.
+    """Instance for an algorithm: a collective among P positions, with parameters.
 
     Algorithms number the participants by *position*, 0 .. P - 1. Which rank sits at a position is decided outside
     (``order``), so that any algorithm can run in rank order or in an order that suits the topology.
@@ -43,11 +43,11 @@ class AlgorithmCase:
         return np.arange(self.size)
 
     def number(self, name: str) -> int:
-        """Value of a parameter that is a number."""
+        """Value of a numeric parameter."""
         return int(self.parameters[name])
 
     def from_root(self, relative: int | NDArray[np.integer]) -> NDArray[np.int64]:
-        """Positions that lie ``relative`` places after the root, cyclically.
+        """Positions ``relative`` places after the root, cyclically.
 
         Examples:
             >>> from coppice.topology.presets import preset
@@ -81,7 +81,7 @@ SEGMENTS = AlgorithmParameter(default=8, summary="pieces of the buffer, each a s
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """How one collective is performed; one name may stand for several collectives."""
+    """An algorithm for one collective; a name may cover several collectives."""
 
     name: str  # Name on the command line
     collective: Collective  # What it performs
@@ -98,11 +98,11 @@ class Algorithm:
 
     @property
     def roots(self) -> str:
-        """Roots that it takes: ``any``, or ``none`` where the collective has no root."""
+        """Supported roots: ``any``, or ``none`` where the collective has no root."""
         return "any" if self.collective.rooted else "none"
 
     def refusal(self, case: AlgorithmCase) -> str | None:
-        """The condition that ``case`` fails, or None."""
+        """Precondition that ``case`` violates, or None."""
         size = case.size
         if self.ranks == EVEN and size % 2 and size > 1:
             return f"{self.name} needs an even number of ranks, found {size}: choose another algorithm."
@@ -112,7 +112,7 @@ class Algorithm:
 
 
 def divides(algorithm: str, parameter: str, words: str) -> Callable[[AlgorithmCase], str | None]:
-    """The condition that a parameter, unless it is 0, divides P.
+    """Precondition that a parameter, unless 0, divides P.
 
     Args:
         words: What is needed, as in ``a group that divides``.

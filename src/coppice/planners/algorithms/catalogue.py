@@ -1,4 +1,4 @@
-"""The catalogue: every algorithm by name and collective, and the way to have one make a schedule."""
+"""Catalogue of algorithms by name and collective, and construction of their schedules."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def algorithms() -> dict[tuple[str, Collective], Algorithm]:
 
 
 def find(name: str, collective: Collective) -> Algorithm:
-    """The algorithm ``name`` for ``collective``."""
+    """Look up the algorithm ``name`` for ``collective``."""
     for place, listed in _FAMILIES.items():
         for entry in _family(place) if name in listed.split() else ():
             if (entry.name, entry.collective) == (name, collective):
@@ -108,7 +108,7 @@ def case_of(
     *,
     order: tuple[int, ...] | None = None,  # Rank at each position; None is rank order
 ) -> AlgorithmCase:
-    """The case of ``entry`` for a problem, with a value for every parameter."""
+    """Instance of a problem for ``entry``, with a value for every parameter."""
     check_problem(problem)
     if problem.weights is not None or problem.demands is not None:
         raise InputError(
@@ -131,7 +131,7 @@ def case_of(
 
 
 def make(entry: Algorithm, case: AlgorithmCase, *, relay_gpus: bool = False) -> Schedule | Forest:
-    """The schedule of ``entry`` for ``case``, with a route for every transfer.
+    """Build the schedule of ``entry`` for ``case``, with a route for every transfer.
 
     Args:
         relay_gpus: Where no path of switches and NICs exists, other GPUs may forward.

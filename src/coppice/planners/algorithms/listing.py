@@ -1,4 +1,4 @@
-"""What there is to choose from: the catalogue and the optimal planners, by name."""
+"""List the available algorithms: the catalogue and the optimal planners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coppice.planners.choice import FLOW, FOREST, optimal_planner
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Listed(Brief):
-    """One way to perform some collectives; a name whose conditions differ by collective has several entries."""
+    """An entry of the list; a name whose conditions differ by collective has several."""
 
     name: str  # What `plan --algorithm` takes
     collectives: tuple[Collective, ...]  # What it performs
@@ -39,7 +39,7 @@ _OPTIMAL = {
 
 @checked
 def listed(collective: Collective | str | None = None, name: str | None = None) -> tuple[Listed, ...]:
-    """Entries of the catalogue and the optimal planners, these first.
+    """List the optimal planners, then the catalogue.
 
     Args:
         collective: Only what performs this one.

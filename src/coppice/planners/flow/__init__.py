@@ -1,1 +1,1 @@
-"""Planners of routed flows: all-to-all, gather and scatter."""
+"""Flow planners: all-to-all, gather and scatter."""

@@ -1,4 +1,4 @@
-"""The flow planners: all-to-all by a concurrent flow, gather and scatter by a maximum flow, as chunks on paths.
+"""Flow planners: all-to-all by concurrent flow, gather and scatter by maximum flow, as chunks on paths.
 
 **All-to-all.** What rank i sends to rank j is cut into one chunk per route of the flow. A route that passes through
 other ranks is a chain of transfers from rank to rank; between two ranks it leads through switches, NICs and relays
@@ -37,7 +37,7 @@ MAX_TRANSFERS = 2**22
 def plan_all_to_all(
     problem: Problem, *, bound: AllToAllBound | None = None, time_limit: float = 60.0
 ) -> Schedule:
-    """Route an all-to-all.
+    """Plan an all-to-all.
 
     Args:
         problem: An all_to_all, uniform or with a matrix of demands.
@@ -60,7 +60,7 @@ def plan_all_to_all(
 
 
 def routed_schedule(bound: AllToAllBound) -> Schedule:
-    """The schedule of the routes of ``bound``."""
+    """Schedule of the routes of ``bound``."""
     problem, symmetry = bound.problem, bound.symmetry
     topology, ranks = problem.topology, problem.topology.num_ranks
     if not bound.routes and bound.inv_rate:
@@ -186,7 +186,7 @@ def _refuse_too_many(transfers: int | None, ranks: int) -> None:
 
 
 def plan_flow(problem: Problem) -> Schedule:
-    """Route a gather or a scatter at the rate of its narrowest cut.
+    """Plan a gather or scatter at the rate of its minimum cut.
 
     Shares of chunks are exact while their common denominator stays below 2**40, else rounded to a millionth.
 

@@ -1,1 +1,1 @@
-"""The forest planner: optimal spanning trees, with or without copying in switches."""
+"""Forest planner: optimal spanning trees, with or without switch multicast."""

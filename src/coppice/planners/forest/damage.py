@@ -1,4 +1,4 @@
-"""A forest on a network that lost some of what its paths use: which edges are hit, and what every link carries."""
+"""Apply a fault to a forest: affected edges, and the load of every link."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DENSE_NODES = 4_096
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Damaged:
-    """A forest on a topology that some of its paths may not fit any more."""
+    """A forest on a topology that some of its paths may no longer fit."""
 
     # Its columns; rows whose parent is gone have -1 as parent and path, paths have `num_nodes` for a node
     # that is gone
@@ -37,7 +37,7 @@ class Damaged:
     hop_link: NDArray[np.int32]
 
     def rows_over(self, links: Sequence[int]) -> dict[int, NDArray[np.int64]]:
-        """Rows of the edges whose path takes each of some links."""
+        """Rows of the edges whose paths use each of some links."""
         if not links:
             return {}
         wanted = np.zeros(self.forest.topology.num_links + 2, dtype=np.bool_)
@@ -67,7 +67,7 @@ class Damaged:
 
 
 def rows_without_path(forest: Forest, hop_link: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Rows of a forest whose path has a hop over no link, or that have no path."""
+    """Rows whose path has a missing hop, or that have no path."""
     hops = np.flatnonzero(hop_link == MISSING)
     lost = np.zeros(len(forest.path_start), dtype=np.bool_)
     lost[np.searchsorted(forest.path_start, hops, side="right") - 1] = True
@@ -76,7 +76,7 @@ def rows_without_path(forest: Forest, hop_link: NDArray[np.int32]) -> NDArray[np
 
 
 def without_unused_paths(forest: Forest) -> Forest:
-    """The forest without paths that no edge takes: those over what is lost are among them."""
+    """Drop paths that no edge uses, including those over lost links."""
     used = np.zeros(len(forest.path_start) - 1, dtype=np.bool_)
     used[forest.edge_path] = True
     if used.all():
@@ -91,7 +91,7 @@ def without_unused_paths(forest: Forest) -> Forest:
 
 
 def damaged_by(forest: Forest, now: Topology, where: NDArray[np.int32]) -> tuple[Damaged, int]:
-    """The forest on the network as it is now, and how many trees went with their roots."""
+    """The forest on the faulty network, and the number of trees lost with their roots."""
     same = len(where) == now.num_nodes and bool((where == np.arange(len(where))).all())
     dropped = 0
     if same and np.array_equal(forest.topology.rank >= 0, now.rank >= 0):

@@ -1,4 +1,4 @@
-"""Plans in which switches copy and add, where the topology says that they can.
+"""Plans with switch multicast and reduction where the topology declares them.
 
 A switch that copies is treated as one more terminal that every broadcast tree spans: it receives once and sends many
 times. By Edmonds' theorem such trees exist as soon as the cuts around the switch allow all of them in; the linear
@@ -35,7 +35,7 @@ MAX_KINDS = 6
 
 
 def plan_in_network(problem: Problem, *, optimum: Bound | None = None) -> Forest:
-    """The fastest forest found for ``problem`` that may use copying and adding switches.
+    """Fastest forest found for ``problem`` that may use switch multicast and reduction.
 
     Args:
         optimum: The bound without in-network help, where the caller has it already.
@@ -63,7 +63,7 @@ def plan_in_network(problem: Problem, *, optimum: Bound | None = None) -> Forest
 
 
 def groups(problem: Problem) -> Iterator[list[int]]:
-    """Sets of switches worth spanning: all that can copy or add, and those alike (same capacity in and out)."""
+    """Candidate sets of switches to span: all capable ones, and those of equal capacity."""
     topology = problem.topology
     degree = np.bincount(topology.src, minlength=topology.num_nodes)
     able = (topology.rank < 0) & (topology.multicast | topology.aggregate) & (degree > 2)
@@ -81,7 +81,7 @@ def groups(problem: Problem) -> Iterator[list[int]]:
 def attempt_with(
     problem: Problem, spanning: list[int], best: Fraction
 ) -> tuple[Fraction, list[PackedTrees]] | None:
-    """Trees that span ``spanning`` as well, if they take less time per shard than ``best``."""
+    """Trees that also span ``spanning``, if they take less time per shard than ``best``."""
     if problem.collective is Collective.ALL_REDUCE:
         from coppice.bounds.all_reduce import combined_all_reduce
 
@@ -108,7 +108,7 @@ def attempt_with(
 
 
 def without_idle_switches(trees: PackedTrees, problem: Problem) -> PackedTrees:
-    """Drop edges to switches that pass nothing on (and, in reduce trees, from switches that were given nothing)."""
+    """Drop edges to switches with no children (and, in reduce trees, from switches with no input)."""
     topology = problem.topology
     switch = topology.rank < 0
     while True:
@@ -124,7 +124,7 @@ def without_idle_switches(trees: PackedTrees, problem: Problem) -> PackedTrees:
 
 
 def select_edges(trees: PackedTrees, keep: NDArray[np.bool_], tree: NDArray[np.int64]) -> PackedTrees:
-    """The same trees with the edges marked in ``keep``."""
+    """Keep the edges marked in ``keep``."""
     counts = np.bincount(tree[keep], minlength=len(trees.root))
     return replace(
         trees,

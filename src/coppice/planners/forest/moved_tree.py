@@ -1,4 +1,4 @@
-"""A tree while its subtrees are moved, and where a subtree can hang."""
+"""A tree under local search: move subtrees, and find places to attach them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coppice.topology.model import Topology
 
 @dataclass(eq=False)
 class MovedTree:
-    """A tree that is being changed: by node its parent and the row of its path, -1 at the root and elsewhere."""
+    """A mutable tree: parent and path row by node, -1 at the root and elsewhere."""
 
     root: int
     weight: int
@@ -24,12 +24,12 @@ class MovedTree:
     detached: set[int] = field(default_factory=set)
 
     def below(self, node: int) -> list[int]:
-        """Children of a node that hang on it."""
+        """Attached children of a node."""
         found: list[int] = np.flatnonzero(self.parent == node).tolist()
         return [child for child in found if child not in self.detached]
 
     def hangs(self, node: int) -> bool:
-        """Whether a node is joined to the root, with everything detached left out."""
+        """Whether a node is connected to the root, ignoring detached subtrees."""
         while node != self.root:
             if node in self.detached:
                 return False
@@ -41,7 +41,7 @@ class MovedTree:
 
 @dataclass(frozen=True)
 class Hanging:
-    """Where a subtree can hang: the new parent, the rank that it is entered at, and what changes on the links."""
+    """A place to attach a subtree: new parent, entry rank, and changes of link loads."""
 
     parent: int
     entry: int
@@ -53,7 +53,7 @@ class Hanging:
 
 
 def flow_rows(tree: MovedTree) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Senders, receivers and paths of a tree's edges in an order in which data can flow."""
+    """Senders, receivers and paths of a tree's edges in dataflow order."""
     children, parent = tree.children, tree.parent
     depth = np.zeros(len(parent), dtype=np.int64)
     at = children.copy()
@@ -71,7 +71,7 @@ def flow_rows(tree: MovedTree) -> tuple[NDArray[np.int32], NDArray[np.int32], ND
 
 
 def neighbours(topology: Topology) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, int]]]]:
-    """(node, link) of the links that enter and that leave each node."""
+    """(node, link) of the incoming and outgoing links of each node."""
     entering: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
     leaving: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
     for link, (a, b) in enumerate(zip(topology.src.tolist(), topology.dst.tolist(), strict=True)):
@@ -81,7 +81,7 @@ def neighbours(topology: Topology) -> tuple[list[list[tuple[int, int]]], list[li
 
 
 def cost_ahead(around: list[list[tuple[int, int]]], cost: list[float], rank: list[int]) -> list[float]:
-    """Least cost between every node and its nearest rank, from ranks along the links of ``around``."""
+    """Least cost from each node's nearest rank, from ranks along the links of ``around``."""
     least = [0.0 if each >= 0 else float("inf") for each in rank]
     heap = [(0.0, node) for node, each in enumerate(rank) if each >= 0]
     while heap:
@@ -99,7 +99,7 @@ def cost_ahead(around: list[list[tuple[int, int]]], cost: list[float], rank: lis
 def middles(
     leaving: list[tuple[int, int]], entering: list[tuple[int, int]], rank: list[int], *, turn: int
 ) -> list[tuple[int, int, int]]:
-    """Switches between two others with the links to and from them; ``turn`` says which comes first."""
+    """Switches between two others with the links to and from them; ``turn`` selects the direction."""
     out = dict(leaving)
     ways = [(node, out[node], link) for node, link in entering if node in out and rank[node] < 0]
     first = turn % max(1, len(ways))

@@ -1,4 +1,4 @@
-"""Trees as the native packer returns them, and the forests that are made of them."""
+"""Trees returned by the native packer, and the forests built from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRITTEN_OUT = 10_000_000
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PackedTrees(Brief):
-    """Packed trees of one phase, in the direction of the data; columns as of Forest."""
+    """Packed trees of one phase, in dataflow direction; columns as of Forest."""
 
     root: NDArray[np.int32]
     weight: NDArray[np.int64]
@@ -40,11 +40,11 @@ class PackedTrees(Brief):
 
     @property
     def num_images(self) -> int:
-        """Trees that each listed tree stands for."""
+        """Number of trees that each listed tree represents."""
         return 1 if self.symmetry is None else self.symmetry.order
 
     def reversed(self) -> PackedTrees:
-        """Every edge turned round: a broadcast tree becomes a reduce tree."""
+        """Reverse every edge: a broadcast tree becomes a reduce tree."""
         rows = reversed_rows(self.start)
         return replace(
             self,
@@ -57,14 +57,14 @@ class PackedTrees(Brief):
 
 
 def reversed_rows(start: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Row numbers that turn round each segment ``start[i] .. start[i + 1] - 1``."""
+    """Row numbers that reverse each segment ``start[i] .. start[i + 1] - 1``."""
     rows = np.arange(start[-1], dtype=np.int64)
     lengths = np.diff(start)
     return np.repeat(start[:-1] + start[1:] - 1, lengths) - rows
 
 
 def pack(network: Network, units: TreeUnits) -> PackedTrees:
-    """Lay the trees of ``units`` on physical paths."""
+    """Pack the trees of ``units`` with physical paths."""
     topology = network.topology
     try:
         packed: dict[str, Any] = _core.pack_trees(
@@ -78,7 +78,7 @@ def pack(network: Network, units: TreeUnits) -> PackedTrees:
 
 
 def pack_templates(network: Network, units: TreeUnits, symmetry: Symmetry) -> PackedTrees | None:
-    """Lay the trees of one root of each orbit, which stand for all their images; None where that was not found."""
+    """Pack the trees of one root per orbit, which represent their images; None where none is found."""
     topology = network.topology
     packed: dict[str, Any] = _core.pack_templates(
         topology.num_nodes,
@@ -96,7 +96,7 @@ def pack_templates(network: Network, units: TreeUnits, symmetry: Symmetry) -> Pa
 
 
 def packed_trees(network: Network, packed: dict[str, Any], *, symmetry: Symmetry | None) -> PackedTrees:
-    """The columns that the native packer returned."""
+    """Columns returned by the native packer."""
     topology = network.topology
     if len(packed["violated"]):
         names = ", ".join(topology.node_ids[v] for v in packed["violated"][:4].tolist())
@@ -118,7 +118,7 @@ def packed_trees(network: Network, packed: dict[str, Any], *, symmetry: Symmetry
 
 
 def same_weight(*phases: PackedTrees) -> list[PackedTrees]:
-    """The phases with weights scaled so that each sums to the same total."""
+    """Scale the weights of the phases to the same total."""
     totals = [int(trees.weight.sum()) * trees.num_images for trees in phases]
     common = lcm(*totals)
     if common >= 2**62:
@@ -130,7 +130,7 @@ def same_weight(*phases: PackedTrees) -> list[PackedTrees]:
 
 
 def forest_of(problem: Problem, phases: list[PackedTrees]) -> Forest:
-    """One forest of all ``phases``, in their order; templates stay templates only where they are too many."""
+    """Join ``phases`` into one forest; templates are kept only where expanding them is too large."""
     edges = sum(len(trees.edge_src) * trees.num_images for trees in phases)
     mixed = len({trees.symmetry for trees in phases}) > 1  # symmetries compare by identity
     forest = joined(problem, [written_out(problem, trees) for trees in phases] if mixed else phases)
@@ -138,7 +138,7 @@ def forest_of(problem: Problem, phases: list[PackedTrees]) -> Forest:
 
 
 def written_out(problem: Problem, trees: PackedTrees) -> PackedTrees:
-    """One phase with its templates written out."""
+    """One phase with its templates expanded."""
     forest = expanded(joined(problem, [trees]))
     return PackedTrees(
         root=forest.tree_root,
@@ -154,7 +154,7 @@ def written_out(problem: Problem, trees: PackedTrees) -> PackedTrees:
 
 
 def joined(problem: Problem, phases: list[PackedTrees]) -> Forest:
-    """The columns of all ``phases``, one after the other."""
+    """Concatenate the columns of ``phases``."""
     paths = np.cumsum([0] + [len(trees.path_start) - 1 for trees in phases])
     return Forest(
         topology=problem.topology,

@@ -1,4 +1,4 @@
-"""The forest planner: spanning trees that reach the bound, for every collective but all-to-all.
+"""Forest planner: spanning trees that attain the bound, for every collective but all-to-all.
 
 The bound (``coppice.bounds``) says how many trees each link can carry; the native packer lays that many trees on
 physical paths (ForestColl, arXiv 2402.06787; the construction that needs no switch removal is described in
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PlannedForest(Brief):
-    """A forest, and how it compares with the best that has as many trees."""
+    """A forest, and its gap to the best with as many trees."""
 
     forest: Forest  # The trees
     # For each phase what is known about its number of trees; empty where an all-reduce has its own root
@@ -87,7 +87,7 @@ def planned_forest(
     tolerance: Fraction | None = None,  # Instead of `trees`
     optimum: Bound | None = None,  # The bound of the same problem, where the caller has it already
 ) -> PlannedForest:
-    """As :func:`plan_forest`, with what is proved about the number of trees.
+    """As :func:`plan_forest`, with the bound for its number of trees.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -109,7 +109,7 @@ def planned_forest(
 def plan_all_reduce(
     problem: Problem, trees: int | None, tolerance: Fraction | None, optimum: Bound | None
 ) -> PlannedForest:
-    """Trees of an all-reduce, in two phases or with its own root rates."""
+    """Trees of an all-reduce, in two phases or with combined root rates."""
     combined = None
     if trees is None:
         optimum = bound(problem) if optimum is None else optimum
@@ -137,7 +137,7 @@ def plan_all_reduce(
 def phase_trees(
     problem: Problem, trees: int | None, tolerance: Fraction | None, optimum: Bound | None
 ) -> tuple[PackedTrees, TreeOptimum]:
-    """Optimal trees of a collective of one phase, in the direction of the data."""
+    """Optimal trees of a one-phase collective, in dataflow direction."""
     network = Network.of(problem)
     if optimum is None:
         optimum = bound(problem)
@@ -155,7 +155,7 @@ def phase_trees(
 
 
 def spared(problem: Problem, network: Network, best: Fraction) -> Network:
-    """The network without its upper switches, those that only switches are linked with, where nothing needs them.
+    """Network without its upper switches (linked only with switches), where they are not needed.
 
     Spines are often oversubscribed and shared with other jobs: a plan that reaches the optimum below them stays there.
     """
@@ -179,7 +179,7 @@ def spared(problem: Problem, network: Network, best: Fraction) -> Network:
 
 
 def laid(problem: Problem, network: Network, units: TreeUnits) -> PackedTrees:
-    """The trees of ``units`` on physical paths, in the direction of the data."""
+    """Trees of ``units`` with physical paths, in dataflow direction."""
     packed = pack_with_symmetry(problem, network, units)
     if packed is None:
         packed = pack(network, units)
@@ -189,7 +189,7 @@ def laid(problem: Problem, network: Network, units: TreeUnits) -> PackedTrees:
 def combined_trees(
     problem: Problem, combined: CombinedAllReduce, *, spanning: Collection[int] = ()
 ) -> list[PackedTrees]:
-    """Reduce trees and broadcast trees at the roots and within the split of links that ``combined`` chose.
+    """Reduce and broadcast trees for the roots and link shares of ``combined``.
 
     Args:
         spanning: Switches that trees span where they can copy (or add, in reduce trees).
@@ -226,7 +226,7 @@ TEMPLATE_MULTIPLES = (1, 2, 3, 4)
 
 
 def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> PackedTrees | None:
-    """Templates where ranks are alike; None where packing tree by tree is the way.
+    """Templates where ranks are symmetric; None where packing tree by tree is better.
 
     Templates are quicker to find, and shallower: every tree gets the same room. They need not exist for the whole
     group: with few trees the links of one orbit may not come out even. Then large problems, where templates matter
@@ -255,13 +255,13 @@ def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> 
 
 
 def equal_along(orbit: NDArray[np.int32], values: NDArray[np.int64]) -> bool:
-    """Whether values are the same within each orbit."""
+    """Whether values are constant on each orbit."""
     _, first, orbits = np.unique(orbit, return_index=True, return_inverse=True)
     return np.array_equal(values, values[first][orbits])
 
 
 def subgroups(topology: Topology, symmetry: Symmetry) -> Iterator[Symmetry]:
-    """The subgroups that leave out one generator."""
+    """Subgroups that omit one generator."""
     for left_out in range(len(symmetry.orders)):
         kept = [i for i in range(len(symmetry.orders)) if i != left_out]
         yield symmetry_of(
@@ -270,6 +270,6 @@ def subgroups(topology: Topology, symmetry: Symmetry) -> Iterator[Symmetry]:
 
 
 def preference(problem: Problem, trees: PackedTrees) -> tuple[int, Fraction, int]:
-    """What makes one forest better than another of the same rate: least height, mean height, number of trees."""
+    """Sort key of forests with equal rate: least height, mean height, number of trees."""
     found = shape(joined(problem, [trees]))
     return found.max_height, found.mean_height, found.distinct_trees

@@ -1,4 +1,4 @@
-"""Trees of a forest moved off links that were lost or are too slow, under a limit on the load of every link.
+"""Move trees of a forest off lost or slow links within a limit on every link's load.
 
 A hop is moved in one of two ways. A *detour* keeps who sends to whom and takes other switches. *Re-hanging* cuts the
 subtree below the hop off and hangs it to any rank of the rest of its tree; the subtree may be entered at another of its
@@ -69,7 +69,7 @@ class Rehanging:
         }
 
     def run(self) -> bool:
-        """Move what has to be moved; whether everything found a place."""
+        """Move affected subtrees; return whether all found a place."""
         broken = self._detour(self.damaged.broken, None)
         for link, rows in self._crowded().items():
             self._detour(rows, link)
@@ -411,7 +411,7 @@ class Rehanging:
         return tuple(most - room for most, room in zip(self.limit, self.room, strict=True))
 
     def forest(self) -> Forest:
-        """The forest with everything moved, without paths that nothing takes."""
+        """Resulting forest, without unused paths."""
         forest = self.damaged.forest
         src, dst, paths = forest.edge_src.copy(), forest.edge_dst.copy(), self.edge_path
         weight = forest.tree_weight * self.scale

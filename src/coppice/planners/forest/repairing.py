@@ -1,4 +1,4 @@
-"""Repair a plan after a fault: keep the trees that the fault does not touch, and move the others.
+"""Repair a plan after a fault: keep unaffected trees, and reroute the others.
 
 Everything is held under one time per shard, which sets how much each link may carry; the least time for which all
 trees find a place is searched from what cuts around the fault allow up to what the plan takes if no tree is moved.
@@ -54,7 +54,7 @@ OPTIMUM_RANKS = 256
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RepairedResult(Shown, Bandwidths):
-    """A repaired and verified plan, with what became of its trees."""
+    """A repaired and verified plan, with the number of trees kept, moved and lost."""
 
     plan: Plan  # The plan on the network with the fault
     report: Report  # What the verifier says of it
@@ -69,22 +69,22 @@ class RepairedResult(Shown, Bandwidths):
 
     @property
     def problem(self) -> Problem:
-        """What is performed, on the network with the fault."""
+        """The problem on the faulty network."""
         return self.plan.problem
 
     @property
     def inv_rate(self) -> Fraction:
-        """Time per shard that the repaired plan takes, counted by the verifier."""
+        """Time per shard of the repaired plan, counted by the verifier."""
         return self.plan.inv_rate if self.report.inv_rate is None else self.report.inv_rate
 
     @property
     def optimum(self) -> Bound | None:
-        """The optimum of the network with the fault; None where it was not computed and no cut shows it."""
+        """Optimum on the faulty network; None where it was not computed and no cut shows it."""
         return self.plan.bound
 
     @property
     def loss(self) -> Fraction | None:
-        """Share of the optimal rate that the repaired plan does not reach; None where the optimum is not known."""
+        """Relative loss of the repaired plan against the optimum; None where that is unknown."""
         return None if self.optimum is None else self.loss_against(self.optimum)
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class RepairedResult(Shown, Bandwidths):
         )
 
     def record(self) -> dict[str, Any]:
-        """The figures as JSON values: fractions are strings."""
+        """The figures as JSON values: fractions as text."""
         old, loss = _rates(self.before, self.problem), self.loss
         return {
             **self.problem.record(),
@@ -128,7 +128,7 @@ def _rates(inv_rate: Fraction, problem: Problem) -> Fraction:
 
 @checked
 def repair(plan: Any, topology: Any, *, optimum: bool | None = None) -> RepairedResult:
-    """Fit a plan to its network after a fault, and verify it: trees that the fault does not touch stay as they are.
+    """Repair a plan after a fault of its network, and verify it; unaffected trees stay as they are.
 
     Args:
         plan: The plan of the whole network, a result that holds one, or the name of a plan file; a forest.
@@ -165,7 +165,7 @@ def repair(plan: Any, topology: Any, *, optimum: bool | None = None) -> Repaired
 
 
 def repaired_plan(given: Plan, now: Topology) -> tuple[Plan, dict[str, Any]]:
-    """The repaired plan, not yet verified, and what became of the trees."""
+    """Repair a plan without verifying it; count the trees kept, moved and lost."""
     forest = given.forest
     if forest is None:
         found_by = given.planner or "an unknown planner"

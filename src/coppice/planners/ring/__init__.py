@@ -1,1 +1,1 @@
-"""The best ring: search, weights and schedules of Hamiltonian tours of the ranks."""
+"""Best ring: search, weights and schedules of Hamiltonian tours of the ranks."""

@@ -1,4 +1,4 @@
-"""The best ring: what NCCL-style rings over the same links can reach, the yardstick beside the optimum.
+"""Best NCCL-style rings over the same links, the baseline next to the optimum.
 
 A ring visits every rank once and comes back; each hop takes one route through switches and NICs (and GPUs
 without a rank, which act as relays), never through another rank. Several rings (channels) share the work by
@@ -48,7 +48,7 @@ _PATIENCE = 24  # rounds without gain before the search ends
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RingPlan(Bandwidths, Brief):
-    """Rings that share a collective."""
+    """A set of rings that share a collective."""
 
     problem: Problem  # What the rings perform
     inv_rate: Fraction  # Exact time per shard (1 / (GB/s)); `problem.shards / inv_rate` is the algbw
@@ -60,7 +60,7 @@ class RingPlan(Bandwidths, Brief):
 
 
 def best_ring(problem: Problem, *, seed: int = 0, rounds: int | None = None) -> RingPlan | None:
-    """The best ring, or set of rings that share the work, found for a problem.
+    """Best ring, or set of rings that share the work, found for a problem.
 
     Args:
         problem: Any collective but all_to_all, for which there is no ring.
@@ -234,7 +234,7 @@ _MAX_EDGES = 2**27
 
 
 def ring_forest(ring: RingPlan) -> Forest:
-    """The chains that the rings consist of, as a forest that can be verified, drawn and exported like any.
+    """Rings as a forest of chains, to be verified, drawn and exported.
 
     Args:
         ring: What :func:`~coppice.planners.ring.best.best_ring` returns.
@@ -298,7 +298,7 @@ def ring_forest(ring: RingPlan) -> Forest:
 
 
 def ring_schedule(ring: RingPlan) -> Schedule:
-    """The transfers that carry the rings out.
+    """Rings as a schedule.
 
     Args:
         ring: What :func:`~coppice.planners.ring.best.best_ring` returns.

@@ -1,4 +1,4 @@
-"""Splitting a regular graph of direct cables into Hamiltonian cycles that share no cable.
+"""Decompose a regular graph of cables into edge-disjoint Hamiltonian cycles.
 
 Where every rank has the same number 2k of equal duplex cables to other ranks, k cycles that use each cable
 once, run in both directions, load every link equally: no set of rings is faster. The cables are first split
@@ -22,7 +22,7 @@ _SIDEWAYS = 0.03  # chance to take an exchange that gains nothing
 
 
 def cable_multigraph(topology: Topology) -> dict[tuple[int, int], int] | None:
-    """Number of unit cables between ranks a < b, or None where more than duplex cables joins the ranks.
+    """Number of unit cables between ranks a < b, or None where ranks are not joined by duplex cables only.
 
     None also where degrees differ or are odd, or where the unit is so small that there are too many cables.
     """
@@ -47,7 +47,7 @@ def cable_multigraph(topology: Topology) -> dict[tuple[int, int], int] | None:
 def hamiltonian_factors(
     points: int, cables: dict[tuple[int, int], int], rng: np.random.Generator, *, tries: int
 ) -> list[list[int]] | None:
-    """Cycles through all points that together use every cable exactly once, or None where none were found.
+    """Hamiltonian cycles that together use every cable once, or None where none are found.
 
     Args:
         points: Number of points (3 or more).

@@ -1,4 +1,4 @@
-"""What a ring is, what its hops carry, how it loads the links, and how several share the work: no search.
+"""Rings, their traffic and link loads, and how several share the work.
 
 The shares come from a linear program over the rings found. With v[j] the rate of ring j, the rates that fit are those
 with ``sum over j of counts[j, e] * v[j] <= capacity[e]`` on every link; the best sharing maximises their sum.
@@ -32,7 +32,7 @@ class Ring:
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class RingTraffic(Brief):
-    """What a hop from u to v carries where one ring does all the work: ``out[u] * into[v] * scale`` shards."""
+    """Traffic of a hop from u to v of a ring that does all the work: ``out[u] * into[v] * scale`` shards."""
 
     out: NDArray[np.int64]  # Factor of the sending node, by node id (int64)
     into: NDArray[np.int64]  # Factor of the receiving node, by node id (int64)
@@ -40,7 +40,7 @@ class RingTraffic(Brief):
 
     @classmethod
     def of(cls, problem: Problem) -> RingTraffic:
-        """The traffic of a ring that performs ``problem``.
+        """Traffic of a ring for ``problem``.
 
         All-gather: all but the receiver's own shard passes; reduce-scatter: all but the sender's block;
         all-reduce: both phases, 2 (N - 1) blocks of M / N; broadcast and reduce: all of M over each hop but
@@ -68,13 +68,13 @@ class RingTraffic(Brief):
         return cls(out, into, scale)
 
     def factors(self, senders: NDArray[np.int32], receivers: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Matrix of hop factors from ``senders`` to ``receivers``, relative to the largest possible one."""
+        """Traffic from ``senders`` to ``receivers``, relative to the largest possible."""
         largest = max(1, int(self.out.max()) * int(self.into.max()))
         return np.outer(self.out[senders], self.into[receivers]) / largest
 
 
 def link_counts(ring: Ring, traffic: RingTraffic, num_links: int) -> NDArray[np.int64]:
-    """Shards (over ``traffic.scale``) that pass each link when ``ring`` does all the work."""
+    """Shards (over ``traffic.scale``) on each link when ``ring`` does all the work."""
     links = np.fromiter((link for hop in ring.hops for link in hop), dtype=np.int64)
     nodes = np.array(ring.nodes)
     load = traffic.out[nodes] * traffic.into[np.roll(nodes, -1)]
@@ -84,7 +84,7 @@ def link_counts(ring: Ring, traffic: RingTraffic, num_links: int) -> NDArray[np.
 
 
 def reversed_ring(ring: Ring, topology: Topology) -> Ring | None:
-    """The ring run the other way over the same cables, or None where one of them is one-way."""
+    """Ring in reverse over the same cables, or None where one is one-way."""
     index, src, dst = topology.link_index, topology.src, topology.dst
     hops: list[tuple[int, ...]] = []
     for hop in reversed(ring.hops):
@@ -111,7 +111,7 @@ def worst_time(counts: NDArray[np.int64], weights: list[int], topology: Topology
 
 
 def ring_floor(topology: Topology, traffic: RingTraffic, boxes: list[NDArray[np.int32]]) -> Fraction:
-    """Time per shard (without ``Traffic.scale``) no rings beat: each enters and leaves every rank and box.
+    """Lower bound for rings (without ``Traffic.scale``): each enters and leaves every rank and box.
 
     Args:
         boxes: Groups of ranks' nodes; a single one says nothing.
@@ -156,7 +156,7 @@ _LARGEST_COMMON = 2**40
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Mix(Brief):
-    """The best sharing of the work among given rings."""
+    """Optimal shares of the work among given rings."""
 
     counts: NDArray[np.int64]  # Traffic of each ring on each link
     program: LinearProgram  # The linear program, solved
@@ -166,7 +166,7 @@ class Mix(Brief):
     prices: NDArray[np.float64]
 
     def exact(self, topology: Topology) -> tuple[list[int], Fraction]:
-        """Whole-number weights of the least exact worst load, small numbers preferred.
+        """Integer weights of the least exact bottleneck load, small numbers preferred.
 
         Returns:
             The weights (coprime, some perhaps 0), and their
@@ -198,7 +198,7 @@ class Mix(Brief):
 
 
 def best_mix(counts: NDArray[np.int64], capacity: NDArray[np.int64]) -> Mix:
-    """The shares of least worst link load, by HiGHS.
+    """Shares that minimise the bottleneck load, by HiGHS.
 
     Args:
         counts: ``counts[j, e]``: traffic of ring j on link e; each ring has some.

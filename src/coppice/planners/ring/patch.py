@@ -1,4 +1,4 @@
-"""A tour of a large sparse graph by patching: cover the points by cycles, then join cycles pair by pair."""
+"""Tours of large sparse graphs by patching: cover by cycles, then join cycles pairwise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHAKES = 100
 
 
 def patched_tour(out: list[list[int]], rng: np.random.Generator, *, tries: int = 4) -> list[int] | None:
-    """A closed tour of all points over allowed steps, preferred ones first, or None where none was found.
+    """Hamiltonian cycle over allowed steps, preferred ones first, or None where none is found.
 
     Args:
         out: Points that each point may step to, the preferred ones first.
@@ -30,7 +30,7 @@ def patched_tour(out: list[list[int]], rng: np.random.Generator, *, tries: int =
 
 
 def cycle_cover(out: list[list[int]], order: Sequence[int]) -> list[int] | None:
-    """A successor for every point, all different (a perfect matching by augmenting paths), or None.
+    """Distinct successor for every point (a perfect matching by augmenting paths), or None.
 
     Args:
         out: Points that may follow each point, preferred ones first.

@@ -1,4 +1,4 @@
-"""The cheapest ring under link prices, over all ranks at once or box by box, through switches and relays.
+"""Cheapest ring under link prices, over all ranks or box by box, through switches and relays.
 
 A search is built once for a problem and then asked for rings under many price vectors.
 """
@@ -26,7 +26,7 @@ from coppice.topology.model import Topology
 
 
 class RouteTable:
-    """Routes from some nodes to others that pass through given relays and through nothing else.
+    """Cheapest routes from sources to sinks through given relays.
 
     The links that can take part are sorted out once; :meth:`costs` is then called with many price vectors.
 
@@ -108,7 +108,7 @@ class RouteTable:
         return cost
 
     def route(self, source: int, sink: int) -> list[int]:
-        """Links of the cheapest route from a source row to a sink column, under the last prices given.
+        """Links of the cheapest route from a source row to a sink column, at the last prices.
 
         The route must exist (finite cost), and no two links may join the same two nodes.
         """
@@ -143,16 +143,16 @@ _KEPT_TOURS = 24
 
 
 class RingSearch(Protocol):
-    """Finds a cheap ring under link prices."""
+    """Find a cheap ring under link prices."""
 
     exact: bool
 
     def ring(self, prices: NDArray[np.float64]) -> Ring | None:
-        """A ring of small total price (hop factor x route price), or None where none was found."""
+        """A ring of low total price (traffic x route price), or None where none is found."""
 
 
 def boxes_of(topology: Topology) -> list[NDArray[np.int32]]:
-    """The ranks' nodes by box: by host where every rank has one, else by the switches that they hang on.
+    """Ranks' nodes by box: by host where every rank has one, else by their switches.
 
     One box that holds all ranks where neither divides them into several boxes, some larger than one.
     """
@@ -176,7 +176,7 @@ def boxes_of(topology: Topology) -> list[NDArray[np.int32]]:
 def search_for(
     topology: Topology, traffic: RingTraffic, boxes: list[NDArray[np.int32]], rng: np.random.Generator
 ) -> list[RingSearch]:
-    """The searches that suit a topology, in the order in which to try them."""
+    """Searches that fit a topology, in the order to try."""
     ranks = topology.num_ranks
     flat = FlatSearch(topology, traffic, rng) if ranks <= LOCAL_POINTS else None
     if flat is not None and flat.exact:
@@ -217,7 +217,7 @@ class FlatSearch:
         self.exact = len(ranks) <= EXACT_POINTS
 
     def ring(self, prices: NDArray[np.float64]) -> Ring | None:
-        """A ring of small total price, or None where none was found (where none exists, for few ranks)."""
+        """A ring of low total price, or None where none is found (for few ranks: where none exists)."""
         cost = _scaled(self._table.costs(prices), self._factors)
         np.fill_diagonal(cost, np.inf)
         if not (np.isfinite(cost).any(axis=0).all() and np.isfinite(cost).any(axis=1).all()):
@@ -241,7 +241,7 @@ class FlatSearch:
 
 
 class CableSearch:
-    """Rings over many ranks that direct cables join: cycle patching, cheap cables first."""
+    """Rings over many directly cabled ranks: cycle patching, cheap cables first."""
 
     exact = False
 
@@ -249,7 +249,7 @@ class CableSearch:
         self._topology, self._rng = topology, rng
 
     def ring(self, prices: NDArray[np.float64]) -> Ring | None:
-        """A ring that prefers cheap cables, or None where none was found."""
+        """A ring that prefers cheap cables, or None where none is found."""
         topology = self._topology
         rank, nodes = topology.rank, topology.rank_nodes
         out: list[list[int]] = [[] for _ in range(topology.num_ranks)]
@@ -263,7 +263,7 @@ class CableSearch:
 
 
 class BoxSearch:
-    """Rings that visit the boxes one after the other, each box in one go.
+    """Rings that visit the boxes one after the other.
 
     The order of the boxes is found once. Under given prices the entry and exit rank of every box follow from
     dynamic programming around the boxes, with the cheapest path through each box between them.
@@ -330,7 +330,7 @@ class BoxSearch:
         return local_tour(cost, self._rng, start=natural) or natural
 
     def ring(self, prices: NDArray[np.float64]) -> Ring | None:
-        """A ring of small total price that keeps boxes together, or None where none was found."""
+        """A ring of low total price that keeps boxes together, or None where none is found."""
         known: dict[bytes, tuple[NDArray[np.float64], PathOf]] = {}
         paths: list[PathOf] = []
         leave: list[NDArray[np.intp]] = []  # leave[b][e, y]: exit of box b, entered at e, towards y

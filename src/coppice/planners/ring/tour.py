@@ -1,4 +1,4 @@
-"""Short closed tours and paths through all points of a cost matrix: exact to 16 points, local search beyond.
+"""Travelling-salesman tours and paths: exact to 16 points, local search beyond.
 
 Costs may be asymmetric; an infinite cost forbids a step.
 """
@@ -19,7 +19,7 @@ _PENALTY = 1e6  # of a forbidden step, in units of the largest finite cost
 
 
 def tour_cost(cost: NDArray[np.float64], tour: list[int]) -> float:
-    """Sum of the steps of a closed tour."""
+    """Length of a closed tour."""
     return float(cost[tour, [*tour[1:], tour[0]]].sum())
 
 
@@ -37,7 +37,7 @@ def _layers(points: int) -> list[list[NDArray[np.int64]]]:
 
 
 def exact_tour(cost: NDArray[np.float64]) -> list[int] | None:
-    """The cheapest closed tour by dynamic programming over subsets (Held, Karp), or None where there is none.
+    """Shortest tour by dynamic programming (Held, Karp), or None where there is none.
 
     Args:
         cost: Square matrix of 2 to :data:`EXACT_POINTS` points.
@@ -68,7 +68,7 @@ def exact_tour(cost: NDArray[np.float64]) -> list[int] | None:
 
 
 def all_paths(cost: NDArray[np.float64]) -> tuple[NDArray[np.float64], PathOf]:
-    """For every pair (first, last) the cheapest path through all points, by dynamic programming over subsets.
+    """Shortest Hamiltonian path for every pair (first, last), by dynamic programming.
 
     Returns:
         The matrix of costs (infinite where there is no such path), and a function that traces a finite one.
@@ -99,7 +99,7 @@ def all_paths(cost: NDArray[np.float64]) -> tuple[NDArray[np.float64], PathOf]:
 
 
 def cut_tours(cost: NDArray[np.float64], tours: list[list[int]]) -> tuple[NDArray[np.float64], PathOf]:
-    """As :func:`all_paths`, over the paths that arise when one of some closed tours is cut open."""
+    """As :func:`all_paths`, over the paths from cutting given tours open."""
     n = len(cost)
     entry = np.array(tours)  # [tour, place]: the path that begins there ends one place before
     last = np.roll(entry, 1, axis=1)
@@ -126,7 +126,7 @@ def cut_tours(cost: NDArray[np.float64], tours: list[list[int]]) -> tuple[NDArra
 def local_tour(
     cost: NDArray[np.float64], rng: np.random.Generator, *, start: list[int] | None = None, kicks: int = 20
 ) -> list[int] | None:
-    """A short closed tour by 2-opt and or-opt with random restarts, or None where none was found.
+    """Short tour by 2-opt and or-opt with random restarts, or None where none is found.
 
     Args:
         cost: Square matrix of 4 points or more.

@@ -1,4 +1,4 @@
-"""Schedules for several process groups at once, which share the links of a cluster: matched together by TACOS.
+"""Schedules for several concurrent process groups on shared links, matched jointly by TACOS.
 
 Every group performs the same collective among its own ranks at the same time, as the tensor- or data-parallel groups of
 a training job do. A chunk goes only to ranks of its group, over links and paths of switches; all groups are matched in
@@ -39,7 +39,7 @@ _USUAL_TRANSFERS = 2**14
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class GroupPlans(Shown):
-    """Plans of several groups that run at once."""
+    """Plans of several concurrent groups."""
 
     topology: Topology  # The whole cluster
     collective: Collective  # What every group performs
@@ -54,7 +54,7 @@ class GroupPlans(Shown):
 
     @property
     def gap(self) -> float:
-        """Share of the best rate that is possible at most which all groups together do not reach."""
+        """Upper bound on the relative gap of all groups together to the optimum."""
         return float(1 - self.least_ns_per_byte / self.ns_per_byte) if self.ns_per_byte else 0.0
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class GroupPlans(Shown):
 
 
 def read_groups(text: str, ranks: int) -> list[list[int]]:
-    """Groups from text: ``8`` for groups of 8 ranks in a row, ``8:4`` for 8 ranks 4 apart, ``0,1/2,3`` or ``0-3/4-7``.
+    """Parse groups: ``8`` (8 consecutive ranks), ``8:4`` (8 ranks, stride 4), ``0,1/2,3`` or ``0-3/4-7``.
 
     Examples:
         >>> read_groups("2", 4), read_groups("2:2", 4), read_groups("0,3/1-2", 4)
@@ -131,7 +131,7 @@ def synthesize_groups(
     time_limit_s: float | None = None,  # Seconds after which the best found so far counts
     on_stage: Callable[[str], None] | None = None,  # Called with a few words as the search goes on
 ) -> GroupPlans:
-    """Match the collectives of all groups at once, and verify each group's plan.
+    """Match the collectives of all groups jointly, and verify each group's plan.
 
     Examples:
         >>> from coppice.topology.presets import preset

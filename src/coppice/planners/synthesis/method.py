@@ -1,4 +1,4 @@
-"""What a method of synthesis is: its options, what it is asked, and what it answers.
+"""Interface of synthesis methods: options, request and result.
 
 The methods of synthesis by name; a method's module is loaded when it is asked for.
 """
@@ -24,7 +24,7 @@ from coppice.schedule.schedule import Schedule
 
 
 class Status(StrEnum):
-    """What a search found out."""
+    """Outcome of a search."""
 
     SAT = "sat"
     """There is a schedule, and here it is."""
@@ -36,7 +36,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a method is asked."""
+    """Request to a method."""
 
     problem: Problem  # The collective on its topology
     options: Any  # The method's own options, an instance of its :attr:`SynthesisMethod.options`
@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Synthesis:
-    """What a method answers."""
+    """Result of a method."""
 
     status: Status  # What it found out
     # The schedule or forest; None where there is none, or none was found in time
@@ -87,7 +87,7 @@ class SynthesisMethod:
     run: Callable[[Request], Synthesis]
 
     def read_options(self, given: Mapping[str, Any]) -> msgspec.Struct:
-        """The options from values by name, texts where they come from a command line."""
+        """Parse options from values by name, texts from the command line included."""
         known = self.options.__struct_fields__
         for name in given:
             if name not in known:
@@ -113,7 +113,7 @@ METHODS = {
 
 
 def method_named(name: str) -> SynthesisMethod:
-    """The method of a name."""
+    """Look up a method by name."""
     if name not in METHODS:
         raise InputError(f"expected a method of synthesis ({', '.join(METHODS)}), found {name!r}.")
     method: SynthesisMethod = import_module(METHODS[name]).METHOD

@@ -1,4 +1,4 @@
-"""Synthesise a schedule by a published method, verify it, and measure it by the exact bound."""
+"""Synthesise a schedule by a published method, verify it, and compare it with the exact bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coppice.planners.synthesis.method import Request, Status, Synthesis, method
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SynthesizedResult(Shown):
-    """What a method found, verified."""
+    """Verified result of a synthesis method."""
 
     problem: Problem  # What was synthesised
     method: str  # Name of the method
@@ -32,7 +32,7 @@ class SynthesizedResult(Shown):
 
     @property
     def status(self) -> Status:
-        """What the search found out."""
+        """Outcome of the search."""
         return self.synthesis.status
 
     @property
@@ -50,7 +50,7 @@ class SynthesizedResult(Shown):
 
     @property
     def gap(self) -> float | None:
-        """Share of the optimal rate that the schedule does not reach; None without a schedule."""
+        """Relative gap to the optimal rate; None without a schedule."""
         return None if self.planned is None else float(self.planned.loss)
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ def synthesize(
     time_limit_s: float | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> SynthesizedResult:
-    """Synthesise a schedule, verify it, and measure it by the exact bound.
+    """Synthesise a schedule, verify it, and compare it with the exact bound.
 
     Args:
         problem: What to synthesise: a problem, what has one, or a topology (also by name) with a ``collective``.

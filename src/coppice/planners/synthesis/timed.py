@@ -1,4 +1,4 @@
-"""Transfers with times as a schedule."""
+"""Convert timed transfers to a schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coppice.schedule.schedule import Op, Schedule
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TimedTransfers(Brief):
-    """Transfers of chunks, each from when to when, in any order."""
+    """Transfers of chunks with start and end, in any order."""
 
     start: NDArray[np.int64]  # When each begins (int64, in any unit of time)
     end: NDArray[np.int64]  # When its receiver has all of it (int64, after `start`)
@@ -27,12 +27,12 @@ class TimedTransfers(Brief):
 
     @property
     def time(self) -> int:
-        """When the last one ends."""
+        """Completion time."""
         return int(self.end.max(initial=0))
 
 
 def reversed_in_time(transfers: TimedTransfers) -> TimedTransfers:
-    """The same backwards, adding up: what made a gather of every chunk to all makes a sum of it from all.
+    """Time-reversed transfers that reduce: an all-gather of chunks becomes a reduce-scatter.
 
     The paths have to be turned round by the caller.
     """
@@ -48,7 +48,7 @@ def reversed_in_time(transfers: TimedTransfers) -> TimedTransfers:
 
 
 def joined(first: TimedTransfers, second: TimedTransfers, *, paths_before: int = 0) -> TimedTransfers:
-    """One after the other.
+    """Concatenate in time.
 
     Args:
         second: What begins when the first has ended.
@@ -74,7 +74,7 @@ def timed_schedule(
     path_nodes: NDArray[np.int32],
     chunk_share: NDArray[np.int64] | None = None,  # Share of each chunk in its slot; None: all are equal
 ) -> Schedule:
-    """The schedule of transfers with times.
+    """Schedule of timed transfers.
 
     Rows come by their starts, and wait for nothing but what they send: a link serves chunks in the order in which they
     come, those that come together in the order of these times. Making each transfer wait until the one before it on its

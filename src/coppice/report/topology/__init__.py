@@ -1,1 +1,1 @@
-"""Drawings of topologies: places of nodes, lines of links, loads and the bottleneck cut."""
+"""Draw topologies: node positions, links, loads and the bottleneck cut."""

@@ -1,4 +1,4 @@
-"""Places of GPUs that are linked with each other: a grid where they are one, otherwise a circle."""
+"""Positions of directly linked GPUs: a grid where they form one, otherwise a circle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NodeBox:
 def direct_places(
     topology: Topology, gpus: list[int], y: float, width: float, *, alone: bool
 ) -> tuple[dict[int, NodeBox], float] | None:
-    """Places of GPUs that are linked with each other, and where the next row begins.
+    """Positions of directly linked GPUs, and where the next row begins.
 
     Args:
         alone: There is nothing else in the drawing: they may form a grid, and a circle may be large.
@@ -77,7 +77,7 @@ def _grid_places(
 
 
 def grid_shape(topology: Topology, nodes: list[int]) -> tuple[int, int, int] | None:
-    """(slices, rows, columns) of a row-major grid whose links all join neighbours, rings closed or not, or None.
+    """(slices, rows, columns) of a row-major grid or torus, or None.
 
     Among several the one with the fewest slices and the most even sides.
     """

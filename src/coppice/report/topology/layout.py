@@ -1,4 +1,4 @@
-"""Where the nodes of a topology stand in its drawing.
+"""Positions of the nodes of a topology in its drawing.
 
 Boxes are groups: in each the NICs and switches that lead outside stand towards the fabric, then the GPUs, then what
 stays inside. Fabric switches are bars in levels by their distance from the boxes. GPUs that are linked with each other
@@ -34,7 +34,7 @@ LEVEL = 74.0
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A box: its corner, size and name."""
+    """Frame of a box: its corner, size and name."""
 
     x: float
     y: float
@@ -45,7 +45,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class DrawingLayout:
-    """A finished layout."""
+    """Positions and frames of a drawing."""
 
     width: float  # Width of the drawing
     height: float  # Its height
@@ -66,7 +66,7 @@ class _Group:
 
 
 def lay_out(topology: Topology, first: Collection[int] = ()) -> DrawingLayout:
-    """A place for every node, or for a part of a large topology.
+    """Position every node, or those of a part of a large topology.
 
     Args:
         first: Nodes whose boxes are drawn before others where not all are.

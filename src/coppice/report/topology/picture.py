@@ -1,4 +1,4 @@
-"""The topology as a picture: boxes, GPUs, NICs, switches, how busy each link is, and the bottleneck cut through it."""
+"""Draw a topology: boxes, GPUs, NICs, switches, link utilisation, and the bottleneck cut."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def topology_picture(
     # What the topology was before it lost nodes or links: these are drawn as lost
     whole: Topology | None = None,
 ) -> TopologyPicture:
-    """Draw a topology; a large one in part, which ``omitted`` states.
+    """Draw a topology; of a large one a part, as ``omitted`` states.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -147,12 +147,12 @@ def topology_svg(
     cut: Sequence[int] = (),  # Nodes of one side of a cut
     whole: Topology | None = None,  # As for :func:`topology_picture`
 ) -> str:
-    """The same drawing as the text of an SVG file of its own, with its colours."""
+    """Draw a topology as a standalone SVG file with its colours."""
     return standalone(topology_picture(topology, loads=loads, cut=cut, whole=whole).svg)
 
 
 def load_class(share: Fraction) -> int:
-    """Colour of a link that is busy for a share of the plan's time: 0 not at all .. 4 all the time.
+    """Colour class of a link by utilisation: 0 (idle) .. 4 (always busy).
 
     >>> [load_class(Fraction(n, 10)) for n in (0, 4, 5, 9, 10)]
     [0, 1, 2, 3, 4]
@@ -333,7 +333,7 @@ class LinkCurve:
         return (x - dx, y - dy), (x + dx, y + dy)
 
     def leaves(self, outline: Sequence[Point]) -> float:
-        """Share of the way at which the curve leaves or enters a convex outline; the middle if it does neither."""
+        """Parameter at which the curve leaves or enters a convex outline; the middle if it does neither."""
         steps = [step / 100 for step in range(101)]
         inside = [within(outline, self.at(step)) for step in steps]
         for before, after, step in zip(inside, inside[1:], steps, strict=False):
@@ -343,7 +343,7 @@ class LinkCurve:
 
 
 def wire(place: Mapping[int, NodeBox], a: int, b: int) -> LinkCurve:
-    """The line between two nodes."""
+    """Curve between two nodes."""
     p, q = place[a], place[b]
     px = _along(p, q.x) if p.width > _BAR else p.x
     qx = _along(q, px) if q.width > _BAR else q.x

@@ -1,4 +1,4 @@
-"""Benchmarks of algorithms beside the library that is installed, on the processes that run now."""
+"""Benchmark algorithms against the installed library on the running processes."""
 
 from __future__ import annotations
 

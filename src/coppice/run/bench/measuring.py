@@ -1,4 +1,4 @@
-"""Algorithms beside each other, and beside the library's own, on the processes that run now.
+"""Measure algorithms against the library's own collectives on the running processes.
 
 All contenders run in turn in every round, so that noise hits all alike; a row is the median over the rounds of the
 slowest rank's time. Every result is compared with what each rank computes by itself.
@@ -41,7 +41,7 @@ _PERIOD = 61  # prime, so that a block in the wrong place shows
 def contribution(
     program: RankProgram, rank: int, dtype: DataType, *, first: int = 0, count: int | None = None
 ) -> Array:
-    """Elements ``first`` .. ``first + count - 1`` of what ``rank`` contributes.
+    """Elements ``first`` .. ``first + count - 1`` of the input of ``rank``.
 
     Small whole numbers, so that sums over many ranks are exact in every type; of bool, 0 and 1.
     """
@@ -54,7 +54,7 @@ def contribution(
 
 
 def expected(program: RankProgram, dtype: DataType, op: ReduceOp) -> Array:
-    """The result of the rank of ``program``: ``program.result_elements`` elements.
+    """Expected output of the rank of ``program``: ``program.result_elements`` elements.
 
     Examples:
         >>> from coppice.run.engines.numpy import run_ranks
@@ -95,7 +95,7 @@ def expected(program: RankProgram, dtype: DataType, op: ReduceOp) -> Array:
 
 
 def wrong_elements(found: Array, wanted: Array, dtype: DataType) -> int:
-    """Number of elements that differ by more than the order of additions can explain."""
+    """Number of elements whose error exceeds what rounding can explain."""
     if dtype is DataType.BFLOAT16:
         found, wanted = from_bfloat16(found), from_bfloat16(wanted)
     if not dtype.is_float:
@@ -121,7 +121,7 @@ DIRECT = "direct"
 
 @runtime_checkable
 class Native(Protocol):
-    """An engine whose library has collectives of its own."""
+    """Engine whose library has its own collectives."""
 
     def native(
         self,
@@ -133,7 +133,7 @@ class Native(Protocol):
         op: ReduceOp,
         root: int,
     ) -> None:
-        """Run the library's collective; in place if nothing is given.
+        """Run the library's collective; in place if no input is given.
 
         Memory is laid out as :mod:`coppice.run.programs.rank_program` says.
         """
@@ -141,7 +141,7 @@ class Native(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchRow:
-    """One algorithm at one size."""
+    """Measurement of one algorithm at one size."""
 
     collective: str  # The collective
     algorithm: str  # Name of the contender
@@ -167,7 +167,7 @@ class BenchRow:
     refusal: str = ""  # Why it did not run, or nothing
 
     def fields(self) -> dict[str, Any]:
-        """As a dictionary."""
+        """The row as a dictionary."""
         found = asdict(self)
         del found["rounds_us"]
         return found
@@ -189,7 +189,7 @@ def bench(
     timeout_s: float = 300.0,
     cache_dir: str | None = None,
 ) -> Iterator[BenchRow]:
-    """Measure; every rank calls this and gets the same rows.
+    """Run a benchmark; collective over the ranks, with the same rows on each.
 
     Args:
         engine: This rank's end of the group.
@@ -474,7 +474,7 @@ CoreTimes = tuple[float, float]
 
 
 def core_times() -> CoreTimes | None:
-    """Idle and all time of all cores so far, None where the system does not tell (it does where it is Linux).
+    """Idle and total time of all cores so far, None where the system does not report it.
 
     Time that waits for a disk counts as idle; time of guests is part of the time of programs, and counts once.
     """
@@ -486,7 +486,7 @@ def core_times() -> CoreTimes | None:
 
 
 def busy_share(before: CoreTimes | None, after: CoreTimes | None) -> float:
-    """Share of all cores that was busy between two calls of :func:`core_times`, 0 to 1; -1 where it is not known.
+    """Share of the cores that was busy between two calls of :func:`core_times`; -1 where unknown.
 
     Examples:
         >>> busy_share((700.0, 1000.0), (750.0, 1200.0))

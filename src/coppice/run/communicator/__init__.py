@@ -1,1 +1,1 @@
-"""Communicators: collectives over arrays, as a program calls them on every rank."""
+"""Communicators: collectives over arrays, called on every rank."""

@@ -1,4 +1,4 @@
-"""Collectives over arrays: what a program calls on every rank."""
+"""Communicator: collectives over arrays, called on every rank."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ class Communicator:
         self.close()
 
     def close(self) -> None:
-        """Close the engine, and leave the jobs at a switch."""
+        """Close the engine and the jobs at a switch."""
         self.leave()
         self.engine.close()
 
     def leave(self) -> None:
-        """Leave the jobs at a switch, where there are any; the engine stays open."""
+        """Close the jobs at a switch; the engine stays open."""
         if self.in_network is not None:
             self.in_network.close()
 
@@ -126,7 +126,7 @@ class Communicator:
         root: int | None = None,
         in_place: bool = False,
     ) -> RankProgram:
-        """This rank's program, made if it is new; every rank calls this.
+        """This rank's program, planned if it is new; collective over the ranks.
 
         Args:
             collective: The collective.
@@ -166,7 +166,7 @@ class Communicator:
         op: ReduceOp | str = ReduceOp.SUM,
         dtype: DataType | str | None = None,
     ) -> Any:
-        """Reduce the buffers of all ranks, and give the result to all.
+        """Reduce the buffers of all ranks to all ranks.
 
         Args:
             buffer: What this rank contributes; takes the result if there is no output.
@@ -185,7 +185,7 @@ class Communicator:
         return output
 
     def all_gather(self, block: Any, output: Any = None, *, dtype: DataType | str | None = None) -> Any:
-        """Give the blocks of all ranks to all, in rank order.
+        """Gather the blocks of all ranks to all ranks, in rank order.
 
         Args:
             block: This rank's block, as long as all others; None if it lies at its place in the output already.
@@ -213,7 +213,7 @@ class Communicator:
         dtype: DataType | str | None = None,
         in_place: bool = False,
     ) -> Any:
-        """Reduce the buffers of all ranks, and give every rank its block of the result.
+        """Reduce the buffers of all ranks, and scatter the result by blocks.
 
         Args:
             buffer: What this rank contributes: a block for every rank.
@@ -236,7 +236,7 @@ class Communicator:
         return output
 
     def broadcast(self, buffer: Any, *, root: int = 0, dtype: DataType | str | None = None) -> Any:
-        """Give the root's buffer to all ranks, in place.
+        """Broadcast the root's buffer, in place.
 
         Returns:
             The buffer.
@@ -252,7 +252,7 @@ class Communicator:
         op: ReduceOp | str = ReduceOp.SUM,
         dtype: DataType | str | None = None,
     ) -> Any:
-        """Reduce the buffers of all ranks, and give the result to the root, in its buffer.
+        """Reduce the buffers of all ranks to the root's buffer.
 
         Args:
             buffer: What this rank contributes; at other ranks than the root it is not written.
@@ -269,7 +269,7 @@ class Communicator:
     def gather(
         self, block: Any, output: Any = None, *, root: int = 0, dtype: DataType | str | None = None
     ) -> Any:
-        """Give the blocks of all ranks to the root, in rank order.
+        """Gather the blocks of all ranks to the root, in rank order.
 
         Args:
             block: This rank's block, as long as all others.
@@ -290,7 +290,7 @@ class Communicator:
         return output
 
     def scatter(self, buffer: Any, output: Any, *, root: int = 0, dtype: DataType | str | None = None) -> Any:
-        """Give every rank its block of the root's buffer.
+        """Scatter the root's buffer by blocks.
 
         Args:
             buffer: At the root, a block for every rank; at other ranks None.
@@ -307,7 +307,7 @@ class Communicator:
         return output
 
     def all_to_all(self, buffer: Any, output: Any = None, *, dtype: DataType | str | None = None) -> Any:
-        """Give block r of every rank's buffer to rank r, which has them in rank order.
+        """Send block r of every rank's buffer to rank r, which stores them in rank order.
 
         Args:
             buffer: A block for every rank.
@@ -332,7 +332,7 @@ class Communicator:
         self._run(Collective.BARRIER, 0, empty, empty)
 
     def subset(self, ranks: Sequence[int]) -> Communicator:
-        """A communicator of some ranks, planned on their own; every rank calls this, with its own group's ranks.
+        """Communicator of some ranks, planned separately; called by every rank with its own group's ranks.
 
         Other GPUs pass on what is not theirs only where the group's ranks do not reach each other without them.
 
@@ -394,7 +394,7 @@ class Communicator:
         op: ReduceOp,
         timeout_s: float | None = None,
     ) -> None:
-        """Run a program of :meth:`prepare`, by the engine or in the network; every rank calls this.
+        """Run a program of :meth:`prepare`, by the engine or in the network; collective over the ranks.
 
         Args:
             program: This rank's program.

@@ -1,4 +1,4 @@
-"""Groups of ranks: settings, the topology that part of the ranks is planned on, and the check that all agree."""
+"""Groups of ranks: settings, topology of the group, and agreement between its ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSettings:
-    """The options of :class:`~coppice.run.communicator.communicator.Communicator`, which explains them."""
+    """Options of :class:`~coppice.run.communicator.communicator.Communicator`, explained there."""
 
     algorithm: str
     pieces: int | str
@@ -33,7 +33,7 @@ class GroupSettings:
     fall_back: bool = True
 
     def record(self, topology: Topology) -> dict[str, Value]:
-        """What all ranks must have in common. The timeout and the place of plans are each rank's own business."""
+        """Values that must be equal on all ranks; timeout and cache directory may differ."""
         from coppice.version import __version__
 
         return {
@@ -46,7 +46,7 @@ class GroupSettings:
         }
 
     def defect(self, topology: Topology, ranks: int) -> str:
-        """What is wrong with them for a group of so many ranks, a sentence, or nothing.
+        """Why they are invalid for a group of so many ranks, or nothing.
 
         Examples:
             >>> from coppice.topology.presets import preset
@@ -69,7 +69,7 @@ class GroupSettings:
 
 
 def topology_of(topology: Topology, ranks: Sequence[int]) -> Topology:
-    """The topology that a group is planned on: its ranks in the given order, without the other GPUs.
+    """Topology of a group: its ranks in the given order, without the other GPUs.
 
     Other GPUs stay, to pass on what is not theirs, only where the group's ranks do not reach each other without them.
 
@@ -121,7 +121,7 @@ def agree(
     error: str = "",  # Why this rank cannot take part, empty if it can
     own: Value = None,
 ) -> list[Value]:
-    """Compare ``record`` with those of all other ranks.
+    """Check that ``record`` is equal on all ranks.
 
     Returns:
         ``own`` of every rank.
@@ -170,7 +170,7 @@ def _word(value: Value) -> str:
 
 
 def host_of_process() -> str:
-    """Equal for processes that can share memory and are neighbours on the network: one boot, one network namespace."""
+    """Host id, equal for processes that can share memory: same boot and network namespace."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"  # noqa: PTH116  (a link that leads nowhere)

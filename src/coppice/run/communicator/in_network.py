@@ -1,4 +1,4 @@
-"""All-reduces that switches add up: what a communicator does where its algorithm is a protocol of these.
+"""All-reduce in the network, for communicators whose algorithm is an in-network protocol.
 
 The switch is a process (``coppice switch serve``) whose place ``COPPICE_SWITCH`` names. Where it cannot be reached, or
 a sum does not complete, all ranks learn of it before any of them uses a result, and the hosts do it themselves from
@@ -56,7 +56,7 @@ _LOG = logging.getLogger("coppice")
 
 
 def is_protocol(algorithm: str) -> bool:
-    """Whether an algorithm is a protocol of switches.
+    """Whether an algorithm is an in-network protocol.
 
     Examples:
         >>> is_protocol("switchml"), is_protocol("ring")
@@ -66,7 +66,7 @@ def is_protocol(algorithm: str) -> bool:
 
 
 def switch_defect(algorithm: str, environment: Mapping[str, str] | None = None) -> str:
-    """Why the switch cannot be used, as far as the environment says, a sentence, or nothing.
+    """Why the switch settings in the environment are invalid, or nothing.
 
     Examples:
         >>> switch_defect("switchml", {"COPPICE_SWITCH": "127.0.0.1:9000"})
@@ -130,7 +130,7 @@ class InNetwork:
         self.failure = ""
 
     def check(self, collective: Collective, dtype: DataType, op: ReduceOp) -> None:
-        """Refuse what switches do not add up; collectives that reduce nothing there are left to the hosts."""
+        """Refuse types that switches cannot reduce; other collectives stay on the hosts."""
         if collective is not Collective.ALL_REDUCE:
             return
         if dtype not in _AT_THE_SWITCH:
@@ -146,7 +146,7 @@ class InNetwork:
     def all_reduce(
         self, program: RankProgram, given: Any, wanted: Any, *, dtype: DataType, op: ReduceOp
     ) -> bool:
-        """Reduce in the network; every rank calls this.
+        """All-reduce in the network; collective over the ranks.
 
         Returns:
             The result is in ``wanted`` on every rank. Otherwise the memory is as it was, and the hosts shall do it.
@@ -183,7 +183,7 @@ class InNetwork:
         return True
 
     def close(self) -> None:
-        """Leave the jobs."""
+        """Close the jobs."""
         while self._clients:
             self._clients.popitem()[1].close()
 

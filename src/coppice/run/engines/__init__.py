@@ -1,1 +1,1 @@
-"""Engines: what carries out the programs of ranks, over NumPy, MPI, shared memory and torch.distributed."""
+"""Engines: execute per-rank programs over NumPy, MPI, shared memory and torch.distributed."""

@@ -1,4 +1,4 @@
-"""Element types and reductions that engines know, and what reductions do to arrays, with NumPy alone."""
+"""Element types and reductions of the engines, implemented in NumPy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coppice.errors import InputError
 
 
 class DataType(enum.StrEnum):
-    """Type of the elements of a buffer, by the name that NumPy and torch give it.
+    """Element type, named as in NumPy and torch.
 
     >>> DataType("bfloat16").itemsize, DataType.BFLOAT16.numpy_name, DataType.INT32.is_integer
     (2, 'uint16', True)
@@ -41,22 +41,22 @@ class DataType(enum.StrEnum):
 
     @property
     def is_float(self) -> bool:
-        """One of the four floating-point types."""
+        """Whether it is one of the four floating-point types."""
         return "float" in self.value
 
     @property
     def is_integer(self) -> bool:
-        """A signed or unsigned integer type; bool is not one."""
+        """Whether it is an integer type; bool is not."""
         return "int" in self.value
 
     @property
     def numpy_name(self) -> str:
-        """Name of the NumPy type that holds an element: bfloat16 is held as its bits, in uint16."""
+        """Name of the NumPy storage type; bfloat16 is stored as uint16 bits."""
         return "uint16" if self is DataType.BFLOAT16 else self.value
 
 
 class ReduceOp(enum.StrEnum):
-    """How the values of ranks become one.
+    """Reduction operation.
 
     Integers wrap around as in C. ``avg`` is the sum in the type itself, divided by the number of ranks once, at the
     end; integers are then cut towards zero. Of bool, ``sum`` and ``max`` are "or", ``product`` and ``min`` are "and".
@@ -74,18 +74,18 @@ class ReduceOp(enum.StrEnum):
 
     @property
     def is_bitwise(self) -> bool:
-        """For integers and bool only."""
+        """Whether it is bitwise, for integers and bool only."""
         return self in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
     def serves(self, dtype: DataType) -> bool:
-        """The operation has a meaning for ``dtype``."""
+        """Whether it is defined for ``dtype``."""
         if self.is_bitwise:
             return not dtype.is_float
         return self is not ReduceOp.AVG or dtype is not DataType.BOOL
 
 
 def check_reduction(op: ReduceOp, dtype: DataType) -> None:
-    """Refuse an operation that has no meaning for a type.
+    """Refuse an operation that is undefined for a type.
 
     Examples:
         >>> check_reduction(ReduceOp.BXOR, DataType.FLOAT32)
@@ -101,7 +101,7 @@ Array = NDArray[Any]
 
 
 def array_of(buffer: Any) -> Array:
-    """The buffer as NumPy sees it, without a copy.
+    """View a buffer as a NumPy array, without a copy.
 
     Examples:
         >>> array_of([1.0, 2.0])
@@ -121,7 +121,7 @@ def array_of(buffer: Any) -> Array:
 
 
 def data_type_of(buffer: Any, dtype: DataType | str | None) -> DataType:
-    """The type of a buffer's elements, as given or as it says itself."""
+    """Element type of a buffer, as given or by its own dtype."""
     name = array_of(buffer).dtype.name if dtype is None else str(dtype)
     if name not in tuple(DataType):
         raise InputError(
@@ -207,7 +207,7 @@ def divide(dtype: DataType, values: Array, ranks: int) -> None:
 
 
 def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """The numbers that bfloat16 bits stand for.
+    """Convert bfloat16 bits to floats.
 
     Examples:
         >>> from_bfloat16(np.array([0x3F80, 0xC000], dtype=np.uint16)).tolist()

@@ -1,4 +1,4 @@
-"""The one interface of all engines: what carries out the programs of ranks.
+"""Interface of all engines.
 
 An engine belongs to one rank of a group. Its calls are collective: every rank of the group makes the same calls in
 the same order. When one rank raises, all others raise :class:`~coppice.run.errors.PeerLost` or
@@ -24,7 +24,7 @@ from coppice.schedule.schedule import Schedule
 
 @runtime_checkable
 class Engine(Protocol):
-    """One rank's end of a group that carries out programs."""
+    """Endpoint of one rank in a group that executes programs."""
 
     # Short name of the kind of engine, as users choose it: `numpy`, `shm`, `torch`, `mpi`, `put-signal`
     name: str
@@ -41,7 +41,7 @@ class Engine(Protocol):
         op: ReduceOp,
         timeout_s: float,
     ) -> None:
-        """Carry out this rank's program, and return when the result is in ``output`` and ``input`` may change.
+        """Execute this rank's program; on return the result is in ``output`` and ``input`` may change.
 
         Args:
             program: The program of this rank, of the same lowering as those of all other ranks.
@@ -59,22 +59,22 @@ class Engine(Protocol):
         """
 
     def exchange(self, data: bytes) -> list[bytes]:
-        """All ranks' ``data`` in rank order: a small all-gather of bytes, which may differ in length.
+        """All-gather ``data`` in rank order: a few bytes, which may differ in length.
 
         Raises:
             RunError: If a rank is gone or does not answer.
         """
 
     def close(self) -> None:
-        """Let go of everything; other ranks that still wait raise. May wait for them to close. Twice is allowed."""
+        """Release everything; ranks that still wait raise. May block until they close. Idempotent."""
 
 
 @runtime_checkable
 class DirectEngine(Engine, Protocol):
-    """An engine that can carry out collectives by itself, without a program: its ranks share memory."""
+    """Engine that executes collectives without a program, since its ranks share memory."""
 
     def prefers_direct(self, collective: Collective, size_bytes: int) -> bool:
-        """Whether :meth:`run_direct` is faster than any program for M = ``size_bytes``; equal on all ranks."""
+        """Whether :meth:`run_direct` is fastest for M = ``size_bytes``; equal on all ranks."""
 
     def run_direct(
         self,
@@ -89,15 +89,15 @@ class DirectEngine(Engine, Protocol):
         root: int = -1,
         in_place: bool = False,
     ) -> None:
-        """Carry out a collective of ``count`` elements on memory as :mod:`coppice.run.programs.rank_program` says."""
+        """Execute a collective of ``count`` elements; memory as in :mod:`coppice.run.programs.rank_program`."""
 
 
 @runtime_checkable
 class GroupingEngine(Engine, Protocol):
-    """An engine that can make groups of some of its ranks."""
+    """Engine that can create subgroups."""
 
     def subset(self, ranks: Sequence[int]) -> Engine:
-        """This rank's engine in the group of ``ranks``, in that order; every rank of the engine calls this.
+        """This rank's engine in the group of ``ranks``, in that order; collective over the engine's ranks.
 
         Ranks of different groups make their groups at the same time, each with its own list.
         """
@@ -105,31 +105,31 @@ class GroupingEngine(Engine, Protocol):
 
 @runtime_checkable
 class LearningEngine(Engine, Protocol):
-    """An engine that has programs of its own for the schedules that it is told of."""
+    """Engine that compiles programs of its own from schedules."""
 
     def learn(self, program: RankProgram, body: Schedule | Forest) -> None:
-        """Note the schedule that a program was lowered from, before it is run; all ranks call this alike."""
+        """Register the schedule that a program was lowered from, before it runs; collective over the ranks."""
 
 
 @runtime_checkable
 class DeviceMemory(Protocol):
-    """Memory of a device that is not the host's."""
+    """Memory of a device."""
 
     def to_device(self, array: NDArray[Any]) -> Any:
-        """New memory with the elements of an array."""
+        """Allocate device memory with the elements of an array."""
 
     def upload(self, array: NDArray[Any], buffer: Any) -> None:
-        """Copy elements to memory of :meth:`to_device`."""
+        """Copy elements to device memory."""
 
     def download(self, buffer: Any, array: NDArray[Any]) -> None:
-        """Copy them back."""
+        """Copy elements to the host."""
 
     def settle(self) -> None:
-        """Wait for all that was issued."""
+        """Synchronise with the device."""
 
 
 class BaseEngine(Engine):
-    """What all engines do alike: they know their place in the group, and refuse what is not theirs to carry out.
+    """Common base of the engines: rank, size, and checks of programs.
 
     Args:
         rank: This rank.
@@ -176,7 +176,7 @@ class BaseEngine(Engine):
         """Carry out a program of this rank, as :meth:`Engine.run` says."""
 
     def close(self) -> None:
-        """See :meth:`Engine.close`; groups that this engine has made are closed first."""
+        """See :meth:`Engine.close`; subgroups are closed first."""
         while self._groups:
             self._groups.pop(0).close()
         self._closed = True
@@ -190,7 +190,7 @@ class BaseEngine(Engine):
 
     @property
     def closed_error(self) -> InputError:
-        """What is raised once the engine is closed."""
+        """Error of calls on a closed engine."""
         return InputError(f"the engine of rank {self.rank} is closed: make a new group.")
 
     def _members(self, ranks: Sequence[int]) -> list[int]:
@@ -210,6 +210,6 @@ class BaseEngine(Engine):
 
 
 def check_rank(rank: int, ranks: int) -> None:
-    """Refuse a rank that a group of so many ranks does not have."""
+    """Refuse a rank outside the group."""
     if not 0 <= rank < ranks:
         raise InputError(f"expected a rank of 0 to {ranks - 1}, found {rank}.")

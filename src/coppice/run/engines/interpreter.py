@@ -1,4 +1,4 @@
-"""All ranks of a collective in one process, one event after the other: the reference for every engine.
+"""Reference interpreter of all ranks of a collective in one process.
 
 Step by step, or in a random order that keeps to nothing but ``predecessors`` and the pairing of messages: a message
 moves between the two memories at a random time after both ends have started. A program whose order holds by chance
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 class RankMemory:
-    """The three memories of one rank, and what rows do to them."""
+    """Input, output and scratch memory of one rank, and the operations of rows on them."""
 
     def __init__(
         self,
@@ -53,39 +53,39 @@ class RankMemory:
 
     @property
     def scratch(self) -> Array:
-        """SCRATCH."""
+        """Scratch memory."""
         return self._arrays[RankBuffer.SCRATCH]
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """Where INPUT and OUTPUT lie."""
+        """Addresses of input and output."""
         given, wanted, _ = self._arrays
         return given.ctypes.data, wanted.ctypes.data
 
     def use_scratch(self, scratch: Array) -> None:
-        """Let ``scratch``, as long as the present one, be SCRATCH from now on."""
+        """Replace the scratch memory by ``scratch`` of the same length."""
         self._arrays = (*self._arrays[:2], scratch)
 
     def at(self, row: int) -> Array:
-        """What ``buffer`` and ``offset`` of a row name."""
+        """Memory named by ``buffer`` and ``offset`` of a row."""
         begin = self._offset[row]
         return self._arrays[self._buffer[row]][begin : begin + self._length[row]]
 
     def own(self, row: int) -> Array:
-        """What ``source`` and ``source_offset`` of a row name."""
+        """Memory named by ``source`` and ``source_offset`` of a row."""
         begin = self._source_offset[row]
         return self._arrays[self._source[row]][begin : begin + self._length[row]]
 
     def copy(self, row: int) -> None:
-        """Carry out a COPY row."""
+        """Execute a COPY row."""
         self.at(row)[:] = self.own(row)
 
     def add(self, row: int, received: Array) -> None:
-        """Carry out a RECV_REDUCE row whose message has arrived."""
+        """Execute a RECV_REDUCE row whose message has arrived."""
         combine(self.op, self.dtype, self.own(row), received, self.at(row))
 
     def take(self, row: int, received: Array) -> None:
-        """Carry out a RECV or RECV_REDUCE row whose message has arrived elsewhere."""
+        """Execute a RECV or RECV_REDUCE row whose message has arrived elsewhere."""
         if self.program.kind[row] == RowKind.RECV_REDUCE:
             self.add(row, received)
         else:
@@ -100,7 +100,7 @@ class RankMemory:
             divide(self.dtype, result, program.ranks)
 
     def spoil(self, value: int) -> None:
-        """Fill SCRATCH with bytes that are no result."""
+        """Fill the scratch memory with garbage."""
         self._arrays[RankBuffer.SCRATCH].view(np.uint8)[:] = value
 
 
@@ -113,7 +113,7 @@ def interpret(
     op: ReduceOp = ReduceOp.SUM,
     seed: int | None = None,
 ) -> None:
-    """Carry out the programs of all ranks.
+    """Execute the programs of all ranks.
 
     Args:
         programs: Those of ranks 0, 1, 2, ...

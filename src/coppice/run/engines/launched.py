@@ -1,4 +1,4 @@
-"""Choice of the engine for a process that a launcher started: torchrun, mpirun, or the lab."""
+"""Open the engine of a process that a launcher started: torchrun, mpirun, or the lab."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TORCH_SIGNS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def engine_name(asked: str | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """Which engine fits how this process was started.
+    """Detect the engine by how this process was launched.
 
     Args:
         asked: What the user chose, or None.
@@ -49,7 +49,7 @@ def engine_name(asked: str | None = None, environment: Mapping[str, str] | None 
 
 
 def open_engine(name: str, *, timeout_s: float = 300.0) -> Engine:
-    """Open the engine; every rank calls this.
+    """Open the engine; collective over the ranks.
 
     Raises:
         MissingExtraError: If its package is not installed.
@@ -88,5 +88,5 @@ def open_engine(name: str, *, timeout_s: float = 300.0) -> Engine:
 
 
 def by_mpi(environment: Mapping[str, str]) -> bool:
-    """An MPI launcher started the process."""
+    """Whether an MPI launcher started the process."""
     return any(sign in environment for sign in _MPI_SIGNS)

@@ -1,4 +1,4 @@
-"""The reference engine: ranks are threads of one process, and messages wait in queues.
+"""Reference engine: ranks are threads of one process with message queues.
 
 It is for tests and for trying things out, not for speed. It looks at nothing but the program, and reports what goes
 wrong as engines must: a rank that closes its engine, or raises, is lost to all that still wait for it.
@@ -42,7 +42,7 @@ class _Hub:
 
 
 def numpy_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[NumpyEngine]:
-    """The engines of a new group, one for each rank, to be used by a thread each.
+    """Engines of a new group, one per rank, each for one thread.
 
     Args:
         ranks: Number of ranks, 1 or more.
@@ -58,7 +58,7 @@ def numpy_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[Nump
 
 
 class NumpyEngine(BaseEngine):
-    """One rank's end of a group of threads; made by :func:`numpy_engines`."""
+    """Endpoint of one rank in a group of threads; made by :func:`numpy_engines`."""
 
     name = "numpy"
 
@@ -182,7 +182,7 @@ class NumpyEngine(BaseEngine):
 def run_ranks(
     ranks: int, work: Callable[[NumpyEngine], _Result], **options: float
 ) -> list[_Result | BaseException]:
-    """Run ``work`` for every rank in a thread of its own, and wait for all of them.
+    """Run ``work`` for every rank in a thread, and join them.
 
     A rank that raises has its engine closed, so that the others do not wait for it; what it raised takes the place of
     its result.

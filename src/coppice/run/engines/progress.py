@@ -1,4 +1,4 @@
-"""Execution of a program by its dependencies: a row starts once its predecessors are complete, steps need not wait.
+"""Dataflow execution of a program: a row starts when its predecessors are complete, without step barriers.
 
 Rows open in step order, so many steps at a time as the window is wide: it bounds the messages under way and the memory
 for arrivals. A program that is free of deadlock step by step is so with any window, since the rows of the first
@@ -33,7 +33,7 @@ _CHECK_S = 0.02
 
 
 class Transport(Protocol):
-    """Starts messages and says which are complete."""
+    """Start messages and report their completion."""
 
     def start(self, row: int) -> None:
         """Start the message of a row."""
@@ -42,11 +42,11 @@ class Transport(Protocol):
         """Rows whose messages have completed since the last call; empty if none has."""
 
     def look_around(self) -> None:
-        """Called from time to time while nothing completes."""
+        """Check for failures; called periodically while nothing completes."""
 
 
 class ExecutionOrder:
-    """What of a program does not depend on buffers: who waits for whom, and where arrivals lie.
+    """Buffer-independent part of a program: dependencies and receive offsets.
 
     Args:
         program: The program.
@@ -80,7 +80,7 @@ class ExecutionOrder:
         self.staging_elements = window * longest  # Elements of that memory
 
     def arrival(self, row: int, staging: NDArray[Any]) -> NDArray[Any]:
-        """Where the message of a staged row arrives."""
+        """Receive buffer of a staged row's message."""
         return staging[self._offset[row] : self._offset[row] + self._length[row]]
 
 
@@ -92,7 +92,7 @@ def carry_out(
     *,
     timeout_s: float,
 ) -> None:
-    """Carry out the program of ``order`` on ``memory``; the result is there when it returns.
+    """Execute the program of ``order`` on ``memory``.
 
     Args:
         order: Made of the program, used any number of times.

@@ -1,1 +1,1 @@
-"""A topology as a network of this machine: namespaces joined by rate-limited links (Linux, root)."""
+"""Emulate a topology on this machine: network namespaces joined by rate-limited links (Linux, root)."""

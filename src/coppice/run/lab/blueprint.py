@@ -1,4 +1,4 @@
-"""What the lab builds for a topology: namespaces, cables, addresses and routes. Nothing here touches the system.
+"""Blueprint of a lab: namespaces, cables, addresses and routes, without touching the system.
 
 Every node becomes a network namespace, every pair of linked nodes a virtual cable whose two ends are limited to the
 scaled rates of the two directions. A node has one identity address, on which its processes listen; routes lead to
@@ -41,7 +41,7 @@ CableEnd = tuple[str, str, str, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabCable:
-    """Two nodes and the rates between them, in bits per second; 0 where that direction does not exist."""
+    """A cable between two nodes with rates in bits per second; 0 for a missing direction."""
 
     near: int
     far: int
@@ -51,7 +51,7 @@ class LabCable:
     far_address: str
 
     def end(self, node: int) -> CableEnd:
-        """What is at ``node``."""
+        """Interface at ``node``."""
         if node == self.near:
             return f"to{self.far}", self.near_address, self.far_address, self.near_to_far_bits_per_s
         return f"to{self.near}", self.far_address, self.near_address, self.far_to_near_bits_per_s
@@ -59,7 +59,7 @@ class LabCable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabRoute:
-    """At ``node``, packets for the identity ``to`` leave through ``interface`` towards ``via``."""
+    """Route at ``node``: packets to the address of ``to`` leave through ``interface`` towards ``via``."""
 
     node: int
     to: str
@@ -69,7 +69,7 @@ class LabRoute:
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """A lab that could be built."""
+    """Description of a lab."""
 
     topology: Topology  # The topology with its true rates
     scale: Fraction  # What rates are multiplied with
@@ -85,7 +85,7 @@ class Blueprint:
 
     @property
     def cable_ends(self) -> list[tuple[int, int, CableEnd]]:
-        """(node, the other node, what is at the node) at both ends of all cables."""
+        """(node, other node, interface) at both ends of all cables."""
         return [
             (node, cable.near + cable.far - node, cable.end(node))
             for cable in self.cables
@@ -93,7 +93,7 @@ class Blueprint:
         ]
 
     def routed(self, body: Schedule | Forest) -> Schedule:
-        """What the lab makes of a schedule: every transfer takes the lab's route to its receiver, whatever it names.
+        """Reroute a schedule along the lab's routes, whatever paths it names.
 
         Args:
             body: On a topology with the nodes and links of this one.
@@ -132,7 +132,7 @@ class Blueprint:
 
 
 def draw(topology: Topology, scale: Fraction) -> Blueprint:
-    """Namespaces, cables, addresses and routes for ``topology`` at ``scale`` times its rates.
+    """Blueprint of ``topology`` at ``scale`` times its rates.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -247,19 +247,19 @@ _RANKS_AT_THAT_RATE = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """What arrives at all ranks together while an optimal all-gather runs, and what the cores can carry, in bit/s."""
+    """Total receive rate of all ranks in an optimal all-gather, and the CPU limit, in bit/s."""
 
     bits_per_s: Fraction
     limit_bits_per_s: Fraction
 
     @property
     def fits(self) -> bool:
-        """The links are the bottleneck."""
+        """Whether links, not cores, are the bottleneck."""
         return self.bits_per_s <= self.limit_bits_per_s
 
 
 def load_of(topology: Topology, scale: Fraction, *, cores: int | None = None) -> Load:
-    """The load of ``topology`` at ``scale``, and the limit on this many cores (default: those of this process).
+    """Load of ``topology`` at ``scale``, and the limit of this many cores (default: those of this process).
 
     Examples:
         >>> from coppice.topology.presets import preset

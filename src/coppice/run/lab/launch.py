@@ -1,4 +1,4 @@
-"""Programs in a lab: one process for every rank, each in the namespace of its GPU, or an MPI launcher across them."""
+"""Launch programs in a lab: one process per rank in the namespace of its GPU, or an MPI launcher."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def launch_ranks(
     out: IO[str] | None = None,  # Where standard output goes (default: this process's)
     err: IO[str] | None = None,
 ) -> None:
-    """Run ``command`` once for every rank, with the variables that torchrun would set.
+    """Run ``command`` once per rank, with torchrun's environment variables.
 
     Rank 0's output passes as it is; that of the others is marked with the rank. Whatever ends the run (a failure, the
     timeout, Ctrl-C), no process of it stays.

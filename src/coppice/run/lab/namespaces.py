@@ -1,4 +1,4 @@
-"""Building a lab, testing it and taking it down: `ip` and `tc` on namespaces that bear the lab's name.
+"""Build, find, test and remove a lab: `ip` and `tc` on namespaces named after it.
 
 Everything that a lab is lies inside its own namespaces (cables are created with both ends in them), so the network of
 the machine is never touched, and deleting the namespaces deletes the lab. A lab is found by the names of its
@@ -64,7 +64,7 @@ class _Record(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Lab:
-    """A lab that stands."""
+    """A running lab."""
 
     def __init__(self, name: str, blueprint: Blueprint) -> None:
         self.name = name  # Its name
@@ -74,7 +74,7 @@ class Lab:
 
     @property
     def topology_file(self) -> Path:
-        """The topology at the rates of the lab: what programs in it plan for."""
+        """Topology with the lab's rates, for programs in it."""
         return self.directory / "topology.json"
 
     def namespace(self, node: int) -> str:
@@ -88,7 +88,7 @@ def namespace(name: str, node: int) -> str:
 
 
 def build(name: str, blueprint: Blueprint, *, burst_bytes: int = BURST_BYTES) -> Lab:
-    """Build a lab; whatever goes wrong or interrupts, nothing of it stays.
+    """Build a lab; an error or interrupt removes all of it.
 
     Args:
         burst_bytes: What a link lets through at once after a rest, at least two packets. On slow links much of a
@@ -113,7 +113,7 @@ def build(name: str, blueprint: Blueprint, *, burst_bytes: int = BURST_BYTES) ->
 
 
 def find(name: str) -> Lab:
-    """The lab that stands under this name."""
+    """Find the running lab of this name."""
     _check_name(name)
     standing = _standing(name)
     if not standing:
@@ -137,7 +137,7 @@ def find(name: str) -> Lab:
 
 
 def remove(name: str) -> int:
-    """Take the lab ``name`` down, with every process in it; how many namespaces went."""
+    """Remove the lab ``name`` with every process in it; return the number of namespaces."""
     _check_name(name)
     _check_rights()
     standing = _standing(name)
@@ -150,7 +150,7 @@ def remove(name: str) -> int:
 
 
 def remove_all() -> list[str]:
-    """Take every lab down; their names."""
+    """Remove every lab; return their names."""
     _check_rights()
     names = {match[1] for each in _all_namespaces() if (match := _OURS.fullmatch(each))}
     if STATE.is_dir():
@@ -275,7 +275,7 @@ _CLONE_NEWNET = 0x40000000
 
 @contextlib.contextmanager
 def entered(lab: Lab, node: int) -> Iterator[None]:
-    """The calling thread is in the namespace of ``node``: sockets that it makes there stay there."""
+    """Move the calling thread into the namespace of ``node``: sockets created there stay there."""
     libc = ctypes.CDLL(None, use_errno=True)
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
@@ -317,7 +317,7 @@ class _Interface(msgspec.Struct):
 
 
 def link_bytes(lab: Lab) -> dict[tuple[int, int], int]:
-    """Bytes that every directed link has carried since the lab was built, headers included, as the kernel counts."""
+    """Bytes carried by every directed link since the lab was built, headers included."""
     ends: dict[int, dict[str, int]] = {}
     for node, other, (interface_name, *_) in lab.blueprint.cable_ends:
         ends.setdefault(node, {})[interface_name] = other
@@ -349,7 +349,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkCheck:
-    """One directed link: its two nodes, its rate and what TCP carried, in bits per second."""
+    """Throughput of one directed link: its nodes, its rate and the TCP rate in bits per second."""
 
     src: int
     dst: int
@@ -358,12 +358,12 @@ class LinkCheck:
 
     @property
     def ok(self) -> bool:
-        """At least nine tenths of the rate arrive (headers take 0.7%)."""
+        """Whether at least nine tenths of the rate arrive (headers take 0.7%)."""
         return self.measured_bits_per_s >= _ENOUGH * self.bits_per_s
 
 
 def check_links(lab: Lab, *, progress: Callable[[int, int], None] | None = None) -> list[LinkCheck]:
-    """Measure every link with a stream of its own, so many at a time as the cores can carry.
+    """Measure every link by a TCP stream, as many concurrently as the cores can carry.
 
     Args:
         progress: Called with the numbers of links done and of all.

@@ -1,4 +1,4 @@
-"""Aggregating switches in a lab: a process of `coppice switch serve` in the namespace of each switch of a tree."""
+"""Aggregation switches in a lab: a process of `coppice switch serve` in the namespace of each switch of a tree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAST_WORDS_S = 2.0
 
 
 def switch_parents(topology: Topology) -> tuple[dict[int, int], list[int]]:
-    """Which switches of a network add up for all its ranks.
+    """Aggregation tree over the switches for all ranks.
 
     The tree whose busiest link is busy for the shortest time, if every switch could add; where a switch of it would
     have ranks as well as switches below it, its root alone.
@@ -63,7 +63,7 @@ def switch_parents(topology: Topology) -> tuple[dict[int, int], list[int]]:
 def standing_switches(
     lab: Lab, protocol: str, *, slots: int = 256, options: Sequence[str] = ()
 ) -> Iterator[list[str]]:
-    """The address of the switch of each rank, while switches run in the lab.
+    """Run the switches, and yield each rank's switch address.
 
     Args:
         slots: Sums that can be under way in each.

@@ -1,1 +1,1 @@
-"""Measuring the network between ranks, and the topology that follows."""
+"""Measure the network between ranks, and derive a topology."""

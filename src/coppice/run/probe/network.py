@@ -1,4 +1,4 @@
-"""What probing a network found: its measurements, the topology made of them, and links that carry too little.
+"""Evaluate a probe: measurements, the topology derived from them, and slow links.
 
 Flows take the default routes. An experiment is limited by the link with the most flows for its rate; what that link
 carried is a lower bound on its rate, and the best of all experiments is its measured rate. A link that no experiment
@@ -37,7 +37,7 @@ from coppice.topology.routing import Router
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """A probed network."""
+    """Result of a probe."""
 
     measurements: list[RateMeasurement]  # Every experiment
     groups: list[list[int]]  # Ranks that are near each other
@@ -46,11 +46,11 @@ class Probed:
 
     @cached_property
     def bound(self) -> Bound:
-        """The bound of an all-gather, with its bottleneck."""
+        """Bound of an all-gather, with its bottleneck."""
         return bound(Problem(topology=self.topology, collective=Collective.ALL_GATHER))
 
     def require_rates(self) -> None:
-        """Do nothing if all expected links carry what they should.
+        """Raise unless all expected links reach their rates.
 
         Raises:
             CheckError: With the link that lacks the largest share.
@@ -65,7 +65,7 @@ class Probed:
             )
 
     def record(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """The probe as JSON values."""
         bound = self.bound
         return {
             "groups": self.groups,
@@ -102,7 +102,7 @@ def probe_network(
     timeout_s: float,
     progress: Callable[[int, int], None] | None = None,
 ) -> Probed | None:
-    """Measure the network between the ranks of an engine; every rank calls it.
+    """Measure the network between the ranks of an engine; collective over the ranks.
 
     Args:
         engine: What moves the data.
@@ -135,7 +135,7 @@ TOLERANCE = 0.85
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkFinding:
-    """One link: what it should carry and what it was seen to carry, in GB/s."""
+    """Expected and observed rate of one link in GB/s."""
 
     link: int  # Row of the topology
     src: str  # Name of the node that it leaves
@@ -146,12 +146,12 @@ class LinkFinding:
 
     @property
     def below(self) -> bool:
-        """It carries less than it should."""
+        """Whether the observed rate is too low."""
         return self.tested and self.measured_gb_per_s < TOLERANCE * self.expected_gb_per_s
 
 
 def expected_rate(topology: Topology, experiment: Experiment, router: Router | None = None) -> float:
-    """Rate of a flow of weight one of an experiment in GB/s, if the links carry what the topology says.
+    """Expected rate of a flow of weight one of an experiment in GB/s on the topology.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -164,7 +164,7 @@ def expected_rate(topology: Topology, experiment: Experiment, router: Router | N
 
 
 def judge_links(topology: Topology, measurements: Sequence[RateMeasurement]) -> list[LinkFinding]:
-    """What every link was seen to carry, in link order."""
+    """Observed rate of every link, in link order."""
     router = Router(topology, relay_gpus=True)
     most = np.zeros(topology.num_links)
     tested = np.zeros(topology.num_links, dtype=bool)
@@ -187,7 +187,7 @@ def judge_links(topology: Topology, measurements: Sequence[RateMeasurement]) -> 
 
 
 def with_measured_rates(topology: Topology, findings: Sequence[LinkFinding]) -> Topology:
-    """The topology with the rates of the links that are below expectation as they were measured, with three digits."""
+    """The topology with measured rates (three digits) on links below expectation."""
     for each in findings:
         if each.below:
             rate = Fraction(f"{each.measured_gb_per_s:.3g}")
@@ -227,7 +227,7 @@ _EQUAL = 0.08
 
 
 def locality_groups(pair_gb_per_s: NDArray[np.float64]) -> list[list[int]]:
-    """Groups of ranks between which every pair is near, in the order of their least ranks.
+    """Groups of ranks that are pairwise near, in the order of their least ranks.
 
     Args:
         pair_gb_per_s: Rate from row to column; the diagonal does not matter.
@@ -262,7 +262,7 @@ def locality_groups(pair_gb_per_s: NDArray[np.float64]) -> list[list[int]]:
 def measured_topology(
     measurements: Sequence[RateMeasurement], groups: Sequence[Sequence[int]], *, name: str = "measured"
 ) -> Topology:
-    """The topology that explains the measurements."""
+    """Topology that explains the measurements."""
     rates = _Rates(measurements)
     ranks = sorted(rank for group in groups for rank in group)
     many = len(groups) > 1

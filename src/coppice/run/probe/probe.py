@@ -1,4 +1,4 @@
-"""Measuring the network between the ranks that run now: flows alone and together, with nothing assumed about it.
+"""Measure rates between the running ranks, alone and concurrently, without assumptions on the network.
 
 An experiment is a set of flows that start together, with sizes by weight; its figure is the rate that a flow of weight
 one has while all of them run: its size divided by the time until the last has arrived. The time of a size is subtracted
@@ -33,7 +33,7 @@ _LEAST_S = 0.06
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experiment:
-    """Flows that run at the same time."""
+    """Concurrent flows."""
 
     kind: str  # `pair`, `out`, `in`, `out-of-group`, `into-group`, `group-out`, `group-in` or `all`
     flows: tuple[tuple[int, int], ...]  # (sender, receiver) of each
@@ -47,30 +47,30 @@ class Experiment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RateMeasurement:
-    """An experiment with the rate that a flow of weight one had, in GB/s."""
+    """Measured rate of an experiment for a flow of weight one, in GB/s."""
 
     experiment: Experiment
     gb_per_s: float
 
     @property
     def total_gb_per_s(self) -> float:
-        """Of all flows together."""
+        """Total rate of all flows."""
         return self.gb_per_s * sum(self.experiment.sizes)
 
     def sent_by(self, ranks: Iterable[int]) -> float:
-        """GB/s of the flows that start at these ranks, together."""
+        """Total rate of the flows that start at these ranks, GB/s."""
         chosen = set(ranks)
         flows = zip(self.experiment.flows, self.experiment.sizes, strict=True)
         return self.gb_per_s * sum(size for (src, _), size in flows if src in chosen)
 
 
 def pair_experiments(ranks: int) -> list[Experiment]:
-    """Every ordered pair alone."""
+    """One experiment for each ordered pair."""
     return [Experiment(kind="pair", flows=((a, b),)) for a in range(ranks) for b in range(ranks) if a != b]
 
 
 def rank_experiments(groups: Sequence[Sequence[int]]) -> list[Experiment]:
-    """Every rank against the rest of its group, and against all outside of it, both ways.
+    """Every rank against the rest of its group, and against all others, in both directions.
 
     Args:
         groups: Ranks of each group; all ranks together.
@@ -91,7 +91,7 @@ def rank_experiments(groups: Sequence[Sequence[int]]) -> list[Experiment]:
 def group_experiments(
     groups: Sequence[Sequence[int]], pair_gb_per_s: NDArray[np.float64]
 ) -> list[Experiment]:
-    """Every group against all others, both ways, and twice all groups at once.
+    """Every group against all others, in both directions, and twice all groups concurrently.
 
     Every rank has a flow, and as few as that takes: flows that meet at a port lose packets, and what is measured then
     is how long TCP waits. Flows are as large as they are fast alone, so that one slow port does not hold up the others.
@@ -140,7 +140,7 @@ def run_experiments(
     # Called with the numbers of experiments done and of all known
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[list[RateMeasurement], list[list[int]]]:
-    """All pairs, then ranks and groups against the rest; the measurements and the groups."""
+    """Run all pairs, then ranks and groups against the rest; return measurements and groups."""
     found: list[RateMeasurement] = []
     known = 0
 
@@ -164,7 +164,7 @@ def run_experiments(
 
 
 def engine_rate(engine: Engine, *, rounds: int = 3, timeout_s: float = 60.0) -> Rate:
-    """The rate of experiments on the ranks of an engine: from the shortest of a few rounds, equal on all ranks.
+    """Measurement function on the ranks of an engine: the shortest of a few rounds, equal on all ranks.
 
     Args:
         engine: This rank's end of the group.

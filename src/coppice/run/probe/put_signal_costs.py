@@ -1,4 +1,4 @@
-"""What puts, signals, waits and launches cost on a device: the constants of its simulation, measured.
+"""Measure the cost of puts, signals, waits and launches: the constants of the put/signal simulation.
 
 Rank 0 measures, rank 1 and one rank of another host are who it puts to. Everything is issued behind a wait for a signal
 that rank 1 sends when all is issued, so that the host's own time does not count; a cost is what one more call adds to
@@ -36,7 +36,7 @@ _PATTERNS = 251
 def check_arrivals(
     engine: PutSignalEngine, *, rounds: int = 16, num_bytes: int = _BYTES, timeout_s: float = 60.0
 ) -> int:
-    """Put, signal and look; every rank calls this.
+    """Put, signal and check; collective over the ranks.
 
     Args:
         engine: This rank's end of the group.
@@ -104,7 +104,7 @@ def measure_put_signal_costs(
     clock: Callable[[], float] = time.perf_counter,  # Gives seconds
     host: str | None = None,  # What ranks of one host have in common, None for what the system says
 ) -> dict[str, float]:
-    """Measure; every rank calls this and gets the same.
+    """Measure the costs; collective over the ranks, equal on all.
 
     Returns:
         Fields of :class:`coppice.simulation.put_signal.PutSignalCosts`; those of the network only where ranks are on

@@ -1,1 +1,1 @@
-"""Programs of ranks as engines carry them out: lowered from schedules, cut into pieces, checked and kept."""
+"""Per-rank programs: lowered from schedules, cut into sub-chunks, verified and cached."""

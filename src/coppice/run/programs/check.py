@@ -1,4 +1,4 @@
-"""Verification of the programs of all ranks; it shares nothing with the lowering that made them.
+"""Verify per-rank programs, independently of the lowering.
 
 Both ends of every message must agree and be in one step, so that no order of ranks can deadlock; conflicting accesses
 to one memory must be ordered by ``predecessors``, so that any engine that keeps to them computes the same; and the
@@ -51,7 +51,7 @@ class _Values:
 
 
 def execute(programs: Sequence[RankProgram], blocks: Sequence[int] | None) -> None:
-    """Execute programs whose messages pair up, step by step, and check every result.
+    """Execute programs with matched messages step by step, and check every result.
 
     Args:
         blocks: As for :func:`coppice.run.programs.check.check_programs`.
@@ -141,7 +141,7 @@ def _source(program: RankProgram, memory: list[tuple[_Values, ...]], row: int) -
 
 
 def fail(program: RankProgram, row: int, sentence: str) -> None:
-    """Say what is wrong with a row."""
+    """Raise an error about a row."""
     raise CheckError(f"row {row} of rank {program.rank} {sentence}: lower the schedule again.")
 
 
@@ -254,7 +254,7 @@ def _barrier(programs: Sequence[RankProgram]) -> None:
 
 
 def all_predecessors(program: RankProgram, row: int, *, since: int = 0) -> Iterator[int]:
-    """All rows that ``row`` waits for, by way of others too, as far as they are not before row ``since``."""
+    """Transitive predecessors of ``row``, down to row ``since``."""
     found: set[int] = set()
     open_rows = [row]
     while open_rows:
@@ -267,7 +267,7 @@ def all_predecessors(program: RankProgram, row: int, *, since: int = 0) -> Itera
 
 
 def check_programs(programs: Sequence[RankProgram], *, blocks: Sequence[int] | None = None) -> None:
-    """Check the programs of one collective; every element is followed, so take a count that is not too large.
+    """Verify the programs of one collective; every element is traced, so use a small count.
 
     Args:
         programs: Those of ranks 0, 1, 2, ...

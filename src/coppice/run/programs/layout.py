@@ -1,4 +1,4 @@
-"""Placement of chunks in the input, output and scratch buffers of ranks, and the memory at both ends of a transfer.
+"""Buffer layout: addresses of chunks in input, output and scratch memory, and both ends of each transfer.
 
 The table at the top of :mod:`coppice.run.programs.rank_program` says what INPUT and OUTPUT are; here it is arithmetic.
 What a rank holds at the beginning is at its *initial* address. Whatever arrives goes to its *final* address: in OUTPUT
@@ -28,7 +28,7 @@ Addresses = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class LocalCopy(NamedTuple):
-    """A copy from one memory of a rank to another."""
+    """A copy within a rank."""
 
     source: RankBuffer  # Buffer that is read
     source_offset: int  # First element there
@@ -68,13 +68,13 @@ class ValueLayout:
             self._received_elements = block.sum(axis=0)
 
     def block(self, rank: int) -> tuple[int, int]:
-        """First element and length of a rank's own block of M: all of it where M is not divided."""
+        """First element and length of a rank's block of M: all of it where M is not divided."""
         if len(self._slot) == 2:
             return 0, self.count
         return int(self._slot[rank]), int(self._slot[rank + 1] - self._slot[rank])
 
     def has_initially(self, chunk: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """The rank holds something of the chunk at the beginning."""
+        """Whether the rank initially holds part of the chunk."""
         if self.collective.reduces:
             return np.ones(len(chunk), dtype=np.bool_)
         if self.collective in (Collective.BROADCAST, Collective.SCATTER):
@@ -83,7 +83,7 @@ class ValueLayout:
         return np.asarray((slot // self.ranks if self._all_to_all else slot) == rank)
 
     def initial(self, chunk: NDArray[np.int64], rank: NDArray[np.int64]) -> Addresses:
-        """Where a rank has what it holds of a chunk at the beginning."""
+        """Initial address of a chunk at a rank."""
         offset = self.chunk_offset[chunk]
         buffer = np.full(len(chunk), RankBuffer.OUTPUT if self.in_place else RankBuffer.INPUT, dtype=np.int64)
         match self.collective:
@@ -99,7 +99,7 @@ class ValueLayout:
                 return buffer, offset
 
     def final(self, chunk: NDArray[np.int64], rank: NDArray[np.int64]) -> Addresses:
-        """Where a rank puts what arrives of a chunk; addresses in SCRATCH are still to be allocated, and are 0."""
+        """Final address of a chunk at a rank; scratch addresses are allocated later, and 0 here."""
         offset, slot = self.chunk_offset[chunk], self.schedule.chunk_slot[chunk].astype(np.int64)
         match self.collective:
             case Collective.ALL_TO_ALL:
@@ -120,7 +120,7 @@ class ValueLayout:
         )
 
     def sizes(self, rank: int) -> tuple[int, int, int]:
-        """Elements of a rank's INPUT and OUTPUT, and of SCRATCH that is taken from the beginning."""
+        """Elements of a rank's input and output, and of the scratch memory used from the start."""
         if self._all_to_all:
             sent = int(self._slot[(rank + 1) * self.ranks] - self._slot[rank * self.ranks])
             received = int(self._received_elements[rank])
@@ -129,7 +129,7 @@ class ValueLayout:
         return (0, max(sizes), 0) if self.in_place else (*sizes, 0)
 
     def result(self, rank: int) -> tuple[int, int]:
-        """First element and length of a rank's result in OUTPUT."""
+        """First element and length of a rank's result in the output."""
         match self.collective:
             case Collective.BARRIER:
                 return 0, 0
@@ -152,12 +152,12 @@ class ValueLayout:
         return self._all_to_all and self.in_place
 
     def staging_copies(self, rank: int) -> list[LocalCopy]:
-        """Copies that must be done before anything else."""
+        """Copies that precede everything else."""
         size = self.sizes(rank)[2]
         return [LocalCopy(RankBuffer.OUTPUT, 0, RankBuffer.SCRATCH, 0, size)] if size else []
 
     def own_copies(self, rank: int) -> list[LocalCopy]:
-        """Copies of what stays at its rank: from where it is at the beginning to where it is wanted."""
+        """Copies of chunks that stay at their rank."""
         source = RankBuffer.OUTPUT if self.in_place else RankBuffer.INPUT
         begin, target = 0, 0
         first, length = self.block(rank)
@@ -220,7 +220,7 @@ class TransferEnds(Brief):
 
 
 class TransferMemory:
-    """What all ranks know of the memory of a schedule at a count.
+    """Buffer layout of a schedule at a count, the same on all ranks.
 
     Values in scratch memory share a contiguous *allocation* where chunks follow each other and one rank receives them
     from another in one step. Where chunks are cut into pieces, every value has an allocation of its own.
@@ -263,16 +263,16 @@ class TransferMemory:
         self.allocation, self.value_offset = self._allocations(len(bounced))
 
     def sent(self, rows: NDArray[np.int64]) -> TransferEnds:
-        """What the senders of ``rows`` read."""
+        """Memory that the senders of ``rows`` read."""
         value = self.steps.reads[rows]
         return self._held(value, self.steps.live_from[value] < self.steps.step[rows])
 
     def operand(self, rows: NDArray[np.int64]) -> TransferEnds:
-        """What the receivers of ``rows`` hold before: the own operand of a reduction."""
+        """Memory of the local operand of reductions in ``rows``."""
         return self._held(self.steps.writes[rows], ~self.steps.first_write[rows])
 
     def receive_buffer(self, rows: NDArray[np.int64]) -> TransferEnds:
-        """Where what the receivers of ``rows`` receive, or its sum, is written."""
+        """Receive buffer of ``rows``, or of their sum."""
         final = self.final(rows)
         bounce = self.bounce[rows]
         bounced = bounce >= 0
@@ -283,7 +283,7 @@ class TransferMemory:
         )
 
     def final(self, rows: NDArray[np.int64]) -> TransferEnds:
-        """Where what the receivers of ``rows`` receive belongs."""
+        """Final memory of the data of ``rows``."""
         return self._held(self.steps.writes[rows], np.ones(len(rows), dtype=np.bool_))
 
     def _held(self, value: NDArray[np.int64], arrived: NDArray[np.bool_]) -> TransferEnds:

@@ -1,4 +1,4 @@
-"""Lowering of a schedule to the program of every rank: messages, reductions and copies with their memory.
+"""Lower a schedule to per-rank programs: messages, reductions and copies with their memory.
 
 Chunks are cut into equally many pieces, none longer than ``piece_elements``. Piece j of a transfer happens j steps
 after the transfer's own step (:mod:`coppice.run.programs.steps`), so that pieces follow each other through the
@@ -32,7 +32,7 @@ _LOWERED: WeakKeyDictionary[Forest, Schedule] = WeakKeyDictionary()
 def lower_for_run(
     plan: Schedule | Forest, count: int, *, in_place: bool, piece_elements: int | None = None
 ) -> list[RankProgram]:
-    """The programs of all ranks.
+    """Lower a schedule to the programs of all ranks.
 
     Args:
         plan: A verified schedule, or a forest whose trees branch at ranks.
@@ -68,7 +68,7 @@ def lower_for_run(
 def lower_rank(
     plan: Schedule | Forest, rank: int, count: int, *, in_place: bool, piece_elements: int | None = None
 ) -> RankProgram:
-    """The program of one rank, the same as in :func:`lower_for_run`.
+    """Lower a schedule to the program of one rank, the same as in :func:`lower_for_run`.
 
     What is common to all counts is computed once for a schedule, and kept as long as the schedule.
     """
@@ -83,7 +83,7 @@ def lower_rank(
 
 
 def schedule_of(plan: Schedule | Forest) -> Schedule:
-    """The schedule itself, or that of a forest, which is made once."""
+    """The schedule itself, or the lowered forest (cached)."""
     if isinstance(plan, Schedule):
         return plan
     if plan not in _LOWERED:
@@ -106,7 +106,7 @@ def _check(schedule: Schedule, count: int, piece_elements: int | None) -> None:
 
 
 def barrier_program(schedule: Schedule, rank: int) -> RankProgram:
-    """What ``rank`` does in a barrier: it sends only once everything of earlier steps has arrived.
+    """Barrier program of ``rank``: it sends once all messages of earlier steps have arrived.
 
     Every message is one element that nobody reads: element 0 of SCRATCH is sent, and what arrives in one step lands
     side by side behind it.
@@ -139,7 +139,7 @@ def barrier_program(schedule: Schedule, rank: int) -> RankProgram:
 
 
 def ring_program(rank: int, ranks: int, steps: int, width: int) -> RankProgram:
-    """``steps`` steps in which every rank sends ``width`` messages of one element to the next rank: for measuring.
+    """Program for measuring: in each of ``steps`` steps ``width`` one-element messages to the next rank.
 
     Examples:
         >>> ring_program(0, 3, 4, 2).num_rows

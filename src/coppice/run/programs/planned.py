@@ -1,4 +1,4 @@
-"""Programs of calls: ranks agree on a call, rank 0 plans it once, and every rank lowers and keeps its own program.
+"""Programs of calls: ranks agree, rank 0 plans once, and every rank lowers and caches its program.
 
 Files are plan files (:mod:`coppice.schedule.files.plan_file`) with their own checksum. One that is damaged, of another
 version or for something else is made again; a directory that cannot be written costs time, not the run.
@@ -53,7 +53,7 @@ _ROOM = 0.75
 
 
 def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) -> int:
-    """The number of pieces of every chunk with the least time.
+    """Fastest number of sub-chunks per chunk.
 
     The time is the simulated one, but not less than the busiest rank needs to post its messages. Posting is hidden
     behind the transfers only while it is short beside them: half of it, times its share of the time, is added. Tried
@@ -117,7 +117,7 @@ def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) 
 
 
 def piece_elements(plan: Schedule | Forest, count: int, pieces: int) -> int | None:
-    """Longest piece, in elements, if the longest chunk is cut into ``pieces``; None if that is 1."""
+    """Largest sub-chunk in elements if the largest chunk is cut into ``pieces``; None if that is 1."""
     if pieces <= 1:
         return None
     _, length = chunk_bounds(schedule_of(plan), count)
@@ -126,7 +126,7 @@ def piece_elements(plan: Schedule | Forest, count: int, pieces: int) -> int | No
 
 
 def measure_overhead_us(engine: Engine, *, timeout_s: float) -> float:
-    """What one more message in a step costs, in microseconds: the same number on every rank.
+    """Measure the cost of an additional message per step in microseconds, equal on all ranks.
 
     Every rank sends messages of one element to the next one, one at a time and then several at a time. The difference
     between the medians of the rounds counts, and of all ranks the median. Ranks that share cores keep each other
@@ -159,7 +159,7 @@ FOREST = "forest"
 
 @dataclass(frozen=True, kw_only=True)
 class CallRequest:
-    """What a call asks for; equal on all ranks."""
+    """Arguments of a call; equal on all ranks."""
 
     collective: Collective  # The collective
     count: int  # M in elements
@@ -169,7 +169,7 @@ class CallRequest:
     in_place: bool  # Input and output are one memory
 
     def record(self) -> dict[str, Value]:
-        """Its values by name."""
+        """The arguments by name."""
         return {
             "count": self.count,
             "dtype": self.dtype.value,
@@ -188,7 +188,7 @@ class _Answer(msgspec.Struct):
 
 
 class RankPrograms:
-    """The programs of one rank on one topology.
+    """Cached programs of one rank on one topology.
 
     Args:
         engine: The group.
@@ -218,14 +218,14 @@ class RankPrograms:
         self._overhead_us = 0.0
 
     def known(self, request: CallRequest) -> RankProgram | None:
-        """The program, if it was made before."""
+        """Cached program, if any."""
         found = self._programs.get(request)
         if found is not None:
             self._programs.move_to_end(request)
         return found
 
     def make(self, request: CallRequest) -> RankProgram:
-        """Agree on the request, and make its program; all ranks call this."""
+        """Agree on the request, and build its program; collective over the ranks."""
         agree(self._engine.exchange, request.collective.value, request.record())
         if self._pieces == "auto" and not self._overhead_us:
             self._overhead_us = measure_overhead_us(self._engine, timeout_s=self._timeout_s)
@@ -297,7 +297,7 @@ class RankPrograms:
 
 
 def cache_directory(given: str | os.PathLike[str] | None = None) -> Path:
-    """Where plans are kept: as given, or ``$COPPICE_CACHE``, ``$XDG_CACHE_HOME/coppice`` or ``~/.cache/coppice``.
+    """Directory of cached plans: as given, or ``$COPPICE_CACHE``, ``$XDG_CACHE_HOME/coppice`` or ``~/.cache/coppice``.
 
     Examples:
         >>> cache_directory("/somewhere").as_posix()
@@ -312,7 +312,7 @@ def cache_directory(given: str | os.PathLike[str] | None = None) -> Path:
 
 
 class PlanCache:
-    """Plans in a directory.
+    """Plans cached in a directory.
 
     Args:
         directory: Where they are; None as :func:`cache_directory` says. It is made when something is first kept.
@@ -322,7 +322,7 @@ class PlanCache:
         self.directory = cache_directory(directory) / "plans"
 
     def path(self, problem: Problem, algorithm: str) -> Path:
-        """File of the plan of ``problem`` by ``algorithm`` made by this version."""
+        """File of the plan of ``problem`` by ``algorithm`` in this version."""
         from coppice.version import __version__
 
         fields = (
@@ -338,7 +338,7 @@ class PlanCache:
         return self.directory / f"{problem.collective}-{name[:32]}.json"
 
     def plan(self, problem: Problem, algorithm: str, make: Callable[[], Plan]) -> Plan:
-        """The plan that is kept, or what ``make`` returns, which is then kept.
+        """Cached plan, or the result of ``make``, which is then stored.
 
         Args:
             algorithm: Name of the planner and its options.

@@ -1,4 +1,4 @@
-"""What one rank does in a collective: sends, receives, reductions and copies as columns, in elements.
+"""Program of one rank: sends, receives, reductions and copies as columns, in elements.
 
 Memory is three arrays of elements, whatever their type: INPUT, OUTPUT and SCRATCH. The buffer of M = ``count``
 elements is as :mod:`coppice.collectives` says; blocks are cut at the bounds of the schedule's slots, so that M need
@@ -47,7 +47,7 @@ _NO_ROWS = np.zeros(0, dtype=np.int32)
 
 
 class RowKind(enum.IntEnum):
-    """What a row does."""
+    """Kind of a row."""
 
     SEND = 0
     RECV = 1
@@ -56,7 +56,7 @@ class RowKind(enum.IntEnum):
 
 
 class RankBuffer(enum.IntEnum):
-    """Memory that a row reads or writes."""
+    """Buffer of a row."""
 
     INPUT = 0
     OUTPUT = 1
@@ -65,7 +65,7 @@ class RankBuffer(enum.IntEnum):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class RankProgram(Brief):
-    """All that one rank does in a collective, as columns of n rows."""
+    """Program of one rank, as columns of n rows."""
 
     rank: int  # This rank
     ranks: int  # R, number of ranks
@@ -114,7 +114,7 @@ class RankProgram(Brief):
         predecessors_start: NDArray[np.int64] | None = None,
         predecessors: NDArray[np.integer] = _NO_ROWS,
     ) -> RankProgram:
-        """A program of sends and receives whose data means nothing: for a barrier, and for measuring.
+        """Program of sends and receives without data, for barriers and measurements.
 
         Args:
             rank: This rank.
@@ -164,13 +164,13 @@ class RankProgram(Brief):
 
     @cached_property
     def step_start(self) -> NDArray[np.int64]:
-        """Rows of the k-th step that has any are ``step_start[k] .. step_start[k + 1] - 1``."""
+        """Rows of the k-th non-empty step are ``step_start[k] .. step_start[k + 1] - 1``."""
         firsts = np.flatnonzero(np.diff(self.step, prepend=-1))
         return np.append(firsts, self.num_rows).astype(np.int64)
 
     @cached_property
     def staging_elements(self) -> int:
-        """Most elements that RECV_REDUCE rows of one step receive: memory for arrivals that always suffices."""
+        """Sufficient receive staging: most elements of RECV_REDUCE rows in one step."""
         if not self.num_rows:
             return 0
         arrived = np.where(self.kind == RowKind.RECV_REDUCE, self.length, 0)
@@ -178,7 +178,7 @@ class RankProgram(Brief):
 
 
 def message_tags(peer: NDArray[np.integer], sends: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Number of each message among those of its pair of ranks and direction, in row order.
+    """Sequence number of each message within its pair of ranks and direction.
 
     Args:
         sends: It is sent there, otherwise received from there.
@@ -191,7 +191,7 @@ def message_tags(peer: NDArray[np.integer], sends: NDArray[np.bool_]) -> NDArray
 
 
 def buffer_elements(collective: Collective, count: int, block: int, *, at_root: bool) -> tuple[int, int]:
-    """Elements of a rank's INPUT and OUTPUT where they are two memories, as the table above says.
+    """Elements of a rank's separate input and output, as the table above defines.
 
     Args:
         collective: Any but the all-to-all, in which the blocks of all other ranks count.
@@ -220,7 +220,7 @@ def buffer_elements(collective: Collective, count: int, block: int, *, at_root: 
 
 
 def block_bounds(count: int, ranks: int) -> list[int]:
-    """First element of every rank's block of M where all ranks have equal weight, and M.
+    """First element of every rank's block of M for equal weights, and M.
 
     Examples:
         >>> block_bounds(10, 4)

@@ -1,4 +1,4 @@
-"""Lowering of one rank: its messages and copies in order, with their addresses and the rows that they wait for."""
+"""Lower one rank: order its messages and copies, with addresses and dependencies."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class _RowTable:
 
 
 class RankRows:
-    """Builds the program of ``rank``."""
+    """Builder of the program of ``rank``."""
 
     def __init__(self, memory: TransferMemory, rank: int) -> None:
         self._memory, self._rank = memory, rank
         self._steps, self._layout = memory.steps, memory.layout
 
     def program(self) -> RankProgram:
-        """The program."""
+        """Build the program."""
         memory, rank, steps, layout = self._memory, self._rank, self._steps, self._layout
         schedule = memory.schedule
         rows = steps.rank_rows[steps.rank_start[rank] : steps.rank_start[rank + 1]]
@@ -324,7 +324,7 @@ def _accesses(table: _RowTable) -> Accesses:
 def allocate(
     first: NDArray[np.int64], last: NDArray[np.int64], size: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], int]:
-    """Offsets at which values that live at the same time do not overlap, and the elements that this takes.
+    """Assign offsets so that concurrently live values do not overlap; return them with the total size.
 
     A value takes the lowest hole that is long enough, which is free again in the step after the last one of the value.
 

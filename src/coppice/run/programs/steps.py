@@ -1,4 +1,4 @@
-"""Steps of a schedule's transfers, so that all of one step can be posted at once, and how long each value is live.
+"""Steps of transfers, each posted at once, and live ranges of values.
 
 A *value* is one chunk at one rank. Every transfer reads the value of its sender and writes that of its receiver. A
 schedule with steps keeps them, numbered without gaps. Without steps the step of a transfer is its depth: the longest
@@ -24,7 +24,7 @@ from coppice.schedule.schedule import Op, Schedule
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TransferSteps(Brief):
-    """Steps of a schedule's transfers, and the values that they read and write."""
+    """Steps of a schedule's transfers, and the values they read and write."""
 
     step: NDArray[np.int64]  # Step of each transfer, from 0 without gaps (int64)
     reads: NDArray[np.int64]  # Value that each transfer sends (int64)
@@ -47,7 +47,7 @@ _STEPS: WeakKeyDictionary[Schedule, TransferSteps] = WeakKeyDictionary()
 
 
 def transfer_steps(schedule: Schedule) -> TransferSteps:
-    """Steps and values of a schedule, computed once."""
+    """Compute the steps and values of a schedule (cached)."""
     found = _STEPS.get(schedule)
     if found is None:
         found = _STEPS[schedule] = _computed(schedule)
@@ -177,7 +177,7 @@ _BUFFER = 2**60
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Accesses(Brief):
-    """Ranges of memory that rows read or write, in any order."""
+    """Memory ranges read or written by rows."""
 
     row: NDArray[np.int64]  # Row (int64)
     # It writes the range, otherwise it reads it (bool). A row that does both reads first.
@@ -190,7 +190,7 @@ class Accesses(Brief):
 def dependences(
     location: NDArray[np.int64], writes: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of accesses, earlier and later, that order all conflicting ones, those between being implied.
+    """Transitively reduced dependences between conflicting accesses, as (earlier, later) pairs.
 
     A read depends on the last write before it, and a write on all reads since the last write, or on that write itself
     where nothing has read.
@@ -217,7 +217,7 @@ def dependences(
 
 
 def predecessors_of(accesses: Accesses, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Columns ``predecessors_start`` and ``predecessors``: for each row the earlier rows that it must wait for.
+    """Columns ``predecessors_start`` and ``predecessors``: earlier rows that each row must wait for.
 
     Ranges are cut at all bounds of ranges, so that any overlap counts.
 

@@ -1,1 +1,1 @@
-"""The torch backend: a process group whose collectives are planned."""
+"""Torch backend: a process group with planned collectives."""

@@ -1,4 +1,4 @@
-"""The process group of torch whose collectives are planned: ``init_process_group("coppice")``.
+"""Torch process group with planned collectives: ``init_process_group("coppice")``.
 
 It is a :class:`torch.distributed.ProcessGroup` with gloo (and NCCL where there are GPUs) inside. What is not planned,
 and what gloo or NCCL do faster, goes to them, in the thread that calls, so that all ranks issue it in one order. What
@@ -37,17 +37,17 @@ _Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
 class CoppiceProcessGroup(PlannedGroup):
-    """One rank's end of a group; torch makes it.
+    """One rank's process group; created by torch.
 
     Every call has the names of older versions of torch too, which call what the newer ones call by other names.
     """
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
-        """The name of this backend."""
+        """Name of this backend."""
         return NAME
 
     def name(self) -> str:
-        """The name of this backend."""
+        """Name of this backend."""
         return NAME
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
@@ -71,7 +71,7 @@ class CoppiceProcessGroup(PlannedGroup):
         return AllOf([self.allreduce([tensor], options) for tensor in tensors], list(tensors))
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
-        """Give the root's tensor to all ranks."""
+        """Broadcast the root's tensor."""
         [tensor], options = listed(tensors), opts
         if not isinstance(options, c10d.BroadcastOptions):
             options = c10d.BroadcastOptions()
@@ -91,7 +91,7 @@ class CoppiceProcessGroup(PlannedGroup):
         return self.issue("broadcast", [tensor], action, tensor, options)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
-        """Gather a tensor of every rank in one."""
+        """Gather a tensor of every rank into one."""
         options = opts or c10d.AllgatherOptions()
         usable = output.numel() == self.size() * input.numel() and output.dtype == input.dtype
         ready = self.moving(output, output.numel(), Collective.ALL_GATHER) if usable else None
@@ -121,7 +121,7 @@ class CoppiceProcessGroup(PlannedGroup):
     def allgather(  # type: ignore[override]
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> dist.Work:
-        """Gather a tensor of every rank in a list, also where they differ in size."""
+        """Gather a tensor of every rank into a list; sizes may differ."""
         [parts], [given] = lists_of(outputs), listed(inputs)
         options = opts or c10d.AllgatherOptions()
         set_timeout(options, timeout)
@@ -149,7 +149,7 @@ class CoppiceProcessGroup(PlannedGroup):
         return self.issue("all_gather", [parts], action, given, options)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
-        """Reduce a tensor, and give every rank its block."""
+        """Reduce a tensor, and scatter its blocks."""
         options = reduction_options(opts, None, c10d.ReduceScatterOptions)
         usable = input.numel() == self.size() * output.numel() and output.dtype == input.dtype
         ready = self.reducing(input, input.numel(), options, Collective.REDUCE_SCATTER) if usable else None
@@ -168,14 +168,14 @@ class CoppiceProcessGroup(PlannedGroup):
         return self.issue("reduce_scatter", [output], action, output, options)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        """Reduce several tensors, and give every rank its blocks."""
+        """Reduce several tensors, and scatter their blocks."""
         pairs = zip(outputs, inputs, strict=True)
         return AllOf(
             [self.reduce_scatter_single(output, given, opts) for output, given in pairs], list(outputs)
         )
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
-        """Reduce the tensors of a list, and give every rank its own."""
+        """Reduce the tensors of a list, and scatter them."""
         [output], [parts] = listed(outputs), lists_of(inputs)
         options = reduction_options(opts, timeout, c10d.ReduceScatterOptions)
         total = sum(part.numel() for part in parts)
@@ -211,7 +211,7 @@ class CoppiceProcessGroup(PlannedGroup):
         input_splits: Any = (),
         opts: Any = None,
     ) -> dist.Work:
-        """Give every rank its part of a tensor; where sizes are named, ranks may differ, and gloo or NCCL do it."""
+        """Exchange the parts of a tensor; with explicit sizes, by gloo or NCCL."""
         options = opts or c10d.AllToAllOptions()
         named = len(output_splits) or len(input_splits)
         alike = output.numel() == input.numel() and output.dtype == input.dtype
@@ -240,7 +240,7 @@ class CoppiceProcessGroup(PlannedGroup):
     def barrier(  # type: ignore[override]
         self, opts: Any = None, timeout: Any = None
     ) -> dist.Work:
-        """Wait for all ranks, after everything that was issued before."""
+        """Wait for all ranks, after all issued work."""
         options = opts if isinstance(opts, c10d.BarrierOptions) else c10d.BarrierOptions()
         set_timeout(options, timeout)
         nothing = torch.empty(0)
@@ -328,6 +328,6 @@ def _create(given: Any, options: Any) -> CoppiceProcessGroup:
 
 
 def register() -> None:
-    """Make the backend known to torch; doing it again changes nothing."""
+    """Register the backend with torch (idempotent)."""
     if NAME.upper() not in dist.Backend._plugins:  # noqa: SLF001  (torch has no other way to ask)
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])

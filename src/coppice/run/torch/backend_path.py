@@ -1,4 +1,4 @@
-"""Path of the collectives that a group does not leave to gloo or NCCL: shared memory directly, or planned programs."""
+"""Backend path of collectives not left to gloo or NCCL: shared memory directly, or planned programs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BackendPath:
         self.threshold_bytes, self.puts = threshold_bytes, puts
 
     def recording(self) -> bool:
-        """What is called now is recorded as a graph."""
+        """Whether calls are being captured into a graph."""
         return isinstance(self.engine, PutSignalEngine) and self.engine.device.recording()
 
     def run(
@@ -73,7 +73,7 @@ class BackendPath:
         # First element of each rank's block and M, where blocks differ; for direct paths
         bounds: Sequence[int] | None = None,
     ) -> None:
-        """Carry out a collective; in place if nothing is given."""
+        """Run a collective; in place if no input is given."""
         source = None if given is None else _memory(given)
         target, timeout_s = _memory(wanted), self._timeout()
         if isinstance(self.engine, ShmEngine) and self.direct:
@@ -122,12 +122,12 @@ class BackendPath:
                 return
 
     def abort(self, reason: str) -> None:
-        """Give up what is under way, so that closing waits for nobody."""
+        """Abort outstanding work, so that closing waits for nobody."""
         if isinstance(self.engine, PutSignalEngine):
             self.engine.device.abort(reason)
 
     def close(self) -> None:
-        """Let go of the engine; others that wait for this rank raise."""
+        """Release the engine; ranks that wait for this one raise."""
         for group in self._groups:
             group.leave()
         self.engine.close()
@@ -146,7 +146,7 @@ def open_backend_path(
     # All-reduces a tensor by gloo or NCCL, and waits: the threshold is measured against it
     native: Callable[[torch.Tensor], None],
 ) -> BackendPath | None:
-    """The way of a group, None where its library does everything; every rank of it calls this."""
+    """Open the path of a group, None where its library does everything; collective over the ranks."""
     topology, hosts, rules = _agreed(exchange, rank, members, options, device, world)
     one_host = hosts == 1
     if options.engine == "put-signal" or (options.engine == "auto" and device == "cuda"):
@@ -321,7 +321,7 @@ ENGINES = ("auto", "torch", "shm", "put-signal")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How the groups of a process carry out collectives; given to ``init_process_group(pg_options=...)``.
+    """Options of a process group, given to ``init_process_group(pg_options=...)``.
 
     What is None is taken from the environment, and otherwise has its default. All ranks need the same.
     """
@@ -348,7 +348,7 @@ class Options:
 
 
 def options_from(given: Options | None, environment: Mapping[str, str] | None = None) -> Options:
-    """The options with what the environment says in place of None.
+    """Options with the environment's values in place of None.
 
     Args:
         environment: Variables (default: those of this process).

@@ -1,4 +1,4 @@
-"""Process group below the collectives of the torch backend: gloo and NCCL, planned paths, one queue, shutdown."""
+"""Process group below the torch backend's collectives: gloo and NCCL, planned paths, one queue, shutdown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AT_EXIT_S = 1.0
 
 
 class PlannedGroup(dist.ProcessGroup):
-    """A process group with gloo and NCCL inside, and a way around them.
+    """Process group over gloo and NCCL with planned paths.
 
     Args:
         store: The group's store.
@@ -71,11 +71,11 @@ class PlannedGroup(dist.ProcessGroup):
         _GROUPS.add(self)
 
     def get_group_store(self) -> Any:
-        """The group's store."""
+        """Store of the group."""
         return self._store
 
     def backend(self, tensor: torch.Tensor) -> Any:
-        """Gloo or NCCL, whichever serves the tensor's device."""
+        """Gloo or NCCL, by the tensor's device."""
         return self.nccl if tensor.device.type == "cuda" and self.nccl is not None else self.gloo
 
     def reducing(
@@ -88,7 +88,7 @@ class PlannedGroup(dist.ProcessGroup):
         in_place: bool = False,  # Nothing is given beside the output
         always: bool = False,  # Whatever the size, and however blocks are cut
     ) -> tuple[BackendPath, DataType, ReduceOp] | None:
-        """How to reduce ``count`` elements like those of ``tensor``; None if gloo or NCCL shall do it."""
+        """How to reduce ``count`` elements of this type; None leaves it to gloo or NCCL."""
         dtype, op = type_of(tensor), reduce_op(options.reduceOp)
         if dtype is None or op is None or not op.serves(dtype):
             return None
@@ -106,7 +106,7 @@ class PlannedGroup(dist.ProcessGroup):
         in_place: bool = False,
         always: bool = False,
     ) -> tuple[BackendPath, DataType, int] | None:
-        """How to move ``count`` elements like those of ``tensor``, and how many those are of the type to use."""
+        """How to move ``count`` elements of this type, and the number of elements of the carrier type."""
         dtype = type_of(tensor)
         if dtype is None:
             dtype, count = DataType.UINT8, count * tensor.itemsize
@@ -117,7 +117,7 @@ class PlannedGroup(dist.ProcessGroup):
     def issue(
         self, what: str, outputs: Any, action: Callable[[], None], tensor: torch.Tensor, options: Any
     ) -> dist.Work:
-        """Carry out an action after all that was issued before it."""
+        """Queue an action behind all issued before it."""
         device = tensor.device if tensor.device.type == "cuda" else None
         path = self._paths.get(tensor.device.type)
         if path is not None and path.recording():  # a graph: by this thread, on the stream that is recorded
@@ -137,7 +137,7 @@ class PlannedGroup(dist.ProcessGroup):
         copies: Sequence[tuple[torch.Tensor, torch.Tensor]],
         backend: Any,
     ) -> dist.Work:
-        """A work of gloo or NCCL, whose errors are those of this group."""
+        """Work of gloo or NCCL with errors converted to those of this group."""
         needed = [(memory, tensor) for memory, tensor in copies if memory.data_ptr() != tensor.data_ptr()]
         if not needed and backend is not self.gloo:
             return self._noted(work)
@@ -177,11 +177,11 @@ class PlannedGroup(dist.ProcessGroup):
         return AllOf(works)
 
     def shutdown(self) -> None:
-        """Finish what was issued, and end the thread."""
+        """Finish issued work, and stop the thread."""
         self._end("was shut down", drain=True, timeout_s=self._timeout_s())
 
     def abort(self) -> None:
-        """Give up what is under way; other ranks that wait for this one raise."""
+        """Abort outstanding work; ranks that wait for this one raise."""
         self._end("was aborted", drain=False, timeout_s=_AT_EXIT_S)
 
     def _noted(self, work: dist.Work) -> dist.Work:

@@ -1,4 +1,4 @@
-"""Path of collectives by puts and signals; what it does not take, the library of the tensors does by itself.
+"""Collectives of the torch backend by puts and signals, with the library as fallback.
 
 Whether it takes a call is decided in the thread that makes it, so that all ranks issue what is left to the library in
 one order. A call that is new is planned first, by all ranks together.
@@ -29,7 +29,7 @@ _DEVICES = {"cpu": ("emulated",), "cuda": ("nccl", "symmetric")}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveCall:
-    """What tells calls apart whose programs differ."""
+    """Key of a collective call for its program."""
 
     collective: Collective  # The collective
     count: int  # M in elements
@@ -40,7 +40,7 @@ class CollectiveCall:
 
 
 class PutChoice:
-    """Which group carries out a call by puts, if any.
+    """Choose the group that runs a call by puts, if any.
 
     Args:
         engine: Puts and signals.
@@ -66,19 +66,19 @@ class PutChoice:
 
     @property
     def tuned(self) -> bool:
-        """Rules decide, not a threshold."""
+        """Whether rules decide, instead of a threshold."""
         return self._rules is not None
 
     def knows(self, call: CollectiveCall) -> bool:
-        """The call was planned before, or needs no plan."""
+        """Whether the call is planned, or needs no plan."""
         return call in self._known or self._named(call) is None
 
     def group_for(self, call: CollectiveCall) -> Communicator | None:
-        """Who carries out a call that is known; None for the library."""
+        """Communicator of a known call; None for the library."""
         return self._known.get(call)
 
     def plan(self, call: CollectiveCall) -> None:
-        """Find out whether a call can be carried out by puts; every rank calls this."""
+        """Plan a call, if puts can perform it; collective over the ranks."""
         named = self._named(call)
         tried = [name for name in (named, None if self.tuned else FOREST) if name is not None]
         reason = ""
@@ -118,7 +118,7 @@ class PutChoice:
 def open_puts(
     store: Any, rank: int, ranks: int, *, device: str, timeout_s: float, asked: bool = True
 ) -> PutSignalEngine | None:
-    """The engine for tensors of a kind, or None where nothing puts between these ranks; every rank calls this.
+    """Open the put engine of a device type, or None where no device puts; collective over the ranks.
 
     Rank 0 logs the reason.
 

@@ -1,4 +1,4 @@
-"""Work objects of torch, and the one thread of a group that carries them out in the order of their issue."""
+"""Torch work objects, and the thread that executes a group's work in issue order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AT_EXIT_S = 2.0
 
 
 class PlannedWork(dist.Work):
-    """What torch asks of every work, by what it waits for."""
+    """Base of works, in terms of what they wait for."""
 
     _outputs: Any
 
@@ -30,13 +30,13 @@ class PlannedWork(dist.Work):
         self.wait()
 
     def result(self) -> Any:
-        """The outputs, when it is done."""
+        """Outputs, once done."""
         self.wait()
         return self._outputs
 
 
 class Task(PlannedWork):
-    """One collective that is under way.
+    """An outstanding collective.
 
     Args:
         what: Its name, for messages.
@@ -61,7 +61,7 @@ class Task(PlannedWork):
             self._before = torch.cuda.current_stream(device).record_event()
 
     def carry_out(self, stream: Any) -> None:
-        """Do it, on ``stream`` where it is for a GPU, and wake whoever waits."""
+        """Execute it, on ``stream`` for a GPU, and wake waiters."""
         try:
             if self._device is None:
                 self._action()
@@ -76,7 +76,7 @@ class Task(PlannedWork):
             self.finish(None, stream)
 
     def finish(self, error: Exception | None, stream: Any = None) -> None:
-        """It is over."""
+        """Mark it as done."""
         with self._lock:
             if self._done.is_set():
                 return
@@ -90,7 +90,7 @@ class Task(PlannedWork):
                 future.set_result(self._outputs)
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait until it is done; for a GPU, make the current stream wait."""
+        """Wait until done; for a GPU, make the current stream wait."""
         limit = timeout.total_seconds() if timeout and timeout > _NO_TIMEOUT else None
         if not self._done.wait(limit):
             raise dist.DistBackendError(f"{self._what} did not complete within {limit:g} s.")
@@ -106,19 +106,19 @@ class Task(PlannedWork):
         self.wait()
 
     def is_completed(self) -> bool:
-        """It is done, or has failed."""
+        """Whether it is done or has failed."""
         return self._done.is_set() and (self._after is None or bool(self._after.query()))
 
     def is_success(self) -> bool:
-        """It is done, and has not failed."""
+        """Whether it is done without failure."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> Exception | None:
-        """What went wrong."""
+        """Error of the task."""
         return self._error
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the outputs, which raises what went wrong also where C++ waits for it."""
+        """Future of the outputs that also raises errors in C++."""
         with self._lock:
             if self._future is None:
                 devices: Any = [self._device] if self._device is not None else None
@@ -139,14 +139,14 @@ class Task(PlannedWork):
 
 
 class AllOf(PlannedWork):
-    """Several works as one."""
+    """Several works combined."""
 
     def __init__(self, works: Sequence[dist.Work], outputs: Any = None) -> None:
         super().__init__()
         self._works, self._outputs = list(works), outputs
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait for all of them; of several errors the first counts."""
+        """Wait for all; of several errors the first is raised."""
         first: Exception | None = None
         for work in self._works:
             try:
@@ -158,19 +158,19 @@ class AllOf(PlannedWork):
         return True
 
     def is_completed(self) -> bool:
-        """All are done."""
+        """Whether all are done."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """All are done, and none has failed."""
+        """Whether all are done without failure."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> Any:
-        """What went wrong in the first that failed."""
+        """Error of the first that failed."""
         return next((error for error in (work.exception() for work in self._works) if error), None)
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the outputs."""
+        """Future of the outputs."""
         gathered = torch.futures.collect_all([work.get_future() for work in self._works])
 
         def checked(found: torch.futures.Future[Any]) -> Any:
@@ -182,7 +182,7 @@ class AllOf(PlannedWork):
 
 
 class Afterwards(PlannedWork):
-    """A work of gloo or NCCL, and something that this process does with its result.
+    """Work of gloo or NCCL followed by a local action on its result.
 
     Args:
         work: The work.
@@ -204,7 +204,7 @@ class Afterwards(PlannedWork):
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait for it, and do the rest."""
+        """Wait for the work, and run the action."""
         try:
             self._work.wait(timeout) if timeout else self._work.wait()
         except RuntimeError as error:
@@ -216,19 +216,19 @@ class Afterwards(PlannedWork):
         return True
 
     def is_completed(self) -> bool:
-        """The work is done."""
+        """Whether the work is done."""
         return self._work.is_completed()
 
     def is_success(self) -> bool:
-        """The work is done, and has not failed."""
+        """Whether the work is done without failure."""
         return self._work.is_success()
 
     def exception(self) -> Any:
-        """What went wrong."""
+        """Error of the work."""
         return self._work.exception()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the outputs."""
+        """Future of the outputs."""
 
         def rest(found: torch.futures.Future[Any]) -> Any:
             try:
@@ -250,7 +250,7 @@ class Afterwards(PlannedWork):
 
 
 class Queue:
-    """Tasks in the order of their issue, carried out by one thread.
+    """In-order queue of tasks with one thread.
 
     A task that its caller waits for anyway is carried out by the caller, if nothing is before it: to wake a thread and
     be woken costs more than a small collective.
@@ -269,7 +269,7 @@ class Queue:
         self._stream: Any = None
 
     def put(self, task: Task, *, device: torch.device | None = None, waits: bool = False) -> Task:
-        """Carry out a task after all that came before.
+        """Append a task.
 
         Args:
             device: The GPU that it is for.
@@ -297,7 +297,7 @@ class Queue:
         return task
 
     def stop(self, why: str, *, drain: bool, timeout_s: float) -> bool:
-        """Take no more tasks, and end the thread.
+        """Accept no more tasks, and stop the thread.
 
         Args:
             drain: Tasks that wait are carried out first; otherwise they fail.
@@ -358,7 +358,7 @@ def _nothing() -> None:
 
 
 def error_of(what: str, error: BaseException) -> Exception:
-    """The error as torch's users expect it."""
+    """Convert an error to what torch's users expect."""
     if isinstance(error, CoppiceError):
         found: Exception = dist.DistBackendError(str(error))
     else:

@@ -1,1 +1,1 @@
-"""Plan files: JSON columns that can be checked without Coppice."""
+"""Plan files: JSON columns that can be verified without Coppice."""

@@ -1,4 +1,4 @@
-"""The columns of a plan file: forests and schedules to JSON values and back, every value checked.
+"""Convert forests and schedules to the columns of a plan file and back, checking every value.
 
 Each column is decoded on its own, straight into an array of its type, so that a file of some million edges
 never stands in memory as Python objects all at once.
@@ -106,7 +106,7 @@ def decode_json(data: bytes | msgspec.Raw, kind: Callable[..., _T] | Any, where:
 
 
 def read_fraction(text: str, where: str) -> Fraction:
-    """The fraction that a file writes as text."""
+    """Parse a fraction written as text."""
     try:
         if _FRACTION.fullmatch(text):
             return Fraction(text)
@@ -137,12 +137,12 @@ def forest_columns(forest: Forest) -> dict[str, Any]:
 
 
 def symmetry_columns(symmetry: Symmetry) -> dict[str, Any]:
-    """The member ``symmetry``: orders of the cyclic factors and the node that each generator maps each node to."""
+    """The member ``symmetry``: orders of the cyclic factors and the permutation of each generator."""
     return {"orders": list(symmetry.orders), "generators": symmetry.generators.tolist()}
 
 
 def read_symmetry(topology: Topology, columns: SymmetryColumns, where: str) -> Symmetry:
-    """The group that a file holds; that it maps the topology to itself is checked here."""
+    """Read the group of a file and check that it preserves the topology."""
     try:
         return symmetry_of(topology, columns.orders, columns.generators)
     except CheckError as error:

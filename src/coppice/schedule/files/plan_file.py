@@ -1,4 +1,4 @@
-"""Plans on disk: JSON columns with a checksum, which a stranger can check without Coppice.
+"""Read and write plan files: JSON columns with a checksum, verifiable without Coppice.
 
 The last member of the file, ``sha256``, is the hash of all bytes before it, so that a file that was cut short
 or edited is recognised; ``provenance.topology_sha256`` ties the columns to the topology they were made for.
@@ -126,7 +126,7 @@ def write_plan(plan: object, path: str | os.PathLike[str]) -> None:
 
 @checked
 def read_plan(path: str | os.PathLike[str]) -> Plan:
-    """Read a plan file. What it claims is not checked: that is what ``verify`` is for.
+    """Read a plan file; its claims are not checked here, but by ``verify``.
 
     Args:
         path: The file; ``-`` is standard input.
@@ -154,7 +154,7 @@ dgx-a100 -o plan.json`.
 
 
 def plan_of(source: object) -> Plan:
-    """The plan that somebody means by a plan, by a result that holds one, or by the name of a plan file.
+    """Coerce a plan, a result that holds one, or the name of a plan file to a plan.
 
     Args:
         source: A :class:`Plan`, whatever has one as its attribute ``plan``, or a path.
@@ -170,7 +170,7 @@ def plan_of(source: object) -> Plan:
 
 
 def body_of(source: object) -> Forest | Schedule:
-    """As :func:`plan_of`, but the forest or the schedule; one that is given stands for itself.
+    """As :func:`plan_of`, but return the forest or the schedule, which may also be given itself.
 
     Args:
         source: A :class:`Forest`, a :class:`Schedule`, or what stands for a plan.
@@ -179,7 +179,7 @@ def body_of(source: object) -> Forest | Schedule:
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """The bytes of a plan file."""
+    """Encode a plan as the bytes of a plan file."""
     problem, bound = plan.problem, plan.bound
     document = topology_document(problem.topology)
     members: dict[str, Any] = {
@@ -226,7 +226,7 @@ def _bound_members(bound: Bound) -> dict[str, Any]:
 
 
 def decode_plan(data: bytes, *, name: str) -> Plan:
-    """The plan in the bytes of a file.
+    """Decode a plan from the bytes of a plan file.
 
     Args:
         data: The bytes.

@@ -1,4 +1,4 @@
-"""The witnesses of a plan file to JSON values and back: cuts, lengths of links, bounds on whole trees."""
+"""Convert proofs to the columns of a plan file and back: cuts, link lengths, bounds on integral trees."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CutColumns(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PotentialColumns(msgspec.Struct, forbid_unknown_fields=True):
-    """``$.bound.proof.potentials``: a row per node that passes on no more than it gets."""
+    """``$.bound.proof.potentials``: a row per relay node with a flow-conservation weight."""
 
     node: list[Id]
     broadcast: list[str]
@@ -63,7 +63,7 @@ class ProofRow(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CaseRow(msgspec.Struct, forbid_unknown_fields=True):
-    """A case of a proof about whole trees: cuts, or a link whose number of trees decides which case comes next."""
+    """A case of a proof about integral trees: cuts, or a link to branch on."""
 
     cuts: CutColumns | None = None
     potentials: PotentialColumns | None = None
@@ -83,7 +83,7 @@ class WholeTreesRow(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def proof_row(topology: Topology, proof: CutFamily | LinkLengths) -> dict[str, Any]:
-    """A witness as JSON values."""
+    """Encode a proof as JSON values."""
     if isinstance(proof, LinkLengths):
         src, dst = topology.src.tolist(), topology.dst.tolist()
         rows = [e for e, length in enumerate(proof.length) if length]
@@ -100,7 +100,7 @@ def proof_row(topology: Topology, proof: CutFamily | LinkLengths) -> dict[str, A
 
 
 def whole_trees_row(topology: Topology, bound: WholeTrees) -> dict[str, Any]:
-    """A bound on whole trees as JSON values."""
+    """Encode a bound on integral trees as JSON values."""
     cases = [
         _cut_columns(case)
         if isinstance(case, CutFamily)
@@ -117,7 +117,7 @@ def whole_trees_row(topology: Topology, bound: WholeTrees) -> dict[str, Any]:
 
 
 def read_proof(topology: Topology, row: ProofRow, where: str) -> CutFamily | LinkLengths:
-    """The witness that a file holds; what it proves is not checked here."""
+    """Decode the proof of a file; it is not checked here."""
     inv_rate = read_fraction(row.inv_rate, f"{where}.inv_rate")
     if row.lengths is not None and row.cuts is None and row.potentials is None and row.symmetry is None:
         return LinkLengths(inv_rate=inv_rate, length=_lengths(topology, row.lengths, f"{where}.lengths"))
@@ -133,7 +133,7 @@ def read_proof(topology: Topology, row: ProofRow, where: str) -> CutFamily | Lin
 
 
 def read_whole_trees(topology: Topology, row: WholeTreesRow, where: str) -> WholeTrees:
-    """The bound on whole trees that a file holds; that it holds true is not checked here."""
+    """Decode the bound on integral trees of a file; it is not checked here."""
     inv_rate = read_fraction(row.inv_rate, f"{where}.inv_rate")
     links = _links(topology)
     cases: list[CutFamily | LinkRange] = []

@@ -1,1 +1,1 @@
-"""The verifier: plans judged by counting and symbolic execution, independently of how they were made."""
+"""Verify plans by counting and symbolic execution, independently of the planners."""

@@ -1,4 +1,4 @@
-"""Symbolic execution of a schedule: who holds whose contribution of what, after every transfer.
+"""Symbolic execution of a schedule: contributions held by each rank after every transfer.
 
 Every (chunk, rank) buffer holds a set of contributors, or nothing. Transfers are carried out row by row: a
 copy overwrites, a reduction unites two sets that must be disjoint (a common member would be added twice). At
@@ -37,7 +37,7 @@ _EMPTY = 0
 
 @dataclass
 class Execution:
-    """Runs all chunks and notes what goes wrong."""
+    """Execute all chunks symbolically and record violations."""
 
     schedule: Schedule  # What is executed; its columns must be well formed
     failures: list[str] = field(default_factory=list)  # The first few failures, a sentence each
@@ -48,11 +48,11 @@ class Execution:
 
     @property
     def redundant_share(self) -> Fraction:
-        """Bytes received that the receiver held already, over all bytes received."""
+        """Bytes received that the receiver already had, over all bytes received."""
         return Fraction(self.redundant, self.received) if self.received else Fraction(0)
 
     def report(self, findings: Findings) -> None:
-        """Hand on the failures."""
+        """Add the violations to the findings."""
         findings.add_examples(self.failures, self.count, "symbolic checks")
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Verification of a forest by counting alone; it knows nothing of how forests are made.
+"""Verify a forest by counting, independently of how it was made.
 
 A tree is right if, in row order, each vertex but the root is the child of exactly one edge whose parent is
 the root or the child of an edge that comes before it in the flow of data: then it is connected and free of
@@ -44,7 +44,7 @@ def verify_forest(
     # Time per shard that the planner claims; a busier link is then a failure
     claimed: Fraction | None = None,
 ) -> Report:
-    """Check that a forest implements its collective, and count what it costs.
+    """Verify that a forest implements its collective, and count its cost.
 
     Returns:
         The report; failures are collected, not raised.

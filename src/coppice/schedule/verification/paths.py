@@ -1,4 +1,4 @@
-"""Verification of paths: their links exist, and only switches, NICs and relay GPUs lie inside."""
+"""Verify paths: their links exist, and only switches, NICs and relay GPUs are interior."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coppice.topology.model import Topology
 def check_paths(
     body: Forest | Schedule, hops: PathHops, findings: Findings, *, relay_gpus: bool = False
 ) -> int:
-    """Every hop is a link of the topology, and no rank lies inside a path unless ``relay_gpus`` allows it.
+    """Check that hops are links of the topology, and interior nodes no ranks unless ``relay_gpus`` allows it.
 
     Returns:
         Number of paths with ranks inside.
@@ -63,7 +63,7 @@ def check_ends(
     *,
     row_name: str,
 ) -> None:
-    """The path of each row begins at the node that sends and ends at the node that receives."""
+    """Check that each path begins at the sender and ends at the receiver."""
     first, last = body.path_nodes[body.path_start[:-1]], body.path_nodes[body.path_start[1:] - 1]
     wrong = np.flatnonzero((first[path] != src) | (last[path] != dst))
     names = body.topology.node_ids
@@ -79,13 +79,13 @@ def check_ends(
 
 
 def path_text(body: Forest | Schedule, path: int) -> str:
-    """A path in words: ``gpu0 -> switch -> gpu1``."""
+    """Format a path: ``gpu0 -> switch -> gpu1``."""
     nodes = body.path_nodes[body.path_start[path] : body.path_start[path + 1]].tolist()
     shown = nodes if len(nodes) <= 8 else [*nodes[:7], nodes[-1]]
     return " -> ".join(body.topology.node_ids[node] for node in shown)
 
 
 def overload(topology: Topology, link: int, reached: Fraction, claimed: Fraction) -> str:
-    """What is wrong where a link is busier than the planner claims."""
+    """Error message about a link that is busier than the planner claims."""
     rate = f"{topology.link_name(link)} ({topology.gb_per_s(link)} GB/s)"
     return f"link {rate} needs {reached} per shard, more than the claimed {claimed}."

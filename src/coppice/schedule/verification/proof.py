@@ -1,4 +1,4 @@
-"""The checker of witnesses: what a family of cuts, or lengths of links, prove about every plan.
+"""Check proofs of bounds: families of cuts, or link lengths, that hold for every plan.
 
 Nothing here believes a witness. From its weights alone a bound is counted that holds by weak duality, whatever the
 weights are; a witness is right if that bound is as good as it says.
@@ -61,7 +61,7 @@ _Numbers = NDArray[np.object_]
 
 @dataclass(frozen=True, kw_only=True)
 class ProvedBound:
-    """What a witness proves."""
+    """Bound that a proof establishes."""
 
     # Time per shard that nothing of this kind goes below; None where it is impossible altogether
     inv_rate: Fraction | None
@@ -70,7 +70,7 @@ class ProvedBound:
 
 
 def prove_by_cuts(problem: Problem, proof: CutFamily, *, helped: bool = False) -> ProvedBound:
-    """The bound that cuts and potentials prove.
+    """Derive the bound that cuts and potentials prove.
 
     Args:
         problem: A collective made of trees, on its topology.
@@ -115,7 +115,7 @@ def prove_by_cuts(problem: Problem, proof: CutFamily, *, helped: bool = False) -
 
 
 def prove_by_lengths(problem: Problem, proof: LinkLengths) -> ProvedBound:
-    """The bound that lengths of links prove for an all-to-all, gather or scatter.
+    """Derive the bound that link lengths prove for an all-to-all, gather or scatter.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -149,7 +149,7 @@ def prove_by_lengths(problem: Problem, proof: LinkLengths) -> ProvedBound:
 
 
 def check_whole_trees(problem: Problem, proof: WholeTrees) -> None:
-    """Accept a bound on forests with a given number of trees, or say what does not hold.
+    """Check a proof about forests with a given number of trees; raise where it fails.
 
     Args:
         problem: A collective of one phase of trees, without help of switches, on its topology.

@@ -1,4 +1,4 @@
-"""What a verification of a plan or a program says: whether it holds, and one sentence for each violated statement."""
+"""Results of verification: a verdict, and one sentence for each violation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What every verification says."""
+    """Common part of all verification results."""
 
     subject: ClassVar[str]  # What is judged, as failures name it
 
@@ -24,7 +24,7 @@ class Verdict:
     checked: dict[str, int] = field(default_factory=dict)  # How many things were checked, by name
 
     def require_ok(self) -> None:
-        """Do nothing if it holds."""
+        """Raise unless the verification passed."""
         if not self.ok:
             more = f" ({len(self.failures) - 1} more.)" if len(self.failures) > 1 else ""
             raise CheckError(f"the {self.subject} does not verify: {self.failures[0]}{more}")
@@ -32,7 +32,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Verdict):
-    """Result of the verification of a plan; the attributes of :class:`Verdict`, and these."""
+    """Result of the verification of a plan: a :class:`Verdict` with its cost."""
 
     subject: ClassVar[str] = "plan"
 
@@ -70,14 +70,14 @@ class Report(Verdict):
 
     @property
     def gap(self) -> Fraction | None:
-        """Share of the rate that is missing to the proved bound at most; None where nothing is proved or counted."""
+        """Upper bound on the relative gap to the proved bound; None where nothing is proved or counted."""
         if self.proved_inv_rate is None or not self.inv_rate:
             return None
         return 1 - self.proved_inv_rate / self.inv_rate
 
     @property
     def proof_in_words(self) -> str:
-        """What is proved about the plan's time.
+        """Describe what is proved about the plan's time.
 
         >>> half, third = Fraction(1, 2), Fraction(1, 3)
         >>> proved = Report(ok=True, inv_rate=half, proved_inv_rate=third, slower="schedule", bound_proved=True)
@@ -133,16 +133,16 @@ class Report(Verdict):
 
 @dataclass
 class Findings:
-    """Collects failures while a plan is verified; a kind of failure shows its first few examples."""
+    """Collect violations during verification; each kind keeps its first few examples."""
 
     failures: list[str] = field(default_factory=list)
 
     def add(self, sentence: str) -> None:
-        """Record one failure."""
+        """Add one violation."""
         self.failures.append(sentence)
 
     def add_examples(self, sentences: Sequence[str], total: int, what: str) -> None:
-        """Record up to a few failures of one kind, and how many more there are."""
+        """Add a few violations of one kind, and their total number."""
         self.failures.extend(sentences[:_EXAMPLES])
         if total > _EXAMPLES:
             self.failures.append(f"{total - _EXAMPLES} more of the {total} {what} fail likewise.")

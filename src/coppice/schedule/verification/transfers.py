@@ -1,4 +1,4 @@
-"""Verification of a schedule: slots, order, freedom from deadlock, routes, symbolic execution and exact loads.
+"""Verify a schedule: slots, order, deadlock freedom, routes, symbolic execution and exact loads.
 
 What passes is right. A few schedules that would come out right are refused all the same, since nobody means them:
 a transfer that sends what its sender does not have, that sends to itself, that adds to nothing or adds something twice,
@@ -33,7 +33,7 @@ def num_connections(schedule: Schedule) -> int:
 
 
 def find_deadlock(schedule: Schedule) -> str | None:
-    """A cycle of waiting with one slot per connection, as a sentence; None if execution always comes to an end.
+    """Find a cycle of waits with one slot per connection, as a sentence; None if there is no deadlock.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -218,7 +218,7 @@ def verify_schedule(
     # Paths may lead through other ranks, which then pass data on without being told by a transfer
     relay_gpus: bool = False,
 ) -> Report:
-    """Check that a schedule implements its collective, and count what it costs.
+    """Verify that a schedule implements its collective, and count its cost.
 
     Returns:
         The report; failures are collected, not raised. Its time is that of the busiest link over the whole

@@ -1,4 +1,4 @@
-"""The front door of verification: a plan, checked against its problem and its own claims.
+"""Verify a plan against its problem and its own claims.
 
 Nothing here knows how plans or bounds are made. Forests are checked in
 :mod:`~coppice.schedule.verification.forest`, schedules in :mod:`~coppice.schedule.verification.transfers`; what
@@ -60,7 +60,7 @@ _OTHER_CLASS = (
 
 
 def cut_inv_rate(problem: Problem, cut: Sequence[int]) -> Fraction | None:
-    """Time per shard that one cut proves to be necessary.
+    """Time per shard that one cut proves necessary.
 
     Args:
         cut: Node ids of the sending side S.
@@ -124,7 +124,7 @@ def _needed(problem: Problem, inside: list[bool]) -> int:
 
 @checked
 def verify(plan: object) -> Report:
-    """Check everything that a plan claims: what it does, how long it takes, and its bound.
+    """Verify every claim of a plan: its semantics, its time, and its bound.
 
     A bound that neither its cut nor its witness proves is a failure. Only for all-reduce and all-to-all, whose optimum
     may need more than one cut, the witness may be missing: ``bound_proved`` is then None. Paths may lead through

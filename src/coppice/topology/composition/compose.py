@@ -1,4 +1,4 @@
-"""Composition: hosts, equal or different, and a fabric make one topology.
+"""Compose hosts, equal or different, and a fabric into one topology.
 
 Nodes of a host are prefixed with its name (``box0/gpu3``), ranks follow each other host by host in the order
 of each host's own ranks, and the fabric's switches come last.
@@ -22,7 +22,7 @@ MAX_NODES = 2**21
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Port:
-    """Where a host meets the network."""
+    """Network port of a host: the node it leaves from and its rate."""
 
     at: str  # Node of the host: a NIC, or the GPU or switch that the NIC hangs on
     gb_per_s: Fraction  # Rate of the cable
@@ -42,7 +42,7 @@ class Host:
 
 
 def default_ports(topology: Topology) -> tuple[Port, ...]:
-    """One port per NIC of ``topology``, at the rate with which data can reach the NIC from inside.
+    """One port per NIC of ``topology``, at the rate at which its GPUs can reach the NIC.
 
     >>> box = Topology.of("box", [Node(id="gpu0"), Node(id="nic0", kind=NodeKind.NIC)],
     ...                   [Link(src="gpu0", dst="nic0", gb_per_s=Fraction(25))])
@@ -63,7 +63,7 @@ def gpu_ports(topology: Topology, gb_per_s: Fraction) -> tuple[Port, ...]:
 
 
 def repeated(host: Host, count: int) -> list[Host]:
-    """``count`` equal hosts, named with a number each (one keeps its name).
+    """Repeat a host ``count`` times, numbering the names (a single host keeps its name).
 
     Raises:
         InputError: If ``count`` is less than 1.

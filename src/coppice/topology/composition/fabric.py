@@ -1,4 +1,4 @@
-"""Fabrics: what joins the network ports of several hosts, by switches or by cables alone.
+"""Fabrics: switches or direct cables that connect the network ports of several hosts.
 
 Every kind is a small frozen record with a ``wire`` method that turns the ports of all hosts into switches
 and links. A fabric never changes a host. Rates are GB/s per direction; a port's own rate is the rate of its
@@ -48,7 +48,7 @@ class Wiring:
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Fields of every kind."""
+    """Fields that every fabric has."""
 
     port_gb_per_s: Fraction | None = None  # Rate of every port, instead of the ports' own
     latency_us: float = 0.0  # Latency of each cable of the fabric, microseconds
@@ -73,14 +73,14 @@ class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def at_least(low: int, value: int | None, name: str) -> int | None:
-    """``value`` if it is None or in range."""
+    """Return ``value`` if it is None or at least the minimum; refuse it otherwise."""
     if value is not None and not low <= value <= _MAX_COUNT:
         raise InputError(f"a fabric expects {name} of {low} .. {_MAX_COUNT}, found {name}={value}.")
     return value
 
 
 def check_links(count: int) -> None:
-    """Refuse a fabric of more links than any cluster has."""
+    """Refuse a fabric with too many links."""
     if count > _MAX_LINKS:
         raise InputError(
             f"a fabric expects at most {_MAX_LINKS} links between switches, found {count}: use fewer."
@@ -88,7 +88,7 @@ def check_links(count: int) -> None:
 
 
 def positive(value: Fraction, name: str) -> Fraction:
-    """``value`` if it is more than 0."""
+    """Return ``value`` if it is above 0; refuse it otherwise."""
     if value <= 0:
         raise InputError(f"a fabric expects {name} > 0, found {name}={value}.")
     return value
@@ -106,7 +106,7 @@ class HostCable(
 
 
 class DirectFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="direct"):
-    """Cables from host to host without switches."""
+    """Direct cables between hosts, without switches."""
 
     # `pairs`: port i of each host to port i of the other, for two hosts; `ring`: odd ports of a host to even
     # ports of the next; `complete`: the ports of a host are dealt out over the other hosts in turn; `cables`:
@@ -178,7 +178,7 @@ _T = TypeVar("_T")
 
 
 class SwitchFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="switch"):
-    """One non-blocking switch that every port of every host is plugged into."""
+    """A single non-blocking switch that every port of every host is plugged into."""
 
     name: str = "network"  # Id of the switch
 
@@ -189,7 +189,7 @@ class SwitchFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RailFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="rail"):
-    """Rail-optimised: ports of rail i of all hosts meet in leaf switches of their own."""
+    """Rail-optimised fabric: ports of rail i of all hosts meet in leaf switches of that rail."""
 
     # Number of rails; port i of a host is on rail `i mod rails` unless the port says otherwise. None takes
     # the largest number of ports of a host.
@@ -372,7 +372,7 @@ def _by_numbers(name: str) -> tuple[int, ...]:
 
 
 def fabric_from_fields(kind: str, fields: Mapping[str, object]) -> Fabric:
-    """A fabric from its kind and fields; values may be texts, as a command line gives them.
+    """Build a fabric from its kind and fields; values may be texts from the command line.
 
     >>> fabric_from_fields("rail", {"spines": "4", "oversubscription": "2"}).spines
     4
@@ -388,7 +388,7 @@ def fabric_from_fields(kind: str, fields: Mapping[str, object]) -> Fabric:
 
 
 def converted(document: object, kind: type[_T], where: str, *, strict: bool = True) -> _T:
-    """``document`` as a record of type ``kind``.
+    """Decode ``document`` as a record of type ``kind``.
 
     Args:
         where: Named in messages, before the path.

@@ -1,4 +1,4 @@
-"""Named topologies with parameters, each with the source of its figures."""
+"""Presets: named topologies with parameters, each with the source of its figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str, **values: Any) -> Topology:
-    """The preset called ``name``.
+    """Build the preset called ``name``.
 
     Args:
         name: As `coppice topology list` shows it.
@@ -45,13 +45,13 @@ def preset(name: str, **values: Any) -> Topology:
 
 
 def preset_from_options(name: str, options: Mapping[str, str]) -> Topology:
-    """The preset called ``name`` with parameters as texts, as a command line gives them."""
+    """Build the preset called ``name`` from parameters given as texts, as on the command line."""
     entry = _entry(name)
     return entry.build(**entry.values(options))
 
 
 def preset_host(name: str, options: Mapping[str, str]) -> Host:
-    """One box of the preset called ``name`` with its network ports, for composition."""
+    """Build one box of the preset called ``name`` with its network ports, for composition."""
     entry = _entry(name)
     if entry.host is None:
         boxes = [box.name for box in PRESETS.values() if box.host is not None]

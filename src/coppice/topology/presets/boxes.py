@@ -1,4 +1,4 @@
-"""GPU boxes of NVIDIA and AMD as presets: a box, its network ports and the fabric that joins several of them.
+"""Presets of GPU boxes by NVIDIA and AMD: a box, its network ports and the fabric between several of them.
 
 NVLink: 6 links per V100, 12 per A100, 18 per H100, H200 and B200. Nominal figures are the data sheets' (per
 direction: 25 GB/s per link up to NVLink 4, 50 for NVLink 5); measured ones those that NCCL reckons with
@@ -70,7 +70,7 @@ _FABRIC_FIELDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class GpuBox:
-    """One box: nodes and links inside, and the ports it has when there is a network."""
+    """One box: its nodes and links, and its network ports if there is a network."""
 
     nodes: list[Node]
     links: list[Link]

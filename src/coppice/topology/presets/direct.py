@@ -1,4 +1,4 @@
-"""Networks of GPUs without switches: rings, grids, hypercubes, complete and random ones, and others."""
+"""Presets without switches: rings, grids, hypercubes, complete, random and other graphs of GPUs."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def generalized_kautz(gpus: int = 12, degree: int = 2, *, gb_per_s: int | Fracti
 def random_balanced(
     gpus: int = 8, *, switches: int = 0, cycles: int | None = None, max_gb_per_s: int = 8, seed: int = 0
 ) -> Topology:
-    """A random directed network in which every node sends as much as it receives: a sum of directed cycles.
+    """A random directed graph in which every node has equal in- and out-capacity: a sum of directed cycles.
 
     The first cycle passes through all nodes, so every GPU reaches every other one.
 

@@ -1,4 +1,4 @@
-"""What a preset is, how a builder is made one, and how parameters are read from text."""
+"""Registry of presets: turn a builder function into a preset, and parse its parameters from text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _Build = TypeVar("_Build", bound=Callable[..., Topology])
 def listed_in(
     presets: list[Preset], *parameters: PresetParameter, description: str, source: str
 ) -> Callable[[_Build], _Build]:
-    """Decorates the builder of a network: it becomes a preset named like the function, with hyphens.
+    """Decorator that registers a builder as a preset named after it, with hyphens.
 
     Args:
         parameters: What may be set, by the names of the builder's arguments.
@@ -70,27 +70,27 @@ def listed_in(
 
 
 def number_of(name: str, default: int | str, description: str) -> PresetParameter:
-    """A parameter that is a whole number; ``default`` is a word where the builder works it out."""
+    """An integer parameter; ``default`` describes how the builder chooses it when it is not given."""
     return PresetParameter(name=name, parse=integer, default=str(default), description=description)
 
 
 def rate_of(name: str, default: int, description: str) -> PresetParameter:
-    """A parameter that is one rate in GB/s, or a ratio."""
+    """A parameter that is a rate in GB/s, or a ratio."""
     return PresetParameter(name=name, parse=rate, default=str(default), description=description)
 
 
 def rates_of(name: str, description: str) -> PresetParameter:
-    """A parameter that is one rate in GB/s for all, or several: 1 unless set."""
+    """A parameter that is one rate in GB/s for all links, or several: 1 unless set."""
     return PresetParameter(name=name, parse=rate_list, default="1", description=description)
 
 
 def text(value: str, key: str) -> str:  # noqa: ARG001 - the signature of every parser
-    """The text itself."""
+    """Return the text itself."""
     return value
 
 
 def integer(value: str, key: str) -> int:
-    """A whole number.
+    """Parse a whole number.
 
     >>> integer("12", "boxes")
     12
@@ -101,7 +101,7 @@ def integer(value: str, key: str) -> int:
 
 
 def integers(value: str, key: str) -> tuple[int, ...]:
-    """Whole numbers separated by ``x`` or commas: ``4x4x8``.
+    """Parse whole numbers separated by ``x`` or commas: ``4x8``.
 
     >>> integers("4x4x8", "dims")
     (4, 4, 8)
@@ -115,12 +115,12 @@ def integers(value: str, key: str) -> tuple[int, ...]:
 
 
 def rate(value: str, key: str) -> Fraction:
-    """A rate in GB/s, exactly."""
+    """Parse a rate in GB/s, exactly."""
     return exact_rate(value.strip(), where=key)
 
 
 def rate_list(value: str, key: str) -> tuple[Fraction, ...]:
-    """Rates separated by commas; one stands for all.
+    """Parse rates separated by commas; a single one applies to all.
 
     >>> rate_list("1,3/2", "gb_per_s")
     (Fraction(1, 1), Fraction(3, 2))

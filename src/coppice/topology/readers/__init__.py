@@ -94,5 +94,5 @@ def read_file(
     name: str | None = None,
     options: Mapping[str, str] | None = None,  # Options as texts, see the list of this module
 ) -> Topology:
-    """The topology of a file of any format; :func:`read` tells its warnings too."""
+    """Read the topology of a file of any format; :func:`read` returns its warnings too."""
     return read(source, name=name, options=options).topology

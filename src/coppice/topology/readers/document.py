@@ -1,4 +1,4 @@
-"""The native topology document, read and written: checked field by field, with paths in the messages.
+"""Read and write the native topology document, checked field by field, with JSON paths in the messages.
 
 JSON and YAML files differ only in how the tree of mappings and lists is spelt; both hand that tree to
 :func:`topology_from_document`, and so may any file that embeds a topology. Numbers with a fraction arrive as
@@ -41,13 +41,13 @@ _MAX_SOURCE = 1000
 
 
 class NumberText(str):
-    """A number as it was written."""
+    """A number as written, before it is parsed."""
 
     __slots__ = ()
 
 
 class DuplicateKey:
-    """Stands where a mapping with a repeated key was, so that the message can name its place."""
+    """Placeholder for a mapping with a repeated key, so that the message can name its place."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -63,7 +63,7 @@ def topology_from_document(
     # `round` and `self_links` have a meaning here; None where another file holds the document
     options: ReadOptions | None = None,
 ) -> Topology:
-    """The topology that a native document describes.
+    """Build the topology that a native document describes.
 
     Examples:
         >>> box = topology_from_document({
@@ -289,7 +289,7 @@ _MAX_DIGITS = 15
 
 
 def topology_document(topology: Topology) -> dict[str, Any]:
-    """The native document of ``topology``: mappings, lists, text and numbers that JSON can hold.
+    """Encode ``topology`` as a native document: mappings, lists, text and numbers that JSON can hold.
 
     Args:
         topology: What to describe; reading the document back gives an equal topology.
@@ -310,7 +310,7 @@ def topology_document(topology: Topology) -> dict[str, Any]:
 
 
 def topology_json(topology: Topology) -> bytes:
-    """The native JSON file of ``topology``, ending with a line feed.
+    """Encode ``topology`` as a native JSON file, ending with a line feed.
 
     >>> from coppice.topology.model import Node
     >>> print(topology_json(Topology.of("one", [Node(id="a")], [])).decode(), end="")

@@ -35,7 +35,7 @@ class GpuEntry:
 def link_gpus(
     graph: HostGraph, gpus: list[GpuEntry], *, file: str, options: ReadOptions, log: WarningLog
 ) -> None:
-    """Add the GPU links that the file lists, or that the option ``gpu`` implies where it lists none."""
+    """Add the GPU links that the file lists, or those implied by the option ``gpu`` where it lists none."""
     _Linker(graph=graph, gpus=gpus, options=options, log=log).link()
     bare = [gpu for gpu in gpus if not graph.gpu_degree(gpu.id)]
     if len(bare) < len(gpus):
@@ -75,7 +75,7 @@ def link_gpus(
 def complete_with_model(
     graph: HostGraph, gpus: list[str], model: GpuModel, *, options: ReadOptions, where: str
 ) -> None:
-    """Add the GPU links that boards with so many GPUs of this model have."""
+    """Add the GPU links of the boards with so many GPUs of this model."""
     link = options.link_rate(model)
     if len(gpus) in model.mesh:
         each = model.links // (len(gpus) - 1) * link
@@ -182,7 +182,7 @@ class _Linker:
 
 
 def bus_id(text: str) -> str:
-    """A PCI bus id in one spelling: lower case, four digits of domain unless it needs more.
+    """Normalise a PCI bus id: lower case, four digits of domain unless it needs more.
 
     >>> bus_id("00000000:0F:00.0")
     '0000:0f:00.0'

@@ -12,7 +12,7 @@ class Groups:
         self._parent = {member: member for member in members}
 
     def find(self, member: Hashable) -> Hashable:
-        """The member that stands for the group of ``member``."""
+        """Representative of the group of ``member``."""
         root = member
         while self._parent[root] != root:
             root = self._parent[root]

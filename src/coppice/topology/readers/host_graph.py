@@ -33,7 +33,7 @@ _End = tuple[str, str, str]  # a switch or CPU, the NIC on whose way it stands, 
 
 @dataclass(frozen=True, slots=True)
 class NicWays:
-    """What is left of PCIe."""
+    """GPU-to-NIC paths that replace the PCIe tree."""
 
     places: tuple[str, ...]  # For each stand-in, the switch or CPU of the machine that it stands for
     # Ends and rates; an end is a GPU or NIC by name, or a stand-in by number
@@ -54,7 +54,7 @@ class _Way:
 def nic_ways(
     rates: Rates, nics: Iterable[str], *, is_gpu: Callable[[str], bool], is_inner: Callable[[str], bool]
 ) -> NicWays:
-    """The ways between NICs and the GPUs nearest to them.
+    """Paths between NICs and the GPUs nearest to them.
 
     Args:
         is_gpu: Whether a node is a GPU.
@@ -180,7 +180,7 @@ _MAX_CPUS = 256
 
 
 class MachinePart(enum.IntEnum):
-    """What a node of the machine is, in the order in which the topology lists them."""
+    """Kinds of nodes of a machine, in the order in which the topology lists them."""
 
     GPU = 0
     GPU_SWITCH = 1
@@ -206,7 +206,7 @@ class _DraftNode:
 
 @dataclass(slots=True)
 class HostGraph:
-    """Nodes and directed rates, under construction."""
+    """Builder of a machine's nodes and directed rates."""
 
     drafts: dict[str, _DraftNode] = field(default_factory=dict)
     out: dict[str, dict[str, Fraction]] = field(default_factory=dict)
@@ -243,7 +243,7 @@ class HostGraph:
         return unique
 
     def are_of(self, gpus: Iterable[str], arch: str) -> None:
-        """Say the architecture of GPUs."""
+        """Set the architecture of the GPUs."""
         for gpu in gpus:
             self.drafts[gpu].arch = arch
 
@@ -260,7 +260,7 @@ class HostGraph:
                     self.connect(a, b, rate, duplex=False)
 
     def gpu_degree(self, gpu: str) -> Fraction:
-        """What ``gpu`` sends over NVLink or xGMI, GB/s."""
+        """Total rate that ``gpu`` sends over NVLink or xGMI, GB/s."""
         direct = (MachinePart.GPU, MachinePart.GPU_SWITCH)
         return sum((rate for b, rate in self.out[gpu].items() if self.drafts[b].part in direct), Fraction(0))
 

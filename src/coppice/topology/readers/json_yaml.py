@@ -1,4 +1,4 @@
-"""Trees of mappings and lists from JSON and YAML texts, with numbers kept as the decimals they are written as.
+"""Parse JSON and YAML into trees of mappings and lists, keeping numbers as the decimals they were written as.
 
 A key may stand in a mapping at most once. Of YAML, only mappings, lists and scalars are read: anchors, aliases, tags
 and several documents are refused, since a topology needs none and they are how a small text becomes a huge one.
@@ -30,7 +30,7 @@ _WORDS = {
 
 
 def parse_json(data: bytes, *, file: str) -> Any:
-    """The tree of a JSON text, with numbers that are not plain integers as :class:`NumberText`.
+    """Parse JSON text; numbers that are not plain integers become :class:`NumberText`.
 
     >>> parse_json(b'{"a": 0.10}', file="a.json")
     {'a': '0.10'}
@@ -54,7 +54,7 @@ def parse_json(data: bytes, *, file: str) -> Any:
 
 
 def parse_yaml(data: bytes, *, file: str) -> Any:
-    r"""The tree of a plain YAML text, with numbers that are not plain integers as :class:`NumberText`.
+    r"""Parse plain YAML text; numbers that are not plain integers become :class:`NumberText`.
 
     >>> parse_yaml(b"a: 0.10\nb: [1, yes]", file="a.yaml")
     {'a': '0.10', 'b': [1, 'yes']}

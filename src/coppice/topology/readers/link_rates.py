@@ -1,4 +1,4 @@
-"""What the links inside a machine carry, in GB/s per direction: data, and the rules that pick a row.
+"""Rates of NVLink, xGMI, PCIe and sockets in GB/s per direction: the table, and the rules that look a link up.
 
 Two classes of figures exist. *Measured* figures are what the GPU runtimes reckon with, close to what a link
 carries in practice; *nominal* figures are what data sheets say. Where no nominal figure is published (between
@@ -25,7 +25,7 @@ MAX_NET_MBIT_PER_S = 3_200_000
 
 
 class RateClass(enum.StrEnum):
-    """Which figures a link gets."""
+    """Class of a rate: nominal, or as NCCL counts it."""
 
     MEASURED = "measured"
     NOMINAL = "nominal"
@@ -40,11 +40,11 @@ class LinkRate:
 
     @classmethod
     def of(cls, measured: str, nominal: str) -> LinkRate:
-        """From decimal text."""
+        """Parse decimal text."""
         return cls(measured=Fraction(measured), nominal=Fraction(nominal))
 
     def at(self, rates: RateClass) -> Fraction:
-        """The figure of one class."""
+        """Rate in one class."""
         return self.nominal if rates is RateClass.NOMINAL else self.measured
 
 
@@ -106,7 +106,7 @@ _INTEL_FAMILY_6 = ((0xCF, 40), (0x8F, 22), (0x55, 10))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuModel:
-    """A GPU model, as far as its links go, with the parts it is usually sold with."""
+    """A GPU model: its links, and the parts it is usually sold with."""
 
     name: str  # Name for options, such as `a100`
     arch: str  # Architecture as compilers name it, such as `sm_80`
@@ -217,7 +217,7 @@ def xgmi_gb_per_s(gcn: str, rates: RateClass) -> Fraction:
 
 
 def pcie_speed_known(speed: str) -> bool:
-    """Whether the runtimes recognise this text of a PCIe link speed."""
+    """Whether NCCL and RCCL recognise this text of a PCIe link speed."""
     return speed.startswith(tuple(_PCIE_MEASURED))
 
 
@@ -245,7 +245,7 @@ def pcie_gb_per_s(speed: str, width: int, rates: RateClass) -> Fraction:
 
 
 def cpu_maker(arch: str, vendor: str) -> str | None:
-    """Who makes a processor with these texts in a topology file, in the words that topologies use; None if unknown.
+    """CPU vendor of these texts in a topology file, as topologies spell it; None if unknown.
 
     >>> cpu_maker("x86_64", "GenuineIntel"), cpu_maker("arm64", ""), cpu_maker("", "")
     ('intel', 'arm', None)

@@ -1,4 +1,4 @@
-"""Topologies from and to networkx graphs.
+"""Convert topologies from and to networkx graphs.
 
 A node may carry the attributes ``kind`` (``"gpu"``, ``"switch"``, ``"nic"``; default gpu), ``host``, ``rank``,
 ``multicast``, ``aggregate``, ``arch`` and ``cpu``; an edge carries ``gb_per_s`` (a number or text; a float counts as
@@ -29,7 +29,7 @@ def from_networkx(
     rate: str = "gb_per_s",  # Edge attribute with the rate in GB/s, such as `"capacity"`
     round_digits: int | None = None,  # Decimals to which rates are rounded, or None
 ) -> Topology:
-    """The topology that a networkx graph describes.
+    """Convert a networkx graph to a topology.
 
     Examples:
         >>> import networkx as nx
@@ -74,7 +74,7 @@ def from_networkx(
 
 
 def to_networkx(topology: Topology) -> nx.DiGraph[Any]:
-    """A directed networkx graph of ``topology``, which :func:`from_networkx` turns back into an equal one.
+    """Convert ``topology`` to a directed networkx graph, which :func:`from_networkx` turns back into an equal one.
 
     Nodes are the ids of the topology, in its order; rates are exact fractions.
 

@@ -1,4 +1,4 @@
-"""What all readers of topology files share: formats told by their content, options, warnings."""
+"""Shared parts of the readers of topology files: format detection, options, warnings."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _LIMITS = {
 
 
 def sniff(data: bytes, *, file: str) -> TopologyFormat:
-    r"""The format of a topology file, from its content; the ending of the name decides only for YAML.
+    r"""Detect the format of a topology file from its content; the file name decides only for YAML.
 
     >>> sniff(b"\n  <system version='1'/>", file="a").value
     'NCCL or RCCL topology XML'
@@ -131,7 +131,7 @@ _MAX_ID = 200
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A topology read from a file, with what the reader had to assume or leave out."""
+    """A topology read from a file, with the reader's assumptions and omissions."""
 
     topology: Topology  # The topology
     format: str  # Name of the format that the text was found to have
@@ -141,7 +141,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """Options of the readers; make one from texts with :meth:`parse`."""
+    """Options of the readers; parse them from texts with :meth:`parse`."""
 
     # Class of the link rates that a machine description gets (`measured`, the default, or `nominal`)
     rates: RateClass = RateClass.MEASURED
@@ -162,7 +162,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str] | None) -> ReadOptions:
-        """Options from texts, as a command line gives them.
+        """Parse options from texts, as on the command line.
 
         >>> ReadOptions.parse({"rates": "nominal", "nic_gb_per_s": "25/2"}).nic_gb_per_s
         Fraction(25, 2)
@@ -193,7 +193,7 @@ class ReadOptions:
         return cls(**values)  # type: ignore[arg-type]
 
     def link_rate(self, model: GpuModel) -> Fraction:
-        """Rate of one NVLink or xGMI link: as set, or as the model has it."""
+        """Rate of one NVLink or xGMI link: as set, or that of the GPU model."""
         return model.link.at(self.rates) if self.gpu_link_gb_per_s is None else self.gpu_link_gb_per_s
 
     def rounded(self, rate: Fraction, *, where: str) -> Fraction:
@@ -210,13 +210,13 @@ class ReadOptions:
 
 @dataclass(slots=True)
 class WarningLog:
-    """Collects warnings; equal ones are told once, with the lines where they arose."""
+    """Collect warnings; equal ones are merged, with the lines where they arose."""
 
     where: str
     lines: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, text: str, line: int | None = None) -> None:
-        """Note ``text`` (a clause without a final full stop), possibly once more at ``line``."""
+        """Add a warning, ``text`` being a clause without a final full stop, possibly once more at ``line``."""
         places = self.lines.setdefault(text, [])
         if line is not None:
             places.append(line)
@@ -233,7 +233,7 @@ def _place(where: str, lines: list[int]) -> str:
 
 
 def checked_id(text: str, *, where: str) -> str:
-    """``text`` if it can name a node: 1 to 200 printable characters."""
+    """Return ``text`` if it can name a node: 1 to 200 printable characters."""
     if not 0 < len(text) <= _MAX_ID or not text.isprintable():
         raise InputError(
             f"expected a name of 1 to {_MAX_ID} printable characters, found {text[:40]!r} at {where}."

@@ -1,4 +1,4 @@
-"""The PCIe tree that explains how far apart devices are by the text of smi tools.
+"""Reconstruct a PCIe tree from the distances between devices that smi tools print (PIX, PXB, PHB, ...).
 
 ``nvidia-smi topo -m`` tells of every two devices whether they share one PCIe switch (PIX), several (PXB), a
 host bridge or NUMA node (PHB, NODE), or nothing but the interconnect between sockets (SYS). Devices with a
@@ -20,7 +20,7 @@ from coppice.topology.readers.reading import ReadOptions
 
 
 class Distance(enum.IntEnum):
-    """How far apart two devices are on PCIe."""
+    """PCIe distance of two devices."""
 
     ONE_SWITCH = 1
     SWITCHES = 2
@@ -30,7 +30,7 @@ class Distance(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PcieRates:
-    """Rates of the links that the distances imply, GB/s per direction."""
+    """Rates of the PCIe links that the distances imply, GB/s per direction."""
 
     link: Fraction
     nic: Fraction
@@ -38,7 +38,7 @@ class PcieRates:
 
     @classmethod
     def of(cls, model: GpuModel, options: ReadOptions) -> PcieRates:
-        """As the options set them, or as machines with this model of GPU have them."""
+        """Rates as set by options, or those of machines with this GPU model."""
         given = (options.pcie_gb_per_s, options.nic_gb_per_s, options.socket_gb_per_s)
         usual = (
             pcie_gb_per_s(model.pcie_speed, 16, options.rates),
@@ -51,7 +51,7 @@ class PcieRates:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attached:
-    """What the reader should tell about a finished tree."""
+    """Remarks of the reader about the finished tree."""
 
     far: tuple[str, ...]  # Devices whose CPU has no GPU: NICs far from all of them
     # A pair of devices that the tree puts nearer together than their own entry says, or None
@@ -67,7 +67,7 @@ def attach(
     numa: dict[str, int],  # NUMA node of each device, as far as known; equal ones share a CPU
     rates: PcieRates,
 ) -> Attached:
-    """Connect devices of one host by the PCIe switches and CPUs that their distances imply.
+    """Connect devices of a host by the PCIe switches and CPUs that their distances imply.
 
     Returns:
         What is worth telling about the result.

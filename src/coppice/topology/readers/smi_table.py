@@ -1,4 +1,4 @@
-"""Tables in the text of smi tools: numbered lines, a header of devices, and rows whose cells belong to its columns.
+"""Parse the device matrices that nvidia-smi and rocm-smi print.
 
 Terminals and reports damage wide tables: a header cell and the next one become one word (``NIC11NIC12``), so do cells
 (``NODENODE``), tabs become spaces, and columns that are blank disappear between white space. The header and the names
@@ -59,7 +59,7 @@ def is_gpu(name: str) -> bool:
 
 
 def text_lines(data: bytes, *, file: str) -> list[SmiLine]:
-    """The lines of ``data`` without terminal colours, and without what a launcher or a quotation puts before each."""
+    """The lines of ``data`` without terminal colours and without prefixes of a launcher or a quotation."""
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         text = data.decode(encoding)
@@ -368,7 +368,7 @@ class NamedGpu:
 
 
 def named_model(lines: Sequence[SmiLine], names: Mapping[str, str], log: WarningLog) -> NamedGpu | None:
-    """The one GPU model that lines about products name, or None; several are told.
+    """The one GPU model that product lines of a report name, or None; warn about several.
 
     Args:
         names: Models by the names that products have.

@@ -1,4 +1,4 @@
-"""A small, suspicious XML parser: elements with line numbers, no DTD, no entities of its own, bounded size.
+"""A minimal, strict XML parser: elements with line numbers, no DTD, no custom entities, bounded size.
 
 Topology files are plain nests of elements with attributes. Everything that XML could do beyond that (document
 types, entity definitions, processing of other files) is refused, and so are files with more elements, levels
@@ -50,7 +50,7 @@ class Element:
         return [child for child in self.children if child.tag in tags]
 
     def text(self, key: str, default: str | None = None) -> str:
-        """An attribute."""
+        """Value of an attribute."""
         value = self.attributes.get(key, default)
         if value is None:
             raise InputError(
@@ -59,7 +59,7 @@ class Element:
         return value
 
     def integer(self, key: str, *, low: int, high: int, default: int | None = None) -> int:
-        """An integer attribute, ``low`` .. ``high``; where absent or empty, ``default`` if there is one."""
+        """Value of an integer attribute within a range."""
         text = self.attributes.get(key, "").strip()
         if not text and default is not None:
             return default
@@ -150,7 +150,7 @@ class _XmlBuilder:
 
 
 def parse_xml(data: bytes, *, file: str) -> Element:
-    r"""The root element of an XML text.
+    r"""Parse XML text and return its root element.
 
     White space before the XML declaration is accepted, although XML forbids it: real files begin with blank
     lines.

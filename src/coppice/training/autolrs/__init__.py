@@ -1,4 +1,4 @@
-"""AutoLRS without torch: forecasts, proposals, the state machine, the log and its report, over plain numbers."""
+"""AutoLRS without torch: forecasts, proposals, state machine, log and report, over plain numbers."""
 
 from __future__ import annotations
 

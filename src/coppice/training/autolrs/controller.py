@@ -1,4 +1,4 @@
-"""The state machine of a search: losses go in, decisions come out; it knows of no model.
+"""State machine of a learning-rate search: losses in, decisions out; independent of the model.
 
     WARMUP ──> SEARCH (trial 0 ... trial K-1) ──> EXPLOIT ──> SEARCH of the next stage ──> ... ──> DONE
                  each from the same snapshot         └── the loss fails: the next best rate, same snapshot
@@ -55,7 +55,7 @@ _SETTLED_AFTER = 2
 
 
 class Controller:
-    """Decides learning rates from losses.
+    """Choose learning rates from losses.
 
     Args:
         settings: What is searched, and how.
@@ -90,12 +90,12 @@ class Controller:
 
     @property
     def phase(self) -> SearchPhase:
-        """What the steps of the moment are for."""
+        """Purpose of the current steps."""
         return self.state.phase
 
     @property
     def steps_to_event(self) -> int:
-        """Steps until :meth:`observe` wants to be called; 0 when the training has its length."""
+        """Steps until :meth:`observe` is due; 0 when the training is complete."""
         state = self.state
         if state.phase is SearchPhase.DONE:
             return 0
@@ -109,7 +109,7 @@ class Controller:
         return next_look - state.done
 
     def lr_at(self, step: int) -> float:
-        """Learning rate of a step of the segment, counted from 0: it rises in the warm-up, and falls if annealed.
+        """Learning rate of a step of the segment, from 0: rising in the warm-up, falling if annealed.
 
         >>> [Controller(Settings(warmup_steps=4, warmup_lr=0.4)).lr_at(step) for step in (0, 3)]
         [0.1, 0.4]
@@ -123,11 +123,11 @@ class Controller:
 
     @property
     def lr_moves(self) -> bool:
-        """Whether the rate differs from step to step of the segment."""
+        """Whether the rate changes within the segment."""
         return self.state.phase is SearchPhase.WARMUP or self.settings.method is Method.ANNEALED
 
     def validation_due(self, steps: int) -> bool:
-        """Whether a validation loss is wanted once ``steps`` more steps are done."""
+        """Whether a validation loss is due after ``steps`` more steps."""
         state = self.state
         if state.phase is not SearchPhase.SEARCH or not state.validating:
             return False
@@ -136,7 +136,7 @@ class Controller:
         ) < self.settings.validations
 
     def follow(self, losses: Sequence[float], validation: float | None = None) -> None:
-        """Take losses in without deciding anything; the decision comes from elsewhere."""
+        """Record losses without deciding; the decision comes from another rank."""
         state = self.state
         if len(losses) > state.length - state.done:
             left = state.length - state.done
@@ -151,7 +151,7 @@ class Controller:
             state.validations.append(float(validation))
 
     def observe(self, losses: Sequence[float], validation: float | None = None) -> SearchDecision:
-        """Take in the losses since the last call, and decide.
+        """Record the losses since the last call, and decide.
 
         Args:
             losses: Training losses, one per step, in order.
@@ -178,7 +178,7 @@ class Controller:
         return SearchDecision(action=Action.CONTINUE, ended=False)
 
     def stop(self) -> SearchDecision:
-        """End the training here; a search that is under way is taken back."""
+        """End the training; an unfinished search is undone."""
         state = self.state
         events: list[Event] = []
         if state.phase is SearchPhase.DONE:

@@ -1,4 +1,4 @@
-"""What the loss will be: an exponential through a short, noisy beginning, read far to its right.
+"""Forecast the loss: fit an exponential to a short, noisy beginning, and extrapolate.
 
 The model is ``loss(t) = a exp(-b t) + c`` with ``b > 0``. For a given ``b`` the best ``a`` and ``c`` are a weighted
 linear regression in closed form, so one dimension is searched: ``log b``, on a grid and then by golden section.
@@ -66,7 +66,7 @@ class ExponentialFit:
     outliers: int = 0  # Points that have no weight in it
 
     def at(self, position: float) -> float:
-        """The curve at a position, in steps.
+        """Value at a position, in steps.
 
         >>> ExponentialFit(a=2.0, b=0.01, c=0.5).at(0)
         2.5

@@ -1,4 +1,4 @@
-"""The settings of a search for learning rates, and its log: what was tried, forecast and chosen.
+"""Settings and log of a learning-rate search: trials, forecasts and choices.
 
 The log has one JSON object per line. Settings are checked once, at the edge, and written into the log and the
 checkpoints. Every line is on the disk before training goes on; a resumed training takes back lines that its checkpoint
@@ -26,7 +26,7 @@ FEWEST_TRIAL_STEPS = 5
 
 
 class Method(enum.StrEnum):
-    """How losses are forecast and rates proposed."""
+    """Methods of forecasting losses and proposing rates."""
 
     ROBUST = "robust"
     """A direct robust exponential fit, and expected improvement."""
@@ -138,7 +138,7 @@ class EventLog:
         self._opened = False
 
     def resume(self, lines: int) -> None:
-        """Go on after so many lines."""
+        """Continue after a number of lines."""
         self.lines = lines
         self._opened = False
 
@@ -189,7 +189,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start", tag_field="event"):
-    """The first line: format, version and settings."""
+    """First line: format, version and settings."""
 
     settings: Settings
     format: str = FORMAT
@@ -197,7 +197,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start", tag_field="e
 
 
 class TrialEnd(msgspec.Struct, frozen=True, kw_only=True, tag="trial", tag_field="event"):
-    """A learning rate was tried."""
+    """A trial of a learning rate."""
 
     stage: int  # Number of the stage that it was tried for, from 0
     number: int  # Number of the trial within the search, from 0
@@ -214,7 +214,7 @@ class TrialEnd(msgspec.Struct, frozen=True, kw_only=True, tag="trial", tag_field
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, tag="kept", tag_field="event"):
-    """Steps that stay in the model: the warm-up, or a stage."""
+    """Steps that stay in the model: warm-up, or a stage."""
 
     phase: str  # `warmup` or `exploit`
     stage: int  # Number of the stage; -1 for the warm-up
@@ -225,7 +225,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, tag="kept", tag_field="eve
 
 
 class Retreat(msgspec.Struct, frozen=True, kw_only=True, tag="retreat", tag_field="event"):
-    """The chosen rate failed during its stage, which begins again with another one."""
+    """A stage whose rate failed and that is repeated with another one."""
 
     stage: int  # Number of the stage
     lr: float  # The rate that failed
@@ -235,7 +235,7 @@ class Retreat(msgspec.Struct, frozen=True, kw_only=True, tag="retreat", tag_fiel
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished", tag_field="event"):
-    """The training has its length."""
+    """The training is complete."""
 
     kept_steps: int  # Steps that stayed in the model
     search_steps: int  # Steps of trials
@@ -246,7 +246,7 @@ Event: TypeAlias = Start | TrialEnd | Kept | Retreat | Finished
 
 
 def curve(steps: Sequence[int], losses: Sequence[float]) -> Curve:
-    """Losses as they stand in the log: at most some hundreds of them, evenly thinned, the last one kept.
+    """Loss curve for the log: evenly thinned to some hundreds, the last one kept.
 
     >>> curve(range(3), [1.0, float("nan"), 0.5])
     Curve(steps=[0, 1, 2], losses=[1.0, None, 0.5])
@@ -261,7 +261,7 @@ def curve(steps: Sequence[int], losses: Sequence[float]) -> Curve:
 
 
 def read_events(path: str | os.PathLike[str]) -> list[Event]:
-    """Read a log; a last line that a crash cut off is left out."""
+    """Read a log; an incomplete last line is dropped."""
     name = os.fspath(path)
     try:
         size = Path(path).stat().st_size
@@ -293,7 +293,7 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchLog:
-    """What a log tells."""
+    """Content of a log."""
 
     start: Start  # Settings
     trials: dict[int, list[TrialEnd]]  # Trials by stage
@@ -322,17 +322,17 @@ class SearchLog:
 
     @property
     def search_steps(self) -> int:
-        """Steps of trials."""
+        """Number of trial steps."""
         return sum(trial.losses.steps[-1] + 1 for trials in self.trials.values() for trial in trials)
 
     @property
     def by_stage(self) -> dict[int, Kept]:
-        """The stages that are over, by number; -1 is the warm-up."""
+        """Finished stages by number; -1 is the warm-up."""
         return {event.stage: event for event in self.kept}
 
     @property
     def summary(self) -> str:
-        """Its steps, in words."""
+        """Step counts as text."""
         kept = sum(event.steps for event in self.kept)
         words = f"AutoLRS: {kept:,} steps kept, {self.search_steps:,} of trials"
         lost = sum(event.steps for event in self.retreats)

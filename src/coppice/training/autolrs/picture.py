@@ -1,4 +1,4 @@
-"""The picture of a search: rates and losses over all steps, trials included, and what each stage was chosen by.
+"""Plot of a search: rates and losses over all steps, trials included, and the fits behind each choice.
 
 Trials lie side by side where they were made, not one upon another: the axis counts their steps too. A panel shows eight
 curves at most, and a point stands for the median of its neighbours.
@@ -36,7 +36,7 @@ _KEPT, _TRIAL, _FAILED, _LOWER, _HIGHER = "#1f5fa8", "#a9a9a9", "#d1495b", "#2a9
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Steps of one rate, on an axis that counts trials too."""
+    """Steps with one rate, on an axis that includes trials."""
 
     kind: str  # `kept`, `trial` or `failed`
     first: int  # Step that it begins with
@@ -45,7 +45,7 @@ class Span:
 
 
 def spans(search: SearchLog) -> list[Span]:
-    """What was done, in order and without gaps: warm-up, trials, stages that failed, stages."""
+    """Segments in order, without gaps: warm-up, trials, failed stages, stages."""
     kept = search.by_stage
     stages = sorted({*kept, *search.trials})
     found: list[Span] = []
@@ -65,7 +65,7 @@ def spans(search: SearchLog) -> list[Span]:
 
 
 def chosen_evenly(count: int, most: int) -> list[int]:
-    """At most ``most`` numbers below ``count``, evenly spread, the first and the last among them.
+    """At most ``most`` evenly spread numbers below ``count``, with the first and the last.
 
     >>> chosen_evenly(10, 4)
     [0, 3, 6, 9]
@@ -78,7 +78,7 @@ def chosen_evenly(count: int, most: int) -> list[int]:
 def thinned(
     steps: Sequence[int], losses: Sequence[float], most: int = _MOST_POINTS
 ) -> tuple[list[float], list[float]]:
-    """Middle steps and median losses of at most ``most`` equal parts.
+    """Midpoints and median losses of at most ``most`` equal parts.
 
     >>> thinned([0, 1, 2], [3.0, 2.0, 1.0])
     ([0.0, 1.0, 2.0], [3.0, 2.0, 1.0])
@@ -89,7 +89,7 @@ def thinned(
 
 
 def picture(search: SearchLog, kind: str) -> bytes:
-    """The picture as ``svg`` or ``png``: no date and no random names are in it, the same log gives the same bytes."""
+    """Render the plot as ``svg`` or ``png``, reproducibly."""
     import matplotlib as mpl
 
     buffer = io.BytesIO()
@@ -100,7 +100,7 @@ def picture(search: SearchLog, kind: str) -> bytes:
 
 
 def draw(search: SearchLog) -> Figure:
-    """The figure, as matplotlib has it."""
+    """Draw the matplotlib figure."""
     from matplotlib.figure import Figure
 
     stages = sorted(search.trials)

@@ -1,4 +1,4 @@
-"""A search for learning rates as a page that opens from disk, or as a picture: the schedule, the losses, every fit."""
+"""Report of a learning-rate search as a page or a picture: schedule, losses, and every fit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUFFIXES = (".html", ".svg", ".png")
 
 
 def write_report(log: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:
-    """Draw a log.
+    """Write the report of a log.
 
     Args:
         path: Picture (.svg, .png) or page (.html) to write.

@@ -1,4 +1,4 @@
-"""Which learning rate to try next: exact Gaussian-process regression over log LR, in one dimension.
+"""Choose the next learning rate to try: exact Gaussian-process regression over log LR.
 
 A stage tries ten rates; ten points on a line are solved exactly in microseconds, on a grid, with no optimiser inside.
 So the search is a pure function of what was tried and a seed, the same on every machine that resumes it, and needs
@@ -42,7 +42,7 @@ _JITTER = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """What is believed of the score at some rates."""
+    """Posterior mean and deviation of the score at some rates."""
 
     mean: Series  # Expected score
     deviation: Series  # Standard deviation of the score without noise
@@ -87,7 +87,7 @@ def propose(
     # Propose as the published code: the first at random, then where least is known, whatever the scores
     published: bool = False,
 ) -> float:
-    """The next learning rate to try; never one that was tried.
+    """Next learning rate to try; never a repeated one.
 
     The first are the rate of the stage before and points spread over the range, moved a little at random; then the
     rate of greatest expected improvement.
@@ -115,7 +115,7 @@ def propose(
 def best_of(
     rates: Sequence[float], scores: Sequence[float], *, lr_range: tuple[float, float], published: bool = False
 ) -> int | None:
-    """Which of the rates tried to train with: the number of the best one, or None if all failed.
+    """Index of the best rate tried, or None if all failed.
 
     Scores are noisy, so the one whose expectation under the regression is best is taken; the published code takes the
     best score itself.

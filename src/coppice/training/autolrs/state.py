@@ -1,4 +1,4 @@
-"""What a search remembers and what it says: plain records that a checkpoint can hold, and a line for a terminal."""
+"""State and decisions of a search as plain records for checkpoints, and a progress line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coppice.training.autolrs.log import Event, Settings
 
 
 class SearchPhase(enum.StrEnum):
-    """What the steps of the moment are for."""
+    """Purpose of the current steps."""
 
     WARMUP = "warmup"
     SEARCH = "search"
@@ -21,7 +21,7 @@ class SearchPhase(enum.StrEnum):
 
 
 class Action(enum.StrEnum):
-    """What the caller has to do before the next step, besides setting the learning rate."""
+    """What the caller must do before the next step, besides setting the learning rate."""
 
     CONTINUE = "continue"
     SAVE = "save"
@@ -29,7 +29,7 @@ class Action(enum.StrEnum):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A rate that was tried in this stage."""
+    """A rate tried in this stage."""
 
     lr: float  # The rate
     forecast: float  # Loss forecast for it; infinite if it failed
@@ -37,7 +37,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """All that a search remembers; the caller's checkpoint holds it."""
+    """State of a search, stored in the caller's checkpoint."""
 
     phase: SearchPhase  # What the steps of the moment are for
     lr: float  # Learning rate of the segment (at its end, in the warm-up)
@@ -58,7 +58,7 @@ class State(msgspec.Struct, kw_only=True):
 
 
 class SearchDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now, whether the segment ended, and what to write into the log."""
+    """Next action, whether the segment ended, and events to log."""
 
     action: Action
     ended: bool
@@ -66,7 +66,7 @@ class SearchDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(state: State, settings: Settings) -> str:
-    """Where the search is, in words.
+    """Progress of the search as text.
 
     >>> describe(State(phase=SearchPhase.SEARCH, lr=0.01, tau=1000, length=100), Settings())
     'stage 0: trial 1 of 10, lr 0.01'
@@ -83,7 +83,7 @@ def describe(state: State, settings: Settings) -> str:
 
 
 class ProgressLine:
-    """A bar on standard error for each segment; nothing where that is no terminal.
+    """Progress bar on standard error, one per segment, on terminals only.
 
     It is drawn when losses are read, so it costs ordinary steps nothing.
     """
@@ -103,7 +103,7 @@ class ProgressLine:
             finalize(self, self._progress.stop)
 
     def show(self, state: State) -> None:
-        """Draw what is going on; the last call puts the bar away."""
+        """Update the bar; the last call removes it."""
         if self._task is None:
             return
         words = describe(state, self._settings)
@@ -113,7 +113,7 @@ class ProgressLine:
             self.close()
 
     def close(self) -> None:
-        """Put the bar away."""
+        """Remove the bar."""
         if self._task is not None:
             self._progress.stop()
             self._task = None

@@ -1,4 +1,4 @@
-"""Training with torch: ``AutoLRS``, and ``schedule`` for policies of overlap. Only this package imports torch."""
+"""Training with torch: ``AutoLRS``, and ``schedule`` for overlap policies. Only this package imports torch."""
 
 from __future__ import annotations
 

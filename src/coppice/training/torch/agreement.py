@@ -1,4 +1,4 @@
-"""What all ranks must be told alike, and what the first rank finds out by itself and tells all."""
+"""Agreement between ranks: check that arguments are equal, and broadcast what the first rank finds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def broadcast_from_first(
     group: dist.ProcessGroup | None,
     device: torch.device | None = None,  # Where the group takes bytes from; None: the group knows
 ) -> Any:
-    """What the first rank finds, on every rank."""
+    """Result of a function on the first rank, on every rank; its error is raised everywhere."""
     told: list[Any] = [None, None, None]
     raised: Exception | None = None
     if dist.get_rank() == first:
@@ -43,7 +43,7 @@ def broadcast_from_first(
 
 
 def require_equal_arguments(told: Mapping[str, object], call: str, group: dist.ProcessGroup | None) -> None:
-    """That all ranks were told the same; else some would wait for messages that others never send.
+    """Check that all ranks passed equal arguments, since unequal ones would deadlock later.
 
     Args:
         told: What this rank was told, by argument: numbers, words, and what is made of them. Other things are left

@@ -1,4 +1,4 @@
-"""What a schedule attaches to modules, and copies of such modules, which are plain.
+"""Hooks and attributes that a schedule attaches to modules, which copies of the modules do not inherit.
 
 Hooks of a schedule belong to the model that it trains. A copy of that model (``copy.deepcopy``, a moving average of
 its weights, ``torch.save``) has its weights after all updates that were asked for, and none of these hooks: it trains
@@ -23,7 +23,7 @@ _REDUCE = "__reduce_ex__"
 
 
 class ModuleAttachments:
-    """Hooks and other attributes of modules that their copies do not have.
+    """Hooks and attributes of modules that their copies do not inherit.
 
     Args:
         settle: Called before a module is copied, so that its weights are those after all updates.
@@ -48,28 +48,28 @@ class ModuleAttachments:
         self._set: list[tuple[nn.Module, str]] = []
 
     def before(self, module: nn.Module, hook: Callable[..., Any], *, first: bool = False) -> None:
-        """Call before the forward pass of a module."""
+        """Add a forward pre-hook."""
         self.add(module, module.register_forward_pre_hook(hook, prepend=first))
 
     def behind(
         self, module: nn.Module, hook: Callable[..., Any], *, first: bool = False, always: bool = False
     ) -> None:
-        """Call after the forward pass of a module, with ``always`` also if it fails."""
+        """Add a forward hook, with ``always`` also called on failure."""
         self.add(module, module.register_forward_hook(hook, prepend=first, always_call=always))
 
     def add(self, module: nn.Module, handle: RemovableHandle) -> None:
-        """A hook of a module, however it was made."""
+        """Track a hook handle of a module."""
         self._handles.append((module, handle))
         _plain_copies(module).leave_out(self._settle, hook=handle.id)
 
     def set(self, module: nn.Module, name: str, value: object) -> None:
-        """Set an attribute of the object, which its class has too."""
+        """Override a class attribute on the object."""
         vars(module)[name] = value
         self._set.append((module, name))
         _plain_copies(module).leave_out(self._settle, name=name)
 
     def remove(self) -> None:
-        """Modules are as they were."""
+        """Restore the modules."""
         modules = {}
         for module, handle in self._handles:
             handle.remove()

@@ -1,4 +1,4 @@
-"""Find the learning-rate schedule while a torch model trains: in a loop of one's own, or as a callback of Lightning.
+"""AutoLRS for torch: search the learning-rate schedule during training, in a loop or as a Lightning callback.
 
 Lightning is needed only when the callback is made.
 """
@@ -39,7 +39,7 @@ Policy = Literal["restore", "keep"]
 
 
 class AutoLRS:
-    """Searches learning rates, restores, exploits, while the training loop just goes on.
+    """Search, restore and exploit learning rates within an unchanged training loop.
 
     Call :meth:`step` after every ``optimizer.step()``. Between two calls the model may go back to where a trial began:
     that is the search. Before stopping in the middle of one, call :meth:`finish`, or give ``kept_steps`` and stop when
@@ -163,48 +163,48 @@ class AutoLRS:
 
     @property
     def phase(self) -> SearchPhase:
-        """What the steps of the moment are for: ``warmup``, ``search``, ``exploit`` or ``done``."""
+        """Purpose of the current steps: ``warmup``, ``search``, ``exploit`` or ``done``."""
         return self._controller.phase
 
     @property
     def finished(self) -> bool:
-        """Whether the training that is kept has its length."""
+        """Whether the kept training is complete."""
         return self.phase is SearchPhase.DONE
 
     @property
     def lr(self) -> float:
-        """Learning rate of the next step (of the first group)."""
+        """Learning rate of the next step (first group)."""
         return self._rates.current
 
     @property
     def stage(self) -> int:
-        """Number of the stage, from 0."""
+        """Number of the current stage, from 0."""
         return self._controller.state.stage
 
     @property
     def kept_steps(self) -> int:
-        """Steps that are in the model: warm-up and stages, trials not counted."""
+        """Number of steps in the model: warm-up and stages, without trials."""
         state = self._controller.state
         under_way = 0 if self.phase is SearchPhase.SEARCH else state.done + self._losses.steps
         return state.kept + under_way
 
     @property
     def search_steps(self) -> int:
-        """Steps of trials."""
+        """Number of trial steps."""
         state = self._controller.state
         return state.searched + (state.done + self._losses.steps if self.phase is SearchPhase.SEARCH else 0)
 
     @property
     def total_steps(self) -> int:
-        """All optimizer steps: kept, of trials, and lost in stages that failed."""
+        """Number of optimizer steps: kept, trials, and failed stages."""
         return self.kept_steps + self.search_steps + self._controller.state.lost
 
     def get_last_lr(self) -> list[float]:
-        """Learning rate of every parameter group, as torch's schedulers tell it."""
+        """Learning rate of every parameter group, as in torch's schedulers."""
         return self._rates.all()
 
     def step(self, loss: torch.Tensor | float) -> None:
-        """Take note of the step that was just made, and set the learning rate of the next one.
+        """Record the last optimizer step, and set the learning rate of the next.
 
         Args:
             loss: Training loss of the step (of the micro-batch, with ``accumulate``); a tensor is not waited for.
@@ -222,13 +222,13 @@ class AutoLRS:
             self._rates.set(controller.lr_at(controller.state.done + self._losses.steps))
 
     def finish(self) -> None:
-        """End the training here: in the middle of a search, the model goes back to where the search began."""
+        """End the training; during a search the model is restored first."""
         if not self.finished:
             self._controller.follow(self._world.mean(self._losses.read()))
             self._act(self._controller.stop())
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the search remembers, its snapshot included: tensors on the CPU and plain values.
+        """State of the search with its snapshot: CPU tensors and plain values.
 
         In a process group every rank has its own. The snapshot's memory is used again by the next one: write or copy
         it before the next step. To save a whole training, see :meth:`save`.
@@ -248,7 +248,7 @@ class AutoLRS:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`; weights and optimizer are loaded by the caller, before or after.
+        """Resume from :meth:`state_dict`; the caller loads weights and optimizer, before or after.
 
         Raises:
             InputError: If it was saved with other settings, or is no such state.
@@ -274,7 +274,7 @@ class AutoLRS:
         self._prepare()
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Save the whole training, every rank its part: model, optimizer, what goes with them, and the search.
+        """Save a checkpoint of the whole training, one part per rank: model, optimizer and search.
 
         The new checkpoint replaces the old one only when every rank has written its part.
 
@@ -288,7 +288,7 @@ class AutoLRS:
         checkpoints.save(content, Path(directory), number=self.total_steps, world=self._world)
 
     def load(self, directory: str | os.PathLike[str]) -> bool:
-        """Go on from the last checkpoint of :meth:`save`; whether there was one.
+        """Resume from the last checkpoint of :meth:`save`; return whether there was one.
 
         Raises:
             InputError: If it belongs to another training, or was written by another number of ranks.
@@ -386,7 +386,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def lightning_callback(**options: Any) -> Any:
-    """A Lightning callback that runs AutoLRS: ``Trainer(callbacks=[lightning_callback(lr_range=(1e-3, 1.0))])``.
+    """Lightning callback for AutoLRS: ``Trainer(callbacks=[lightning_callback(lr_range=(1e-3, 1.0))])``.
 
     It trains with the learning rates that are found, keeps the search in Lightning's checkpoints, and stops the
     trainer when ``kept_steps`` are reached. One optimizer, automatic optimization, no other scheduler; batches of

@@ -1,4 +1,4 @@
-"""Checkpoints of a training on many ranks: one directory per step, and a file that names the last complete one.
+"""Distributed checkpoints: a directory per step, and a file that names the last complete one.
 
     directory/LATEST              "step-000001230 4": the checkpoint and its number of ranks
     directory/step-000001230/     rank-0.pt ... rank-3.pt
@@ -41,7 +41,7 @@ def save(content: Any, directory: Path, *, number: int, world: World) -> None:
 
 
 def load(directory: Path, *, world: World) -> Any:
-    """This rank's part of the last complete checkpoint, or None if there is none.
+    """This rank's part of the last complete checkpoint, or None.
 
     Raises:
         InputError: If it was written by another number of ranks, or is damaged.
@@ -65,7 +65,7 @@ def _latest(directory: Path) -> list[str]:
 
 
 def save_file(value: Any, path: Path) -> None:
-    """Write a packed tree; a crash at any moment leaves the old file, or the new one."""
+    """Write a packed tree atomically."""
     with replacing(path) as temporary:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
@@ -73,7 +73,7 @@ def save_file(value: Any, path: Path) -> None:
 
 
 def load_file(path: Path) -> Any:
-    """Read a packed tree; code in it would not be run."""
+    """Read a packed tree, without executing code."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Times of collectives for torch's scheduler of overlap, from the costs that simulation takes."""
+"""Collective times for torch's overlap scheduler, from simulation costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses that are read in batches, so that no step waits for the GPU, and learning rates that move together."""
+"""Deferred reading of losses, so that no step waits for the GPU, and learning rates in a fixed ratio."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LossBuffer:
         self._sums: torch.Tensor | None = None
 
     def add(self, loss: torch.Tensor | float) -> bool:
-        """Take a loss in, without waiting for it; whether it completes a step."""
+        """Add a loss without synchronising; return whether it completes a step."""
         if not isinstance(loss, torch.Tensor):
             loss = _tensor(loss)
         elif isinstance(loss, DTensor):
@@ -57,7 +57,7 @@ class LossBuffer:
         return True
 
     def read(self) -> list[float]:
-        """The losses of the complete steps, which are forgotten; waits for the device."""
+        """Return and clear the losses of complete steps; synchronises with the device."""
         if self._sums is None:
             return []
         values: list[float] = self._sums[: self.steps].tolist()
@@ -65,13 +65,13 @@ class LossBuffer:
         return [value / self.accumulate for value in values]
 
     def state(self) -> dict[str, object]:
-        """What was not read yet."""
+        """State of the unread losses."""
         sums = [] if self._sums is None else self._sums[: self.steps + bool(self.parts)].tolist()
         wide = self._sums is not None and self._sums.dtype is torch.float64
         return {"sums": sums, "parts": self.parts, "wide": wide}
 
     def load(self, state: dict[str, object]) -> None:
-        """Put back what :meth:`state` returned."""
+        """Restore :meth:`state`."""
         sums, parts = state["sums"], state["parts"]
         if not isinstance(sums, list) or not isinstance(parts, int) or len(sums) > self._capacity:
             raise InputError(
@@ -106,7 +106,7 @@ def _tensor(loss: object) -> torch.Tensor:
 
 
 class LearningRates:
-    """Sets one rate; every group keeps the ratio to the first one that it has at the beginning.
+    """Set the learning rate; groups keep their initial ratio to the first one.
 
     Args:
         optimizer: The optimizer.
@@ -139,7 +139,7 @@ class LearningRates:
         self.ratios = [rate / self.initial for rate in rates]
 
     def set(self, rate: float) -> None:
-        """Set the rate of the first group, and all others with it."""
+        """Set the rate of the first group, and the others in proportion."""
         groups = self._optimizer.param_groups
         if len(groups) != len(self.ratios):
             raise InputError(
@@ -154,5 +154,5 @@ class LearningRates:
                 group["lr"] = rate * ratio
 
     def all(self) -> list[float]:
-        """The rate of every group."""
+        """Rate of every group."""
         return [float(group["lr"]) for group in self._optimizer.param_groups]

@@ -1,4 +1,4 @@
-"""The state of a training in memory or a file: weights, buffers, optimizer, scaler, random numbers, what else has one.
+"""Snapshot of a training in memory or a file: weights, buffers, optimizer, scaler, random state, and other states.
 
 What is captured is packed on the CPU; restoring overwrites tensors in place, so that references to parameters, fused
 optimizers and captured graphs stay valid. Optimizer state is copied as it is: ``Optimizer.load_state_dict`` would cast
@@ -30,7 +30,7 @@ _cuda: Any = torch.cuda  # is_initialized has no types
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a snapshot is of."""
+    """Objects that a snapshot covers."""
 
     # The module whose parameters and buffers are trained; sharded ones are captured shard by shard
     model: torch.nn.Module
@@ -42,7 +42,7 @@ class Training:
     rng: bool = True  # Global random numbers go back as well
 
     def capture(self, reuse: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The state of everything, packed; memory of ``reuse`` is overwritten where it fits."""
+        """Pack the state of everything, overwriting the memory of ``reuse`` where it fits."""
         tree = {
             "parameters": dict(self.model.named_parameters()),
             "loose": self._loose(),
@@ -57,7 +57,7 @@ class Training:
         return packed
 
     def restore(self, packed: dict[str, Any], *, everything: bool = False) -> None:
-        """Put everything back as it was captured, bit for bit.
+        """Restore a captured state, bit for bit.
 
         Args:
             packed: What :meth:`capture` returned.
@@ -123,7 +123,7 @@ class Training:
 
 
 class Snapshots:
-    """The one snapshot that trials go back to, in memory or in a file.
+    """The snapshot that trials return to, in memory or in a file.
 
     Args:
         training: What it is of.
@@ -136,16 +136,16 @@ class Snapshots:
         self._packed: dict[str, Any] | None = None
 
     def save(self) -> None:
-        """Capture the training; interrupted in the middle, it leaves no snapshot rather than a mixed one."""
+        """Capture the training; an interrupted capture leaves no snapshot."""
         old, self._packed = self._packed, None
         self.put(self.training.capture(old))
 
     def restore(self) -> None:
-        """Put the training back."""
+        """Restore the training."""
         self.training.restore(self.packed())
 
     def packed(self) -> dict[str, Any]:
-        """The snapshot; memory of it is used again by the next one."""
+        """The snapshot; its memory is reused by the next one."""
         if self._packed is not None:
             return self._packed
         if self.file is None:
@@ -154,7 +154,7 @@ class Snapshots:
         return packed
 
     def put(self, packed: dict[str, Any]) -> None:
-        """Take a snapshot that was captured elsewhere."""
+        """Store a snapshot captured elsewhere."""
         if self.file is None:
             self._packed = packed
         else:
@@ -207,7 +207,7 @@ def _finish_copies() -> None:
 
 
 def random_state() -> dict[str, Any]:
-    """The state of all global generators, as plain values and CPU tensors."""
+    """State of all global random generators, as plain values and CPU tensors."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 (the global one is meant)
     return {
@@ -225,7 +225,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put all global generators back to a state that :func:`random_state` returned."""
+    """Restore the state of :func:`random_state`."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
@@ -237,7 +237,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def preserved_random_state() -> Iterator[None]:
-    """Random numbers drawn inside are not missed outside."""
+    """Context that restores the random state afterwards."""
     state = random_state()
     try:
         yield
@@ -286,7 +286,7 @@ def pack(value: Any, reuse: Any = None) -> Any:
 
 
 def unpack(packed: Any, *, current: Any = None, like: torch.Tensor | None = None) -> Any:
-    """The value that was packed, in memory of its own.
+    """Copy of a packed value.
 
     Args:
         packed: What :func:`pack` returned; it is not changed and not referred to.
@@ -324,7 +324,7 @@ def unpack(packed: Any, *, current: Any = None, like: torch.Tensor | None = None
 
 
 def copy_into(tensor: torch.Tensor, packed: Any) -> None:
-    """Overwrite a tensor (of a DTensor: this rank's shard) with what was packed of it."""
+    """Overwrite a tensor (of a DTensor: this rank's shard) with its packed value."""
     if not _fits(tensor, packed):
         saved = packed[_TENSOR]
         local = _local(tensor)

@@ -1,4 +1,4 @@
-"""The ranks of a training: losses are averaged over them, rank 0 decides, the others do as it says."""
+"""Ranks of an AutoLRS training: average losses, let rank 0 decide, and broadcast its decision."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class World:
         return self.rank == 0
 
     def mean(self, values: Sequence[float]) -> list[float]:
-        """Means over the ranks, value by value; not finite where one rank's is not."""
+        """Element-wise mean over the ranks; not finite where one rank's is not."""
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
@@ -55,7 +55,7 @@ class World:
     def observe(
         self, controller: Controller, losses: Sequence[float], validation: float | None
     ) -> SearchDecision:
-        """Let rank 0 observe averaged losses; every rank returns its decision and has its state."""
+        """Let rank 0 observe averaged losses; every rank returns its decision and state."""
         if self.size == 1:
             return controller.observe(losses, validation)
         decision: SearchDecision | None = None
@@ -82,7 +82,7 @@ class World:
         return decision if decision is not None else SearchDecision(action=Action.CONTINUE, ended=False)
 
     def agree(self, make: Callable[[], Any]) -> Any:
-        """A plain value that rank 0 makes, on every rank."""
+        """Broadcast a plain value of rank 0."""
         if self.size == 1:
             return make()
         payload = msgspec.msgpack.encode(make()) if self.decides else b""

@@ -1,1 +1,1 @@
-"""The parts of an exported script, which knows nothing of Coppice: imports in parentheses are left out there."""
+"""Parts of an exported script, which must not import Coppice: parenthesised imports are removed there."""

@@ -1,4 +1,4 @@
-"""The command line of an exported script; follows the other modules in the script."""
+"""Command line of an exported script; follows the other modules in the script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coppice.export.put_signal.standalone.gpus import (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for; the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         description="Runs a program of puts and signals and checks its results.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

@@ -1,4 +1,4 @@
-"""Runs a program of puts and signals on stock NCCL, or on an emulator in this process; needs NumPy, and not Coppice.
+"""Run a put/signal program on stock NCCL, or emulated in this process; needs NumPy, and not Coppice.
 
     python FILE                                                all ranks as threads of this process, on NumPy arrays
     torchrun --nproc-per-node 8 ... FILE --engine nccl         a rank for each GPU, by libnccl.so.2 of 2.29.2 or later
@@ -37,7 +37,7 @@ PROGRAM = ""
 
 
 def program_of(text: str) -> dict[str, Any]:
-    """The program that a text holds: JSON, compressed, in base 85."""
+    """Decode a program: JSON, compressed, in base 85."""
     return dict(json.loads(zlib.decompress(base64.b85decode("".join(text.split())))))
 
 
@@ -57,7 +57,7 @@ def slots_of(program: dict[str, Any], rank: int) -> dict[str, int]:
 
 
 def places_of(program: dict[str, Any], rank: int, *, in_place: bool) -> dict[str, tuple[str, int]]:
-    """The window in which each buffer of a rank lies, and its first slot there."""
+    """Window of each buffer of a rank, and its first slot there."""
     found = {each: (each, 0) for each in ("input", "output", "staging")}
     slots, own = slots_of(program, rank), rank * (program["chunks"] // program["ranks"])
     if in_place:
@@ -82,13 +82,13 @@ def windows_of(program: dict[str, Any], *, in_place: bool) -> dict[str, int]:
 
 
 def input_of(program: dict[str, Any], rank: int, elements: int, seed: int) -> np.ndarray[Any, Any]:
-    """A rank's input: small whole numbers, whose sums are exact in any type."""
+    """Input of a rank: small whole numbers, whose sums are exact in any type."""
     shape = (slots_of(program, rank)["input"], elements)
     return np.random.default_rng((seed, rank)).integers(-8, 9, shape)
 
 
 def output_of(program: dict[str, Any], rank: int, elements: int, seed: int) -> np.ndarray[Any, Any]:
-    """What the output of a rank must be."""
+    """Expected output of a rank."""
     ranks, root = program["ranks"], program["root"]
     block = program["chunks"] // ranks
     own = slice(rank * block, (rank + 1) * block)
@@ -120,7 +120,7 @@ def run_rank(program: dict[str, Any], rank: int, engine: Any) -> None:
 
 
 class Windows:
-    """The windows of a rank, arrays or tensors of slots x elements, and the buffers in them."""
+    """Windows of a rank (arrays or tensors of slots x elements), and the buffers in them."""
 
     def __init__(
         self, program: dict[str, Any], rank: int, *, in_place: bool, make: Callable[[int], Any]
@@ -130,13 +130,13 @@ class Windows:
         self.windows = {window: make(slots) for window, slots in sizes.items()}
 
     def slots(self, buffer: str, slot: int, count: int) -> Any:
-        """Some slots of a buffer."""
+        """Slots of a buffer."""
         window, first = self.places[buffer]
         return self.windows[window][first + slot : first + slot + count]
 
 
 class Emulator:
-    """All ranks as threads on NumPy arrays, and a network that lands what they put in any order, with delays.
+    """Emulate all ranks as threads on NumPy arrays, with a network that delays and reorders messages.
 
     Messages of one communicator, context and pair of ranks are in one chain, which keeps their order.
     """
@@ -153,7 +153,7 @@ class Emulator:
         self.over = False
 
     def noise(self, slots: int) -> np.ndarray[Any, Any]:
-        """Memory that holds what must not show in a result."""
+        """Random memory, which must not affect a result."""
         return np.full((slots, self.elements), 2**40)
 
     def fail(self, words: str) -> None:
@@ -163,7 +163,7 @@ class Emulator:
             self.changed.notify_all()
 
     def carry(self) -> None:
-        """Land messages, of any chain that has one, until all ranks are done."""
+        """Deliver messages, from any non-empty chain, until all ranks are done."""
         chance = random.Random(self.seed)
         while True:
             with self.changed:
@@ -183,7 +183,7 @@ class Emulator:
                 self.changed.notify_all()
 
     def run(self, timeout: float) -> list[str]:
-        """Run all ranks; what went wrong."""
+        """Run all ranks; return the failures."""
         threads = [EmulatedRank(self, rank, timeout) for rank in range(self.program["ranks"])]
         for rank, memory in enumerate(self.ranks):
             given = input_of(self.program, rank, self.elements, self.seed)
@@ -207,7 +207,7 @@ class Emulator:
 
 
 class EmulatedRank(threading.Thread):
-    """One rank of the emulator."""
+    """Thread of one rank of the emulator."""
 
     def __init__(self, emulator: Emulator, rank: int, timeout: float) -> None:
         super().__init__(daemon=True)
@@ -223,7 +223,7 @@ class EmulatedRank(threading.Thread):
             self.emulator.fail(f"rank {self.rank}: {error}")
 
     def transfer(self, stream: int, line: int, operations: list[list[Any]]) -> None:
-        """Hand a group to the network: peers in any order, the operations for one peer in theirs."""
+        """Send a group: peers in any order, operations for one peer in order."""
         del stream
         peers: dict[int, list[list[Any]]] = defaultdict(list)
         for each in operations:
@@ -241,7 +241,7 @@ class EmulatedRank(threading.Thread):
                     self.emulator.changed.notify_all()
 
     def wait(self, stream: int, line: int, operations: list[list[Any]]) -> None:
-        """Wait until the counters have reached what all waits so far asked for."""
+        """Wait until the counters reach the total of all waits so far."""
         del stream
         for _, peer, count, signal, context in operations:
             key = (line, peer, self.rank, context, signal)
@@ -256,11 +256,11 @@ class EmulatedRank(threading.Thread):
                     raise TimeoutError(f"{self.missing()} signal(s) of rank {peer} did not come")
 
     def missing(self) -> int:
-        """Signals that did not come, of those that were asked for."""
+        """Number of expected signals that have not arrived."""
         return sum(max(0, asked - self.emulator.counters[key]) for key, asked in self.taken.items())
 
     def local(self, stream: int, operations: list[list[Any]]) -> None:
-        """Copy and add."""
+        """Copy and reduce."""
         del stream
         for word, *rest in operations:
             count = rest[-1]
@@ -271,7 +271,7 @@ class EmulatedRank(threading.Thread):
 
 
 def run_emulated(program: dict[str, Any], given: argparse.Namespace) -> int:
-    """Run all ranks as threads, in every way in which the program may be called."""
+    """Run all ranks as threads, in place and out of place as the program allows."""
     ways = [way for way, may in ((False, program["out_of_place"]), (True, program["in_place"])) if may]
     for in_place in [True] if given.in_place else ways:
         for seed in range(given.seed, given.seed + given.runs):

@@ -1,4 +1,4 @@
-"""The engines for GPUs of an exported script; follows the emulator in the script."""
+"""GPU engines of an exported script; follows the emulator in the script."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from coppice.export.put_signal.standalone.emulator import (
 
 
 def levels_of(operations: list[list[Any]], places: dict[str, tuple[str, int]]) -> list[list[list[Any]]]:
-    """Operations of a call in levels, one after the other; none of a level touches what another of it writes."""
+    """Group operations of a call into levels; within a level none touches what another writes."""
     levels: list[list[list[Any]]] = []
     written: dict[tuple[str, int], int] = {}
     read: dict[tuple[str, int], int] = {}
@@ -48,7 +48,7 @@ def levels_of(operations: list[list[Any]], places: dict[str, tuple[str, int]]) -
 
 
 class OnGpu:
-    """What both engines for GPUs share: tensors, kernels of streams, and the comparison."""
+    """Common base of the GPU engines: tensors, streams, and the comparison."""
 
     def __init__(
         self, program: dict[str, Any], rank: int, *, in_place: bool, elements: int, device: str
@@ -62,23 +62,23 @@ class OnGpu:
         self.streams: dict[int, Any] = {}
 
     def window(self, slots: int) -> Any:
-        """Windows for a window."""
+        """Allocate a window."""
         raise NotImplementedError
 
     def stream(self, number: int) -> Any:
-        """The stream of a number; None on the CPU."""
+        """Stream of a number; None on the CPU."""
         if number not in self.streams:
             self.streams[number] = self.torch.cuda.Stream() if self.device != "cpu" else None
         return self.streams[number]
 
     def local(self, stream: int, operations: list[list[Any]]) -> None:
-        """Copy and add; what does not wait for each other goes together, in one kernel for copies and one for sums."""
+        """Copy and reduce; independent operations share one kernel for copies and one for sums."""
         with self.torch.cuda.stream(self.stream(stream)):
             for level in levels_of(operations, self.memory.places):
                 self.together(level)
 
     def together(self, operations: list[list[Any]]) -> None:
-        """Operations none of which touches what another one writes."""
+        """Run independent operations."""
         copies, sums, apart = [], [], []
         for word, *rest in operations:
             into, *read = (
@@ -109,7 +109,7 @@ class OnGpu:
         self.join()
 
     def right(self, seed: int) -> bool:
-        """Whether the output is what it must be."""
+        """Whether the output is correct."""
         self.join()
         wanted = output_of(self.program, self.rank, self.elements, seed)
         found = self.memory.slots("output", 0, len(wanted)).cpu().numpy()
@@ -122,12 +122,12 @@ class OnGpu:
 
 
 def is_registered(window: Any) -> bool:
-    """NCCL made a window: where it has no symmetric memory it returns success and a null handle, or nothing."""
+    """Whether NCCL made a window: without symmetric memory it returns success and a null handle, or nothing."""
     return window is not None and bool(getattr(window, "handle", window))
 
 
 class OverNccl(OnGpu):
-    """Windows, puts, signals and waits by nccl4py, or what offers the same; every program."""
+    """Windows, puts, signals and waits by nccl4py or a compatible interface; runs every program."""
 
     def __init__(
         self, program: dict[str, Any], rank: int, nccl: Any, share: Callable[[Any], Any], **rest: Any
@@ -164,11 +164,11 @@ class OverNccl(OnGpu):
         self.join()
 
     def window(self, slots: int) -> Any:
-        """An allocation of its own, as windows must begin where allocations do before NCCL 2.31."""
+        """Allocate a window separately, as windows must begin at an allocation before NCCL 2.31."""
         return self.nccl.torch.empty(slots, self.elements, dtype=self.torch.float32)
 
     def transfer(self, stream: int, line: int, operations: list[list[Any]]) -> None:
-        """One group of puts and signals."""
+        """Issue one group of puts and signals."""
         on = self.stream(stream)
         with self.nccl.group():
             for word, peer, *rest in operations:
@@ -189,13 +189,13 @@ class OverNccl(OnGpu):
                 )
 
     def wait(self, stream: int, line: int, operations: list[list[Any]]) -> None:
-        """One wait for all of them."""
+        """Issue one wait."""
         wanted = [self.nccl.WaitSignalDesc(peer, *rest) for _, peer, *rest in operations]
         self.lines[line].wait_signal(wanted, stream=self.stream(stream))
 
 
 class SharedLibrary:
-    """What nccl4py offers of the calls above, by ctypes on NCCL itself: no package is needed.
+    """Minimal ctypes replacement of nccl4py on libnccl.
 
     Settings of a communicator cannot be given, so that there is one signal and context.
     """
@@ -222,31 +222,31 @@ class SharedLibrary:
         self.tensors = torch
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that returns 0 where all is well."""
+        """Call a function and check its status."""
         code = getattr(self.library, name)(*arguments)
         if code:
             raise RuntimeError(f"{name} returned {code}")
 
     def NCCLConfig(self, **settings: int) -> None:  # noqa: N802 (nccl4py's name)
-        """Settings, which structures of every release hold elsewhere."""
+        """Communicator configuration, whose layout differs by release."""
         raise RuntimeError(
             f"expected no settings of a communicator, found {settings}: take the engine nccl4py."
         )
 
     def get_unique_id(self) -> Any:
-        """A name for a communicator."""
+        """Create a unique id."""
         made = self.UniqueId()
         self.call("ncclGetUniqueId", ctypes.byref(made))
         return made
 
     def init(self, ranks: int, rank: int, name: Any, config: None) -> Any:
-        """A communicator."""
+        """Create a communicator."""
         del config
         return SharedCommunicator(self, ranks, rank, name)
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """A group of calls."""
+        """Group calls."""
         self.call("ncclGroupStart")
         try:
             yield
@@ -254,7 +254,7 @@ class SharedLibrary:
             self.call("ncclGroupEnd")
 
     def empty(self, slots: int, elements: int, dtype: Any) -> Any:
-        """A float32 tensor in memory of NCCL's."""
+        """Allocate a float32 tensor by ncclMemAlloc."""
         pointer, count = ctypes.c_void_p(), slots * elements
         self.call("ncclMemAlloc", ctypes.byref(pointer), ctypes.c_size_t(4 * count))
         told = {"shape": (slots, elements), "typestr": "<f4", "data": (pointer.value, False), "version": 3}
@@ -268,14 +268,14 @@ def _pointer(stream: Any) -> ctypes.c_void_p:
 
 
 class SharedCommunicator:
-    """A communicator of :class:`SharedLibrary`."""
+    """Communicator of :class:`SharedLibrary`."""
 
     def __init__(self, nccl: SharedLibrary, ranks: int, rank: int, name: Any) -> None:
         self.nccl, self.handle = nccl, ctypes.c_void_p()
         nccl.call("ncclCommInitRank", ctypes.byref(self.handle), ranks, name, rank)
 
     def register_window(self, tensor: Any, flags: int) -> Any:
-        """The window of a tensor; None where there is no symmetric memory."""
+        """Register the window of a tensor; None without symmetric memory."""
         window, size = ctypes.c_void_p(), ctypes.c_size_t(4 * tensor.numel())
         memory = ctypes.c_void_p(tensor.data_ptr())
         self.nccl.call("ncclCommWindowRegister", self.handle, memory, size, ctypes.byref(window), flags)
@@ -294,13 +294,13 @@ class SharedCommunicator:
         self.nccl.call("ncclPutSignal", memory, count, 7, peer, window, ctypes.c_size_t(4 * offset), *rest)
 
     def wait_signal(self, wanted: list[Any], *, stream: Any) -> None:
-        """Wait for all of them."""
+        """Wait for signals."""
         line = (SharedLibrary.WaitSignalDesc * len(wanted))(*wanted)
         self.nccl.call("ncclWaitSignal", len(wanted), line, self.handle, _pointer(stream))
 
 
 class OverTorch(OnGpu):
-    """Puts and signals of torch's symmetric memory, which knows one communicator, signal and context.
+    """Puts and signals by torch's symmetric memory: one communicator, signal and context.
 
     A put goes to the start of a symmetric tensor, so that every place where something lands is one of its own, and what
     came is copied to its slots after the wait that covers it. All is issued on one stream.
@@ -340,20 +340,20 @@ class OverTorch(OnGpu):
         self.outbox = self.symmetric_tensor(max(sizes, default=1))
 
     def window(self, slots: int) -> Any:
-        """Plain memory."""
+        """Allocate plain memory."""
         return self.torch.empty(slots, self.elements, dtype=self.torch.float32, device=self.device)
 
     def stream(self, number: int) -> Any:
-        """The stream that torch is on: its group has one."""
+        """Current stream of torch, which the group uses."""
         del number
 
     def symmetric_tensor(self, slots: int) -> tuple[Any, Any]:
-        """A tensor on all ranks, and its handle."""
+        """Allocate a tensor on all ranks; return it with its handle."""
         tensor = self.symmetric.empty(slots * self.elements, dtype=self.torch.float32, device=self.device)
         return tensor, self.symmetric.rendezvous(tensor, self.group)
 
     def transfer(self, stream: int, line: int, operations: list[list[Any]]) -> None:
-        """Puts, one after the other; a signal is a put of one slot to where nobody looks."""
+        """Put one after the other; a signal is a put of one unused slot."""
         del stream, line
         for word, peer, *rest in operations:
             handle, count = self.token[1], 1
@@ -367,7 +367,7 @@ class OverTorch(OnGpu):
             self.symmetric.put_signal(self.outbox[0][: count * self.elements], handle, peer)
 
     def wait(self, stream: int, line: int, operations: list[list[Any]]) -> None:
-        """A wait for each signal, and the copies of what came."""
+        """Wait for each signal, and copy the received data."""
         del stream, line
         for _, peer, count, *_ in operations:
             for _ in range(count):
@@ -380,13 +380,13 @@ class OverTorch(OnGpu):
 
 
 def refused(words: str) -> int:
-    """Say what is missing; the exit status."""
+    """Print what is missing; return the exit status."""
     sys.stderr.write(f"error: {words}.\n")
     return 2
 
 
 def run_on_gpus(program: dict[str, Any], given: argparse.Namespace) -> int:
-    """Run a rank that torchrun started."""
+    """Run a rank started by torchrun."""
     if "RANK" not in os.environ:
         return refused(
             f"expected the variables of torchrun, found no RANK: `torchrun ... FILE --engine {given.engine}`"

@@ -1,1 +1,1 @@
-"""Algorithms whose blocks travel straight to where they are needed, or through the root."""
+"""Direct algorithms: blocks travel straight to their destination, or through the root."""

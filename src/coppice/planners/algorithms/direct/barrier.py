@@ -1,4 +1,4 @@
-"""Barriers: nobody leaves before everybody has come. Messages have no bytes; what they carry is who has come.
+"""Barrier algorithms: empty messages that carry which ranks have arrived.
 
 With L = ceil(log2 P), and P' the largest power of two up to P:
 
@@ -30,7 +30,7 @@ from coppice.schedule.schedule import Op, Schedule
 
 
 def linear(case: AlgorithmCase) -> Schedule:
-    """All to position 0 and back."""
+    """Gather to position 0 and broadcast."""
     moves = Moves(case, whole(case))
     others = case.positions[1:]
     moves.add(0, others, 0, 0, Op.REDUCE)
@@ -39,7 +39,7 @@ def linear(case: AlgorithmCase) -> Schedule:
 
 
 def double_ring(case: AlgorithmCase) -> Schedule:
-    """A token twice around."""
+    """Pass a token twice around the ring."""
     moves = Moves(case, whole(case))
     position, size = case.positions, case.size
     if size > 1:
@@ -60,7 +60,7 @@ def tree(case: AlgorithmCase) -> Schedule:
 
 
 def recursive_doubling(case: AlgorithmCase) -> Schedule:
-    """Partners by exclusive or; the rest is folded in."""
+    """Pairwise exchange by XOR, with excess positions folded in."""
     moves = Moves(case, whole(case))
     depth = log_floor(case.size, 2)
     core = 2**depth
@@ -74,7 +74,7 @@ def recursive_doubling(case: AlgorithmCase) -> Schedule:
 
 
 def dissemination(case: AlgorithmCase) -> Schedule:
-    """Everybody tells k - 1 others, ever further away."""
+    """Dissemination: signal k - 1 positions at growing distances in each round."""
     moves = Moves(case, whole(case))
     position = case.positions
     for step, (_, shifts) in enumerate(levels(case.size, _radix(case))):

@@ -1,4 +1,4 @@
-"""Gather and scatter, straight and along trees, and the broadcast that scatters the buffer and gathers it everywhere.
+"""Gather and scatter, direct and along trees, and broadcast as scatter and all-gather.
 
 **Gather and scatter.** Positions are counted from the root in the trees, r = position - root modulo P.
 
@@ -51,7 +51,7 @@ from coppice.schedule.schedule import Schedule
 
 
 def tree(case: AlgorithmCase) -> Schedule:
-    """Blocks of subtrees."""
+    """Blocks of subtrees along a tree."""
     moves = Moves(case, blocks(case))
     found = levels(case.size, _radix(case))
     scatters = case.collective is Collective.SCATTER
@@ -68,7 +68,7 @@ def tree(case: AlgorithmCase) -> Schedule:
 
 
 def straight(case: AlgorithmCase, *, one_by_one: bool) -> Schedule:
-    """One block a step, or all of them at once."""
+    """One block per step, or all at once."""
     moves = Moves(case, blocks(case))
     others = case.positions[case.positions != case.root]
     step = np.arange(len(others)) if one_by_one else 0
@@ -161,7 +161,7 @@ GATHER_SCATTER = (
 
 
 def scatter_allgather(case: AlgorithmCase) -> Schedule:
-    """Recursive doubling."""
+    """Scatter, then all-gather by recursive doubling."""
     moves = Moves(case, whole(case, case.size))
     first_step = _scatter(moves)
     for number, step in enumerate(doubling_steps(case.size)):
@@ -172,7 +172,7 @@ def scatter_allgather(case: AlgorithmCase) -> Schedule:
 
 
 def scatter_ring_allgather(case: AlgorithmCase) -> Schedule:
-    """Every block travels around the ring."""
+    """Scatter, then all-gather around the ring."""
     size = case.size
     moves = Moves(case, whole(case, size))
     first_step = _scatter(moves)

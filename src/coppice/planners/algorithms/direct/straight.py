@@ -1,4 +1,4 @@
-"""All-gather, reduce-scatter and all-to-all: blocks straight from sender to receiver, or all through one rank.
+"""Direct all-gather, reduce-scatter and all-to-all: blocks straight to their destination, or all through one rank.
 
 **Pairwise exchange:** a partner at a time. Reduce-scatter: in step i = 1 .. P - 1 position p sends its part of block p
 + i to p + i, which adds it. All-to-all: the same where P is not a power of two, otherwise the partners are p and p xor
@@ -70,7 +70,7 @@ from coppice.schedule.schedule import Op, Schedule
 
 
 def reduce_scatter(case: AlgorithmCase) -> Schedule:
-    """Every part of a block goes straight to the block's owner."""
+    """Send every part of a block straight to its owner."""
     moves = Moves(case, blocks(case))
     position, shift = case.positions, np.arange(1, case.size)[:, None]
     partner = (position + shift) % case.size
@@ -79,7 +79,7 @@ def reduce_scatter(case: AlgorithmCase) -> Schedule:
 
 
 def pairwise_all_to_all(case: AlgorithmCase) -> Schedule:
-    """Partners by exclusive or, or by shifts."""
+    """Pairwise exchange by XOR, or by shifts."""
     moves = Moves(case, pairs(case))
     position, shift, size = case.positions, np.arange(1, case.size)[:, None], case.size
     partner = (position + shift) % size if size & (size - 1) else position ^ shift
@@ -88,7 +88,7 @@ def pairwise_all_to_all(case: AlgorithmCase) -> Schedule:
 
 
 def in_place(case: AlgorithmCase) -> Schedule:
-    """Every pair swaps, in the order of the pairs."""
+    """Swap in pairs, one pair after the other."""
     moves = Moves(case, pairs(case))
     low, high = np.triu_indices(case.size, 1)
     moves.add(low + high - 1, low, high, low * case.size + high)
@@ -135,7 +135,7 @@ PAIRWISE = (
 
 
 def linear_all_to_all(case: AlgorithmCase) -> Schedule:
-    """All messages, in the steps that :func:`_steps` gives them."""
+    """All messages at once, or in the steps of :func:`_steps`."""
     moves = Moves(case, pairs(case))
     position, size = case.positions, case.size
     target = (position + np.arange(1, size)[:, None]) % size
@@ -195,7 +195,7 @@ LINEAR = (
 
 
 def all_gather(case: AlgorithmCase) -> Schedule:
-    """P - 1 messages from everybody at once."""
+    """Send to all P - 1 others at once."""
     moves = Moves(case, blocks(case))
     position, shift = case.positions, np.arange(1, case.size)[:, None]
     moves.add(0, position, (position + shift) % case.size, position)
@@ -213,7 +213,7 @@ DIRECT = Algorithm(
 
 
 def two_proc(case: AlgorithmCase) -> Schedule:
-    """Both send what the other one needs."""
+    """Exchange between two ranks."""
     if case.collective is Collective.ALL_TO_ALL:
         moves = Moves(case, pairs(case))
         moves.add(0, [0, 1], [1, 0], [1, 2])
@@ -252,7 +252,7 @@ TWO_PROC = tuple(
 
 
 def linear_all_gather(case: AlgorithmCase) -> Schedule:
-    """Everything to position 0, the whole from there."""
+    """Gather to position 0, then broadcast."""
     moves = Moves(case, blocks(case))
     others = case.positions[1:]
     moves.add(0, others, 0, others)
@@ -261,7 +261,7 @@ def linear_all_gather(case: AlgorithmCase) -> Schedule:
 
 
 def gather_broadcast(case: AlgorithmCase) -> Schedule:
-    """Subtrees up a binomial tree, the whole down again."""
+    """Gather up a binomial tree, then broadcast down."""
     moves = Moves(case, blocks(case))
     distances = [distance for distance, _ in levels(case.size, 2)]
     for step, distance in enumerate(distances):
@@ -308,7 +308,7 @@ ALL_GATHER = (
 
 
 def linear_reduce_scatter(case: AlgorithmCase) -> Schedule:
-    """Everybody to position 0, and back."""
+    """Reduce to position 0, then scatter."""
     moves = Moves(case, blocks(case))
     moves.add(0, case.positions[1:, None], 0, case.positions, Op.REDUCE)
     _scatter(moves, step=1)
@@ -316,7 +316,7 @@ def linear_reduce_scatter(case: AlgorithmCase) -> Schedule:
 
 
 def nonoverlapping(case: AlgorithmCase) -> Schedule:
-    """Up a binomial tree, and back at once."""
+    """Reduce up a binomial tree, then broadcast."""
     moves = Moves(case, blocks(case))
     found = levels(case.size, 2)
     for step, (distance, _) in enumerate(found):

@@ -1,1 +1,1 @@
-"""Algorithms in rounds of exchanges: recursive doubling and halving, Bruck, circulant graphs."""
+"""Exchange algorithms: recursive doubling and halving, Bruck, circulant graphs."""

@@ -51,7 +51,7 @@ from coppice.schedule.schedule import Op, Schedule
 
 
 def all_gather(case: AlgorithmCase) -> Schedule:
-    """Runs of blocks grow by the factor k."""
+    """Bruck's all-gather: intervals of blocks grow by the factor k."""
     moves = Moves(case, blocks(case))
     position, size = case.positions[:, None], case.size
     for step, (distance, shifts) in enumerate(levels(size, case.number("radix"))):
@@ -62,7 +62,7 @@ def all_gather(case: AlgorithmCase) -> Schedule:
 
 
 def sparbit(case: AlgorithmCase) -> Schedule:
-    """Every other block of a run that grows inwards."""
+    """Sparbit all-gather: every other block of an interval that grows inwards."""
     moves = Moves(case, blocks(case))
     position, size = case.positions[:, None], case.size
     held = 1
@@ -105,7 +105,7 @@ ALL_GATHER = (
 
 
 def all_to_all(case: AlgorithmCase) -> Schedule:
-    """Hop by hop, the lowest digit first."""
+    """Bruck's all-to-all, lowest digit first."""
     moves = Moves(case, pairs(case))
     size, radix = case.size, case.number("radix")
     position, away = case.positions[:, None], np.arange(size)
@@ -143,7 +143,7 @@ ALL_TO_ALL = Algorithm(
 
 
 def pat(case: AlgorithmCase) -> Schedule:
-    """Dimension by dimension, the highest first; a reduce-scatter backwards."""
+    """PAT: dimension by dimension, the highest first; reduce-scatter is the reverse."""
     moves = Moves(case, blocks(case))
     size = case.size
     dimensions = (size - 1).bit_length()

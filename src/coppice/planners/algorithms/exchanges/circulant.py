@@ -1,4 +1,4 @@
-"""Collectives on a circulant graph, for any P: the fewest rounds, and for blocks the fewest bytes as well.
+"""Collectives on circulant graphs for any P, with the fewest rounds, and for blocks the fewest bytes too.
 
 **Broadcast and reduce,** round-optimal. The root cuts the buffer into S ``segments`` and sends one in every round. Rank
 r sends to r + skip[k] and receives from r - skip[k] in the k-th of q = ceil(lg P) rounds that come again and again; the
@@ -54,7 +54,7 @@ from coppice.schedule.schedule import Op, Schedule
 
 
 def rooted(case: AlgorithmCase) -> Schedule:
-    """Round by round; a reduction is the rounds of the broadcast backwards."""
+    """Broadcast in optimal rounds; reduce is the reverse."""
     segments = case.number("segments")
     moves = Moves(case, whole(case, segments))
     if case.size > 1:
@@ -92,7 +92,7 @@ ROOTED = tuple(
 
 
 def all_gather(case: AlgorithmCase) -> Schedule:
-    """Runs of blocks that double, or a little less."""
+    """All-gather whose intervals of blocks about double each round."""
     moves = Moves(case, blocks(case))
     position, size = case.positions[:, None], case.size
     for step, (distance, following) in enumerate(pairwise(skips(size))):
@@ -102,7 +102,7 @@ def all_gather(case: AlgorithmCase) -> Schedule:
 
 
 def reduce_scatter(case: AlgorithmCase) -> Schedule:
-    """The all-gather backwards."""
+    """Reverse of the all-gather."""
     moves = Moves(case, blocks(case))
     position, size = case.positions[:, None], case.size
     for step, (distance, following) in enumerate(reversed(list(pairwise(skips(size))))):
@@ -132,7 +132,7 @@ BLOCKS = tuple(
 
 
 def all_reduce(case: AlgorithmCase) -> Schedule:
-    """Both, one after the other."""
+    """Reduce-scatter, then all-gather."""
     return all_reduce_of(
         reduce_scatter(replace(case, collective=Collective.REDUCE_SCATTER)),
         all_gather(replace(case, collective=Collective.ALL_GATHER)),
@@ -152,7 +152,7 @@ Table = NDArray[np.int64]
 
 
 def skips(size: int) -> list[int]:
-    """The distances, from 1 to ``size``.
+    """Jumps of the circulant graph, from 1 to ``size``.
 
     Examples:
         >>> skips(17)
@@ -165,7 +165,7 @@ def skips(size: int) -> list[int]:
 
 
 def baseblocks(size: int) -> Table:
-    """Of each rank, the number of the last distance on its greedy path from the root; q for the root itself.
+    """Base block of each rank: the last jump on its greedy path from the root; q for the root.
 
     The greedy path of r subtracts the largest distance that fits until nothing is left.
 
@@ -184,7 +184,7 @@ def baseblocks(size: int) -> Table:
 
 
 def receive_table(size: int) -> Table:
-    """``table[r, k]``: block that rank r receives in round k, counted so that block b >= 0 is the root's b-th one.
+    """``table[r, k]``: block that rank r receives in round k; block b >= 0 is the root's b-th one.
 
     Over q rounds these are all of -q .. -1 but one, ``base - q``, in whose place rank r gets ``base``: the root's
     latest block that comes along the greedy path. Negative blocks are those of the q rounds before.
@@ -217,7 +217,7 @@ def send_table(size: int) -> Table:
 
 
 def transfers(size: int, blocks: int) -> tuple[Table, Table, Table, Table]:
-    """Round, sender, receiver and block of every transfer, round by round.
+    """Round, sender, receiver and block of every transfer.
 
     Rounds run from 0 to ``blocks - 2 + q``; the last block stands for those after it. Every rank but the root gets
     every block once.

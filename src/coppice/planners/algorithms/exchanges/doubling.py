@@ -63,7 +63,7 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DoublingStep:
-    """Messages that pass at the same time, an entry each."""
+    """Concurrent messages of a step, as columns."""
 
     src: Positions  # Senders
     dst: Positions  # Receivers
@@ -103,7 +103,7 @@ def _passing_on(root: int, mask: int, partners: int) -> Iterator[DoublingStep]:
 
 
 def all_gather(case: AlgorithmCase) -> Schedule:
-    """Blocks of whole subtrees."""
+    """All-gather by recursive doubling: blocks of whole subtrees."""
     moves = Moves(case, blocks(case))
     for number, step in enumerate(doubling_steps(case.size)):
         first, last = step.data
@@ -113,7 +113,7 @@ def all_gather(case: AlgorithmCase) -> Schedule:
 
 
 def reduce_scatter(case: AlgorithmCase) -> Schedule:
-    """Partial sums of all blocks outside the subtree that they are over."""
+    """Reduce-scatter by recursive doubling: partial sums of the blocks outside the own subtree."""
     moves = Moves(case, blocks(case))
     for number, step in enumerate(doubling_steps(case.size)):
         row, block = np.nonzero(~_inside(case.positions, step.data))
@@ -132,7 +132,7 @@ def _inside(position: Positions, span: Positions) -> NDArray[np.bool_]:
 
 
 def all_to_all(case: AlgorithmCase) -> Schedule:
-    """Everything that a subtree has to send, to everybody."""
+    """All-to-all by recursive doubling: everything that a subtree has to send."""
     moves = Moves(case, pairs(case))
     size = case.size
     for number, step in enumerate(doubling_steps(size)):

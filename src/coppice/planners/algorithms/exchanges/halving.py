@@ -1,4 +1,4 @@
-"""Recursive halving: Rabenseifner's all-reduce and reduce, and reduce-scatter by halving and by the butterfly.
+"""Recursive halving: Rabenseifner's all-reduce and reduce, and reduce-scatter by halving and by butterfly.
 
 **Rabenseifner.** p = 2^L is the largest power of two up to P. In phase i the leaders whose numbers differ in bit i
 exchange halves of what they have left and add; the phases backwards bring the parts together again: everywhere
@@ -74,7 +74,7 @@ _Positions = NDArray[np.int64]
 
 
 def all_reduce(case: AlgorithmCase) -> Schedule:
-    """Reduce-scatter and all-gather among the leaders."""
+    """Reduce-scatter and all-gather among a power of two of positions."""
     fold, halves = folding(case.size), case.parameters["folding"] == "open-mpi"
     moves = Moves(case, whole(case, fold.core))
     lower, upper = _pairs(fold)
@@ -88,7 +88,7 @@ def all_reduce(case: AlgorithmCase) -> Schedule:
 
 
 def reduction(case: AlgorithmCase) -> Schedule:
-    """Reduce-scatter among the leaders, then a binomial gather."""
+    """Reduce-scatter, then a binomial gather."""
     fold, halves = folding(case.size), case.parameters["folding"] == "open-mpi"
     moves = Moves(case, whole(case, fold.core))
     leader, folded = _pairs(fold)
@@ -192,7 +192,7 @@ RABENSEIFNER = tuple(
 
 
 def recursive_halving(case: AlgorithmCase) -> Schedule:
-    """Far partners first; runs keep the half that they are in."""
+    """Halving with distant partners first; each keeps one half of an interval."""
     moves, fold = Moves(case, blocks(case)), folding(case.size)
     step = _fold(moves, fold)
     distance = fold.core // 2
@@ -207,7 +207,7 @@ def recursive_halving(case: AlgorithmCase) -> Schedule:
 
 
 def butterfly(case: AlgorithmCase) -> Schedule:
-    """Near partners first; bits decide on halves."""
+    """Halving with near partners first; bits select the half."""
     moves, fold = Moves(case, blocks(case)), folding(case.size)
     step = _fold(moves, fold)
     mirror = reversed_digits(fold.depth)

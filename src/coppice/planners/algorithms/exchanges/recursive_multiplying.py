@@ -1,4 +1,4 @@
-"""All-reduce among groups of k ranks: of whole buffers, of parts, and of all ranks at once.
+"""All-reduce by exchanges in groups of k ranks: whole buffers, parts, or all ranks at once.
 
 **Recursive doubling and multiplying:** groups of k ranks exchange and add their whole buffers. With k^L the largest
 power of k up to P, neighbouring positions form k^L runs (:func:`..parts.radix.folding`); where P is no power of k,
@@ -107,7 +107,7 @@ WHOLE_BUFFERS = (
 
 
 def reduce_scatter_allgather(case: AlgorithmCase) -> Schedule:
-    """Fold, scatter sums, gather them, unfold."""
+    """Fold, reduce-scatter, all-gather, unfold."""
     fold = folding(case.size, case.number("radix"))
     moves = Moves(case, whole(case, fold.core))
     folded, leader = (positions[::-1, None] for positions in fold.folded)
@@ -147,7 +147,7 @@ PARTS = Algorithm(
 
 
 def allgather_reduce(case: AlgorithmCase) -> Schedule:
-    """One group of all positions."""
+    """One group of all positions: all-gather, then reduce locally."""
     moves = Moves(case, whole(case))
     Exchange(case.positions, case.size, 1).whole(moves, 0)
     return moves.schedule(ordered=True)

@@ -1,1 +1,1 @@
-"""Algorithms in levels: hierarchical, torus and BlueConnect, ACCL, PLink."""
+"""Hierarchical algorithms: HAN, torus, BlueConnect, ACCL, PLink."""

@@ -1,4 +1,4 @@
-"""Two levels, as in Open MPI's HAN: everything inside the groups, then between their leaders, and back.
+"""Two-level algorithms as in Open MPI's HAN: within groups, between their leaders, within groups.
 
 Groups are runs of g positions, m = P/g of them; the leader of each is the member with the root's number. Tasks are the
 parts of an operation that stay in one level:

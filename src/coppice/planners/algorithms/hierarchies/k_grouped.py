@@ -1,4 +1,4 @@
-"""The k-grouped all-reduce: rings of k ranks, a ring of their masters, rings of k ranks again.
+"""K-grouped all-reduce: rings of k ranks, a ring of their masters, rings of k ranks.
 
 (1) Every group of k consecutive positions reduces to its first one, the master: a ring reduce-scatter, then the master
 gathers the k parts. (2) The P/k masters all-reduce around a ring. (3) Every master hands the result to its group: it

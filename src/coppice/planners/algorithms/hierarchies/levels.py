@@ -1,4 +1,4 @@
-"""Rings, direct exchange or halving, level by level: 2D torus, BlueConnect, PLink and EFLOPS (ACCL).
+"""Multi-level algorithms with a ring, direct exchange or halving per level: 2D torus, BlueConnect, PLink, EFLOPS.
 
 Positions are numbers with one digit per level, the first level's digit the least: ``p = d0 + p0 (d1 + p1 (d2 + ...))``.
 A level's groups are the positions that differ in its digit only; all of them work at the same time. The reduce-scatter
@@ -67,7 +67,7 @@ _COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_
 
 
 class Pattern(enum.Enum):
-    """How the members of a group scatter and gather."""
+    """Exchange pattern within a group."""
 
     RING = enum.auto()
     DIRECT = enum.auto()
@@ -76,13 +76,13 @@ class Pattern(enum.Enum):
 
 @dataclass(frozen=True)
 class Level:
-    """One digit of the positions."""
+    """One level: a digit of the positions."""
 
     size: int  # Members of a group; a power of two for halving
     pattern: Pattern = Pattern.RING  # How they scatter and gather
 
     def rounds(self, digit: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Reduce-scatter: for each step the digit of the receiver, and the digits of the parts that it is sent.
+        """Reduce-scatter steps: for each the receiver's digit, and the digits of the parts sent.
 
         Yields:
             Receivers (one per position), and parts (one row per position).
@@ -104,12 +104,12 @@ class Level:
 
     @property
     def steps(self) -> int:
-        """Steps of a reduce-scatter, or of an all-gather."""
+        """Number of steps of a reduce-scatter, or of an all-gather."""
         return (self.size - 1).bit_length() if self.pattern is Pattern.HALVING else self.size - 1
 
 
 def build_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Schedule:
-    """The all-gather, reduce-scatter or all-reduce of ``case`` through ``levels``, whose sizes multiply to P."""
+    """All-gather, reduce-scatter or all-reduce of ``case`` through ``levels``, whose sizes multiply to P."""
     moves = Moves(case, blocks(case))
     half = sum(level.steps for level in levels)
     reduces = case.collective.reduces
@@ -136,7 +136,7 @@ def build_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Schedule:
 
 
 def cost_of_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Cost:
-    """All ranks work alike in every step, so that one chain through all steps is the time."""
+    """Cost of the levels: all ranks do the same, so that one chain through all steps is the time."""
     return Cost.of_phases(case.collective, case.size, sum(level.steps for level in levels))
 
 
@@ -250,7 +250,7 @@ PLINK = _entries(
 
 
 def halves(groups: int) -> list[int]:
-    """Which group gets each number, so that numbers that differ in one bit belong to different halves.
+    """Assign numbers to two groups, so that numbers that differ in one bit are in different groups.
 
     Examples:
         >>> halves(8)

@@ -1,1 +1,1 @@
-"""What algorithms are made of: trees, orders of ranks, exchanges, moves and their costs."""
+"""Building blocks of algorithms: trees, rank orders, exchanges, moves and costs."""

@@ -1,4 +1,4 @@
-"""Two complementary binary trees over P positions: no position has children in both, or not more than two in all.
+"""Two complementary binary trees over P positions (double binary tree).
 
 The first tree joins x > 0, whose lowest one bit is b, to ``(x xor b) or 2b``, and to ``x xor b`` where that is beyond
 the last position. Odd positions are leaves. The second is the same tree on other names, so that the roles of leaf and
@@ -24,7 +24,7 @@ def binary_tree(size: int) -> list[int]:
 
 
 def pair_of_trees(size: int) -> tuple[list[int], list[int]]:
-    """Parents in both trees; the root of the second is P - 1 for even P, else 1 (0 where there is no other).
+    """Parents in both trees; the second root is P - 1 for even P, else 1 (0 if P is 1).
 
     Examples:
         >>> pair_of_trees(7)
@@ -36,7 +36,7 @@ def pair_of_trees(size: int) -> tuple[list[int], list[int]]:
 
 
 def rooted_pair(size: int) -> tuple[list[int], list[int]]:
-    """Parents in two complementary trees that have position 0 as their root.
+    """Parents in two complementary trees rooted at position 0.
 
     The other positions change roles: by a shift for even P, by a mirror for odd P.
 
@@ -80,7 +80,7 @@ def depths(parents: list[int]) -> list[int]:
 
 
 def two_colours(trees: tuple[list[int], ...]) -> list[list[int]]:
-    """A colour, 0 or 1, for the edge above every vertex of every tree; edges of one sender, or one receiver, differ.
+    """Colour the tree edges with 0 and 1, so that edges with one sender, or one receiver, differ.
 
     A vertex sends to at most two children in all trees together and receives in at most two trees, so edges that share
     an end form paths and cycles of even length, along which colours alternate. Edges near a root choose first.

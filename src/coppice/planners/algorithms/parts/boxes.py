@@ -1,4 +1,4 @@
-"""Boxes of a topology as algorithms see them: groups of ranks that are near each other, member by member alike.
+"""Boxes of a topology as groups of nearby ranks, with corresponding members.
 
 Where boxes are equal, member j of one box and member j of another sit on the same rail (fewest links between them),
 so that algorithms whose partners across boxes have the same number run on rail-optimised networks.
@@ -24,7 +24,7 @@ from coppice.topology.model import Topology
 
 @lru_cache(maxsize=16)
 def boxes(topology: Topology) -> tuple[tuple[int, ...], ...]:
-    """Ranks by box; member j of every box is the one nearest to member j of the first, where boxes are equal.
+    """Ranks by box; where boxes are equal, member j of each corresponds to member j of the first.
 
     The members of a box follow each other along a short tour, where that is shorter than as numbered: those of the
     first box, and those of others where all their members are equally far from it.
@@ -65,14 +65,14 @@ def _aligned(first: list[int], box: list[int], apart: NDArray[np.int64]) -> list
 
 
 def equal_boxes(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
-    """The boxes where there are several, all of one size of 2 or more; else None."""
+    """The boxes if there are several of one size of 2 or more, else None."""
     found = boxes(topology)
     sizes = {len(box) for box in found}
     return found if len(found) > 1 and len(sizes) == 1 and sizes != {1} else None
 
 
 def nearest_divisor(number: int) -> int:
-    """The divisor of ``number`` that is nearest to its root, the smaller of two.
+    """Divisor of ``number`` nearest to its square root, the smaller of two.
 
     Examples:
         >>> [nearest_divisor(n) for n in (1, 7, 12, 16, 24, 32)]
@@ -82,13 +82,13 @@ def nearest_divisor(number: int) -> int:
 
 
 def in_order(case: AlgorithmCase, order: tuple[int, ...]) -> AlgorithmCase:
-    """The same case with rank ``order[p]`` at position p."""
+    """Permute an instance: rank ``order[p]`` at position p."""
     root = case.root if case.order is None or case.root < 0 else case.order[case.root]
     return replace(case, order=order, root=order.index(root) if root >= 0 else -1)
 
 
 def grouped(case: AlgorithmCase, group: int, *, alone: bool = False) -> tuple[AlgorithmCase, int]:
-    """A case whose groups are runs of equal numbers of positions, and that number.
+    """Instance with consecutive groups of equal size, and that size.
 
     Args:
         case: What an algorithm serves.
@@ -140,13 +140,13 @@ def crossings(topology: Topology) -> NDArray[np.int64]:
 
 
 def hop_costs(topology: Topology, members: Sequence[int]) -> NDArray[np.float64]:
-    """Links between members, where other GPUs on the way count as many; at most 2^15 in all."""
+    """Hops between members, where intermediate GPUs count extra; at most 2^15 in all."""
     apart = crossings(topology)[np.ix_(members, members)]
     return (np.minimum(apart // RELAY, 64) * 256 + np.minimum(apart % RELAY, 255)).astype(np.float64)
 
 
 def short_tour(cost: NDArray[np.float64]) -> list[int]:
-    """A short closed tour from 0; in the order of the numbers where that is as short.
+    """Short closed tour from 0; the numeric order where that is as short.
 
     Args:
         cost: Cost of the step from one to another.
@@ -170,7 +170,7 @@ def _length(cost: NDArray[np.float64], tour: list[int]) -> float:
 
 
 def short_path(cost: NDArray[np.float64], first: int, last: int) -> list[int]:
-    """A short path through all from ``first`` to ``last``, two different ones.
+    """Short Hamiltonian path from ``first`` to ``last``.
 
     Examples:
         >>> short_path(np.array([[0, 1, 5], [1, 0, 1], [5, 1, 0.0]]), 2, 0)

@@ -1,4 +1,4 @@
-"""What an algorithm costs on a uniform full crossbar, exactly.
+"""Exact cost of an algorithm on a uniform full crossbar.
 
 The model is Hockney's with one port: P ranks around an ideal switch. A message of b bytes keeps the sender's only
 send engine and the receiver's only receive engine busy for ``alpha + b beta``; a receiver that adds keeps its engine
@@ -23,7 +23,7 @@ from coppice.collectives import Collective
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """Messages that wait for each other."""
+    """Dependency chain of messages: its number, bytes and reductions."""
 
     messages: int  # Number of messages on the chain: factor of alpha
     sent: Fraction  # Bytes of these messages, as a share of M: factor of beta
@@ -32,7 +32,7 @@ class Chain:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Exact cost on a uniform full crossbar."""
+    """Exact alpha-beta-gamma cost on a uniform full crossbar."""
 
     steps: int  # Number of steps of the schedule
     sent: Fraction  # Most bytes that a rank sends, as a share of M
@@ -48,7 +48,7 @@ class Cost:
         moved: Fraction | None = None,  # Bytes of these messages; None: as many as `sent`
         reduced: Fraction = Fraction(0),  # Bytes that are added on the chain
     ) -> Cost:
-        """The cost where one chain is the longest for every alpha, beta and gamma; nothing without a message.
+        """Cost given by a single chain that dominates for every alpha, beta and gamma.
 
         Examples:
             >>> Cost.of_one_chain(steps=2, sent=Fraction(3, 4)).chains
@@ -62,7 +62,7 @@ class Cost:
 
     @classmethod
     def of_phases(cls, collective: Collective, ranks: int, steps: int, *, ways: int = 1) -> Cost:
-        """The cost of a reduce-scatter or an all-gather that moves no byte twice, or of an all-reduce made of both.
+        """Cost of a bandwidth-optimal reduce-scatter or all-gather, or of an all-reduce from both.
 
         Args:
             ranks: P: a rank sends (P - 1)/P M in a phase, and adds as much where it reduces.
@@ -108,7 +108,7 @@ _Sum = tuple[int, int, int]
 
 
 class Clocks:
-    """Chains that end at each position, step by step.
+    """Pareto-optimal chains that end at each position, updated step by step.
 
     Args:
         size: Number of positions.
@@ -129,7 +129,7 @@ class Clocks:
         self._chains: list[frozenset[_Sum]] = [frozenset([(0, 0, 0)])] * size
 
     def step(self, messages: Iterable[tuple[int, int, int, int]]) -> None:
-        """Let messages (sender, receiver, units, units that the receiver adds) of one step pass."""
+        """Add the messages (sender, receiver, units, units to reduce) of one step."""
         ready = list(self._chains)
         moved = False
         for src, dst, units, reduced in messages:
@@ -143,7 +143,7 @@ class Clocks:
         self._steps += moved
 
     def cost(self) -> Cost:
-        """The cost of what has passed."""
+        """Cost of the steps so far."""
         ends = _longest(frozenset().union(*self._chains))
         return Cost(
             steps=self._steps,

@@ -1,4 +1,4 @@
-"""Exchanges within groups of k members: of whole buffers, and the reduce-scatter and all-gather made of them.
+"""Exchanges within groups of k members: whole buffers, or reduce-scatter and all-gather.
 
 k^L members are numbered with L digits of base k. In phase i, the k members whose numbers differ in the digit of place
 i form a group, and each sends to all others of it.
@@ -28,7 +28,7 @@ Members = NDArray[np.int64]
 
 
 def partners(radix: int) -> tuple[Members, Members]:
-    """Digits of receivers and senders of a group's messages, in the order in which they are posted.
+    """Digits of the receivers and senders of a group's messages, in posting order.
 
     Examples:
         >>> receiver, sender = partners(3)
@@ -45,7 +45,7 @@ def partners(radix: int) -> tuple[Members, Members]:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """The members, and how they exchange."""
+    """Members of groups, and their exchange pattern."""
 
     position: Members  # Position of each of the `radix ** depth` members
     radix: int  # k
@@ -60,17 +60,17 @@ class Exchange:
 
     @property
     def ordered(self) -> bool:
-        """:meth:`scatter` joins neighbouring intervals of members."""
+        """Whether :meth:`scatter` joins neighbouring intervals of members."""
         return self.radix == 2 or not self.in_rounds
 
     def whole(self, moves: Moves, first_step: int) -> None:
-        """Groups exchange and add their whole buffers, which are chunk 0, a step for each phase."""
+        """Exchange and reduce whole buffers (chunk 0), one step per phase."""
         for phase in range(self.depth):
             _, receiver, sender = self._messages(phase)
             moves.add(first_step + phase, self.position[sender], self.position[receiver], 0, Op.REDUCE)
 
     def scatter(self, moves: Moves, first_step: int) -> None:
-        """Reduce-scatter of as many chunks as there are members.
+        """Reduce-scatter as many chunks as there are members.
 
         In phase i, a member keeps of its interval of chunks the part that its digit of place i names, and sends every
         other part to the member of its group that keeps that.
@@ -81,14 +81,14 @@ class Exchange:
             self._move(moves, step, sender, receiver, self.kept(receiver, phase + 1), Op.REDUCE)
 
     def gather(self, moves: Moves, first_step: int) -> None:
-        """All-gather of what :meth:`scatter` left: its phases backwards."""
+        """All-gather the result of :meth:`scatter`: its phases in reverse."""
         for phase in range(self.depth):
             step, receiver, sender = self._messages(phase)
             step += first_step + (self.depth - 1 - phase) * self._stride
             self._move(moves, step, sender, receiver, self.kept(sender, phase + 1), Op.COPY)
 
     def kept(self, member: Members, phases: int) -> NDArray[np.int64]:
-        """Chunks that members have kept after the first phases of :meth:`scatter`, a row each."""
+        """Chunks kept by members after the first phases of :meth:`scatter`, one row each."""
         first = np.zeros_like(member)
         for phase in range(phases):
             first += member // self.radix**phase % self.radix * self.radix ** (self.depth - 1 - phase)

@@ -1,4 +1,4 @@
-"""Collects the transfers of an algorithm, step by step, and makes a schedule of them; joins two into an all-reduce."""
+"""Builder of schedules from transfers, step by step; join two into an all-reduce."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Positions = int | Sequence[int] | NDArray[np.integer]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ChunkLayout(Brief):
-    """How the buffer of a collective is cut: chunk ``slot * parts + part`` for every slot that is cut."""
+    """Division of a buffer into chunks: chunk ``slot * parts + part`` for every divided slot."""
 
     slot_weight: NDArray[np.int64]  # Relative size of each slot
     slots: NDArray[np.int64]  # Slots that have chunks, ascending
@@ -28,7 +28,7 @@ class ChunkLayout(Brief):
 
 
 def blocks(case: AlgorithmCase, parts: int = 1) -> ChunkLayout:
-    """P equal blocks, one for each position, each in ``parts`` chunks: block b has chunks b * parts + part.
+    """P equal blocks, one per position, each of ``parts`` chunks: block b has chunks b * parts + part.
 
     For all-gather, reduce-scatter, all-reduce, gather and scatter.
     """
@@ -36,7 +36,7 @@ def blocks(case: AlgorithmCase, parts: int = 1) -> ChunkLayout:
 
 
 def whole(case: AlgorithmCase, parts: int = 1) -> ChunkLayout:
-    """One buffer that is not divided among the ranks, in ``parts`` equal chunks 0 .. parts - 1.
+    """One buffer in ``parts`` equal chunks 0 .. parts - 1.
 
     For all-reduce, broadcast, reduce and barrier (which moves no bytes).
     """
@@ -46,13 +46,13 @@ def whole(case: AlgorithmCase, parts: int = 1) -> ChunkLayout:
 
 
 def pairs(case: AlgorithmCase) -> ChunkLayout:
-    """A block from every position to every position: chunk ``source * P + destination``, for all-to-all."""
+    """One block per pair of positions for all-to-all: chunk ``source * P + destination``."""
     count = case.size * case.size
     return ChunkLayout(np.ones(count, dtype=np.int64), np.arange(count), 1)
 
 
 class Moves:
-    """Collects transfers between positions.
+    """Collect transfers between positions.
 
     Args:
         case: What the algorithm serves.
@@ -76,7 +76,7 @@ class Moves:
     def add(
         self, step: Positions, src: Positions, dst: Positions, chunk: Positions, op: Op = Op.COPY
     ) -> None:
-        """Add transfers; the arguments are broadcast against each other and read row by row.
+        """Add transfers; arguments are broadcast against each other.
 
         Args:
             step: Step, 0 or more. Rows of a step may be added at any time; they keep the order of addition.
@@ -88,7 +88,7 @@ class Moves:
         self._rows.append(tuple(column.reshape(-1) for column in columns))
 
     def schedule(self, *, ordered: bool = False) -> Schedule:
-        """The schedule, with ranks in the place of positions and default routes.
+        """Build the schedule, mapping positions to ranks with default routes.
 
         Args:
             ordered: Claim that reductions join neighbouring intervals of ranks; it is kept in rank order only.
@@ -141,7 +141,7 @@ def _renamed(slots: NDArray[np.int64], order: NDArray[np.int64], layout: ChunkLa
 
 
 def all_reduce_of(first: Schedule, second: Schedule) -> Schedule:
-    """``second`` begins in the step after the last one of ``first``.
+    """Join two phases: ``second`` begins in the step after the last one of ``first``.
 
     Args:
         first: A reduce, or a reduce-scatter, with steps and default routes.

@@ -1,4 +1,4 @@
-"""Orders of the ranks that suit a topology, for algorithms that know numbers only.
+"""Rank orders that fit a topology, for algorithms that use rank numbers only.
 
 Rings and trees send most between neighbouring numbers. So the ranks of a box belong together, and from box to box a
 rank is best followed by one on the same rail or under the same switch; on a tree of switches a depth-first walk crosses
@@ -38,7 +38,7 @@ _MOST_TOURED = 256
 
 
 def links_crossed(topology: Topology, order: tuple[int, ...]) -> int:
-    """Links on the paths from every rank of a closed order to the next, all together.
+    """Total number of links on the paths between neighbours of a closed order.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -56,7 +56,7 @@ def _length_of_order(topology: Topology, order: tuple[int, ...]) -> tuple[int, i
 
 
 def box_order(topology: Topology) -> tuple[int, ...]:
-    """An order of the ranks in which neighbours are near each other: ``result[p]`` is the rank at position p.
+    """Rank order with nearby neighbours: ``result[p]`` is the rank at position p.
 
     Never one around which more links are crossed than in rank order. Rank order itself for more than 4,096 ranks
     without boxes.
@@ -78,7 +78,7 @@ def box_order(topology: Topology) -> tuple[int, ...]:
 
 
 def order_by(topology: Topology, policy: str) -> tuple[int, ...]:
-    """The order of one policy, one of :data:`POLICIES`; it begins with rank 0.
+    """Rank order by one of :data:`POLICIES`; it begins with rank 0.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -100,7 +100,7 @@ def order_by(topology: Topology, policy: str) -> tuple[int, ...]:
 
 
 def depth_first(topology: Topology) -> tuple[int, ...]:
-    """Ranks as a depth-first walk through the switches meets them, from the first switch; lower nodes first.
+    """Ranks in depth-first order through the switches, from the first switch; lower nodes first.
 
     Ranks that no switch leads to follow as numbered.
 
@@ -177,7 +177,7 @@ _USED = 2.0**-10
 
 
 def box_rings(topology: Topology, channels: int) -> tuple[tuple[int, ...], ...]:
-    """Orders of all ranks, one for each channel, that keep the ranks of a box together.
+    """Rank orders, one per channel, that keep the ranks of a box together.
 
     Where boxes differ in size, or there is one only, channels alternate between one order and its reverse.
 
@@ -204,7 +204,7 @@ def _both_ways(order: tuple[int, ...], channels: int) -> tuple[tuple[int, ...], 
 
 
 def tour_of_boxes(topology: Topology) -> list[tuple[int, ...]]:
-    """The boxes from the first one on, each followed by the nearest left; as numbered where that is as short."""
+    """Nearest-neighbour tour of the boxes; the numeric order where that is as short."""
     found = list(boxes(topology))
     apart = crossings(topology)
     first = np.array([box[0] for box in found])

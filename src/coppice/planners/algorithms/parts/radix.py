@@ -1,4 +1,4 @@
-"""Positions in base k: distances of Bruck, dissemination and k-nomial trees, and folding onto a power of k."""
+"""Arithmetic of positions in base k: Bruck, dissemination and k-nomial trees, and folding to a power of k."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def radix_parameter(default: int = 2) -> dict[str, AlgorithmParameter]:
 
 
 def levels(size: int, radix: int) -> list[tuple[int, list[int]]]:
-    """Distance k^i of every digit that numbers below ``size`` have, with the multiples j k^i below ``size``.
+    """Distance k^i of every digit of numbers below ``size``, with its multiples j k^i below ``size``.
 
     There are ceil(log_k size) of them.
 
@@ -39,7 +39,7 @@ def levels(size: int, radix: int) -> list[tuple[int, list[int]]]:
 
 
 def num_messages(size: int, radix: int) -> int:
-    """Number of distances that :func:`levels` lists in all."""
+    """Total number of distances in :func:`levels`."""
     return sum(len(shifts) for _, shifts in levels(size, radix))
 
 
@@ -59,7 +59,7 @@ def log_floor(size: int, radix: int) -> int:
 def spans(
     start: NDArray[np.integer], count: NDArray[np.integer] | int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers ``start[i] .. start[i] + count[i] - 1`` of every i in a row, and the i of each.
+    """Concatenate the ranges ``start[i] .. start[i] + count[i] - 1``, with the i of each number.
 
     Examples:
         >>> rows, numbers = spans(np.array([5, 0]), np.array([1, 3]))
@@ -72,7 +72,7 @@ def spans(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Folding(Brief):
-    """Runs of neighbouring positions, of which the last one stands for all.
+    """Groups of neighbouring positions, each represented by its last one.
 
     The first runs have k positions, one more may have fewer, and all others have one.
     """
@@ -83,29 +83,29 @@ class Folding(Brief):
 
     @property
     def core(self) -> int:
-        """Number of runs, k^L."""
+        """Number of groups, k^L."""
         return len(self.start) - 1
 
     @property
     def runs(self) -> NDArray[np.int64]:
-        """All runs: 0 .. k^L - 1."""
+        """All groups: 0 .. k^L - 1."""
         return np.arange(self.core)
 
     @property
     def leader(self) -> NDArray[np.int64]:
-        """Position that stands for each run."""
+        """Representative of each group."""
         return self.start[1:] - 1
 
     @property
     def folded(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Positions that do not stand for a run, and those that stand for theirs."""
+        """Positions that are not representatives, and their representatives."""
         position = np.arange(self.start[-1])
         leader = np.repeat(self.leader, np.diff(self.start))
         return position[position != leader], leader[position != leader]
 
 
 def folding(size: int, radix: int = 2) -> Folding:
-    """The folding of ``size`` positions.
+    """Fold ``size`` positions to a power of k.
 
     Examples:
         >>> folding(6).start.tolist(), folding(6).leader.tolist()
@@ -123,7 +123,7 @@ def folding(size: int, radix: int = 2) -> Folding:
 
 
 def reversed_digits(depth: int, radix: int = 2) -> NDArray[np.int64]:
-    """The numbers 0 .. radix^depth - 1 with their digits in reverse order.
+    """Digit reversal of 0 .. radix^depth - 1.
 
     Examples:
         >>> reversed_digits(3).tolist()

@@ -1,4 +1,4 @@
-"""Trees whose vertices may be switches: how they are collected, and how they lead through a network of switches."""
+"""Trees with switches as vertices: collect them, and route them through a network of switches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Edge = tuple[int, ...]
 
 @dataclass
 class ForestRows:
-    """Collects the trees of a forest."""
+    """Builder of a forest."""
 
     topology: Topology  # Where they live
     collective: Collective  # What they implement
@@ -31,7 +31,7 @@ class ForestRows:
     _paths: dict[Edge, int] = field(default_factory=dict)
 
     def add(self, phase: Phase, root: int, edges: Iterable[Edge], weight: int = 1) -> None:
-        """Add a tree; its edges come in an order in which data can flow."""
+        """Add a tree; its edges are in dataflow order."""
         self._roots.append(root)
         self._weights.append(weight)
         self._phases.append(phase)
@@ -39,7 +39,7 @@ class ForestRows:
         self._ends.append(len(self._edges))
 
     def forest(self) -> Forest:
-        """The forest."""
+        """Build the forest."""
         paths = list(self._paths)
         row = np.array(self._edges, dtype=np.int32)
         first = np.array([path[0] for path in paths], dtype=np.int32)
@@ -60,7 +60,7 @@ class ForestRows:
 
 
 def upward(topology: Topology, root: int, sources: Sequence[int]) -> list[Edge] | None:
-    """Edges that bring data from ``sources`` to the switch ``root`` and add it up where paths meet.
+    """Edges from ``sources`` to the switch ``root``, reducing where paths meet.
 
     Paths have as few links as possible, then as wide ones, and lead through switches and NICs only. Data is added at
     the root and at switches that can; elsewhere paths run beside each other.
@@ -72,7 +72,7 @@ def upward(topology: Topology, root: int, sources: Sequence[int]) -> list[Edge] 
 
 
 def downward(topology: Topology, root: int, sinks: Sequence[int]) -> list[Edge] | None:
-    """The mirror image: edges from ``root`` to ``sinks``, nearest first, with copies made at switches that can."""
+    """Edges from ``root`` to ``sinks``, nearest first, with multicast at capable switches."""
     edges = _joined(topology, topology.dst, topology.src, topology.multicast, root, sinks)
     return None if edges is None else [edge[::-1] for edge in reversed(edges)]
 
@@ -132,7 +132,7 @@ def _towards(
 
 
 def meeting_points(topology: Topology, members: Sequence[int], *, inside: bool = False) -> list[int]:
-    """Switches that copy and add and are nearest to all ``members`` together, both ways.
+    """Capable switches nearest to all ``members`` together, in both directions.
 
     Args:
         inside: Only switches that all members are linked with directly.

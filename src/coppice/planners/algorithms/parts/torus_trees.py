@@ -1,4 +1,4 @@
-"""Spanning trees of a torus that share no directed link: as many as a node has links, for the reduction to any root.
+"""Edge-disjoint spanning trees of a torus, one per link of a node, for reduction to any root.
 
 A node is written by its coordinates relative to the root, so that one family of trees serves every root. Every node but
 the root has one next hop in each tree. The trees share no directed link exactly if these hops are different at every
@@ -44,19 +44,19 @@ Hops = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class TorusTrees:
-    """Trees to node 0 of a torus, which every translation takes to trees to another node."""
+    """Trees rooted at node 0 of a torus; translations give those of other roots."""
 
     dims: tuple[int, ...]  # Size of each axis; nodes count the last axis fastest
     hops: Hops  # The next node on the way to node 0, per tree and node
 
     @property
     def count(self) -> int:
-        """Number of trees: links of a node."""
+        """Number of trees: the degree of a node."""
         return len(self.hops)
 
     @cached_property
     def depth(self) -> Hops:
-        """Hops from each node to the root, per tree and node."""
+        """Depth of each node, by tree and node."""
         trees = np.arange(self.count)[:, None]
         depth = np.zeros_like(self.hops)
         at = np.broadcast_to(np.arange(self.hops.shape[1]), self.hops.shape)
@@ -67,16 +67,16 @@ class TorusTrees:
 
     @property
     def height(self) -> int:
-        """Hops of the longest path."""
+        """Largest depth."""
         return int(self.depth.max(initial=0))
 
     def upward(self, tree: int, roots: NDArray[np.integer]) -> tuple[Hops, Hops]:
-        """Senders and receivers of a tree to each of ``roots`` (one row each), the farthest first."""
+        """Senders and receivers of a tree to each of ``roots`` (one row each), the deepest first."""
         order = np.argsort(-self.depth[tree], kind="stable")[:-1]
         return self.translated(order, roots), self.translated(self.hops[tree, order], roots)
 
     def translated(self, nodes: NDArray[np.integer], roots: NDArray[np.integer]) -> Hops:
-        """The nodes that lie where ``nodes`` lie from node 0, from each of ``roots`` (one row each)."""
+        """Images of ``nodes`` under the translation to each of ``roots`` (one row each)."""
         columns = [
             (node[None, :] + root[:, None]) % size
             for node, root, size in zip(
@@ -88,7 +88,7 @@ class TorusTrees:
 
 @lru_cache(maxsize=16)
 def torus_trees(dims: tuple[int, ...]) -> TorusTrees:
-    """The trees of a torus with at most three axes of three and more nodes, and any number of axes of two.
+    """Trees of a torus with at most three axes of three or more nodes, and any number of axes of two.
 
     Examples:
         >>> trees = torus_trees((3, 3, 3))
@@ -159,7 +159,7 @@ def _doubled(near: Hops) -> Hops:
 
 @lru_cache(maxsize=16)
 def torus_dims(topology: Topology) -> tuple[int, ...] | None:
-    """Sizes of the axes of which a network of ranks alone is the torus in rank order, the last axis fastest, or None.
+    """Axis sizes of the torus that a network of ranks is in rank order, the last axis fastest, or None.
 
     Axes of one node are left out. Rates may differ.
 

@@ -1,4 +1,4 @@
-"""Shapes of trees, with the root at 0 and every parent before its children, and what they cost.
+"""Tree shapes, rooted at 0 with parents before children, and their costs.
 
 ``k_ary`` is level-strided, as in Open MPI: node v of level l has the children ``v + k^l, .., v + k k^l``, so that
 sibling subtrees differ by one node at most. ``k_nomial`` clears the lowest digit of base k that is not 0 to find the
@@ -30,7 +30,7 @@ from coppice.rows import positions
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PositionTree(Brief):
-    """A rooted tree on nodes 0 .. P - 1, edge by edge."""
+    """Rooted tree on nodes 0 .. P - 1, as edges."""
 
     parent: NDArray[np.int64]  # Upper end of each edge, in the order in which a broadcast serves them
     child: NDArray[np.int64]  # Lower end; every node but 0 once
@@ -44,7 +44,7 @@ class PositionTree(Brief):
 
 
 def k_ary(size: int, radix: int) -> PositionTree:
-    """The balanced tree with ``radix`` children a node; 1 is a chain, ``size - 1`` a star.
+    """Balanced tree with ``radix`` children per node; 1 is a chain, ``size - 1`` a star.
 
     Examples:
         >>> tree = k_ary(8, 2)
@@ -62,7 +62,7 @@ def k_ary(size: int, radix: int) -> PositionTree:
 
 
 def chains(size: int, fanout: int) -> PositionTree:
-    """The root with ``fanout`` chains of nodes in a row; the first ones are longer where lengths differ.
+    """Root with ``fanout`` chains; the first ones are longer where lengths differ.
 
     Examples:
         >>> chains(6, 2).parent.tolist()
@@ -80,7 +80,7 @@ def chains(size: int, fanout: int) -> PositionTree:
 
 
 def k_nomial(size: int, radix: int) -> PositionTree:
-    """The k-nomial tree whose first edges reach farthest; radix 2 is binomial, as in MPICH.
+    """K-nomial tree with the longest edges first; radix 2 is binomial, as in MPICH.
 
     Examples:
         >>> tree = k_nomial(6, 2)
@@ -99,7 +99,7 @@ def k_nomial(size: int, radix: int) -> PositionTree:
 
 
 def growing_k_nomial(size: int, radix: int) -> PositionTree:
-    """The k-nomial tree whose first edges are the shortest: in level i, nodes below k^i serve those k^i away.
+    """K-nomial tree with the shortest edges first: in level i, nodes below k^i send k^i away.
 
     Examples:
         >>> tree = growing_k_nomial(6, 2)
@@ -114,7 +114,7 @@ def growing_k_nomial(size: int, radix: int) -> PositionTree:
 
 
 def preorder_binary(size: int) -> PositionTree:
-    """The binary tree in which the nodes after each node are halved between its children, the nearer one's half first.
+    """Binary tree in preorder: the nodes after each are halved between its children, the nearer half first.
 
     Where the halves differ, the nearer child has the smaller one.
 
@@ -136,12 +136,12 @@ def preorder_binary(size: int) -> PositionTree:
 
 
 def size_of_halves(count: int) -> tuple[int, int]:
-    """Sizes of the two subtrees of :func:`preorder_binary` below a node of a subtree of ``count`` nodes."""
+    """Sizes of the two subtrees in :func:`preorder_binary` of a subtree of ``count`` nodes."""
     return count // 2, (count - 1) // 2
 
 
 def by_depth(tree: PositionTree) -> PositionTree:
-    """The same tree, where a node serves all its children in one step: an edge has the level of its parent's depth."""
+    """The same tree with all children of a node served in one step: edges get the depth of the parent."""
     depth = np.zeros(len(tree.child) + 1, dtype=np.int64)
     for edge in np.argsort(tree.child).tolist():
         depth[tree.child[edge]] = depth[tree.parent[edge]] + 1
@@ -168,7 +168,7 @@ def _joined(edges: Sequence[Sequence[NDArray[np.integer]]], *, contiguous: bool)
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What a tree costs."""
+    """Cost parameters of a tree."""
 
     height: int = 0  # Levels
     degree: int = 0  # Children of the root; no node has more
@@ -177,11 +177,11 @@ class Pace:
     completion: int = 0  # Messages, one after the other, until the root has added one piece of all
 
     def broadcast(self, segments: int = 1) -> Cost:
-        """Cost of a broadcast in ``segments`` pieces."""
+        """Cost of a broadcast in ``segments`` segments."""
         return self._cost(self.arrival, segments, Fraction(self.degree), adds=False)
 
     def reduction(self, segments: int = 1) -> Cost:
-        """Cost of a reduction in ``segments`` pieces."""
+        """Cost of a reduction in ``segments`` segments."""
         return self._cost(self.completion, segments, Fraction(min(self.degree, 1)), adds=True)
 
     def _cost(self, first: int, segments: int, sent: Fraction, *, adds: bool) -> Cost:
@@ -198,7 +198,7 @@ class Pace:
 
 @cache
 def k_ary_pace(size: int, radix: int) -> Pace:
-    """Pace of :func:`k_ary` for a radix of 2 or more, or a radix of 1 and few nodes.
+    """Cost of :func:`k_ary` for a radix of 2 or more, or a radix of 1 and few nodes.
 
     Examples:
         >>> k_ary_pace(7, 2)
@@ -225,7 +225,7 @@ def k_ary_pace(size: int, radix: int) -> Pace:
 
 
 def chains_pace(size: int, fanout: int) -> Pace:
-    """Pace of :func:`chains`.
+    """Cost of :func:`chains`.
 
     Examples:
         >>> chains_pace(6, 2)
@@ -241,7 +241,7 @@ def chains_pace(size: int, fanout: int) -> Pace:
 
 
 def k_nomial_pace(size: int, radix: int) -> Pace:
-    """Pace of :func:`k_nomial`, whose root is busy from the first message to the last.
+    """Cost of :func:`k_nomial`, whose root is busy throughout.
 
     :func:`growing_k_nomial` differs in ``inner`` only.
 
@@ -261,7 +261,7 @@ def k_nomial_pace(size: int, radix: int) -> Pace:
 
 
 def k_nomial_by_depth_pace(size: int, radix: int) -> Pace:
-    """Pace of :func:`k_nomial` where a node serves all children in one step.
+    """Cost of :func:`k_nomial` with all children served in one step.
 
     The deepest node has the most digits that are not 0; the smallest number with d of them is d ones.
 
@@ -276,7 +276,7 @@ def k_nomial_by_depth_pace(size: int, radix: int) -> Pace:
 
 @cache
 def preorder_binary_pace(size: int) -> Pace:
-    """Pace of :func:`preorder_binary`.
+    """Cost of :func:`preorder_binary`.
 
     Examples:
         >>> preorder_binary_pace(4)

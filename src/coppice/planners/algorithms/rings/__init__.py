@@ -1,1 +1,1 @@
-"""Algorithms along rings."""
+"""Ring algorithms."""

@@ -1,4 +1,4 @@
-"""Rings in an order that suits the topology: depth first on a tree of switches, or found by a search.
+"""Rings fitted to the topology: depth-first through the switches, or by search.
 
 **patarasuk-yuan:** the contention-free ring on a tree of switches. The machines of a switched tree are numbered as a
 depth-first walk from a switch meets them. A ring in that order crosses every link at most once in each direction in a

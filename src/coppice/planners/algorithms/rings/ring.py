@@ -1,4 +1,4 @@
-"""The ring, the ring in segments, the exchange of neighbours in turn, and the rings of NCCL.
+"""Ring, segmented ring, neighbour exchange, and the rings of NCCL.
 
 **ring:** every position sends to the next, block after block. All-gather: in step s position p passes on block p - s,
 which it got in the step before. Reduce-scatter: in step s position p sends its partial sum of block p - 1 - s, and adds
@@ -61,21 +61,21 @@ from coppice.schedule.schedule import Op, Schedule, in_pieces
 
 
 def all_gather(case: AlgorithmCase) -> Schedule:
-    """Blocks travel once around."""
+    """Ring all-gather."""
     moves = Moves(case, blocks(case))
     _gather(moves, first_step=0)
     return moves.schedule()
 
 
 def reduce_scatter(case: AlgorithmCase) -> Schedule:
-    """Partial sums travel once around and end at their owners."""
+    """Ring reduce-scatter."""
     moves = Moves(case, blocks(case))
     _reduce(moves)
     return moves.schedule()
 
 
 def all_reduce(case: AlgorithmCase) -> Schedule:
-    """Both, one after the other."""
+    """Ring reduce-scatter, then ring all-gather."""
     moves = Moves(case, blocks(case))
     _reduce(moves)
     _gather(moves, first_step=case.size - 1)
@@ -114,7 +114,7 @@ RING = tuple(
 
 
 def segmented(case: AlgorithmCase) -> Schedule:
-    """Phase after phase."""
+    """Segmented ring, phase by phase."""
     size, segments = case.size, case.number("segments")
     moves = Moves(case, blocks(case, segments))
     position = case.positions
@@ -153,7 +153,7 @@ SEGMENTED = Algorithm(
 
 
 def neighbor_exchange(case: AlgorithmCase) -> Schedule:
-    """Pairs of blocks travel outwards in both directions."""
+    """Neighbour exchange: pairs of blocks travel in both directions."""
     moves = Moves(case, blocks(case))
     position, size = case.positions, case.size
     if size == 1:

@@ -1,1 +1,1 @@
-"""Algorithms along trees: broadcast, reduce and all-reduce, in switches as well."""
+"""Tree algorithms: broadcast, reduce and all-reduce, also with switches."""

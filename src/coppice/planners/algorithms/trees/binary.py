@@ -1,4 +1,4 @@
-"""Two binary trees of Open MPI: a broadcast in halves, and a reduction in rank order.
+"""Two binary trees of Open MPI: a split broadcast, and an in-order reduction.
 
 **Split binary tree.** Each half of the buffer goes down one half of a binary tree, then ranks swap halves in pairs.
 Node v of the level-strided binary tree (:mod:`..parts.trees`) is the position v places after the root. The root sends
@@ -43,7 +43,7 @@ from coppice.schedule.schedule import Op, Schedule
 
 
 def split_binary(case: AlgorithmCase) -> Schedule:
-    """Pieces 0 .. S - 1 are the first half, S .. 2 S - 1 the second."""
+    """Split binary broadcast: segments 0 .. S - 1 are the first half, S .. 2 S - 1 the second."""
     size, segments = case.size, case.number("segments")
     moves = Moves(case, whole(case, 2 * segments))
     tree = k_ary(size, 2)
@@ -87,7 +87,7 @@ SPLIT = Algorithm(
 
 
 def in_order_binary(case: AlgorithmCase) -> Schedule:
-    """To the last position, then to the root."""
+    """In-order binary reduction to the last position, then to the root."""
     last, segments = case.size - 1, case.number("segments")
     moves = Moves(case, whole(case, segments))
     tree = preorder_binary(case.size)

@@ -1,4 +1,4 @@
-"""Reductions in the nodes of a torus, along trees that share no directed link (Camdoop).
+"""Camdoop: reductions in the nodes of a torus along edge-disjoint trees.
 
 The buffer is cut into as many equal stripes as a node has links, six on a 3D torus. Every node adds what comes from
 below in the tree of a stripe to its own and passes on the sum, so that the root receives M in all, over all its links

@@ -1,4 +1,4 @@
-"""All-reduce, broadcast and reduce along two complementary binary trees, of ranks or of boxes (NCCL).
+"""All-reduce, broadcast and reduce along a double binary tree of ranks or of boxes (NCCL).
 
 **double-binary-tree.** Each tree has half of the data, so that every rank's port is used in full. The trees of
 :mod:`~coppice.planners.algorithms.parts.binary_trees`: a rank that is inner in one is a leaf in the other. Data is cut
@@ -159,7 +159,7 @@ DOUBLE = tuple(
 
 
 def boxed_trees(case: AlgorithmCase, *, group: int = 0, channels: int = 0, segments: int = 1) -> Schedule:
-    """An all-reduce by chains in boxes below pairs of trees of boxes.
+    """All-reduce by chains within boxes below pairs of trees of boxes.
 
     Args:
         group: Ranks of a chain; 0 takes the boxes of the topology, and single ranks where there are none.

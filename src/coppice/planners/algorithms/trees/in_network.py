@@ -1,4 +1,4 @@
-"""Algorithms in which switches copy and add: NVLS, NVLSTree, CollNetDirect and CollNetChain of NCCL.
+"""Algorithms with switch multicast and reduction: NCCL's NVLS, NVLSTree, CollNetDirect and CollNetChain.
 
 The data is cut into slices, one for each *head*. Inside every box its ranks bring a slice to the head of that slice;
 the heads of a slice in all boxes add it up among themselves; the result goes back the same way.

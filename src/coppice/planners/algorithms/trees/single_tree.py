@@ -1,4 +1,4 @@
-"""Broadcast, reduce and all-reduce along one tree, whatever its shape: a star, chains, k-ary and k-nomial trees.
+"""Broadcast, reduce and all-reduce along one tree of any shape: star, chains, k-ary, k-nomial.
 
 **Broadcast.** Position ``root + v`` is node v of a tree of :mod:`..parts.trees`. A node passes on a piece in the step
 after it got it; the buffer is cut into S ``segments``, each a step behind the one before. n = M, t = alpha + n/S beta,
@@ -95,7 +95,7 @@ from coppice.schedule.schedule import Op, Schedule, in_pieces
 
 @dataclass(frozen=True, kw_only=True)
 class TreeShape:
-    """A family of trees that serves broadcast and reduce under one name."""
+    """A family of trees for broadcast and reduce under one name."""
 
     tree: Callable[[AlgorithmCase], PositionTree]  # The tree of a case
     pace: Callable[[AlgorithmCase], Pace]  # What it costs
@@ -104,23 +104,23 @@ class TreeShape:
     parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)  # Its parameters
 
     def segments(self, case: AlgorithmCase) -> int:
-        """Pieces of the buffer; 1 where the family does not cut it."""
+        """Number of segments of the buffer; 1 where the family does not segment."""
         return case.number("segments") if "segments" in self.parameters else 1
 
     def broadcast(self, case: AlgorithmCase) -> Schedule:
-        """A broadcast along the tree of a case."""
+        """Broadcast along the tree."""
         return tree_broadcast(case, self.tree(case), self.segments(case))
 
     def broadcast_cost(self, case: AlgorithmCase) -> Cost:
-        """What it costs."""
+        """Cost of the broadcast."""
         return self.pace(case).broadcast(self.segments(case))
 
     def reduction(self, case: AlgorithmCase) -> Schedule:
-        """A reduction along the tree of a case."""
+        """Reduction along the tree."""
         return tree_reduction(case, self.tree(case), self.segments(case))
 
     def reduction_cost(self, case: AlgorithmCase) -> Cost:
-        """What it costs."""
+        """Cost of the reduction."""
         return self.pace(case).reduction(self.segments(case))
 
 
@@ -211,14 +211,14 @@ SHAPES: dict[str, TreeShape] = {
 
 
 def tree_broadcast(case: AlgorithmCase, tree: PositionTree, segments: int = 1) -> Schedule:
-    """From the root down ``tree``, whose node v is the position v places after the root."""
+    """Broadcast down ``tree``, whose node v is the position v places after the root."""
     moves = Moves(case, whole(case))
     moves.add(tree.level, case.from_root(tree.parent), case.from_root(tree.child), 0)
     return in_pieces(moves.schedule(), segments)
 
 
 def tree_reduction(case: AlgorithmCase, tree: PositionTree, segments: int = 1) -> Schedule:
-    """Up ``tree`` to the root: the broadcast in reverse.
+    """Reduce up ``tree``: the broadcast in reverse.
 
     A node adds those of its children that lie after the root first, nearest first, and then those before the root,
     nearest first. That keeps rank order in a star, and where subtrees are intervals and the root is position 0.

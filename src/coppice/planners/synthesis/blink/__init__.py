@@ -1,1 +1,1 @@
-"""Blink (G. Wang et al., MLSys 2020): trees packed onto the links of whatever GPUs a job got."""
+"""Blink (G. Wang et al., MLSys 2020): pack trees onto the links of the allocated GPUs."""

@@ -1,4 +1,4 @@
-"""A forest that grows tree by tree, from edges with paths and weights in fractions."""
+"""Builder of a forest from trees with paths and fractional weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coppice.schedule.forest import Forest, Phase
 
 @dataclass
 class GrowingForest:
-    """Collects trees."""
+    """Collect trees."""
 
     problem: Problem  # What they carry out
     _roots: list[int] = field(default_factory=list)
@@ -53,7 +53,7 @@ class GrowingForest:
         self._edges.append(paths)
 
     def forest(self) -> Forest:
-        """The forest of all trees, those of the reduce phase first."""
+        """Build the forest, reduce phase first."""
         order = sorted(range(len(self._roots)), key=lambda tree: self._phases[tree] is Phase.BROADCAST)
         scale = lcm(*(weight.denominator for weight in self._weights))
         whole = [int(self._weights[tree] * scale) for tree in order]

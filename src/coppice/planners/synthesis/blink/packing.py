@@ -1,4 +1,4 @@
-"""Blink: trees for broadcast, reduce and all-reduce on whatever GPUs a job got.
+"""Blink: broadcast, reduce and all-reduce trees on the allocated GPUs.
 
 Blink (G. Wang, S. Venkataraman, A. Phanishayee, J. Thelin, N. Devanur, I. Stoica, MLSys 2020) packs spanning trees from
 one root: multiplicative weights find many, an integer program keeps few with whole rates. NVLink and PCIe get trees of
@@ -33,7 +33,7 @@ from coppice.topology.model import Topology
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LocalTrees:
-    """The trees inside one machine."""
+    """Trees within one machine."""
 
     members: tuple[int, ...]  # Its ranks
     ways: Ways  # What tree edges run over inside
@@ -42,7 +42,7 @@ class LocalTrees:
 
 
 def machines_of(topology: Topology) -> list[tuple[int, ...]]:
-    """The ranks of each host, or all in one where a rank has none."""
+    """Ranks of each host, or all in one where hosts are unknown."""
     hosts = topology.host[topology.rank_nodes].tolist()
     if min(hosts, default=-1) < 0:
         return [tuple(range(topology.num_ranks))]
@@ -55,7 +55,7 @@ def machines_of(topology: Topology) -> list[tuple[int, ...]]:
 def partition_roots(
     topology: Topology, machines: Sequence[tuple[int, ...]]
 ) -> tuple[list[list[int]], dict[tuple[int, int], Way]]:
-    """The roots of each partition, one in every machine, and the ways between them."""
+    """Roots of each partition, one per machine, and the links between them."""
     ways = ways_between(topology, range(topology.num_ranks), Collective.ALL_REDUCE)
     at = {(way.parent, way.child): way for way in ways.ways}
     free = [list(members) for members in machines]
@@ -85,7 +85,7 @@ def grow_three_phases(
     roots: Sequence[Sequence[int]],  # For each partition its root in every machine
     across: dict[tuple[int, int], Way],
 ) -> int:
-    """Add the trees of all three phases; their number is returned."""
+    """Add the trees of all three phases; return their number."""
     partitions = [Fraction(p, len(roots)) for p in range(len(roots))]
     starts = [_starts(machine) for machine in machines]
     cuts = sorted({*partitions, *(start for each in starts for start in each)})
@@ -200,7 +200,7 @@ def _rate(rate: Fraction) -> str:
 
 
 def pcie_share(size_bytes: int, pcie: Fraction, nvlink: Fraction, switch_us: Fraction) -> Fraction:
-    """The share of the data that goes over PCIe so that it is done when NVLink is.
+    """Share of the data for PCIe so that it finishes with NVLink.
 
     ``D_pcie = D * p / (p + n) - T * p * n / (p + n)`` for rates p and n, and the time T that it takes to change peer
     access from one to the other; 0 where that is negative.
@@ -226,7 +226,7 @@ def pcie_share(size_bytes: int, pcie: Fraction, nvlink: Fraction, switch_us: Fra
 
 
 def synthesized(request: Request) -> Synthesis:
-    """The trees of a request."""
+    """Synthesise the trees of a request."""
     problem, options = request.problem, request.options
     topology, ranks = problem.topology, problem.topology.num_ranks
     if ranks > _MOST_RANKS:

@@ -1,4 +1,4 @@
-"""Packings of trees on ways: multiplicative weights, few whole trees, and the exact optimum.
+"""Tree packings: multiplicative weights, few integral trees, and the exact optimum.
 
 A tree is a tuple of numbers of ways. Packed at a rate, it loads every link of its ways by that rate.
 
@@ -33,7 +33,7 @@ Length = TypeVar("Length", float, Fraction)
 def shortest_arborescence(
     num_nodes: int, root: int, edges: Sequence[tuple[int, int]], lengths: Sequence[Length]
 ) -> list[int]:
-    """The edges of a spanning tree from ``root`` whose lengths have the least sum.
+    """Edges of a minimum spanning arborescence from ``root``.
 
     Every node takes its shortest edge in; a circle among these is drawn together into one node, where an edge in
     costs what it adds to the one that it replaces. Ties go to the edge that comes first.
@@ -112,7 +112,7 @@ class Packed(Brief):
         return sum(self.rates, Fraction(0))
 
     def edges(self, tree: int) -> list[Way]:
-        """The ways of a tree, parents before children."""
+        """Edges of a tree, parents before children."""
         left = [self.ways.ways[each] for each in self.trees[tree]]
         return _from_root(left, self.root)
 
@@ -132,7 +132,7 @@ def _from_root(ways: list[Way], root: int) -> list[Way]:
 
 @dataclass
 class TreeLoads:
-    """Trees that were found on some ways, and what each loads."""
+    """Known trees and their link loads."""
 
     ways: Ways  # What their edges run over
     root: int  # Their root, a rank
@@ -158,18 +158,18 @@ class TreeLoads:
         self._links = np.array([e for way in self.ways.ways for e in way.links], dtype=np.int64)
 
     def shortest(self, lengths: NDArray[np.float64]) -> int:
-        """Number of the tree whose links have the least total length."""
+        """Number of the tree with the least total link length."""
         of_way = np.add.reduceat(lengths[self._links], self._start).tolist() if self._edges else []
         return self.add(shortest_arborescence(len(self.ways.members), self._root, self._edges, of_way))
 
     def shortest_exactly(self, lengths: list[Fraction]) -> tuple[int, Fraction]:
-        """Number and total length of the shortest tree, in fractions."""
+        """Number and total length of the shortest tree, as fractions."""
         of_way = [sum((lengths[e] for e in way.links), Fraction(0)) for way in self.ways.ways]
         found = shortest_arborescence(len(self.ways.members), self._root, self._edges, of_way)
         return self.add(found), sum((of_way[each] for each in found), Fraction(0))
 
     def add(self, tree: list[int]) -> int:
-        """Number of a tree."""
+        """Add a tree; return its number."""
         key = tuple(tree)
         if key not in self.known:
             counted = Counter(e for each in tree for e in self.ways.ways[each].links)
@@ -180,11 +180,11 @@ class TreeLoads:
 
     @property
     def trees(self) -> list[tuple[int, ...]]:
-        """The trees in order of their numbers."""
+        """Trees by number."""
         return list(self.known)
 
     def rows(self, chosen: list[int], room: list[int]) -> list[Constraint]:
-        """For each link that the chosen trees load: together they load it by no more than its room."""
+        """Capacity row of each link that the chosen trees load."""
         columns: dict[int, list[tuple[int, int]]] = {}
         for column, tree in enumerate(chosen):
             links, times = self.loads[tree]
@@ -213,7 +213,7 @@ def weighted_packing(
     deadline: float | None = None,  # Of :func:`time.monotonic`, when to end
     on_progress: Callable[[str], None] | None = None,  # Called with a few words now and then
 ) -> Packed:
-    """Trees by multiplicative weights (N. Garg and J. Koenemann 1998, as Blink uses it).
+    """Pack trees by multiplicative weights (N. Garg and J. Koenemann 1998), as Blink does.
 
     Every link has a length. The shortest tree gets as much as its narrowest link can carry, and its links get longer by
     ``1 + epsilon * (what they carry of it) / capacity``. All rates are scaled at the end to what the links can carry.
@@ -312,7 +312,7 @@ def _scaled_to_room(found: TreeLoads, weights: list[float]) -> tuple[Fraction, .
 
 
 def exact_packing(ways: Ways, root: int) -> Packed:
-    """The fastest packing, by column generation, with rates in fractions and a proof.
+    """Fastest packing, by column generation, with fractional rates and a proof.
 
     The linear program over the trees that are known gives prices of links; the shortest tree under these prices is
     added while it is shorter than 1. When none is, the prices prove that no packing is faster.

@@ -1,4 +1,4 @@
-"""Ways between ranks: what an edge of a tree may run over, and which links that loads.
+"""Candidate routes between ranks for tree edges, and the links that they load.
 
 Trees are packed over ranks. An edge from parent u to child v takes the link between the two where there is one, or the
 default route through switches. A broadcast loads the way down, a reduce the way up, an all-reduce both: it adds up to
@@ -23,7 +23,7 @@ from coppice.topology.routing import Router
 
 
 class Fabric(StrEnum):
-    """Which links trees may use."""
+    """Links that trees may use: NVLink, PCIe or network."""
 
     DIRECT = "direct"
     """Links between two GPUs: NVLink or xGMI without switches."""
@@ -35,7 +35,7 @@ class Fabric(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What one tree edge may run over."""
+    """Route of a tree edge."""
 
     parent: int  # Rank nearer to the root
     child: int  # The other rank
@@ -46,14 +46,14 @@ class Way:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Ways(Brief):
-    """The ways between some ranks of a topology."""
+    """Routes between some ranks of a topology."""
 
     topology: Topology  # The whole topology
     members: tuple[int, ...]  # The ranks, ascending
     ways: tuple[Way, ...]  # At most one for each ordered pair, sorted by parent and child
 
     def unreached(self, root: int) -> int | None:
-        """A member that no tree from ``root`` reaches, or None."""
+        """A member that no tree from ``root`` can reach, or None."""
         reached = {root}
         growing = True
         while growing:
@@ -72,7 +72,7 @@ def ways_between(
     # Only switches of this host (a row of its hosts), not the network between hosts
     inside: int | None = None,
 ) -> Ways:
-    """The ways between members that a collective may take on a fabric.
+    """Routes between members for a collective on a fabric.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -119,7 +119,7 @@ def ways_between(
 
 
 def one_hop(topology: Topology, members: Sequence[int]) -> bool:
-    """Whether all members hang on the same switches and on nothing else of each other, as GPUs do on an NVSwitch."""
+    """Whether all members are attached to the same switches only, as GPUs to NVSwitches."""
     if len(members) < 3:
         return False
     node_of = {int(topology.rank_nodes[rank]) for rank in members}

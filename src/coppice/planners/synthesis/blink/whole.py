@@ -1,4 +1,4 @@
-"""Few trees with whole rates: the integer program with which Blink thins out the trees of multiplicative weights.
+"""Blink's integer program: replace many fractional trees by few integral ones.
 
 Rates are whole multiples of a unit, the rate of one link. The program takes the most of them that the links can carry,
 and then the fewest trees that carry as many. Where whole units lose more than is allowed, halves, thirds and so on are
@@ -33,7 +33,7 @@ _MOST_NODES = 500
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WholePacking:
-    """Trees with whole rates."""
+    """Trees with integral rates."""
 
     packed: Packed  # The trees
     unit: Fraction  # What a rate is a multiple of, in GB/s
@@ -43,7 +43,7 @@ class WholePacking:
 def whole_packing(
     packed: Packed, unit: Fraction, *, loss: float, deadline: float | None = None
 ) -> WholePacking | None:
-    """Few of the trees of ``packed``, with whole rates, that lose no more than a share of its rate if they can.
+    """Few trees of ``packed`` with integral rates that lose no more than a given share of its rate.
 
     Args:
         unit: Rate of a whole tree in GB/s.

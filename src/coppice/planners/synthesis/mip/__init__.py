@@ -1,1 +1,1 @@
-"""What the methods that solve mixed-integer programs share: the program, the links between ranks, the timed sends."""
+"""Shared parts of the methods with mixed-integer programs: the program, routes between ranks, timed sends."""

@@ -1,4 +1,4 @@
-"""A first schedule without a solver: whenever links are free, send what brings most pieces nearer to who lacks them.
+"""Initial schedule without a solver: greedily send on free links what brings most chunks nearer to their targets.
 
 The nearness is the reward that TE-CCL's A* gives a round; here it is taken send by send. Programs start from the
 result, and a search that is stopped early still has one.
@@ -23,14 +23,14 @@ _FAR = 1e15
 
 @dataclass(frozen=True, kw_only=True)
 class LinkUse:
-    """How many pieces may begin to use a link in how long."""
+    """Admission limit of a link: transfers per time window."""
 
     slots: int  # Pieces that may begin within one period
     period: float  # Time until as many may begin again
 
 
 def distances(ranks: int, legs: Sequence[Leg], transit: Sequence[float]) -> NDArray[np.float64]:
-    """Least time from rank to rank over the legs."""
+    """Shortest time from rank to rank."""
     dist: NDArray[np.float64] = np.full((ranks, ranks), _FAR)
     np.fill_diagonal(dist, 0.0)
     for leg, time in zip(legs, transit, strict=True):
@@ -52,7 +52,7 @@ def greedy_sends(
     jitter: float = 0.0,  # Share by which nearness is varied at random
     allowed: NDArray[np.bool_] | None = None,  # `allowed[p, l]`: piece p may take leg l; None: any
 ) -> list[TimedSend]:
-    """Sends that bring every piece to all of its targets."""
+    """Greedy sends that bring every chunk to all of its targets."""
     chance = random.Random(seed)
     count = len(pieces)
     nearness = _Nearness(pieces, ranks, legs, transit, allowed)

@@ -1,4 +1,4 @@
-"""The ways from rank to rank on which programs decide: direct links, and routes through switches as hyper-edges.
+"""Candidate routes from rank to rank: direct links, and paths through switches as hyper-edges.
 
 A switch that does not copy is no place where data can wait or multiply, so a program need not know it: what two ranks
 can send each other through it is one leg, and legs share the links that they run over (the hyper-edges of TACCL, and of
@@ -23,7 +23,7 @@ MOST_RANKS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Leg:
-    """A way from one rank to another that passes no other rank."""
+    """Route from one rank to another that passes no other rank."""
 
     src: int  # Sending rank
     dst: int  # Receiving rank
@@ -34,7 +34,7 @@ class Leg:
     crosses: bool  # It leads from one box to another
 
     def turned(self) -> Leg:
-        """The same way back, as it is on the topology with its links reversed; its links are not numbered there."""
+        """Reverse route on the transposed topology; its links are not numbered there."""
         return Leg(
             src=self.dst,
             dst=self.src,
@@ -47,7 +47,7 @@ class Leg:
 
 
 def leg_of(topology: Topology, nodes: tuple[int, ...]) -> Leg:
-    """The leg along ``nodes``."""
+    """Route along ``nodes``."""
     links = tuple(topology.link_index[pair] for pair in pairwise(nodes))
     first, last = nodes[0], nodes[-1]
     return Leg(
@@ -62,7 +62,7 @@ def leg_of(topology: Topology, nodes: tuple[int, ...]) -> Leg:
 
 
 def legs_of(topology: Topology) -> list[Leg]:
-    """The legs that are worth deciding on, by sender and receiver.
+    """Candidate routes by sender and receiver.
 
     Inside a box a route through switches is left out where direct links, one after the other, are as wide; between
     two boxes those with the fewest hops are kept. Where this would cut a rank off, nothing is left out.

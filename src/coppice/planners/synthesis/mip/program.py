@@ -1,4 +1,4 @@
-"""A mixed-integer program for HiGHS that keeps the best solution found, whatever ends the search."""
+"""Mixed-integer programs for HiGHS that keep the incumbent, whatever ends the search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEASIBILITY = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class SearchLimits:
-    """When a search ends."""
+    """Limits of a search."""
 
     seconds: float | None = None  # Time for it; None: without limit
     # Nodes of the search tree: unlike seconds, they stop at the same place on any machine. None: all.
@@ -30,7 +30,7 @@ class SearchLimits:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class MixedSolution(Brief):
-    """What a search found."""
+    """Result of a search."""
 
     values: NDArray[np.float64] | None  # Of the columns, the best found; None where none was
     objective: float  # Its objective
@@ -41,7 +41,7 @@ class MixedSolution(Brief):
 
     @property
     def gap(self) -> float | None:
-        """Share of the objective that may be missing; None where nothing was found or nothing is proved."""
+        """Relative optimality gap; None where nothing is found or proved."""
         if self.values is None or not math.isfinite(self.bound):
             return None
         if abs(self.objective) < _FEASIBILITY:
@@ -50,7 +50,7 @@ class MixedSolution(Brief):
 
 
 class MixedProgram:
-    """minimise ``cost @ x`` over rows and bounds, with some x whole numbers.
+    """Minimise ``cost @ x`` over rows and bounds, with some x integral.
 
     Examples:
         >>> program = MixedProgram()
@@ -83,7 +83,7 @@ class MixedProgram:
     def column(
         self, *, cost: float = 0.0, lower: float = 0.0, upper: float = math.inf, whole: bool = False
     ) -> int:
-        """Add a variable; its number."""
+        """Add a variable; return its number."""
         self._cost.append(cost)
         self._lower.append(lower)
         self._upper.append(upper)
@@ -91,7 +91,7 @@ class MixedProgram:
         return len(self._cost) - 1
 
     def row(self, terms: Mapping[int, float], *, least: float = -math.inf, most: float = math.inf) -> None:
-        """Add ``least <= sum of terms <= most``; a row that is there already is not added again."""
+        """Add ``least <= sum of terms <= most``, unless it is there already."""
         key = (frozenset(terms.items()), least, most)
         if terms and key not in self._known:
             self._known.add(key)
@@ -106,7 +106,7 @@ class MixedProgram:
         # Called with the objective of each better solution, from another thread
         on_solution: Callable[[float], None] | None = None,
     ) -> MixedSolution:
-        """Search from ``start``, values of some columns, until the limits are reached or Ctrl-C comes."""
+        """Search from ``start``, values of some columns, until a limit or Ctrl-C."""
         import highspy
 
         solver = self._loaded(limits)

@@ -1,4 +1,4 @@
-"""Pieces that have to be somewhere, sends with a time, and the schedules that they make.
+"""Chunks with targets, timed sends, and the schedules made from them.
 
 What reduces is what copies, seen backwards: a reduce-scatter is an all-gather on the network with its links reversed,
 whose sends are then carried out from the last to the first, each adding instead of copying.
@@ -42,7 +42,7 @@ _FORWARDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A chunk, where it begins and where it has to be."""
+    """A chunk with its source and its targets."""
 
     source: int  # Rank that has it
     targets: frozenset[int]  # Ranks that need it
@@ -53,7 +53,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSend:
-    """A piece goes over a leg."""
+    """A chunk on a route at a time."""
 
     piece: int  # Number of the piece
     leg: Leg  # The way that it takes
@@ -64,7 +64,7 @@ class TimedSend:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Copying:
-    """A collective that copies, on a network: what a method has to solve."""
+    """A non-reducing collective on a network: the problem that a method solves."""
 
     topology: Topology  # The network
     collective: Collective  # all_gather, broadcast or all_to_all
@@ -82,7 +82,7 @@ def require_equal_sizes(problem: Problem, method: str) -> None:
 
 
 def copying_part(problem: Problem, per_slot: int, *, backwards: bool) -> Copying:
-    """What has to be solved for one direction of ``problem``.
+    """The non-reducing problem for one direction of ``problem``.
 
     Args:
         problem: One of :data:`COLLECTIVES`.
@@ -118,7 +118,7 @@ def combined(
     # The pieces of an answer, which are the same for all directions, and its sends
     sends_of: Callable[[_Answer], tuple[Sequence[Piece], Sequence[TimedSend]]],
 ) -> tuple[Schedule, list[_Answer]]:
-    """Solve each direction of ``problem`` and make one schedule of them.
+    """Solve each direction of ``problem`` and join them into one schedule.
 
     An all-reduce is a reduce-scatter and then an all-gather. Where reversed links are the same links, one answer
     serves both.

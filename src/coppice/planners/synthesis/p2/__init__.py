@@ -1,1 +1,1 @@
-"""P2 (N. Xie et al., MLSys 2022): placements of axes of parallelism, and programs that reduce along them."""
+"""P2 (N. Xie et al., MLSys 2022): placements of parallel axes, and reduction programs along them."""

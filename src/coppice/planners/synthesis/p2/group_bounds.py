@@ -1,4 +1,4 @@
-"""What all-reduces of several groups at once cannot beat, exactly.
+"""Exact lower bounds on concurrent all-reduces of several groups.
 
 Every group reduces M bytes. Two kinds of bounds, over sets of ranks that follow the hierarchy:
 
@@ -24,7 +24,7 @@ from coppice.topology.model import Topology
 
 @dataclass(frozen=True, kw_only=True)
 class GroupBound:
-    """A lower bound."""
+    """A lower bound with its limiting links."""
 
     ns_per_byte: Fraction  # Time per byte of each group, in nanoseconds: 1 / (GB/s)
     words: str  # What it follows from
@@ -33,7 +33,7 @@ class GroupBound:
 def groups_bound(
     topology: Topology, groups: NDArray[np.int64], parts: Sequence[tuple[str, Sequence[Sequence[int]]]]
 ) -> GroupBound:
-    """The best of the bounds on all-reduces of all groups at once.
+    """Best lower bound on the concurrent all-reduces of all groups.
 
     Args:
         groups: ``(groups, members)`` ranks.

@@ -1,4 +1,4 @@
-"""Programs as transfers: every instruction by rings and chains, in all places and all groups at once.
+"""Lower reduction programs to transfers: rings and chains, in all groups concurrently.
 
 All-reduce, reduce-scatter and all-gather go round rings, reduce and broadcast along chains, block after block, so that
 all of a chain is busy. A ring over several levels goes back and forth: where it leaves one node, it enters the next at
@@ -34,7 +34,7 @@ _CHAIN_BLOCKS = (1, 8, 64, 512)
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class GroupCall(Brief):
-    """The transfers of one instruction in one group."""
+    """Transfers of one instruction in one group."""
 
     instruction: ReductionCall  # The instruction
     rounds: int  # Rounds that it takes: steps of a ring in each phase, or blocks of a chain
@@ -51,7 +51,7 @@ class GroupCall(Brief):
 
 
 def chunks_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] | None = None) -> int:
-    """Chunks into which the data of a group is cut: whole numbers for every device, ring and block of a chain.
+    """Number of chunks of a group's data, divisible by every device, ring and block of a chain.
 
     Args:
         sizes: Cardinality of each level of the group.
@@ -63,7 +63,7 @@ def chunks_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] | No
 
 
 def transfers_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] | None = None) -> int:
-    """Transfers of a program in one group, without listing them.
+    """Number of transfers of a program in one group, without listing them.
 
     Args:
         sizes: Cardinality of each level of the group.
@@ -85,12 +85,12 @@ def transfers_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] |
 
 
 def block_counts(instruction: ReductionCall) -> tuple[int, ...]:
-    """Numbers of blocks that are worth trying, ascending: which is best depends on the size; a ring has no choice."""
+    """Candidate numbers of blocks, ascending: the best depends on the size; a ring has no choice."""
     return _CHAIN_BLOCKS if instruction.operation in _CHAINS else (_BLOCKS,)
 
 
 def calls_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] | None = None) -> list[GroupCall]:
-    """The instructions of a program as transfers between the members of one group.
+    """Instructions of a program as transfers between the members of one group.
 
     Args:
         sizes: Cardinality of each level of the group.
@@ -117,7 +117,7 @@ def calls_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] | Non
 
 
 def shares_of(program: Program, sizes: Sequence[int]) -> list[Fraction]:
-    """The share of the data with which the devices of each instruction begin.
+    """Share of the data that devices hold before each instruction.
 
     Args:
         sizes: Cardinality of each level of the group.
@@ -151,7 +151,7 @@ def shares_of(program: Program, sizes: Sequence[int]) -> list[Fraction]:
 def call_alone(
     instruction: ReductionCall, sizes: Sequence[int], share: Fraction, *, most_rounds: int, blocks: int
 ) -> GroupCall:
-    """The transfers of one instruction by itself, as far as they decide what it takes: which chunks go does not.
+    """Transfers of one instruction by itself, as far as they affect its time.
 
     Args:
         sizes: Cardinality of each level of the group.
@@ -169,7 +169,7 @@ def call_alone(
 
 
 def round_trip(sizes: Sequence[int]) -> list[int]:
-    """An order of all positions of a grid in which neighbours differ at one level, also the last and the first.
+    """Hamiltonian cycle of a grid in which neighbours differ at one level.
 
     Where the outermost level has an odd number and the rest two positions, the last step differs at two levels.
 
@@ -301,7 +301,7 @@ def schedule_of_all(
     *,
     relay_gpus: bool = False,  # GPUs may pass on what is not theirs
 ) -> Schedule:
-    """The calls of all groups at once, as transfers on the whole topology.
+    """Calls of all groups as concurrent transfers on the whole topology.
 
     Chunk c of group g is chunk ``g * chunks + c``, and all are of one size: with M bytes in each group the size is
     M times the number of groups. Every group is an all-reduce of its own, and not the whole.
@@ -342,7 +342,7 @@ def group_schedule(
     *,
     relay_gpus: bool = False,  # Other GPUs stay and may forward
 ) -> Schedule:
-    """The all-reduce of one group, on the part of the topology that is its own and the switches."""
+    """All-reduce of one group on its part of the topology and the switches."""
     own = subset(topology, [int(rank) for rank in members], relays=relay_gpus)
     whole = np.arange(len(members), dtype=np.int64)[None, :]
     return schedule_of_all(own, whole, calls, chunks, relay_gpus=relay_gpus)

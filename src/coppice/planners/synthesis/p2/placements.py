@@ -1,4 +1,4 @@
-"""Placements: which device of a hierarchy takes which place on the axes of parallelism.
+"""Placements: mappings of parallel axes to the devices of a hierarchy.
 
 A hierarchy has levels from the outside in, such as 4 nodes of 8 GPUs. A placement is a matrix of whole numbers with a
 row for each axis and a column for each level: the product of a row is the size of its axis, the product of a column
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[^\s=,+;]{1,40}")
 
 
 def parse_counts(given: str | Mapping[str, int], *, option: str) -> dict[str, int]:
-    """Names with whole numbers of 1 or more, from a text such as ``dp=4,tp=8`` or a mapping.
+    """Parse positive integers by name, from text such as ``dp=4,tp=8`` or a mapping.
 
     Args:
         option: The option that it is the value of, for the message.
@@ -53,7 +53,7 @@ def parse_counts(given: str | Mapping[str, int], *, option: str) -> dict[str, in
 
 @dataclass(frozen=True, kw_only=True)
 class AxisPlacement:
-    """A placement."""
+    """Mapping of parallel axes to the levels of a hierarchy, as a matrix."""
 
     axes: tuple[str, ...]  # Names of the axes
     levels: tuple[str, ...]  # Names of the levels, from the outside in
@@ -77,13 +77,13 @@ class AxisPlacement:
         return prod(prod(row) for row in self.matrix)
 
     def shape(self, reduced: Collection[str]) -> tuple[tuple[str, int], ...]:
-        """The levels at which groups of some axes are cut, with into how many; others are left out."""
+        """Levels that groups of some axes span, with the number of parts."""
         rows = [row for axis, row in zip(self.axes, self.matrix, strict=True) if axis in reduced]
         sizes = [prod(row[j] for row in rows) for j in range(len(self.levels))]
         return tuple((level, n) for level, n in zip(self.levels, sizes, strict=True) if n > 1)
 
     def coordinates(self) -> NDArray[np.int64]:
-        """Place of each device on each axis.
+        """Coordinates of each device on the axes.
 
         Returns:
             ``(devices, axes)`` whole numbers; devices are numbered along the levels, the innermost fastest.
@@ -98,7 +98,7 @@ class AxisPlacement:
         return found
 
     def groups(self, reduced: Collection[str]) -> NDArray[np.int64]:
-        """The groups that are reduced together: devices that agree on all axes but those reduced.
+        """Reduction groups: devices that agree on all axes but the reduced ones.
 
         Returns:
             ``(groups, members)`` device numbers; members vary along the levels, the innermost fastest.
@@ -185,7 +185,7 @@ def _factored(number: int, limits: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def default_placement(axes: Mapping[str, int], levels: Mapping[str, int]) -> AxisPlacement | None:
-    """The placement of a mesh of axes over numbered devices, the last axis fastest, as frameworks have it by default.
+    """Default placement of frameworks: a mesh over numbered devices, the last axis fastest.
 
     Returns:
         The placement, or None where an axis would begin inside a level without dividing it.

@@ -1,4 +1,4 @@
-"""Programs that reduce a group: sequences of collectives over parts of it, typed by who holds what.
+"""Reduction programs of a group: sequences of collectives over its parts, typed by the data that devices hold.
 
 A program is a list of instructions (slice, form, operation) on a hierarchy (N. Xie et al., MLSys 2022). A slice is all
 devices that agree on so many outer levels. A form says which devices work together:
@@ -24,7 +24,7 @@ from math import prod
 
 
 class GroupOperation(StrEnum):
-    """What devices that work together do."""
+    """Collective of an instruction."""
 
     ALL_REDUCE = "all_reduce"
     REDUCE_SCATTER = "reduce_scatter"
@@ -43,7 +43,7 @@ _SHORT = {
 
 
 class Form(StrEnum):
-    """Which devices work together."""
+    """Devices that take part in an instruction together."""
 
     INSIDE = "inside"
     PARALLEL = "parallel"
@@ -52,7 +52,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReductionCall:
-    """One collective of a program, in many places at once."""
+    """One collective of a program, in many groups concurrently."""
 
     form: Form  # Which devices work together
     depth: int  # Depth of the slices: 0 is the whole group
@@ -60,7 +60,7 @@ class ReductionCall:
     operation: GroupOperation  # What they do
 
     def members(self, sizes: Sequence[int]) -> list[list[int]]:
-        """The devices of each place, the first the master; devices are numbered with the innermost level fastest.
+        """Devices of each group, the first the master; numbered with the innermost level fastest.
 
         Examples:
             >>> ReductionCall(Form.PARALLEL, 1, 0, GroupOperation.ALL_REDUCE).members([2, 3])
@@ -79,7 +79,7 @@ class ReductionCall:
         ]
 
     def words(self, levels: Sequence[str]) -> str:
-        """The instruction with names of levels.
+        """Description of the instruction with names of levels.
 
         Examples:
             >>> ReductionCall(Form.PARALLEL, 1, 0, GroupOperation.ALL_REDUCE).words(["node", "gpu"])
@@ -97,7 +97,7 @@ class ReductionCall:
         return f"{self.operation} across {across}{only}{within}"
 
     def short(self, levels: Sequence[str]) -> str:
-        """The same in few letters, for tables.
+        """Abbreviation of the instruction.
 
         Examples:
             >>> ReductionCall(Form.MASTER, 1, 0, GroupOperation.ALL_REDUCE).short(["node", "gpu"])
@@ -123,17 +123,17 @@ State = tuple[tuple[int, ...], ...]
 
 
 def start(devices: int) -> State:
-    """Every device holds its own contribution to all chunks."""
+    """Initial state: every device holds its own contribution to all chunks."""
     return tuple((1 << device,) * devices for device in range(devices))
 
 
 def goal(devices: int) -> State:
-    """Every device holds all contributions to all chunks."""
+    """Final state: every device holds all contributions to all chunks."""
     return (((1 << devices) - 1,) * devices,) * devices
 
 
 def applied(state: State, instruction: ReductionCall, sizes: Sequence[int]) -> State | None:
-    """The state after an instruction; None where it is not valid, or changes nothing."""
+    """State after an instruction; None where it is invalid, or changes nothing."""
     after = list(state)
     for members in instruction.members(sizes):
         changed = _together([state[device] for device in members], instruction.operation)
@@ -181,7 +181,7 @@ def _together(held: list[tuple[int, ...]], operation: GroupOperation) -> list[tu
 
 
 def instructions(depth: int) -> Iterator[ReductionCall]:
-    """All instructions on a hierarchy of so many levels; forms that mean the same devices appear once."""
+    """Distinct instructions on a hierarchy of so many levels."""
     for operation in GroupOperation:
         for s in range(depth):
             yield ReductionCall(Form.INSIDE, s, s, operation)
@@ -193,7 +193,7 @@ def instructions(depth: int) -> Iterator[ReductionCall]:
 
 @cache
 def programs(depth: int, most: int = 5) -> tuple[Program, ...]:
-    """All programs of up to ``most`` instructions that reduce a group of so many levels, the shortest first.
+    """All reduction programs of up to ``most`` instructions, the shortest first.
 
     Args:
         depth: Number of levels of two devices or more; 0 has the empty program alone.

@@ -1,1 +1,1 @@
-"""SCCL: schedules in steps and rounds, exact by satisfiability (Cai et al., PPoPP 2021)."""
+"""SCCL (Cai et al., PPoPP 2021): schedules in steps and rounds, exact by SMT."""

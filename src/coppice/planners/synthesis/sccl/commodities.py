@@ -1,4 +1,4 @@
-"""What a collective has to deliver: blocks with one source and their destinations, all of which may pass chunks on.
+"""Commodities of a collective: blocks with one source and their destinations.
 
 Collectives that add are the mirror image of others: a reduction tree is a broadcast tree on the network with every link
 turned round, run backwards in time. So reduce is planned as broadcast, and reduce-scatter as all-gather.
@@ -18,7 +18,7 @@ _DUALS = {Collective.REDUCE: Collective.BROADCAST, Collective.REDUCE_SCATTER: Co
 
 @dataclass(frozen=True)
 class Commodity:
-    """A slot of the collective that has to move."""
+    """A slot that has to move."""
 
     slot: int  # Which one
     source: int  # Rank that has it
@@ -27,7 +27,7 @@ class Commodity:
 
 
 def dual(problem: Problem) -> Problem | None:
-    """The problem whose schedules, run backwards, perform one that adds; None for a problem that does not.
+    """Problem whose time-reversed schedules perform a reducing one; None for a problem that does not reduce.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -41,7 +41,7 @@ def dual(problem: Problem) -> Problem | None:
 
 
 def blocks_of(problem: Problem) -> tuple[Commodity, ...]:
-    """The blocks of a collective that does not add; those of size 0 and those that stay are left out.
+    """Blocks of a non-reducing collective; empty and stationary ones are omitted.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -70,7 +70,7 @@ def blocks_of(problem: Problem) -> tuple[Commodity, ...]:
 
 
 def unweighted(problem: Problem) -> bool:
-    """Whether all blocks are equally large, so that symmetries of the topology are symmetries of the problem."""
+    """Whether all blocks are equal, so that topology symmetries are problem symmetries."""
     if problem.demands is not None:
         sizes = {size for i, row in enumerate(problem.demands) for j, size in enumerate(row) if i != j}
         return len(sizes) == 1
@@ -78,7 +78,7 @@ def unweighted(problem: Problem) -> bool:
 
 
 def slot_weights(problem: Problem) -> np.ndarray:
-    """Relative size of every slot of a collective, moving or not (int64)."""
+    """Relative size of every slot (int64)."""
     ranks = problem.topology.num_ranks
     if problem.demands is not None:
         return np.array([size for row in problem.demands for size in row], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Whether a collective has a schedule of given steps, rounds and chunks: by bounds where they suffice, else by Z3.
+"""Decide whether a schedule of given steps, rounds and chunks exists: by bounds, else by Z3.
 
 A collective that adds is decided by its dual; an all-reduce as a reduce-scatter and the all-gather after it, over all
 ways to share steps and rounds between the two. Everything that is found out is kept, as fronts ask again.
@@ -38,7 +38,7 @@ from coppice.schedule.schedule import Op, Schedule
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SendPhase(Brief):
-    """Sends that follow each other in steps."""
+    """Sends in consecutive steps."""
 
     sends: tuple[ChunkSend, ...]  # What is sent, in the order of the steps
     routes: StepRoutes  # The routes that they take
@@ -48,7 +48,7 @@ class SendPhase(Brief):
 
 
 def schedule_of(problem: Problem, phases: list[SendPhase], chunks: int) -> Schedule:
-    """The schedule of phases that follow each other.
+    """Schedule of consecutive phases.
 
     Args:
         phases: One, or a reduce-scatter and an all-gather.
@@ -219,7 +219,7 @@ FIRST_CONFLICTS = 1_000
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class InstanceVerdict(Brief):
-    """What was found out about an instance."""
+    """Decision about an instance."""
 
     status: Status  # Whether there is a schedule
     why: str = ""  # What proves that there is none, in words; empty otherwise
@@ -228,7 +228,7 @@ class InstanceVerdict(Brief):
 
 
 class InstanceDecider(Protocol):
-    """Decides instances of one problem."""
+    """Decide instances of one problem."""
 
     fewest_steps: int
     """No schedule has fewer steps."""
@@ -236,13 +236,13 @@ class InstanceDecider(Protocol):
     """No schedule has fewer rounds per chunk."""
 
     def least_in(self, steps: int) -> Fraction:
-        """No schedule of so many steps has fewer rounds per chunk."""
+        """Lower bound on the rounds per chunk with so many steps."""
 
     def can_reach(self, chunks: int) -> bool:
-        """Whether nothing speaks against :attr:`least` with so many chunks."""
+        """Whether :attr:`least` is not excluded with so many chunks."""
 
     def decide(self, instance: StepInstance, conflicts: int | None = None) -> InstanceVerdict:
-        """What can be found out before the deadline and with so many conflicts of the solver.
+        """Decide an instance within the deadline and a limit on solver conflicts.
 
         A conflict in a formula of n thousand literals counts n times, as it takes about as long.
         """
@@ -251,7 +251,7 @@ class InstanceDecider(Protocol):
 def decider_of(
     request: Request, *, detour: int, round_gb_per_s: Fraction | None
 ) -> tuple[InstanceDecider, Fraction]:
-    """The decider of a request, and the rate in GB/s that carries one chunk in a round."""
+    """Decider of a request, and the rate in GB/s of one chunk per round."""
     problem = request.problem
     unit = find_routes(problem.topology, detour=detour, round_gb_per_s=round_gb_per_s).round_gb_per_s
     if problem.collective is not Collective.ALL_REDUCE:
@@ -442,7 +442,7 @@ class _TwoPhases:
 
 
 def even_shares(rounds: int, steps: int) -> list[tuple[int, ...]]:
-    """Rounds of each step that are as equal as can be: the few extra ones in the middle, at the end, at the start.
+    """Even distributions of the rounds over steps: the excess in the middle, at the end, or at the start.
 
     Examples:
         >>> even_shares(7, 3), even_shares(3, 3)
@@ -464,5 +464,5 @@ def _none(why: str) -> InstanceVerdict:
 
 
 def schedule_from(problem: Problem, instance: StepInstance, verdict: InstanceVerdict) -> Schedule:
-    """The schedule of a verdict that has one."""
+    """Schedule of a satisfiable instance."""
     return schedule_of(problem, list(verdict.phases), instance.chunks)

@@ -1,4 +1,4 @@
-"""The instance as a formula, decided by Z3.
+"""SMT encoding of an instance, solved by Z3.
 
 Literals: ``has`` (a chunk is on a rank after a step), ``send`` (a chunk takes a route in a step) and ``longer`` (a step
 has so many rounds or more). A chunk is on a rank after a step only if it was there before or comes in it; it leaves
@@ -36,7 +36,7 @@ MOST_LITERALS = 4_000_000
 
 @dataclass(frozen=True, order=True)
 class StepInstance:
-    """Steps, rounds in all, and chunks of a block of weight 1."""
+    """Steps, total rounds, and chunks per block of weight 1."""
 
     steps: int
     rounds: int
@@ -59,7 +59,7 @@ class ChunkSend:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SendSolution(Brief):
-    """What was found out about an instance."""
+    """Solver's answer for an instance."""
 
     status: Status  # Whether there is a schedule
     # Its sends, each chunk to each rank once and no further than it is wanted, sorted
@@ -68,7 +68,7 @@ class SendSolution(Brief):
 
 
 def require_z3() -> Any:
-    """The module z3."""
+    """Import z3, or raise MissingExtraError."""
     try:
         import z3
     except ImportError:
@@ -78,7 +78,7 @@ def require_z3() -> Any:
 
 
 class StepFormula:
-    """The formula of an instance whose schedules the symmetries map to themselves.
+    """Formula of an instance, restricted to schedules invariant under the symmetries.
 
     Literals are numbers, negative ones negated. The formula is handed to Z3 as text (SMT-LIB), which it reads many
     times faster than Python makes terms one by one.
@@ -114,7 +114,7 @@ class StepFormula:
         rounds: tuple[int, ...] | None = None,  # Rounds of each step; None leaves them open
         deadline: float | None = None,  # Of :func:`time.monotonic`
     ) -> SendSolution:
-        """Look for a schedule; another seed searches in another order."""
+        """Search for a schedule with a random seed."""
         z3 = self._z3
         running: list[Any] = []
 

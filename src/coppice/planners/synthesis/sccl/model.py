@@ -1,4 +1,4 @@
-"""An instance of SCCL: blocks on routes in S steps, and which of it a group of symmetries leaves to be decided.
+"""Model of an SCCL instance: blocks on routes in S steps, reduced by symmetry.
 
 A schedule is *symmetric* if every symmetry of the network maps it to itself, chunks of a rank to chunks of its image.
 It is decided by what happens to the blocks of one representative of each orbit, and so has as many times fewer
@@ -23,7 +23,7 @@ from coppice.topology.symmetry import Symmetry, find_symmetry
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SymmetryImages(Brief):
-    """A group of symmetries as permutations, the identity first."""
+    """A symmetry group as permutations, the identity first."""
 
     route: list[list[int]]  # `route[e][i]` is the image of route i under element e
     slot: list[list[int]]  # `slot[e][s]` is the image of slot s
@@ -36,7 +36,7 @@ class SymmetryImages(Brief):
 
 @dataclass(frozen=True)
 class SendWindow:
-    """When a block may use a route: steps ``first .. last``, numbered from 1."""
+    """Steps ``first .. last`` (from 1) in which a block may use a route."""
 
     route: int
     first: int
@@ -45,7 +45,7 @@ class SendWindow:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class StepModel(Brief):
-    """A problem that adds nothing, with its routes."""
+    """A non-reducing problem with its routes."""
 
     problem: Problem  # What is asked
     routes: StepRoutes  # StepRoutes and groups
@@ -60,7 +60,7 @@ class StepModel(Brief):
 
     @cached_property
     def fewest_steps(self) -> int:
-        """The farthest that any block has to go: no schedule has fewer steps."""
+        """Lower bound on the steps: the largest distance of any block."""
         return max((int(self.distances[b.source, v]) for b in self.blocks for v in b.targets), default=0)
 
     @cached_property
@@ -72,7 +72,7 @@ class StepModel(Brief):
         return found
 
     def span(self, block: Commodity, steps: int) -> list[tuple[int, int]]:
-        """For each rank the earliest step after which it can have a block, and the latest at which that is of use.
+        """For each rank the earliest step after which it can have a block, and the latest useful one.
 
         A rank with ``earliest > latest`` never needs it.
         """

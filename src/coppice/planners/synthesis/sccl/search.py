@@ -1,4 +1,4 @@
-"""The method ``sccl``: schedules of S steps, R rounds and C chunks, exact by satisfiability.
+"""Method ``sccl``: schedules of S steps, R rounds and C chunks, exact by SMT.
 
 Z. Cai, Z. Liu, S. Maleki, M. Musuvathi, T. Mytkowicz, J. Nelson, O. Saarikivi, "Synthesizing optimal collective
 algorithms", PPoPP 2021. A schedule runs in S steps; step s takes r_s >= 1 rounds, R in all; in a round a link carries
@@ -44,7 +44,7 @@ SOME_CHUNKS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class AskedInstance:
-    """What is given of an instance; None is free."""
+    """Requested steps, rounds and chunks; None is free."""
 
     steps: int | None = None
     rounds: int | None = None
@@ -52,14 +52,14 @@ class AskedInstance:
 
     @property
     def complete(self) -> StepInstance | None:
-        """The only instance, where all is given."""
+        """The instance, where all three are given."""
         if self.steps is None or self.rounds is None or self.chunks is None:
             return None
         return StepInstance(self.steps, self.rounds, self.chunks)
 
 
 def most_chunks(decider: InstanceDecider) -> int:
-    """Chunks to look at where no number is given: the fewest that may reach the bound, if these are not many.
+    """Default limit on chunks: the fewest that may reach the bound, if these are not many.
 
     Examples:
         >>> from types import SimpleNamespace
@@ -71,7 +71,7 @@ def most_chunks(decider: InstanceDecider) -> int:
 
 @dataclass
 class InstanceSearch:
-    """A search and what it has found so far, which is what an interruption leaves."""
+    """A search with its best results, which survive an interruption."""
 
     decider: InstanceDecider  # Decides instances
     request: Request  # What was asked, with the deadline
@@ -88,7 +88,7 @@ class InstanceSearch:
 
     @property
     def late(self) -> bool:
-        """The deadline is over."""
+        """Whether the deadline has passed."""
         return self.request.seconds_left == 0
 
     def decide(self, instance: StepInstance) -> InstanceVerdict:
@@ -101,7 +101,7 @@ class InstanceSearch:
         return verdict
 
     def find(self, asked: AskedInstance) -> Status:
-        """The best schedule of those that are asked for, as :attr:`best`."""
+        """Find the best requested schedule, as :attr:`best`."""
         only = asked.complete
         if only is not None:
             self.conflicts = None
@@ -125,7 +125,7 @@ class InstanceSearch:
         return Status.UNKNOWN if unknown else Status.UNSAT
 
     def find_front(self, chunks: int | None) -> Status:
-        """All instances of up to so many chunks that no other beats, as :attr:`front`."""
+        """Find the Pareto front of instances up to a number of chunks, as :attr:`front`."""
         most = most_chunks(self.decider) if chunks is None else chunks
         steps, least = self.decider.fewest_steps, None
         proved = any_chunks = True
@@ -206,7 +206,7 @@ _ANY = "with any number of chunks"
 
 
 class ScclOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the method; what is left out of steps, rounds and chunks is chosen as the best."""
+    """Options of the method; unset steps, rounds and chunks are optimised."""
 
     steps: int | None = None  # Steps S
     rounds: int | None = None  # Rounds R of all steps together

@@ -1,1 +1,1 @@
-"""SyCCL (SIGCOMM 2025): sketches over the dimensions of a symmetric network, each small problem solved once."""
+"""SyCCL (SIGCOMM 2025): sketches over the dimensions of a symmetric network, each subproblem solved once."""

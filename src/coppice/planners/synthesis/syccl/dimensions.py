@@ -1,4 +1,4 @@
-"""Dimensions of a network: ways to part the ranks into groups, such as boxes, rails, or the rings along one axis.
+"""Dimensions of a network: partitions of the ranks such as boxes, rails, or torus axes.
 
 Ranks get coordinates: the box and the place in it, the leaf switch and the place under it, or what element of an
 abelian group of automorphisms (:mod:`coppice.topology.symmetry`) maps the first rank to them. A *dimension* is one
@@ -51,7 +51,7 @@ class Dimension(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GroupNetwork:
-    """What the ranks of a group have between them."""
+    """Network between the ranks of a group."""
 
     topology: Topology  # Places in the group as ranks, and the switches and NICs between them
     nodes: NDArray[np.int64]  # Node of the whole topology for each of its nodes (int64)
@@ -59,7 +59,7 @@ class GroupNetwork:
 
 
 def coordinate_systems(topology: Topology) -> Iterator[list[Dimension]]:
-    """The ways to give coordinates to the ranks that are worth a trial, the most natural first.
+    """Candidate coordinate systems of the ranks, the most natural first.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -113,7 +113,7 @@ def _placed(groups: NDArray[np.int64]) -> NDArray[np.int64] | None:
 
 
 def group_network(topology: Topology, members: NDArray[np.int64]) -> GroupNetwork:
-    """What joins the ranks of a group without other GPUs: inside their box where they share one."""
+    """Network of a group without other GPUs: within their box where they share one."""
     own = topology.rank_nodes[members]
     hosts = set(topology.host[own].tolist())
     keeps = topology.rank < 0

@@ -1,4 +1,4 @@
-"""Small all-gathers within the groups of a dimension, solved once for every kind of group."""
+"""All-gathers within the groups of a dimension, solved once per kind of group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from coppice.topology.model import Topology
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class GroupTrees(Brief):
-    """Broadcast trees from every place of a group to all others; tree edges come parents first."""
+    """Broadcast trees from every member of a group to all others; parents come first."""
 
     # For each place the ends of its trees' parts of the unit interval, ascending, the last one 1
     ends: tuple[tuple[Fraction, ...], ...]
@@ -35,7 +35,7 @@ class GroupTrees(Brief):
     path_nodes: NDArray[np.int64]  # Their nodes, of the group's network (int64)
 
     def at(self, where: Fraction) -> NDArray[np.int64]:
-        """The tree of each place whose part holds ``where``."""
+        """Tree of each member whose interval contains ``where``."""
         chosen = [sum(end <= where for end in ends) for ends in self.ends]
         return self.first + np.array(chosen, dtype=np.int64)
 
@@ -55,12 +55,12 @@ class SolvedDimension(Brief):
 
     @property
     def ends(self) -> set[Fraction]:
-        """Where the part of some tree ends."""
+        """Interval ends of all trees."""
         return {end for trees in self.kinds for place in trees.ends for end in place}
 
 
 class GroupSolver:
-    """Solves dimensions of one network; groups whose networks are the same are solved once.
+    """Solve the dimensions of a network; isomorphic groups are solved once.
 
     Args:
         topology: The network.
@@ -74,11 +74,11 @@ class GroupSolver:
 
     @property
     def solved(self) -> int:
-        """Kinds of groups that were solved."""
+        """Number of group kinds solved."""
         return len(self._known)
 
     def solve(self, dimension: Dimension) -> SolvedDimension:
-        """The dimension with its trees."""
+        """Solve a dimension."""
         networks = [group_network(self._topology, members) for members in dimension.members]
         keys = list(dict.fromkeys(network.key for network in networks))
         for network in networks:

@@ -1,4 +1,4 @@
-"""SyCCL's idea: a schedule for a symmetric network from sketches over its dimensions.
+"""SyCCL: combine sketches over the dimensions of a symmetric network to a schedule.
 
 "SyCCL: Exploiting Symmetry for Efficient Collective Communication Scheduling", SIGCOMM 2025; written from its published
 outline. A *sketch* is an order of dimensions. In stage after stage every rank that holds a block sends it to the other
@@ -96,7 +96,7 @@ class _Direction:
 
 
 def synthesize_syccl(request: Request) -> Synthesis:
-    """The schedule of the best mix of sketches.
+    """Schedule of the best combination of sketches.
 
     Args:
         request: The problem with :class:`SycclOptions`.

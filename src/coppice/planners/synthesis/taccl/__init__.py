@@ -1,1 +1,1 @@
-"""TACCL: algorithms guided by communication sketches, in three stages (NSDI'23)."""
+"""TACCL (NSDI'23): algorithms guided by communication sketches, in three stages."""

@@ -1,4 +1,4 @@
-"""The logical topology of a sketch: the legs it leaves, what a chunk costs on them, and who may take them.
+"""Logical topology of a sketch: its routes, their costs, and who may use them.
 
 Costs of a chunk are alpha + beta, in microseconds: from the topology's latencies and rates, or from a file as TACCL
 reads it, whose costs are those of one chunk.
@@ -34,7 +34,7 @@ _Matrix = tuple[tuple[float, ...], ...]
 
 
 class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Costs of one chunk in microseconds."""
+    """Alpha and beta by kind of link, in microseconds."""
 
     alpha: float  # Latency inside a box
     gpus_per_node: int  # GPUs of a box
@@ -50,7 +50,7 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
     remote_invbw: float | None = None  # remote_alpha + remote_beta
 
     def inside(self, src: int, dst: int, rate: Fraction, rates: tuple[Fraction, ...]) -> float:
-        """The beta of a link inside a box.
+        """Beta of a link within a box.
 
         Args:
             rates: Rates of all kinds of links, the fastest first.
@@ -61,7 +61,7 @@ class LinkProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_profile(path: str, gpus: int, kinds: int, *, crosses: bool) -> LinkProfile:
-    """The profile of a file.
+    """Read a profile from a file.
 
     Args:
         kinds: Kinds of links inside a box, by their rates.
@@ -97,7 +97,7 @@ def read_profile(path: str, gpus: int, kinds: int, *, crosses: bool) -> LinkProf
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Where the costs of links come from."""
+    """Source of link costs."""
 
     chunk_bytes: int  # Size of a chunk
     alpha_us: float | None = None  # Latency inside a box, in place of the topology's
@@ -107,7 +107,7 @@ class Costs:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SketchedNetwork:
-    """The legs of a sketch; make one with :meth:`of`."""
+    """Routes of a sketch; make one with :meth:`of`."""
 
     topology: Topology  # The network
     sketch: CommunicationSketch  # The sketch
@@ -120,7 +120,7 @@ class SketchedNetwork:
 
     @classmethod
     def of(cls, topology: Topology, sketch: CommunicationSketch, costs: Costs) -> SketchedNetwork:
-        """The legs that ``sketch`` leaves of ``topology``."""
+        """Routes of ``topology`` that ``sketch`` allows."""
         gpus = max(1, topology.num_ranks // sketch.nnodes)
         legs = [leg for leg in legs_of(topology) if leg.src // gpus == leg.dst // gpus]
         legs += _between(topology, sketch, gpus)
@@ -162,23 +162,23 @@ class SketchedNetwork:
         )
 
     def cost(self, leg: int) -> float:
-        """What a chunk costs on a leg, alpha + beta."""
+        """Cost alpha + beta of a chunk on a route."""
         return self.alpha[leg] + self.beta[leg]
 
     def occupied(self, leg: int) -> dict[int, float]:
-        """How long a chunk on a leg holds each of the links and ports that it uses."""
+        """Time that a chunk on a route occupies each link and port."""
         return {resource: self.alpha[leg] + time for resource, time in self.use[leg].items()}
 
     def crosses(self, leg: int) -> bool:
-        """Whether a leg leads from one box to another."""
+        """Whether a route connects two boxes."""
         return self.legs[leg].src // self.gpus != self.legs[leg].dst // self.gpus
 
     def boxes_to_reach(self, piece: Piece) -> set[int]:
-        """Boxes that a piece has to be sent to."""
+        """Destination boxes of a chunk."""
         return {target // self.gpus for target in piece.targets} - {piece.source // self.gpus}
 
     def allowed(self, pieces: Sequence[Piece]) -> NDArray[np.bool_]:
-        """``[p, l]``: the sketch lets piece p take leg l: between boxes from where it begins, by its senders."""
+        """``[p, l]``: whether the sketch allows chunk p on route l."""
         table: NDArray[np.bool_] = np.ones((len(pieces), len(self.legs)), dtype=np.bool_)
         for p, piece in enumerate(pieces):
             home = piece.source // self.gpus
@@ -233,7 +233,7 @@ def _ports(
 
 
 def suited_sketch(topology: Topology) -> CommunicationSketch:
-    """A sketch for a topology without one: its boxes, links between boxes that share nothing, and its symmetries.
+    """Default sketch of a topology: its boxes, disjoint links between boxes, and its symmetries.
 
     Examples:
         >>> from coppice.topology.presets import preset

@@ -1,4 +1,4 @@
-"""Stages 1 and 2 of TACCL: which way each chunk goes, and the order of the chunks on every link.
+"""Stages 1 and 2 of TACCL: route the chunks by a mixed-integer program, and order them on every link.
 
 Routing is a mixed-integer program without an order on links. ``sent[p, l]``: piece p takes leg l. ``start[p, v]``: the
 least time at which it can be at rank v. A link that is used by several pieces only says how long all of them take
@@ -34,7 +34,7 @@ _HALF = 0.5
 
 
 class RoutingProgram:
-    """The program of one direction.
+    """Routing program of one direction.
 
     Args:
         copying: What has to be where.
@@ -202,7 +202,7 @@ class RoutingProgram:
                     self._row([(used, 1.0), *((column, -1.0) for column in columns)], most=0.0)
 
     def start_of(self, routes: Route) -> dict[int, float] | None:
-        """Values of the whole columns for routes like ``routes``.
+        """Initial values of the integer columns for given routes.
 
         Of symmetric pieces those of the first one are taken, and turned for the others. None where the symmetries
         take a piece to itself with other routes, or a leg to one that is not there.
@@ -247,7 +247,7 @@ class RoutingProgram:
         return {(p, v): number for p, legs in found.items() for v, number in legs.items()}
 
     def routes(self, found: MixedSolution) -> Route | None:
-        """The routes of a solution, without what leads nowhere; None where there is no solution."""
+        """Routes of a solution, pruned; None where there is no solution."""
         if found.values is None:
             return None
         network = self._network
@@ -260,7 +260,7 @@ class RoutingProgram:
 
 
 def needed_routes(pieces: Sequence[Piece], network: SketchedNetwork, into: Route) -> Route:
-    """The part of ``into`` that leads to targets."""
+    """Part of ``into`` that leads to targets."""
     kept: Route = {}
     for p, piece in enumerate(pieces):
         for target in sorted(piece.targets):
@@ -296,7 +296,7 @@ class _Classes:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """A piece on a leg."""
+    """A chunk on a route."""
 
     piece: int  # Number of the piece
     leg: int  # Number of the leg
@@ -305,7 +305,7 @@ class Transfer:
 
 
 def ordered(pieces: Sequence[Piece], network: SketchedNetwork, routes: Route) -> list[Transfer]:
-    """The transfers of ``routes`` in an order, each as early as the ones before it let it be."""
+    """Transfers of ``routes`` in list-scheduling order, each as early as possible."""
     found = [_scheduled(pieces, network, routes, by_time=by_time) for by_time in (False, True)]
     return min(found, key=lambda transfers: max((each.end for each in transfers), default=0.0))
 

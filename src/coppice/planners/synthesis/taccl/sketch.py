@@ -1,4 +1,4 @@
-"""Communication sketches: which links to use, what is a switch, which chunks go through which GPU, what is symmetric.
+"""Communication sketches: links to use, switches, relays of chunks, and symmetries.
 
 The format is that of TACCL's files. GPUs are numbered inside a box, which is one node of the sketch; a pair
 ``[offset, size]`` says that ranks may be turned by ``offset`` inside every group of ``size`` (NSDI'23, section 3).
@@ -19,7 +19,7 @@ from coppice.topology.readers.json_yaml import parse_json
 
 
 class IntranodeSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens inside a box."""
+    """Sketch within a box."""
 
     # `none`; `switch`; `minmax` and `maxmin` even the load of the links out
     strategy: Literal["none", "switch", "minmax", "maxmin"]
@@ -29,7 +29,7 @@ class IntranodeSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class InternodeSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens between boxes."""
+    """Sketch between boxes."""
 
     strategy: Literal["relay"]  # `relay`: some GPUs send for the others
     # Receivers in other boxes of each sender, or `direct-map` or `fully-connected`
@@ -40,7 +40,7 @@ class InternodeSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Numbers beside."""
+    """Numeric parameters of a sketch."""
 
     input_chunkup: int = 1  # Chunks of each rank's block
     heuristic: int | None = None  # Number of the ordering heuristic in TACCL; here all are tried
@@ -58,7 +58,7 @@ class CommunicationSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     hyperparameters: Hyperparameters = Hyperparameters()  # Chunks
 
     def checked(self, ranks: int, *, where: str) -> CommunicationSketch:
-        """The sketch itself, if it fits a number of ranks."""
+        """Return the sketch if it fits a number of ranks; refuse it otherwise."""
         if self.nnodes < 1 or ranks % self.nnodes:
             _refuse(where, "$.nnodes", f"a number of boxes that divides {ranks} ranks", self.nnodes)
         gpus = ranks // self.nnodes
@@ -115,7 +115,7 @@ class CommunicationSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
                 )
 
     def connections(self, gpus: int) -> dict[int, tuple[int, ...]]:
-        """Receivers of each sender, as numbers inside a box of so many GPUs."""
+        """Receivers of each sender, as local numbers in a box of so many GPUs."""
         if self.internode_sketch is None:
             return {}
         given = self.internode_sketch.internode_conn
@@ -126,7 +126,7 @@ class CommunicationSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         return {int(sender): receivers for sender, receivers in given.items()}
 
     def senders_of(self, gpu: int, gpus: int) -> tuple[int, ...]:
-        """GPUs of a box that may send what begins at ``gpu`` to other boxes."""
+        """GPUs of a box that may send data of ``gpu`` to other boxes."""
         between = self.internode_sketch
         if between is None or between.gpus_to_sender_rev_map is None:
             return tuple(self.connections(gpus))
@@ -136,7 +136,7 @@ class CommunicationSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 
 def turned_rank(rank: int, offset: int, size: int) -> int:
-    """Where a symmetry ``[offset, size]`` takes a rank.
+    """Image of a rank under a symmetry ``[offset, size]``.
 
     >>> [turned_rank(r, 2, 4) for r in range(8)]
     [2, 3, 0, 1, 6, 7, 4, 5]
@@ -145,7 +145,7 @@ def turned_rank(rank: int, offset: int, size: int) -> int:
 
 
 def read_sketch(path: str, ranks: int) -> CommunicationSketch:
-    """The sketch of a file for a number of ranks."""
+    """Read a sketch from a file for a number of ranks."""
     try:
         tree = parse_json(read_bytes(path, what="a sketch file"), file=path)
         _refuse_repeated(tree, path, "$")

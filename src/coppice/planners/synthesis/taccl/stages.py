@@ -1,4 +1,4 @@
-"""TACCL: routing, ordering, contiguity, guided by a communication sketch (Shah and others, NSDI'23).
+"""TACCL (Shah and others, NSDI'23): routing, ordering, contiguity, guided by a communication sketch.
 
 Routing is a mixed-integer program, ordering a list schedule, contiguity another program. Each stage begins with what is
 known already: a schedule that needs no solver, whose routes are ordered as well and stay if they are faster.
@@ -44,7 +44,7 @@ _HALF = 0.5
 def joined_transfers(
     pieces: Sequence[Piece], network: SketchedNetwork, transfers: Sequence[Transfer], limits: SearchLimits
 ) -> tuple[set[int], MixedSolution | None]:
-    """The transfers that go together with the one before them on their leg.
+    """Transfers that share a message with their predecessor on the route.
 
     Args:
         transfers: In the order that is kept on every link.
@@ -92,7 +92,7 @@ def joined_transfers(
 
 
 def replayed(network: SketchedNetwork, transfers: Sequence[Transfer], joined: Set[int]) -> list[Transfer]:
-    """The transfers, each as early as its order and its company allow."""
+    """Transfers at their earliest times given order and coalescing."""
     groups: list[list[int]] = []
     last: dict[int, int] = {}
     for i, each in enumerate(transfers):
@@ -216,7 +216,7 @@ class SketchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StagedSchedule:
-    """What the stages made of one direction."""
+    """Output of the stages for one direction."""
 
     pieces: Sequence[Piece]  # What is sent
     sends: Sequence[TimedSend]  # With their times in microseconds

@@ -1,1 +1,1 @@
-"""TACOS (MICRO 2024): greedy matching of links with chunks on the time-expanded network."""
+"""TACOS (MICRO 2024): greedy matching of chunks to links on the time-expanded network."""

@@ -1,4 +1,4 @@
-"""What matching knows of a network: channels from rank to rank, and how long a chunk holds each of their links.
+"""Routes from rank to rank, and how long a chunk occupies each of their links.
 
 TACOS knows direct links only. Here a path through switches and NICs is a channel as well, and every link that it takes
 is a port that serves one chunk at a time: all channels out of a GPU share its port of the switch, all channels into it
@@ -33,7 +33,7 @@ SUM_LIMIT = 2**61
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ChunkChannels(Brief):
-    """ChunkChannels between ranks, and the time that a chunk takes on them."""
+    """Routes between ranks with the transfer time of a chunk."""
 
     src: NDArray[np.int32]  # Rank that each leaves (int32)
     dst: NDArray[np.int32]  # Rank that each enters (int32)
@@ -49,11 +49,11 @@ class ChunkChannels(Brief):
 
     @property
     def path_start(self) -> NDArray[np.int64]:
-        """Where the nodes of each channel begin."""
+        """First node position of each route."""
         return self.port_start + np.arange(len(self.port_start))
 
     def turned(self) -> ChunkChannels:
-        """The same channels the other way, as on the network with every link turned round; paths stay as they are."""
+        """Reverse routes on the transposed network; paths stay as they are."""
         return ChunkChannels(
             src=self.dst,
             dst=self.src,
@@ -69,7 +69,7 @@ class ChunkChannels(Brief):
 
 
 def channels_of(topology: Topology, chunk_bytes: int | None, transfers: int) -> ChunkChannels:
-    """The channels of a topology.
+    """Routes of a topology.
 
     Args:
         chunk_bytes: Size of a chunk; None is the limit of large ones, where latency does not count.

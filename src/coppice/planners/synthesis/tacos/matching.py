@@ -1,4 +1,4 @@
-"""TACOS: chunks matched greedily with links as these fall free, many times with other random numbers.
+"""TACOS: match chunks greedily to links as these become free, over many random attempts.
 
 Won, Elavazhagan, Srinivasan, Gupta and Krishna, "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed
 Machine Learning", MICRO 2024. The search itself is native (cpp/tacos/tacos.h); what is right where there are switches,
@@ -53,7 +53,7 @@ class TacosOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Demand:
-    """Chunks to be moved."""
+    """Chunks to move."""
 
     slot: NDArray[np.int64]  # Slot of each chunk (int64)
     source: NDArray[np.int32]  # Rank that has it (int32)
@@ -64,7 +64,7 @@ class Demand:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BestAttempt:
-    """The best attempt of one direction."""
+    """Best attempt of one direction."""
 
     transfers: TimedTransfers
     time: int
@@ -72,7 +72,7 @@ class BestAttempt:
 
 
 def synthesize_tacos(request: Request) -> Synthesis:
-    """The best of many greedy matchings.
+    """Best of many greedy matchings.
 
     Args:
         request: The problem with :class:`TacosOptions`.
@@ -141,7 +141,7 @@ def synthesize_tacos(request: Request) -> Synthesis:
 
 
 def demand_of(problem: Problem, chunks: int | None) -> Demand:
-    """What has to be moved (for a sum: the other way round).
+    """Chunks to move (for reductions: in reverse).
 
     Args:
         chunks: Chunks of each block; None as in :class:`TacosOptions`.
@@ -173,7 +173,7 @@ def _usual_chunks(problem: Problem) -> int:
 
 
 class Attempts:
-    """Attempts until they are done, the time is up, or somebody presses Ctrl-C."""
+    """Run attempts until done, out of time, or interrupted."""
 
     def __init__(self, request: Request, demand: Demand, deliveries: int) -> None:
         from coppice import _core
@@ -187,7 +187,7 @@ class Attempts:
         self.interrupted = False
 
     def best(self, channels: ChunkChannels) -> BestAttempt | None:
-        """The best matching; None where none is done in time."""
+        """Best matching; None where none finishes in time."""
         request, options = self._request, self._request.options
         rules = [RULES[options.rule]] if options.rule != "auto" else [0, 1, 2]
         threads = _cores() if options.threads is None else options.threads

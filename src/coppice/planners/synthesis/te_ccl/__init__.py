@@ -1,1 +1,1 @@
-"""TE-CCL: collectives as multi-commodity flow in epochs (SIGCOMM'24)."""
+"""TE-CCL (SIGCOMM'24): collectives as multi-commodity flow in epochs."""

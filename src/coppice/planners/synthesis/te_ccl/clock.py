@@ -1,4 +1,4 @@
-"""Time in epochs: how long one is, how many a piece takes over each leg, and how many pieces a link takes in one.
+"""Epochs of TE-CCL: their length, the epochs of a chunk per route, and the chunks of a link per epoch.
 
 An epoch is the time of a piece on the fastest link, or on the slowest one: coarser, but fewer. Latency takes
 ``ceil(alpha / epoch)`` epochs more, none where it is below a tenth of an epoch; a link that takes ``w`` epochs for a
@@ -21,7 +21,7 @@ _NEGLIGIBLE = Fraction(1, 10)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Clock:
-    """The epochs of one network; make one with :meth:`of`."""
+    """Epochs of one network; make one with :meth:`of`."""
 
     legs: tuple[Leg, ...]  # The ways between ranks
     epoch: Fraction  # Length of an epoch, in the time that a piece takes at 1 GB/s
@@ -35,7 +35,7 @@ class Clock:
     def of(
         cls, topology: Topology, legs: Sequence[Leg], *, chunk_bytes: int, fastest: bool, multiplier: int = 1
     ) -> Clock:
-        """The clock of ``topology``.
+        """Epochs of ``topology``.
 
         Args:
             fastest: An epoch is the time of a piece on the fastest leg, instead of the slowest.

@@ -1,4 +1,4 @@
-"""The mixed-integer program of TE-CCL: whole pieces that ranks copy, in epochs.
+"""Mixed-integer program of TE-CCL: integral chunks that ranks copy, in epochs.
 
 ``sent[p, l, k]``: piece p starts on leg l in epoch k. ``held[p, v, k]``: rank v has it when epoch k begins; it grows by
 what arrives, and at most to one. Every demand holds in the end; each earns a reward for every epoch for which it is
@@ -23,12 +23,12 @@ _HALF = 0.5
 
 
 def program_size(pieces: Sequence[Piece], clock: Clock, epochs: int) -> int:
-    """About how many whole variables the program of so many epochs has."""
+    """Approximate number of integer variables with so many epochs."""
     return len(pieces) * len(clock.legs) * epochs
 
 
 class CopyProgram:
-    """Whole pieces in ``epochs`` epochs from a state.
+    """Program of integral chunks in ``epochs`` epochs from a state.
 
     Args:
         pieces: What has to be where.
@@ -167,7 +167,7 @@ class CopyProgram:
                 program.row(chosen, most=1.0)
 
     def start_of(self, sends: Sequence[TimedSend]) -> Mapping[int, float] | None:
-        """Values of the whole columns for sends that are known; None where one of them has no column."""
+        """Initial integer values for known sends; None where one has no column."""
         values = dict.fromkeys(self._sent.values(), 0.0)
         for send in sends:
             number = self._leg_number[send.leg.src, send.leg.dst]
@@ -178,7 +178,7 @@ class CopyProgram:
         return values
 
     def sends(self, found: MixedSolution) -> list[TimedSend]:
-        """The sends of a solution."""
+        """Sends of a solution."""
         if found.values is None:
             return []
         clock = self._clock
@@ -195,7 +195,7 @@ class CopyProgram:
 
 
 def pruned(pieces: Sequence[Piece], sends: Sequence[TimedSend]) -> list[TimedSend]:
-    """The sends without those that no target needs."""
+    """Drop sends that no target needs."""
     by_end = {(send.piece, send.leg.dst): send for send in sorted(sends, key=lambda s: -s.end)}
     needed: set[tuple[int, int]] = set()
     for p, piece in enumerate(pieces):

@@ -1,4 +1,4 @@
-"""TE-CCL: a collective as a multi-commodity flow in epochs (Liu and others, SIGCOMM'24).
+"""TE-CCL (Liu and others, SIGCOMM'24): a collective as a multi-commodity flow in epochs.
 
 Whole chunks that ranks copy are a mixed-integer program, or a chain of smaller ones (A*); fractions that nobody copies
 are a linear program. Switches are hyper-edges: none of them copies. How many epochs there are is searched from above,

@@ -1,4 +1,4 @@
-"""The linear program of TE-CCL: where nothing is copied, fractions of pieces flow in epochs, added up by source.
+"""Linear program of TE-CCL without copying: fractional flows in epochs, aggregated by source.
 
 ``sent[s, l, k]``: how much of source s starts on leg l in epoch k. ``held[s, v, k]``: how much of it rank v has when
 epoch k begins. What a link carries in an epoch it has delivered at its end, so that, unlike a whole piece, a fraction
@@ -32,7 +32,7 @@ class _Hop:
 
 
 class FlowProgram:
-    """Fractions in ``epochs`` epochs.
+    """Program of fractional flows in ``epochs`` epochs.
 
     Args:
         pieces: What has to be where; each has one target.
@@ -102,7 +102,7 @@ class FlowProgram:
             self.program.row(by_link[e, k], most=float(self._clock.per_epoch[e]))
 
     def routes(self, found: MixedSolution) -> tuple[list[Piece], list[TimedSend]]:
-        """The flow as pieces with shares, each on its route in time."""
+        """Decompose the flow into chunks with shares on timed routes."""
         if found.values is None:
             return [], []
         values = found.values

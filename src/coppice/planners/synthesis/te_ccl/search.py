@@ -1,4 +1,4 @@
-"""The search of TE-CCL on one network: fewest epochs by a program for each number, or rounds, or a linear program."""
+"""Search of TE-CCL: fewest epochs by one program per number, rounds, or a linear program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class EpochOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EpochSchedule:
-    """What is known about one direction."""
+    """Result for one direction."""
 
     clock: Clock  # The epochs
     pieces: Sequence[Piece]  # What was sent, a block perhaps in several shares
@@ -68,7 +68,7 @@ class EpochSchedule:
 
 @dataclass
 class EpochSearch:
-    """Searches one direction after the other within one request."""
+    """Search each direction within one request."""
 
     request: Request  # What was asked
     options: EpochOptions  # Its options

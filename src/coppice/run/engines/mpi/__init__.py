@@ -1,1 +1,1 @@
-"""The engine over MPI, and MPI's own collectives beside it."""
+"""Engine over MPI, and MPI's own collectives."""

@@ -1,4 +1,4 @@
-"""The engine over MPI: every message of a program is a persistent request of mpi4py.
+"""Engine over MPI: messages are persistent requests of mpi4py.
 
 Requests are made once for a program and its buffers, when they are first started, so that a later run of the same is no
 more than starting them. Between runs they know addresses only: whoever frees a buffer frees its memory, and memory that
@@ -41,7 +41,7 @@ def run_native(
     op: ReduceOp,  # The reduction; an average is a sum that is divided afterwards
     root: int,  # Root rank, or -1
 ) -> None:
-    """Run it; in place if nothing is given."""
+    """Run MPI's collective; in place if no input is given."""
     source = mpi.IN_PLACE if given is None else given
     rank, ranks = communicator.Get_rank(), communicator.Get_size()
     names = {ReduceOp.AVG: "SUM", ReduceOp.PRODUCT: "PROD"}
@@ -88,7 +88,7 @@ _GRACE_S = 1.0
 
 
 class MpiEngine(BaseEngine):
-    """One rank's end of an MPI communicator.
+    """Endpoint of one rank in an MPI communicator.
 
     Args:
         communicator: An mpi4py communicator (default: ``COMM_WORLD``); it is duplicated, so that its own messages
@@ -149,7 +149,7 @@ class MpiEngine(BaseEngine):
         op: ReduceOp,
         root: int,
     ) -> None:
-        """See :meth:`~coppice.run.bench.measuring.Native.native`: MPI's own collective, waiting as long as it likes."""
+        """See :meth:`~coppice.run.bench.measuring.Native.native`: MPI's own collective, without a timeout."""
         if dtype in (DataType.BFLOAT16, DataType.FLOAT16):
             raise InputError(
                 f"expected a type that MPI knows, found {dtype}: choose float32, or leave native out."
@@ -177,7 +177,7 @@ class MpiEngine(BaseEngine):
             return [found[begin:end].tobytes() for begin, end in zip(starts.tolist(), ends, strict=True)]
 
     def subset(self, ranks: Sequence[int]) -> MpiEngine:
-        """The engine of this rank in the group of ``ranks``, in that order; only those ranks call this.
+        """This rank's engine in the group of ``ranks``, in that order; collective over those ranks only.
 
         Raises:
             InputError: If they are not different ranks, or this one is not among them.
@@ -194,7 +194,7 @@ class MpiEngine(BaseEngine):
             made.Free()
 
     def close(self) -> None:
-        """Returns when all ranks have closed it, or one has failed (:meth:`coppice.run.engines.engine.Engine.close`).
+        """Block until all ranks close, or one fails (:meth:`coppice.run.engines.engine.Engine.close`).
 
         It is a collective: ranks of several groups close these in the same order. A rank must not be told anything when
         it has left, for MPICH connects to it again and again, and never returns.
@@ -287,7 +287,7 @@ class MpiEngine(BaseEngine):
             raise
 
     def look_around(self, awaited: Iterable[int]) -> None:
-        """Raise if another rank has told that it failed, or one of ``awaited`` that it closed its engine."""
+        """Raise if a rank reported a failure, or one of ``awaited`` closed its engine."""
         self._hear()
         if self._lost is not None:
             raise PeerLost(self._lost)
@@ -311,7 +311,7 @@ class MpiEngine(BaseEngine):
                 self._lost = f"rank {peer} {words.decode(errors='replace')}: see the output of that rank."
 
     def tell_others(self, tag: int, words: str) -> None:
-        """Tell all other ranks that this one gave up; whoever does not wait for it never reads that."""
+        """Notify all other ranks of a failure; ranks that do not wait never read it."""
         data = bytearray(words.encode()[:200])
         for peer in range(self.ranks):
             if peer != self.rank:

@@ -1,4 +1,4 @@
-"""Put/signal programs carried out: one engine, over what puts and signals.
+"""Execute put/signal programs: one engine over several devices.
 
 The engine (``engine``) issues the calls of a program on a *device* (``device``): the emulated device, whose
 ranks are threads or processes that share memory and whose data land late (``emulated``, ``emulated_segment``), torch's

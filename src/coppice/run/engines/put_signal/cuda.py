@@ -1,4 +1,4 @@
-"""What the devices on GPUs have in common: streams, copies and sums of torch, and a watchdog.
+"""Common part of the GPU devices: torch streams, copies, reductions, and a watchdog.
 
 Operations of torch on one stream are carried out one after the other; the caller's stream is joined at both ends, and
 the host waits for nothing. The libraries' watchdogs do not see puts and signals, so every run has a time limit here.
@@ -28,14 +28,14 @@ _GRACE_S = 30.0
 
 
 class WatchedEvent(Protocol):
-    """What is watched: an event of torch."""
+    """An event of torch."""
 
     def query(self) -> bool:
-        """It has happened."""
+        """Whether it has completed."""
 
 
 class Watchdog:
-    """Watches the runs of a device, and gives the device up when one of them fails.
+    """Watch the runs of a device, and abort the device when one fails.
 
     A GPU that waits for a signal which never comes may not be called back: if it still waits some time after the device
     was given up, whoever waits for that GPU would wait for ever, so the process is ended with a message, as torch's own
@@ -75,12 +75,12 @@ class Watchdog:
             self._watch([(what, event, time.monotonic() + timeout_s, timeout_s)])
 
     def check(self) -> None:
-        """Raise what has gone wrong so far."""
+        """Raise the first error so far."""
         if self._error is not None:
             raise self._error
 
     def give_up(self, error: RunError, waiting: Sequence[WatchedEvent] = ()) -> threading.Thread:
-        """Give the device up, once, without waiting for that; the thread that does it.
+        """Abort the device once, without waiting; return the thread.
 
         Args:
             waiting: What the GPU should reach now; the process ends if it does not.
@@ -96,7 +96,7 @@ class Watchdog:
             return self._letting_go
 
     def close(self) -> None:
-        """End the thread; what is still under way is not watched any more."""
+        """Stop the thread; outstanding runs are no longer watched."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -185,7 +185,7 @@ _PAGE_BYTES = 4096
 
 
 class CudaStreams:
-    """Streams and a window on the current GPU.
+    """Streams and a memory window on the current GPU.
 
     Args:
         name: What the device is called in messages.
@@ -262,7 +262,7 @@ class CudaStreams:
         self.finish("what was issued", _PREPARE_S)
 
     def order(self) -> None:
-        """Let the caller's stream wait for the end of the run before, whatever stream that was for."""
+        """Make the caller's stream wait for the previous run."""
         self._watchdog.check()
         if self.recording():
             self._recorded = True
@@ -270,7 +270,7 @@ class CudaStreams:
             self.torch.cuda.current_stream(self.device).wait_event(self._end)
 
     def new_window(self, num_bytes: int) -> int:
-        """Bytes of the window to make, 0 where that of now will do; all that uses the old one is over then.
+        """Size of the window to allocate, 0 where the present one suffices; the old one is idle then.
 
         But for graphs, whose replays nobody knows of: see :meth:`window_kept`.
         """
@@ -285,12 +285,12 @@ class CudaStreams:
         return -(-num_bytes // step) * step
 
     def window_kept(self) -> bool:
-        """Whether the window that is replaced must stay, since a graph uses it; asked once when there is a new one."""
+        """Whether a replaced window must be kept for a graph; queried once per new window."""
         kept, self._recorded = self._recorded, False
         return kept
 
     def want_streams(self, number: int) -> None:
-        """Have so many streams or more."""
+        """Ensure a number of streams."""
         while len(self._streams) < number:
             self._streams.append(self.torch.cuda.Stream(self.device))
 
@@ -407,7 +407,7 @@ class CudaStreams:
             time.sleep(_POLL_S)
 
     def failure(self) -> str:
-        """What the library reports by itself, or nothing."""
+        """Asynchronous error of the library, or nothing."""
         return ""
 
     def abort(self, reason: str) -> None:
@@ -424,11 +424,11 @@ class CudaStreams:
             _LOG.warning("%s has not been given up within %g s: %s", self.name, _LET_GO_S, reason)
 
     def let_go(self) -> None:
-        """Let the library give up, in a thread of its own: it may never return. Devices add what they can."""
+        """Abort the library in a thread, since that may never return; overridden by devices."""
         self._given_up = True
 
     def leave(self, destroy: Callable[[], None] | None = None) -> None:
-        """Let what was issued end, as long as that may take, and the library destroy what it holds.
+        """Let issued work finish without limit, and destroy the library's objects.
 
         What does not end is left to the watchdog.
         """

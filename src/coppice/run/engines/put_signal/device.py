@@ -1,4 +1,4 @@
-"""What an engine needs of whatever puts and signals: a window of memory, and streams of calls.
+"""Interface of put/signal devices: a memory window, and streams of calls.
 
 All of it is asynchronous, as on a GPU: calls return when they are issued, and :meth:`PutSignalDevice.finish` waits.
 Windows are alike on all ranks, so that an offset at a peer is one into the caller's own window, in bytes.
@@ -29,7 +29,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Signals that a wait takes."""
+    """Signals that a wait consumes."""
 
     peer: int  # Rank that they come from
     count: int  # How many, 1 or more
@@ -38,7 +38,7 @@ class Awaited:
 
 
 class PutSignalDevice(Protocol):
-    """One rank's end of a library that puts and signals."""
+    """Endpoint of one rank in a library with puts and signals."""
 
     name: str  # What it is called in messages
     rank: int  # This rank
@@ -49,39 +49,39 @@ class PutSignalDevice(Protocol):
     captures: bool  # Its calls can be recorded and replayed, as in CUDA graphs
 
     def recording(self) -> bool:
-        """What is called now is recorded for replays, and not carried out."""
+        """Whether calls are being captured instead of executed."""
 
     def refusal(self, op: ReduceOp, dtype: DataType) -> str:
-        """Why it does not reduce elements of a type, or nothing; the same on all ranks."""
+        """Why it cannot reduce elements of a type, or nothing; the same on all ranks."""
 
     def elements(
         self, buffer: Any, dtype: DataType, elements: int, *, name: str, writable: bool = False
     ) -> Any:
-        """The first elements of a buffer of the caller's, flat and without a copy."""
+        """First elements of the caller's buffer, flat and without a copy."""
 
     def prepare(self, num_bytes: int, *, communicators: int, streams: int) -> None:
-        """Have a window of ``num_bytes`` or more on every rank, and communicators and streams; all ranks call this.
+        """Ensure a window of ``num_bytes``, communicators and streams; collective over the ranks.
 
         What the window held is gone where it grows. It goes before every run, and orders it after the one before.
         """
 
     def begin(self) -> None:
-        """Let all streams wait for what the caller has issued so far."""
+        """Make all streams wait for the caller's issued work."""
 
     def write(self, offset: int, values: Any) -> None:
-        """Fill the own window with contiguous values of the caller's, before :meth:`begin`."""
+        """Copy contiguous values into the own window, before :meth:`begin`."""
 
     def read(self, offset: int, into: Any) -> None:
-        """Give the caller what the own window holds, after :meth:`join` or :meth:`finish`."""
+        """Copy values out of the own window, after :meth:`join` or :meth:`finish`."""
 
     def divide(self, dtype: DataType, values: Any, ranks: int) -> None:
-        """Divide values of the caller's, after :meth:`read`."""
+        """Divide the caller's values, after :meth:`read`."""
 
     def transfer(self, communicator: int, stream: int, puts: Sequence[Put]) -> None:
         """Put and signal, as one group."""
 
     def wait(self, communicator: int, stream: int, awaited: Sequence[Awaited]) -> None:
-        """Let the stream wait for signals."""
+        """Make the stream wait for signals."""
 
     def copy(self, stream: int, source: int, target: int, num_bytes: int) -> None:
         """Copy within the own window."""
@@ -99,27 +99,27 @@ class PutSignalDevice(Protocol):
         """``target = source (op) addend`` within the own window; the target may be either of them."""
 
     def local(self, stream: int, call: LocalCall, dtype: DataType, op: ReduceOp) -> None:
-        """Copy and add."""
+        """Copy and reduce."""
 
     def finish(self, what: str, timeout_s: float) -> None:
-        """Wait until all streams are done."""
+        """Synchronise with all streams."""
 
     def join(self, what: str, timeout_s: float, *, into: Any) -> None:
-        """Let what the caller issues next wait for all streams.
+        """Make the caller's next work wait for all streams.
 
         A caller without a stream of its own, or whose ``into`` is memory of the host, waits here. Otherwise nobody
         does, and a run that fails or takes longer than ``timeout_s`` makes the next :meth:`prepare` raise.
         """
 
     def abort(self, reason: str) -> None:
-        """Give up, and let the other ranks know where that is possible."""
+        """Abort, and notify the other ranks where possible."""
 
     def close(self) -> None:
-        """Let go of everything; twice is allowed."""
+        """Release everything; idempotent."""
 
 
 def window_missing(num_bytes: int) -> InputError:
-    """What is raised where a window would have to grow while calls are recorded."""
+    """Error for a window that would have to grow during capture."""
     return InputError(
         f"expected a window of {num_bytes} bytes before calls are recorded, found a smaller one: make the same call "
         "once before."

@@ -43,7 +43,7 @@ from coppice.run.errors import PeerLost, RunError, TimedOut
 
 @dataclass(eq=False, slots=True)
 class EmulatedCall:
-    """A call that was issued."""
+    """An issued call."""
 
     blockers: int = 0
     left: int = 0
@@ -55,7 +55,7 @@ class EmulatedCall:
 
 @dataclass(eq=False, slots=True)
 class EmulatedMessage:
-    """A put or signal under way."""
+    """A put or signal in flight."""
 
     put: Put
     communicator: int
@@ -66,7 +66,7 @@ class EmulatedMessage:
 
 @dataclass(eq=False, slots=True)
 class EmulatedWait:
-    """Signals that a call waits for: up to the ``number``-th of an eager counter, or so many of a captured one."""
+    """Awaited signals: up to the ``number``-th of an eager counter, or a count of captured ones."""
 
     counter: tuple[int, int, int]
     number: int
@@ -175,7 +175,7 @@ class EmulatedDevice:
             self._segment.grow(self._num_bytes)
 
     def begin(self) -> None:
-        """Nothing to do: what the caller wrote is there."""
+        """No operation: the caller's data is in memory."""
 
     @_recorded
     def write(self, offset: int, values: Any) -> None:
@@ -292,7 +292,7 @@ class EmulatedDevice:
 
     @_recorded
     def join(self, what: str, timeout_s: float, *, into: Any) -> None:
-        """As :meth:`finish`: the caller has no stream of its own."""
+        """As :meth:`finish`, since the caller has no stream."""
         del into
         self.finish(what, timeout_s)
 
@@ -302,7 +302,7 @@ class EmulatedDevice:
             self._fail(PeerLost(f"rank {self.rank} has given up: {reason}"))
 
     def close(self) -> None:
-        """Land what is still under way, and leave."""
+        """Deliver outstanding messages, and leave."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Graphs of the emulated device: calls that are recorded once and replayed, as CUDA graphs are.
+"""Graphs of the emulated device: calls captured once and replayed, as CUDA graphs are.
 
 A replay issues what was recorded and nothing else: no window is made, nothing is exchanged between the hosts, and no
 number that a host keeps goes into it. Every rank replays as often as all others.
@@ -14,7 +14,7 @@ from coppice.run.engines.put_signal.emulated import EmulatedDevice
 
 
 class EmulatedGraph:
-    """The calls of one rank; within ``with``, they are recorded and not carried out.
+    """Captured calls of one rank; calls within ``with`` are captured instead of executed.
 
     Args:
         device: The rank's device.
@@ -38,7 +38,7 @@ class EmulatedGraph:
 
     @property
     def calls(self) -> int:
-        """Number of calls that were recorded."""
+        """Number of captured calls."""
         return len(self._record)
 
     def __enter__(self) -> EmulatedGraph:
@@ -55,7 +55,7 @@ class EmulatedGraph:
         self._device.record = None
 
     def replay(self, *, timeout_s: float = 300.0) -> None:
-        """Carry the calls out; every rank does.
+        """Execute the calls; collective over the ranks.
 
         Args:
             timeout_s: Longest wait for what comes last.

@@ -1,4 +1,4 @@
-"""Memory that the ranks of an emulated device share: windows, counters of signals, and who is still there.
+"""Shared memory of the emulated device: windows, signal counters, and liveness of ranks.
 
 Files without a name are not for all systems, so a file in a directory of memory has one until all ranks have opened it.
 Every rank holds a lock on its byte of the control file, which the system releases however the rank ends.
@@ -31,7 +31,7 @@ _RUNNING, CLOSED, ABORTED = 0, 1, 2
 
 
 class EmulatedSegment:
-    """One rank's view of the shared memory of a group; every rank makes one.
+    """One rank's mapping of the shared memory; every rank makes one.
 
     Args:
         rank: This rank.
@@ -58,22 +58,22 @@ class EmulatedSegment:
         exchange(b"")  # nobody asks whether a rank is there before it is
 
     def grow(self, num_bytes: int) -> None:
-        """Windows of so many bytes; all ranks call this, and nothing is on its way."""
+        """Reallocate the windows; collective over the ranks, with no message in flight."""
         memory, file = self._share(max(num_bytes, 1) * self.ranks)
         os.close(file)
         whole = np.frombuffer(memory, dtype=np.uint8)
         self.windows = [whole[rank * num_bytes : (rank + 1) * num_bytes] for rank in range(self.ranks)]
 
     def counted(self, communicator: int, source: int, signal: int) -> int:
-        """Signals that this rank has from a source so far."""
+        """Number of signals received from a source."""
         return int(self._counted[communicator, self.rank, source, signal])
 
     def count(self, communicator: int, target: int, signal: int) -> None:
-        """One more signal of this rank at a target; nobody else writes that number."""
+        """Add one signal of this rank at a target."""
         self._counted[communicator, target, self.rank, signal] += 1
 
     def offer(self, communicator: int, target: int, signal: int) -> bool:
-        """Raise this rank's captured signal at a target, if the one before it was taken there."""
+        """Raise this rank's captured signal at a target, if the previous one was consumed."""
         place = communicator, target, self.rank, signal
         if self._raised[place] != self._taken[place]:
             return False
@@ -81,7 +81,7 @@ class EmulatedSegment:
         return True
 
     def take(self, communicator: int, source: int, signal: int) -> bool:
-        """Take a captured signal of a source, if it is raised."""
+        """Consume a captured signal of a source, if raised."""
         place = communicator, self.rank, source, signal
         if self._raised[place] == self._taken[place]:
             return False
@@ -89,12 +89,12 @@ class EmulatedSegment:
         return True
 
     def tell(self, state: int) -> None:
-        """Let the others know how this rank ends; the first word counts."""
+        """Publish how this rank ends; the first report counts."""
         if self._state[self.rank] == _RUNNING:
             self._state[self.rank] = state
 
     def fate(self, peer: int) -> str:
-        """What has become of a peer; empty where it is there."""
+        """Reason why a peer is gone; empty while it is alive."""
         state = int(self._state[peer])
         if state != _RUNNING:
             return "has closed its engine" if state == CLOSED else "has given up"
@@ -106,7 +106,7 @@ class EmulatedSegment:
         return ""
 
     def close(self) -> None:
-        """Let go of the lock; memory goes with its arrays."""
+        """Release the lock; memory is freed with its arrays."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

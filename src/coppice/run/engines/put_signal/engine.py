@@ -1,4 +1,4 @@
-"""The engine that runs put/signal programs, on the emulated device and on stock GPU libraries alike.
+"""Engine for put/signal programs, on the emulated device and on stock GPU libraries.
 
 It stands on another engine of the same ranks, which exchanges what little there is to agree on, and carries out what
 cannot be done with puts: barriers, blocks of different lengths, programs whose schedule it was not told. What falls
@@ -35,7 +35,7 @@ from coppice.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class WindowInterval:
-    """A buffer of a rank in its window."""
+    """Interval of a rank's window that holds a buffer."""
 
     offset: int  # First byte
     blocks: int  # Equal blocks in it, each as long as `pitch`
@@ -70,7 +70,7 @@ class _Local:
 
 
 class IssuedCalls:
-    """The calls of one rank, out of place, for M elements of a type.
+    """Calls of one rank, out of place, for M elements of a type.
 
     Args:
         program: The program, verified.
@@ -154,7 +154,7 @@ class IssuedCalls:
         return calls
 
     def issue(self, device: PutSignalDevice, op: ReduceOp) -> None:
-        """Issue all calls, in the order of the program."""
+        """Issue all calls in program order."""
         for call in self._calls:
             if isinstance(call, _Movement):
                 device.transfer(call.communicator, call.stream, call.puts)
@@ -168,7 +168,7 @@ _LOG = logging.getLogger("coppice")
 
 
 class PutSignalEngine(BaseEngine):
-    """One rank's end of a group that puts and signals.
+    """Endpoint of one rank in a group with puts and signals.
 
     Args:
         device: What puts and signals; the engine closes it.
@@ -229,7 +229,7 @@ class PutSignalEngine(BaseEngine):
         self._left[program] = reason
 
     def obstacle(self, program: RankProgram, dtype: DataType, op: ReduceOp) -> str:
-        """Why a program that was made here is left to the engine below, or nothing; the same on all ranks.
+        """Why a program is left to the engine below, or nothing; the same on all ranks.
 
         It is logged by rank 0, once for each reason.
         """
@@ -253,7 +253,7 @@ class PutSignalEngine(BaseEngine):
         op: ReduceOp = ReduceOp.SUM,  # The reduction; an average is divided at the end
         timeout_s: float = 300.0,
     ) -> None:
-        """Run a put/signal program, such as one from a file, out of place; every rank calls this."""
+        """Run a put/signal program out of place; collective over the ranks."""
         self._check_open()
         if program.num_ranks != self.ranks:
             raise InputError(
@@ -339,17 +339,17 @@ class PutSignalEngine(BaseEngine):
             raise
 
     def try_out(self, timeout_s: float, *, num_bytes: int = 1, communicators: int = 1) -> None:
-        """A window, communicators and signals to oneself, so that what does not work shows; every rank calls this."""
+        """Test the device by a window, communicators and self-signals; collective over the ranks."""
         self.device.prepare(num_bytes, communicators=communicators, streams=1)
         self._warm_up(communicators, timeout_s)
 
     @property
     def device_memory(self) -> DeviceMemory | None:
-        """Where buffers should lie; None for the host's memory."""
+        """Memory of the device; None for host memory."""
         return self.device if isinstance(self.device, DeviceMemory) else None
 
     def own_below(self) -> None:
-        """From now on, close the engine below too."""
+        """Take ownership of the engine below."""
         self._owns_below = True
 
     def _check_recordable(self, program: PutSignalProgram) -> None:
@@ -388,7 +388,7 @@ class PutSignalEngine(BaseEngine):
         return _obstacle(program, self.device) or program
 
     def leave(self, reason: str) -> None:
-        """Say, once, that something is carried out without puts, and why."""
+        """Log once that a collective runs without puts, and why."""
         if reason not in self._told:
             self._told.add(reason)
             if self.rank == 0:
@@ -397,7 +397,7 @@ class PutSignalEngine(BaseEngine):
     def native(
         self, collective: Collective, given: Any, output: Any, *, dtype: DataType, op: ReduceOp, root: int
     ) -> None:
-        """The library's own collective, of the engine below; see :class:`coppice.run.bench.measuring.Native`."""
+        """The library's own collective, by the engine below; see :class:`coppice.run.bench.measuring.Native`."""
         own = getattr(self.below, "native", None)
         if own is None:
             raise InputError(f"the engine {self.below.name} has no collectives of its own: leave native out.")

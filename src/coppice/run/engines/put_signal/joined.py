@@ -1,4 +1,4 @@
-"""All copies and sums of a call in one kernel of Triton, which comes with torch where it knows GPUs.
+"""One Triton kernel for all copies and reductions of a call.
 
 A program of the kernel has the same elements of all slots that depend on each other, and does their operations one
 after the other. What it has stored it reads again after a barrier, since another of its threads may have it. Sums of
@@ -52,7 +52,7 @@ def _joined_kernel(  # type: ignore[no-untyped-def]
 
 
 class JoinedKernel:
-    """The kernel on one device, which has been tried there.
+    """The kernel compiled and tested on one device.
 
     Args:
         device: Of torch.
@@ -78,7 +78,7 @@ class JoinedKernel:
             )
 
     def carry_out(self, window: Any, call: LocalCall, kind: Any) -> None:
-        """Copy and add in a window of bytes, on torch's current stream.
+        """Copy and reduce in a window of bytes, on torch's current stream.
 
         Args:
             call: What is to be done; its table is kept on the window's device.

@@ -1,4 +1,4 @@
-"""Copies and sums in a window of torch in few kernels of torch's own, one level after the other.
+"""Copies and reductions in a window by few torch kernels, level by level.
 
 ``torch._foreach_*`` takes many tensors in one launch, where it may write into the first operand.
 
@@ -21,7 +21,7 @@ from coppice.run.engines.datatype import DataType, ReduceOp
 
 @dataclass(frozen=True, slots=True)
 class LocalWork:
-    """A copy within the own window, or a sum."""
+    """A copy or reduction within the own window."""
 
     source: int  # First byte that is read
     addend: int  # First byte of what is added to it, or -1: a copy
@@ -30,7 +30,7 @@ class LocalWork:
 
 
 class LocalCall:
-    """Copies and sums of whole slots within the own window, as if one after the other.
+    """Copies and reductions of whole slots with sequential semantics.
 
     Args:
         work: The copies and sums.
@@ -85,7 +85,7 @@ TYPES_OF_MANY = {
 
 
 def in_few_kernels(window: Any, work: Sequence[LocalWork], dtype: DataType, op: ReduceOp) -> list[LocalWork]:
-    """Copy and reduce within a window, none of which touches what another part of it writes.
+    """Copy and reduce within a window; parts are independent.
 
     Returns:
         Sums that are kernels of their own: one whose target is neither operand, and all where torch has nothing for

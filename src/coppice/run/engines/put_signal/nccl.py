@@ -1,4 +1,4 @@
-"""Stock NCCL as a device: ``ncclPutSignal``, ``ncclSignal`` and ``ncclWaitSignal`` through nccl4py.
+"""NCCL as a put/signal device: ``ncclPutSignal``, ``ncclSignal`` and ``ncclWaitSignal`` through nccl4py.
 
 Windows are whole allocations of NCCL, of equal size on all ranks; every communicator registers them once per size. The
 emulated device has the same semantics; nothing in this file has run on a GPU yet.
@@ -30,7 +30,7 @@ FIRST_NCCL4PY = "0.4.1"
 
 
 def nccl4py() -> Any:
-    """The module ``nccl.core``."""
+    """Import ``nccl.core``."""
     try:
         return import_module("nccl.core")
     except ImportError:
@@ -58,7 +58,7 @@ def _release(nccl: Any) -> tuple[int, ...]:
 
 
 class NcclDevice(CudaStreams):
-    """One rank's end of NCCL communicators; see :class:`coppice.run.engines.put_signal.device.PutSignalDevice`.
+    """Endpoint of one rank in NCCL communicators; see :class:`coppice.run.engines.put_signal.device.PutSignalDevice`.
 
     Args:
         rank: This rank; its GPU is torch's current one.
@@ -145,7 +145,7 @@ class NcclDevice(CudaStreams):
         self._groups[communicator].wait_signal(rows, stream=self.stream(stream).cuda_stream)
 
     def failure(self) -> str:
-        """What a communicator reports by itself."""
+        """Asynchronous error of a communicator."""
         for group in list(self._groups):
             try:
                 found = group.get_async_error()

@@ -1,4 +1,4 @@
-"""Which device a put/signal engine gets, for processes that a launcher started."""
+"""Choose and open the put/signal device of a launched process."""
 
 from __future__ import annotations
 

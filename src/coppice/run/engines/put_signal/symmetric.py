@@ -1,4 +1,4 @@
-"""Torch's symmetric memory as a device: copies into a peer's buffer, and its signal pad, within one NVLink domain.
+"""Torch's symmetric memory as a put/signal device: copies into peer buffers and signal pads within an NVLink domain.
 
 A signal of the pad is one bit for each (source, peer, channel): a second one waits until the first was taken, as in
 CUDA graphs. Every peer has a stream of its own for puts, so that a signal that waits holds up no other peer's. Nothing
@@ -30,7 +30,7 @@ _KEPT: list[Any] = []
 
 
 class SymmetricMemoryDevice(CudaStreams):
-    """One rank's end of symmetric memory; see :class:`coppice.run.engines.put_signal.device.PutSignalDevice`.
+    """Endpoint in symmetric memory; see :class:`coppice.run.engines.put_signal.device.PutSignalDevice`.
 
     Args:
         rank: This rank; its GPU is torch's current one.

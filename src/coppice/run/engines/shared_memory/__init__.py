@@ -1,1 +1,1 @@
-"""The engine for ranks of one host, over shared memory and the native core."""
+"""Engine for ranks of one host, over shared memory and the native core."""

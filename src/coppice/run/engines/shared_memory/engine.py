@@ -1,4 +1,4 @@
-"""The engine for ranks of one host: a segment of shared memory, served by the native core.
+"""Engine for ranks of one host: a shared-memory segment, served by the native core.
 
 Programs run over a channel for every pair of ranks that talks. Beyond programs, the engine knows direct collectives:
 every rank puts its data where all others read it, which no tree of messages between private memories can beat, since
@@ -57,7 +57,7 @@ _SIZES = (256 * 1024, 4, 1024 * 1024)
 
 
 def shm_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[ShmEngine]:
-    """The engines of a new group whose ranks are threads of this process, one for each.
+    """Engines of a new group of threads, one per rank.
 
     Args:
         ranks: Number of ranks, 1 or more.
@@ -81,7 +81,7 @@ def shm_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[ShmEng
 
 
 class ShmEngine(BaseEngine):
-    """One rank's end of a group on one host; made by :meth:`connect`, or by :func:`shm_engines` for threads."""
+    """Endpoint of one rank on one host; made by :meth:`connect`, or by :func:`shm_engines` for threads."""
 
     name = "shm"
 
@@ -103,7 +103,7 @@ class ShmEngine(BaseEngine):
         directory: str | None = None,
         exchange_timeout_s: float = 300.0,
     ) -> ShmEngine:
-        """Join a group whose ranks are processes of this host; every rank calls this.
+        """Join a group of processes on this host; collective over the ranks.
 
         Args:
             rank: This rank.
@@ -153,7 +153,7 @@ class ShmEngine(BaseEngine):
         raise_fault(fault, self.rank, str(program.collective), timeout_s)
 
     def prefers_direct(self, collective: Collective, size_bytes: int) -> bool:  # noqa: ARG002
-        """Whether :meth:`run_direct` is faster than any program for a collective of M = ``size_bytes``.
+        """Whether :meth:`run_direct` is fastest for a collective of M = ``size_bytes``.
 
         All ranks share the memory, so it is for every collective and size; the answer is the same on all ranks.
         """
@@ -173,7 +173,7 @@ class ShmEngine(BaseEngine):
         bounds: Sequence[int] | None = None,
         in_place: bool = False,
     ) -> None:
-        """Carry out a collective without a program; all ranks call this alike.
+        """Execute a collective without a program; collective over the ranks.
 
         Sums go from rank 0 upwards on every rank and path, so results are equal bit by bit on all ranks and in all
         calls. Those of 16-bit floats are kept in float32 and rounded once.
@@ -230,7 +230,7 @@ class ShmEngine(BaseEngine):
         return [whole[edges[rank] : edges[rank + 1]].tobytes() for rank in range(self.ranks)]
 
     def subset(self, ranks: Sequence[int]) -> ShmEngine:
-        """See :meth:`coppice.run.engines.engine.GroupingEngine.subset`; the group has a segment of its own."""
+        """See :meth:`coppice.run.engines.engine.GroupingEngine.subset`; the subgroup has its own segment."""
         members = self._members(ranks)
         path = Path(self._open().path)
         place = str(path.parent) if path.is_absolute() and path.parts[1] != "proc" else ""

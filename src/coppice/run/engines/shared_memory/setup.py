@@ -1,4 +1,4 @@
-"""How the ranks of one host come to share a segment of memory, and the errors for what goes wrong in it.
+"""Set up the shared-memory segment of the ranks of one host, and raise its faults.
 
 All that the caller brings is a way to exchange a few bytes: ``exchange(data)`` gives every rank the ``data`` of all, in
 rank order, whatever does it: MPI's ``comm.allgather``, a store of torch (:func:`store_exchange`), or a directory that
@@ -39,7 +39,7 @@ _POLL_S = 0.002
 
 
 def store_exchange(store: Any, rank: int, ranks: int, *, prefix: str = "coppice-shm") -> Exchange:
-    """An exchange over a store with ``set(key, bytes)`` and a ``get(key)`` that waits, such as torch's.
+    """Exchange over a store with ``set(key, bytes)`` and a blocking ``get(key)``, such as torch's.
 
     Args:
         store: The store. Its own timeout says how long to wait for other ranks.
@@ -59,7 +59,7 @@ def store_exchange(store: Any, rank: int, ranks: int, *, prefix: str = "coppice-
 def directory_exchange(
     directory: str | os.PathLike[str], rank: int, ranks: int, *, timeout_s: float = 300.0
 ) -> Exchange:
-    """An exchange over files in a directory that all ranks see, and no group has used before.
+    """Exchange over files in a fresh directory that all ranks see.
 
     Args:
         directory: The directory; made if it is not there.
@@ -106,7 +106,7 @@ class _Word(msgspec.Struct, frozen=True, kw_only=True):
 def join(
     rank: int, ranks: int, exchange: Exchange, *, places: Sequence[str], sizes: tuple[int, int, int]
 ) -> _run.ShmRank:
-    """This rank's end of a segment that all ranks share; every rank calls this.
+    """Map the segment shared by all ranks; collective over the ranks.
 
     Args:
         exchange: Gives every rank what all ranks give.
@@ -133,7 +133,7 @@ def join(
 
 
 def usual_places() -> list[str]:
-    """Where segments are made by default."""
+    """Default directories of segments."""
     if directory := os.environ.get("COPPICE_SHM_DIR"):
         return [directory]
     return ["", "/dev/shm"] if sys.platform == "linux" else [tempfile.gettempdir()]
@@ -226,7 +226,7 @@ _REASONS = {_LOST: "has ended", _LEFT: "has closed its engine", _INTERRUPTED: "h
 
 
 def raise_fault(fault: Fault | None, rank: int, what: str, timeout_s: float) -> None:
-    """Raise what has gone wrong, if anything has.
+    """Raise the segment's fault, if any.
 
     Args:
         fault: What the native core says, None if all is well.

@@ -1,1 +1,1 @@
-"""The engine over torch.distributed."""
+"""Engine over torch.distributed."""

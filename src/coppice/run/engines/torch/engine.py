@@ -1,4 +1,4 @@
-"""The engine over torch.distributed: point-to-point messages of gloo between processes, of NCCL between GPUs.
+"""Engine over torch.distributed: point-to-point messages by gloo, or by NCCL between GPUs.
 
 Receives are posted a few steps ahead, all of them into memory that waits for nothing. Messages travel over connections
 of the engine's own, so tags never meet those of the program around it. Tags also depend on what is run: ranks that run
@@ -47,7 +47,7 @@ _CLOSING = timedelta(milliseconds=1)
 
 
 class TorchEngine(BaseEngine):
-    """One rank's end of a group of processes that have a torch store in common.
+    """Endpoint of one rank in a group of processes with a common torch store.
 
     Args:
         store: The store, such as a ``TCPStore``; what it holds for others is not touched.
@@ -94,7 +94,7 @@ class TorchEngine(BaseEngine):
 
     @classmethod
     def from_environment(cls, *, timeout_s: float = 300.0) -> TorchEngine:
-        """The engine of a process that torchrun started.
+        """Engine of a process started by torchrun.
 
         Args:
             timeout_s: Longest time to wait for the other ranks, now and in exchanges, in seconds.
@@ -158,7 +158,7 @@ class TorchEngine(BaseEngine):
     def native(
         self, collective: Collective, given: Any, output: Any, *, dtype: DataType, op: ReduceOp, root: int
     ) -> None:
-        """See :meth:`coppice.run.bench.measuring.Native.native`: gloo's own collective, of tensors on GPUs NCCL's."""
+        """See :meth:`coppice.run.bench.measuring.Native.native`: gloo's collective, for GPU tensors NCCL's."""
         self._check_open()
         from coppice.run.engines.torch.messages import run_native
 
@@ -190,7 +190,7 @@ class TorchEngine(BaseEngine):
             ]
 
     def subset(self, ranks: Sequence[int]) -> TorchEngine:
-        """The engine of this rank in the group of ``ranks``, in that order; every rank calls this with its own group's.
+        """This rank's engine in the group of ``ranks``, in that order; called by every rank with its own group.
 
         Raises:
             InputError: If they are not different ranks, or this one is not among them.

@@ -1,4 +1,4 @@
-"""What the torch engine asks of gloo: messages of programs, noticing which are complete, and gloo's own collectives.
+"""Gloo as a transport: program messages, their completion, and gloo's own collectives.
 
 Gloo tells nobody that a message is complete but who waits for it, so a rank waits for the message of the earliest step
 and starts whatever that allows. (A thread for each connection would not do: while it waits for one message, a receive
@@ -30,7 +30,7 @@ _SENDS_LATER = 3
 
 
 def wait_steps(order: ExecutionOrder) -> list[int]:
-    """When to wait for a message: an arrival in its step, a send when its memory is needed, or some steps later.
+    """Step in which to wait for each message: receives in their own, sends when their memory is needed, or later.
 
     A rank that waits by these numbers, of equal ones by row, never waits for what cannot come: of all rows in the group
     that are not started, one of the first step waits for messages of earlier steps only. Those are started at both
@@ -45,7 +45,7 @@ def wait_steps(order: ExecutionOrder) -> list[int]:
 
 
 class GlooTransport:
-    """The messages of one run: the transport of :func:`coppice.run.engines.progress.carry_out`.
+    """Messages of one run: the transport of :func:`coppice.run.engines.progress.carry_out`.
 
     Args:
         gloo: Has ``send`` and ``recv``.
@@ -102,7 +102,7 @@ class GlooTransport:
         return [row]
 
     def look_around(self) -> None:
-        """Nothing: every wait ends by itself."""
+        """No operation: every wait has its own timeout."""
 
 
 def wait_for(work: Any, timeout: timedelta, rank: int, peer: int, what: str) -> None:
@@ -119,13 +119,13 @@ def wait_for(work: Any, timeout: timedelta, rank: int, peer: int, what: str) -> 
 
 
 def first_line(error: Exception) -> str:
-    """What gloo says, without the place in its source and its advice."""
+    """Gloo's error without source location and advice."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return line.partition("] ")[2].partition(". This is")[0].strip() or line
 
 
 def lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
-    """What gloo says of a connection that is gone, as the error to raise."""
+    """Gloo's error about a lost connection as PeerLost."""
     msg = (
         f"rank {rank} lost the connection to rank {peer} in {what} ({first_line(error)}): see the output of the "
         "other ranks."
@@ -144,7 +144,7 @@ def run_native(
     op: ReduceOp,
     root: int,  # Root rank of a rooted collective, otherwise -1
 ) -> None:
-    """Carry out a collective of a backend of torch on NumPy memory or tensors, and wait for it."""
+    """Run a collective of a torch backend on NumPy memory or tensors, and wait for it."""
     import torch
 
     from coppice.run.engines.torch.tensors import c10d, torch_op

@@ -1,4 +1,4 @@
-"""Tensors in torch's collectives, and programs that are carried out on them step by step, as GPUs take them.
+"""Tensors as operands of torch's collectives, and stepwise execution of programs on them for GPUs.
 
 Nothing here waits on the host for a GPU: ``wait`` of a group of messages of NCCL makes the current stream wait, and
 additions and copies follow on that stream.
@@ -26,7 +26,7 @@ _TYPES = {getattr(torch, dtype.value): dtype for dtype in DataType}
 
 
 def torch_op(op: ReduceOp) -> Any:
-    """The name that torch has for a reduction."""
+    """Torch's name of a reduction."""
     return getattr(dist.ReduceOp, op.name)
 
 
@@ -34,7 +34,7 @@ _OPS = {op: torch_op(op) for op in ReduceOp}
 
 
 def reduce_op(given: Any) -> ReduceOp | None:
-    """The reduction that torch means, or None where it is none of ours.
+    """Reduction of a torch op, or None where it is unsupported.
 
     torch compares its own options with its constants from the left only: ``SUM == options.reduceOp`` is false.
 
@@ -47,22 +47,22 @@ def reduce_op(given: Any) -> ReduceOp | None:
 
 
 def type_of(tensor: torch.Tensor) -> DataType | None:
-    """The type of its elements, or None where engines do not know it."""
+    """Element type of a tensor, or None where it is unsupported."""
     return _TYPES.get(tensor.dtype)
 
 
 def listed(tensors: Any) -> list[torch.Tensor]:
-    """A list of tensors, also of one that stands alone."""
+    """A list of tensors, also for a single one."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def lists_of(tensors: Any) -> list[list[torch.Tensor]]:
-    """A list of lists of tensors, also of one list."""
+    """A list of lists of tensors, also for a single list."""
     return [list(tensors)] if isinstance(tensors[0], torch.Tensor) else [list(each) for each in tensors]
 
 
 def reduction_options(given: Any, timeout: timedelta | None, kind: type[Any]) -> Any:
-    """Options of a reduction: as given, or made of an operation."""
+    """Options of a reduction: as given, or from an operation."""
     options = given
     if not hasattr(given, "reduceOp"):
         options = kind()
@@ -83,35 +83,35 @@ def set_timeout(options: Any, timeout: timedelta | None) -> None:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Its elements in contiguous memory: its own where that is so, otherwise a copy."""
+    """Contiguous elements of a tensor: its own memory if possible, otherwise a copy."""
     return tensor.detach().contiguous()
 
 
 def put_back(memory: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy what :func:`flat` had to copy."""
+    """Copy back after :func:`flat` made a copy."""
     if memory.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(memory.view(tensor.shape))
 
 
 def give_out(memory: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
-    """Copy consecutive blocks to their tensors."""
+    """Copy consecutive blocks to tensors."""
     for part, first in zip(parts, bounds_of(parts), strict=False):
         part.detach().copy_(memory[first : first + part.numel()].view(part.shape))
 
 
 def bounds_of(parts: Sequence[torch.Tensor]) -> list[int]:
-    """First element of every part, were they one after the other, and the number of all."""
+    """Offsets of consecutive parts, and the total number of elements."""
     return [0, *accumulate(part.numel() for part in parts)]
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Two contiguous tensors have memory in common."""
+    """Whether two contiguous tensors share memory."""
     ends = one.data_ptr() + one.numel() * one.itemsize, other.data_ptr() + other.numel() * other.itemsize
     return one.data_ptr() < ends[1] and other.data_ptr() < ends[0]
 
 
 def as_type(tensor: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """A contiguous tensor, as bytes where engines do not know its elements."""
+    """View a contiguous tensor as bytes where its type is unsupported."""
     if dtype is DataType.UINT8 and tensor.dtype is not torch.uint8:
         return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
     return tensor
@@ -121,7 +121,7 @@ _UNSIGNED = {DataType.UINT16, DataType.UINT32, DataType.UINT64}
 
 
 def nccl_group(store: Any, rank: int, ranks: int, timeout: timedelta) -> Any:
-    """A group of messages over NCCL that torch's own registry does not know."""
+    """NCCL process group outside torch's registry."""
     if not (dist.is_nccl_available() and torch.cuda.is_available()):
         raise InputError("expected a GPU and a build of torch with NCCL, found none: use the device cpu.")
     options = dist.ProcessGroupNCCL.Options()
@@ -147,7 +147,7 @@ def run_steps(
     op: ReduceOp,
     device: str | torch.device,
 ) -> None:
-    """Carry out a program on tensors."""
+    """Execute a program on tensors."""
     place = torch.device(device)
     combine = combining(op, dtype) if program.collective.reduces else torch.add
     arrays = (
@@ -212,7 +212,7 @@ def _move(
 def elements_on(
     tensor: torch.Tensor | None, dtype: DataType, elements: int, place: torch.device, name: str
 ) -> torch.Tensor:
-    """The first elements of a tensor, flat."""
+    """First elements of a tensor, flat."""
     kind = getattr(torch, dtype.value)
     if not elements:
         return torch.empty(0, dtype=kind, device=place)
@@ -231,7 +231,7 @@ def elements_on(
 
 
 def combining(op: ReduceOp, dtype: DataType) -> Callable[..., torch.Tensor]:
-    """The function with ``out=`` that reduces two tensors."""
+    """Torch function with ``out=`` of a reduction."""
     check_reduction(op, dtype)
     if dtype in _UNSIGNED:
         raise InputError(f"expected a type that torch adds up, found {dtype}: choose another one.")

@@ -1,1 +1,1 @@
-"""Plans of SYNDICATE and Centauri carried out: collectives in pieces, ways and channels, in one order on all ranks."""
+"""Execute plans of SYNDICATE and Centauri: collectives in chunks, phases and channels, in one order on all ranks."""

@@ -1,4 +1,4 @@
-"""Collectives by name, carried out as a plan says: :func:`carry_out`, and the graph that planners are asked about.
+"""Execute named collectives by a plan: :func:`carry_out`, and the task graph for planners.
 
 groups = MotifGroups(ranks_of_box=8)
 work = {"sums": CollectiveBuffers("all_reduce", gradients), "tokens": CollectiveBuffers("all_to_all", x, y)}
@@ -57,7 +57,7 @@ def exchange_operation(
     channels: Mapping[str, Channel],
     **settings: Any,
 ) -> GraphOperation:
-    """A collective as an operation of a graph, with all its ways."""
+    """Operation of a collective, with all its decompositions."""
     grid = groups.of(buffers.group)
     ranks = grid.nodes * grid.ranks_of_node
     buffers.require_parts(ranks)
@@ -91,7 +91,7 @@ def collective_graph(
     network: Mapping[str, tuple[float, float]] = NETWORK,
     after: Mapping[str, tuple[str, ...]] | None = None,
 ) -> OperationGraph:
-    """Collectives by name as a graph, each decided by itself.
+    """Task graph of independent named collectives.
 
     Args:
         work: The collectives, in the order in which they are submitted.
@@ -136,7 +136,7 @@ def collective_run(
     # The buffers of each piece, asked for when it starts; None: parts of the whole
     of_piece: Callable[[int], CollectiveBuffers] | None = None,
 ) -> TaskRun:
-    """What does the motifs of a collective under a plan; process groups that it needs are made now."""
+    """Executor of a collective's phases under a plan; creates the process groups needed."""
     grid = groups.of(buffers.group)
     pieces, label = carried.pieces(operation), carried.label(operation)
     each = carried.graph.operations[operation]
@@ -166,7 +166,7 @@ def collective_run(
 
 
 class PlanExecutor:
-    """Carries a plan out, as often as it is asked to; :func:`carry_out` does it once.
+    """Execute a plan repeatedly; :func:`carry_out` does so once.
 
     Args:
         carried: The plan, agreed upon by all ranks.
@@ -184,11 +184,11 @@ class PlanExecutor:
 
     @property
     def launched(self) -> dict[str, list[str]]:
-        """Names of the tasks of the last time in the order of their start, by channel."""
+        """Names of the last run's tasks in launch order, by channel."""
         return self._enforcer.launched
 
     def run(self, work: Mapping[str, CollectiveBuffers | ComputedPiece]) -> None:
-        """Do everything, and return when all is done.
+        """Run all tasks, and wait for them.
 
         Args:
             work: For each operation its buffers, or what computes a piece.
@@ -211,7 +211,7 @@ class PlanExecutor:
         self._enforcer.wait_all()
 
     def close(self) -> None:
-        """End its threads."""
+        """Stop its threads."""
         self._enforcer.close()
 
 
@@ -226,7 +226,7 @@ def carry_out(
     *,
     timeout_s: float = 600.0,
 ) -> dict[str, list[str]]:
-    """Carry a plan out on all ranks.
+    """Execute a plan; collective over the ranks.
 
     Args:
         carried: The plan, agreed upon by all ranks (``agreed_plan``).

@@ -1,4 +1,4 @@
-"""The order of a plan enforced on this rank: a thread for every channel, which does its tasks one after the other.
+"""Executor of a plan on one rank: an in-order queue with a thread for every channel.
 
 A task starts when its turn on its channel has come and all that it waits for has ended. Computation is done by the
 training program itself, in the order of the plan too. On a GPU a channel has a stream, and "ended" means submitted,
@@ -23,7 +23,7 @@ TaskRun = Callable[[int, int], None]
 
 
 class Enforcer:
-    """Carries tasks of a plan out, iteration by iteration.
+    """Execute the tasks of a plan in order, iteration by iteration.
 
     Args:
         carried: The plan and its order.
@@ -69,11 +69,11 @@ class Enforcer:
 
     @property
     def busy(self) -> bool:
-        """Whether a task of the iteration has not ended."""
+        """Whether a task of the iteration is outstanding."""
         return len(self._done) < len(self.carried.tasks)
 
     def begin(self, runs: Mapping[int, TaskRun] | None = None) -> None:
-        """An iteration starts.
+        """Start an iteration.
 
         Args:
             runs: What does each operation; others follow by :meth:`bind`.
@@ -89,13 +89,13 @@ class Enforcer:
             self._changed.notify_all()
 
     def bind(self, operation: int, run: TaskRun) -> None:
-        """Say what does an operation, before anything that it waits for ends."""
+        """Set the action of an operation, before its inputs complete."""
         with self._changed:
             self._runs[operation] = run
             self._changed.notify_all()
 
     def advance(self, operation: int | None = None) -> None:
-        """Compute in the order of the plan, up to the last piece of an operation, or to the end."""
+        """Compute in plan order, up to the last chunk of an operation, or to the end."""
         last = (
             len(self._computed)
             if operation is None
@@ -116,7 +116,7 @@ class Enforcer:
             self._finish(number)
 
     def wait(self, operations: Iterable[int]) -> None:
-        """Wait for operations; their results may be used."""
+        """Wait for the results of operations."""
         self._await([task for operation in operations for task in self._of_operation[operation]])
 
     def wait_all(self) -> None:
@@ -124,7 +124,7 @@ class Enforcer:
         self._await(range(len(self.carried.tasks)))
 
     def close(self) -> None:
-        """End the threads; what is under way is let go of."""
+        """Stop the threads; outstanding work is abandoned."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Where motifs run: the ranks of a group by boxes, and a process group for every channel and set of ranks.
+"""Ranks of collective phases: the ranks of a group by boxes, and a process group per channel and rank set.
 
 A motif of a collective is done by all ranks of the group, by those of one box, or by those at the same place of every
 box. Collectives of one process group wait for each other, so every channel has groups of its own.
@@ -19,7 +19,7 @@ ALL, INSIDE, BETWEEN = "all", "inside", "between"
 
 @dataclass(frozen=True)
 class RankGrid:
-    """Ranks that do collectives together, a row for every box.
+    """Ranks of a collective, one row per box.
 
     Examples:
         >>> grid = RankGrid.of([0, 1, 2, 3, 6, 7, 8, 9], ranks_of_box=4)
@@ -34,7 +34,7 @@ class RankGrid:
 
     @classmethod
     def of(cls, ranks: Sequence[int], *, ranks_of_box: int) -> RankGrid:
-        """Those of some global ranks, which fill boxes one after the other."""
+        """Grid of some global ranks, which fill boxes in order."""
         if ranks_of_box < 1:
             raise InputError(f"expected a rank or more in a box, found `ranks_of_box={ranks_of_box}`.")
         boxes: dict[int, list[int]] = {}
@@ -52,20 +52,20 @@ class RankGrid:
 
     @property
     def ranks_of_node(self) -> int:
-        """Ranks of each."""
+        """Number of ranks per box."""
         return len(self.rows[0])
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All ranks, in order of boxes, which is that of their process group."""
+        """All ranks in box order, which is that of their process group."""
         return tuple(rank for row in self.rows for rank in row)
 
     def place(self, rank: int) -> tuple[int, int]:
-        """Box of a global rank, and its number in it."""
+        """Box of a global rank, and its index in it."""
         return divmod(self.ranks.index(rank), self.ranks_of_node)
 
     def part(self, rank: int, role: str) -> tuple[int, ...]:
-        """The ranks that do a motif together with one."""
+        """Ranks that take part in a phase with a given one."""
         box, own = self.place(rank)
         if role == INSIDE:
             return self.rows[box]
@@ -73,7 +73,7 @@ class RankGrid:
 
 
 class MotifGroups:
-    """Process groups of channels, made when they are first needed; every rank of a group needs the same in one order.
+    """Process groups per channel, created on demand; its ranks must demand them in the same order.
 
     Args:
         group: The ranks that work together; None: all.
@@ -100,13 +100,13 @@ class MotifGroups:
         self._groups: dict[tuple[str, tuple[int, ...]], dist.ProcessGroup] = {}
 
     def of(self, group: dist.ProcessGroup | None) -> RankGrid:
-        """The ranks of another process group, by boxes; None: all."""
+        """Grid of the ranks of another process group; None: all ranks."""
         if group is None:
             return self.grid
         return RankGrid.of(dist.get_process_group_ranks(group), ranks_of_box=self.ranks_of_box)
 
     def group(self, channel: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
-        """The process group of some ranks on a channel."""
+        """Process group of some ranks on a channel."""
         key = channel, ranks
         if key not in self._groups:
             self._groups[key] = dist.new_group(

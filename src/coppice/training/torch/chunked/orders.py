@@ -1,4 +1,4 @@
-"""A plan as one sequence of tasks that every rank carries out: legal, and the same everywhere.
+"""Plan as one sequence of tasks, valid and equal on all ranks.
 
 The graph of operations is simulated under the plan; tasks go in the order in which they start there, which never sets
 one before another that it waits for. Every channel does its tasks in that order. Rank 0 decides, and ranks compare a
@@ -30,7 +30,7 @@ BARRIER = -1
 
 
 class CarriedTask(NamedTuple):
-    """A motif of a piece of an operation."""
+    """Task: a collective phase of a chunk of an operation."""
 
     operation: int  # Number of the operation
     piece: int  # Number of the piece
@@ -41,7 +41,7 @@ class CarriedTask(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CarriedPlan:
-    """A plan and the order of its tasks."""
+    """A plan with the order of its tasks."""
 
     graph: OperationGraph  # Operations and channels
     plan: MotifPlan  # How they are done
@@ -53,7 +53,7 @@ class CarriedPlan:
     def of(
         cls, graph: OperationGraph, plan: MotifPlan | None = None, *, sequence: Sequence[int] | None = None
     ) -> CarriedPlan:
-        """A plan of a graph.
+        """Order the tasks of a plan of a graph.
 
         Args:
             graph: Operations and channels.
@@ -110,37 +110,37 @@ class CarriedPlan:
         return made
 
     def order(self, stream: str) -> tuple[int, ...]:
-        """Numbers of the tasks of a channel in their order."""
+        """Task numbers of a channel in order."""
         return tuple(each for each in self.sequence if self.tasks[each].stream == stream)
 
     def name(self, task: int) -> str:
-        """Name of a task: its operation, piece and motif."""
+        """Name of a task: operation, chunk and phase."""
         each = self.tasks[task]
         return f"{self.graph.operations[each.operation].name} {each.piece}.{each.motif}"
 
     def names(self, stream: str | None = None) -> list[str]:
-        """Names of the tasks in their order, of a channel or of all."""
+        """Task names in order, of a channel or of all."""
         numbers = self.sequence if stream is None else self.order(stream)
         return [self.name(each) for each in numbers if self.tasks[each].motif != BARRIER]
 
     def pieces(self, operation: int) -> int:
-        """In how many pieces an operation goes."""
+        """Number of chunks of an operation."""
         decision = self.graph.operations[operation].decision
         return self.plan.choices.get(decision, MotifChoice()).pieces if decision else 1
 
     def motif_tasks(self, operation: int) -> int:
-        """How many tasks do an operation."""
+        """Number of tasks of an operation."""
         each = self.graph.operations[operation]
         return self.pieces(operation) * sum(1 for _ in self.graph.motifs(each, self.plan))
 
     def label(self, operation: int) -> str:
-        """The way in which an operation goes."""
+        """Decomposition of an operation."""
         each = self.graph.operations[operation]
         way = self.plan.choices.get(each.decision, MotifChoice()).way if each.decision else 0
         return each.labels[way if way < len(each.ways) else 0] if each.labels else "plain"
 
     def digest(self) -> str:
-        """All that ranks must have alike, as one word."""
+        """Hash of everything that must be equal on all ranks."""
         operations = [
             (each.name, each.labels, [[m.kind for m in way] for way in each.ways])
             for each in self.graph.operations
@@ -166,7 +166,7 @@ class CarriedPlan:
 
 
 def whole_policy(policy: str | WholePolicy, settings: Mapping[str, object] | None = None) -> WholePolicy:
-    """A policy of the whole iteration by its name and settings."""
+    """Look up a whole-step policy with its settings."""
     if isinstance(policy, WholePolicy):
         return policy
     if policy not in (Syndicate.name, Centauri.name):
@@ -179,7 +179,7 @@ def whole_policy(policy: str | WholePolicy, settings: Mapping[str, object] | Non
 def agreed_plan(
     graph: OperationGraph, policy: str | WholePolicy, group: dist.ProcessGroup | None = None, **settings: Any
 ) -> CarriedPlan:
-    """The plan that rank 0's policy makes for its graph, on all ranks.
+    """Plan of rank 0's policy for its graph, on all ranks.
 
     Graphs of ranks may differ in what things take, not in what there is to do.
 
@@ -211,7 +211,7 @@ def agreed_plan(
 
 
 def require_alike(graph: OperationGraph, group: dist.ProcessGroup | None = None) -> None:
-    """That all ranks have the same operations."""
+    """Check that all ranks have the same operations."""
     own = [(each.name, each.labels, each.after, each.decision, each.size_bytes) for each in graph.operations]
     everyone: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, own, group=group)
@@ -224,7 +224,7 @@ def require_alike(graph: OperationGraph, group: dist.ProcessGroup | None = None)
 
 
 def require_agreed(carried: CarriedPlan, group: dist.ProcessGroup | None = None) -> None:
-    """That all ranks carry the same plan out, by its digest."""
+    """Check that all ranks execute the same plan, by its digest."""
     digests: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(digests, carried.digest(), group=group)
     other = next((rank for rank, each in enumerate(digests) if each != digests[0]), None)

@@ -1,4 +1,4 @@
-"""One section in one step: its pieces forward and backward, bound to the operations of the plan."""
+"""Execution of one section in one step: its chunks forward and backward, bound to operations of the plan."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class SectionEntry:
     sharded: ShardedWeights | None = None  # Its weights, where replicas keep parts of them
 
     def shard(self, group: dist.ProcessGroup | None) -> None:
-        """Keep a part of its weights, beside the other replicas."""
+        """Shard its weights over the replicas."""
         self.section.weights = self.sharded = ShardedWeights(self.section.inner, self.trained, group)
 
 
 class StepDriver(Protocol):
-    """What a section's pass needs of the schedule."""
+    """Callbacks of a section's pass to the schedule."""
 
     groups: MotifGroups
     carried: CarriedPlan
@@ -45,16 +45,16 @@ class StepDriver(Protocol):
 
     @property
     def enforcer(self) -> Enforcer:
-        """What carries the plan out."""
+        """Executor of the plan."""
 
     def turn(self, made: SectionPass) -> None:
-        """A section's backward pass starts."""
+        """Called when a section's backward pass starts."""
 
     def left(self) -> None:
-        """It has returned."""
+        """Called when it has returned."""
 
     def mean(self, number: int) -> None:
-        """The gradients of a section are there."""
+        """Called when the gradients of a section are available."""
 
 
 @dataclass(eq=False)
@@ -69,7 +69,7 @@ class _PassPiece:
 
 
 class SectionPass:
-    """A section in a step.
+    """Pass of a section in a step.
 
     Args:
         driver: The schedule.
@@ -93,17 +93,17 @@ class SectionPass:
         self._of_x: torch.Tensor | None = None
 
     def computed(self) -> list[int]:
-        """Numbers of its operations that compute."""
+        """Numbers of its compute operations."""
         return [self._own.forward, self._own.backward, self._own.weights, self._own.norm]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum, connected to the input for autograd."""
+        """Forward pass, connected to autograd."""
         anchor = torch.empty(0, device=x.device, requires_grad=True)
         found: torch.Tensor = _Carried.apply(x, anchor, self)  # type: ignore[no-untyped-call]
         return found
 
     def run_forward(self) -> torch.Tensor:
-        """All pieces."""
+        """Run all chunks forward."""
         enforcer, own = self._driver.enforcer, self._own
         enforcer.bind(own.forward, self._forward_piece)
         if own.sums >= 0:
@@ -115,7 +115,7 @@ class SectionPass:
         return self._out
 
     def run_backward(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of the input; those of weights come when the plan says."""
+        """Gradient of the input; weight gradients follow by the plan."""
         self._driver.turn(self)
         self._gradient = gradient
         enforcer, own = self._driver.enforcer, self._own

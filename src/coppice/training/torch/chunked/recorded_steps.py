@@ -1,4 +1,4 @@
-"""What a recorded step of a model becomes: operations with their exchanges, and the gradients that each carries.
+"""Convert a recorded step to operations with their exchanges, and assign gradients to messages.
 
 What the motifs of its collectives take here is measured: each is run by itself, in two sizes, on its own channel.
 """
@@ -40,14 +40,14 @@ motif takes no longer than on the straight line, where what starts it is hidden 
 
 
 def measured_channels(channels: Mapping[str, Channel]) -> dict[str, Channel]:
-    """Channels whose motifs are given in seconds."""
+    """Channels with phase times in seconds."""
     return {name: Channel(start_seconds=STEP_SECONDS) for name in channels}
 
 
 def measured_graph(
     graph: OperationGraph, work: Mapping[str, CollectiveBuffers], groups: MotifGroups
 ) -> OperationGraph:
-    """The graph with times that were measured now, equal on all ranks, which all call this.
+    """Task graph with measured times, equal on all ranks; collective over the ranks.
 
     Args:
         graph: Its collectives are those of ``work``; other operations stay, with amounts in seconds.
@@ -75,7 +75,7 @@ def measured_graph(
 def measured_operation(
     operation: GraphOperation, buffers: CollectiveBuffers, groups: MotifGroups
 ) -> GraphOperation:
-    """A collective with the times of its motifs.
+    """Operation of a collective with the measured times of its phases.
 
     Args:
         buffers: Tensors like those that it will have.
@@ -133,7 +133,7 @@ def _timed(
 
 
 class RecordedStep(NamedTuple):
-    """What was seen of a step."""
+    """Recorded data of a step."""
 
     # Seconds of each operation that computes, by name, and of what a piece costs beside its share (`piece`)
     times: dict[str, float]
@@ -143,7 +143,7 @@ class RecordedStep(NamedTuple):
 
 
 def slowest_times(everyone: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
-    """What each operation takes, the median over steps; in a step the other ranks wait for the slowest.
+    """Median time of each operation over the steps; within a step that of the slowest rank.
 
     Args:
         everyone: For each rank the times of each operation, step by step.
@@ -160,14 +160,14 @@ def slowest_times(everyone: Sequence[Mapping[str, Sequence[float]]]) -> dict[str
 
 @dataclass(frozen=True, eq=False)
 class StepLayout:
-    """A step's operations, and the gradients of which each message is the mean."""
+    """Operations of a step, and the gradients of each message."""
 
     operations: StepOperations
     means: Mapping[int, GradientPool]
 
 
 class SectionModel:
-    """A model of sections as all ranks have it; they start with the same weights.
+    """A model of sections, initialised equally on all ranks.
 
     Args:
         model: The model.
@@ -235,11 +235,11 @@ class SectionModel:
                     dist.broadcast(tensor.detach(), src=0)
 
     def plain(self) -> StepLayout:
-        """Nothing is known yet: no times, and one mean of all that ranks have alike."""
+        """Layout before recording: no times, and one bucket."""
         return self._laid_out(RecordedStep({}, [], [0 for _ in self.entries]), measure=False)
 
     def layout(self, record: RecordedStep, *, measure: bool = True) -> StepLayout:
-        """A recorded step.
+        """Layout of a recorded step.
 
         Args:
             measure: Time motifs now, unless figures of the network were given; every rank does.
@@ -326,7 +326,7 @@ class SectionModel:
 
 
 def section_entries(model: nn.Module, data: dist.ProcessGroup | None) -> list[SectionEntry]:
-    """The sections of a model."""
+    """Sections of a model."""
     found = [
         SectionEntry(name=name or "model", section=each)
         for name, each in model.named_modules()

@@ -1,4 +1,4 @@
-"""Sections of a tensor parallel model: what may be cut along the batch, summed over ranks, and computed late.
+"""Sections of a tensor-parallel model: split along the batch, all-reduced over ranks, weight gradients deferrable.
 
 A section is ``x + sum over ranks of inner(norm(x))``: the attention, or the perceptron, of a layer whose matrices are
 cut by columns and then by rows (Megatron). Its forward pass ends with an all-reduce of activations, its backward pass
@@ -18,20 +18,20 @@ from torch.overrides import TorchFunctionMode
 
 
 class SectionCarrier(Protocol):
-    """What carries sections out under a plan."""
+    """Executor of sections under a plan."""
 
     def section(self, section: ParallelSection, x: torch.Tensor) -> torch.Tensor:
-        """The sum of all ranks' inner parts."""
+        """All-reduced inner outputs."""
 
 
 class PartedWeights(Protocol):
-    """Weights of which this rank keeps a part."""
+    """Weights sharded over the replicas."""
 
     def call(self, x: torch.Tensor) -> torch.Tensor:
-        """The inner part on whole weights, which are there."""
+        """Inner layers on gathered weights."""
 
     def evaluated(self, x: torch.Tensor) -> torch.Tensor:
-        """The inner part outside of a plan."""
+        """Inner layers outside of a plan."""
 
 
 class ParallelSection(nn.Module):
@@ -70,12 +70,12 @@ class ParallelSection(nn.Module):
         return {**vars(self), "carrier": None, "weights": None}
 
     def computed(self, h: torch.Tensor) -> torch.Tensor:
-        """The inner part, on whole weights."""
+        """Inner layers on gathered weights."""
         found: torch.Tensor = self.inner(h) if self.weights is None else self.weights.call(h)
         return found
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The section, under a plan in training if there is one, else with plain all-reduces."""
+        """Run under a plan while training if there is one, else with plain all-reduces."""
         if self.carrier is not None and self.training and torch.is_grad_enabled():
             found = self.carrier.section(self, x)
         else:
@@ -121,21 +121,21 @@ class _Summed(torch.autograd.Function):
 
 
 class WeightProduct(NamedTuple):
-    """A gradient of a weight that is still to be computed: that of the output, by the input."""
+    """Deferred weight gradient: output gradient times input."""
 
     weight: torch.Tensor
     x: torch.Tensor
     gradient: torch.Tensor
 
     def compute(self) -> torch.Tensor:
-        """The product."""
+        """Compute the product."""
         rows = self.gradient.flatten(0, -2) if self.gradient.dim() > 1 else self.gradient[None]
         x = self.x.flatten(0, -2) if self.x.dim() > 1 else self.x[None]
         return rows.t().matmul(x.to(rows.dtype)).to(self.weight.dtype)
 
 
 class DeferredWeights(TorchFunctionMode):
-    """Linear layers that run within leave the gradients of their weights for later.
+    """Context in which linear layers defer their weight gradients.
 
     Args:
         products: Where they are left, when the backward pass has come by.

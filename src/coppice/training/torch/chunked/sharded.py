@@ -23,7 +23,7 @@ from coppice.training.torch.chunked.templates import CollectiveBuffers, all_gath
 
 
 class GradientPool:
-    """Gradients side by side; what is of another type than the first is converted on its way.
+    """Contiguous gradient bucket; other types are converted to that of the first.
 
     Args:
         parameters: The parameters.
@@ -59,15 +59,15 @@ class GradientPool:
 
     @property
     def parameters(self) -> Sequence[nn.Parameter]:
-        """The parameters."""
+        """Parameters of the bucket."""
         return self._parameters
 
     def buffers(self, group: dist.ProcessGroup | None) -> CollectiveBuffers:
-        """The mean as a collective of a group; None: of all ranks."""
+        """Buffers of the averaging collective in a group; None: all ranks."""
         return CollectiveBuffers("all_reduce", self.flat, group=group)
 
     def fill(self) -> None:
-        """Take the gradients over, divided by the number of ranks."""
+        """Copy the gradients in, divided by the number of ranks."""
         self._take(self._parameters)
 
     def _take(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -86,7 +86,7 @@ class GradientPool:
                 view.mul_(1 / self._ranks)
 
     def hand_out(self) -> None:
-        """The mean becomes the gradient."""
+        """Replace the gradients by their mean."""
         for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
 

@@ -1,4 +1,4 @@
-"""A recorded training step of sections as operations, for planners of the whole iteration.
+"""Task graph of a recorded step of sections, for whole-step planners.
 
 For every section there is its forward pass with the sum of activations, its backward pass with the sum of gradients of
 its input, the gradients of its weights, and their mean over replicas. What a section's forward pass and its backward
@@ -26,7 +26,7 @@ PIECE_SECONDS = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSection:
-    """What was seen of a section."""
+    """Recorded data of a section."""
 
     name: str  # Its name in the model
     kind: str  # Sections of one kind are decided alike
@@ -43,7 +43,7 @@ class RecordedSection:
 
 @dataclass(kw_only=True)
 class SectionOperations:
-    """Numbers of a section's operations; -1: there is none."""
+    """Operation numbers of a section; -1: none."""
 
     before: int
     forward: int = -1
@@ -59,7 +59,7 @@ class SectionOperations:
 
 @dataclass(kw_only=True)
 class StepOperations:
-    """A step's graph, and which operation is which."""
+    """Task graph of a step, with the meaning of its operations."""
 
     graph: OperationGraph  # The operations
     sections: list[SectionOperations] = field(default_factory=list)  # Those of each section
@@ -81,7 +81,7 @@ def step_graph(
     beside: bool = True,  # Gradients of weights are computed beside sums of gradients of inputs
     ahead: int = 1,  # Sections whose weights may be gathered before the one that computes is over
 ) -> StepOperations:
-    """The operations of a step.
+    """Build the operations of a step.
 
     Examples:
         >>> found = step_graph([RecordedSection(name="a", kind="A", forward=1.0, backward=1.0, weights=1.0)], {})

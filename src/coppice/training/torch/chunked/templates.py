@@ -1,4 +1,4 @@
-"""What each motif of a collective does with real tensors.
+"""Execution of each collective phase on tensors.
 
 The ways are those of :mod:`coppice.iteration.policies.whole.partition`, by their labels. A collective is cut in pieces
 along its elements, or along those of each rank's part where parts of ranks go different ways; a piece runs its motifs
@@ -33,7 +33,7 @@ all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_
 
 @dataclass(frozen=True, eq=False)
 class CollectiveBuffers:
-    """A collective of a group of ranks and its tensors, which are contiguous.
+    """A collective of a group of ranks with its contiguous tensors.
 
     Raises:
         InputError: If there is no such collective, or a tensor does not suit it.
@@ -72,12 +72,12 @@ class CollectiveBuffers:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole buffer of a rank: of all parts where ranks have parts."""
+        """Bytes of a rank's whole buffer: all shards where ranks have shards."""
         whole = self.output if self.collective == "all_gather" else self.tensor
         return 0 if whole is None else whole.numel() * whole.element_size()
 
     def require_parts(self, ranks: int) -> None:
-        """That a part goes to, or comes from, each of some ranks.
+        """Check that the buffer divides evenly among the ranks.
 
         Raises:
             InputError: If sizes do not fit.
@@ -100,7 +100,7 @@ class CollectiveBuffers:
 
 @dataclass(frozen=True)
 class MotifStep:
-    """A motif of a piece."""
+    """One phase of a chunk."""
 
     kind: str  # What it is
     role: str  # Who does it: all ranks, those inside a box, those at one place of all boxes
@@ -111,7 +111,7 @@ class MotifStep:
 def piece_steps(
     buffers: CollectiveBuffers, label: str, grid: RankGrid, rank: int, *, piece: int = 0, pieces: int = 1
 ) -> tuple[MotifStep, ...]:
-    """The motifs of a piece of a collective.
+    """Phases of one chunk of a collective.
 
     Args:
         label: Its way, a label of ``collective_ways``.

@@ -1,4 +1,4 @@
-"""The plan of a whole step carried out while a real model trains: ``schedule(model, optimizer, "centauri")``.
+"""Execute a whole-step plan during training: ``schedule(model, optimizer, "centauri")``.
 
 The model is of :class:`ParallelSection` parts. Some steps are recorded with everything in one piece, in the plain way
 and order; what computation took on the slowest rank, and what every motif takes on the network, become the operations
@@ -51,13 +51,13 @@ class WholeOptimizer(PartitionedOptimizer):
     """See :class:`ScheduledOptimizer`."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 (as in torch)
-        """Forget gradients, those that were added up on this rank too."""
+        """Zero gradients, including those accumulated on this rank."""
         super().zero_grad(set_to_none)
         self.schedule.forget()
 
 
 class WholeSchedule:
-    """A plan of the whole step at work on a model.
+    """A whole-step plan executed on a model.
 
     Args:
         model: The model.
@@ -136,17 +136,17 @@ class WholeSchedule:
 
     @property
     def predicted_seconds(self) -> float:
-        """Time of a step by the simulation that made the plan; 0 while steps are recorded."""
+        """Simulated step time of the plan; 0 during recording."""
         return self.carried.predicted_seconds if self.planned else 0.0
 
     @property
     def launched(self) -> dict[str, list[str]]:
-        """Names of the tasks of the last step in the order of their start, by channel."""
+        """Names of the last step's tasks in launch order, by channel."""
         return self.enforcer.launched
 
     @property
     def enforcer(self) -> Enforcer:
-        """What carries the plan out."""
+        """Executor of the plan."""
         assert self._enforcer is not None
         return self._enforcer
 
@@ -156,18 +156,18 @@ class WholeSchedule:
         update_only(self.optimizer, groups, self._trained)
 
     def synchronize(self) -> None:
-        """See :meth:`ScheduledOptimizer.synchronize`: means are there when ``backward()`` returns."""
+        """See :meth:`ScheduledOptimizer.synchronize`: means are available when ``backward()`` returns."""
 
     def flush(self) -> None:
         """See :meth:`ScheduledOptimizer.flush`: nothing is outstanding."""
 
     def forget(self) -> None:
-        """Gradients that were added up on this rank are not wanted."""
+        """Drop gradients accumulated on this rank."""
         for weights in self._sharded:
             weights.forget()
 
     def gradient_norm(self, norm_type: float) -> torch.Tensor:
-        """The norm of all gradients, each share and each part counted once."""
+        """Norm of all gradients, each shard counted once."""
         own = {id(p): each for each in self.entries for p in each.trained}
         world, replicas = len(self.groups.grid.ranks), len(self.groups.of(self._data).ranks)
         most = norm_type == float("inf")
@@ -194,7 +194,7 @@ class WholeSchedule:
         return torch.maximum(*parts) if most else (parts[0] + parts[1]) ** (1 / norm_type)
 
     def close(self) -> None:
-        """See :meth:`ScheduledOptimizer.close`: sections with plain sums, and whole weights."""
+        """See :meth:`ScheduledOptimizer.close`: sections use plain all-reduces, and weights are unsharded."""
         self.enforcer.close()
         for hook in self._hooks:
             hook.remove()
@@ -206,7 +206,7 @@ class WholeSchedule:
         self.optimizer.release()
 
     def state(self) -> dict[str, Any]:
-        """See :meth:`LateSteps.state`: the plan, as plain values; empty while steps are recorded."""
+        """See :meth:`LateSteps.state`: the plan as plain values; empty during recording."""
         if not self.planned or self._record is None:
             return {}
         plan = self.carried.plan
@@ -224,7 +224,7 @@ class WholeSchedule:
         return {_STATE_KEY: found}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """See :meth:`LateSteps.load`: the plan is carried out from the next step on; every rank calls this."""
+        """See :meth:`LateSteps.load`: the plan is used from the next step on; collective over the ranks."""
         if self._in_step:
             raise InputError(
                 "expected a plan to be loaded between steps, found one under way: run the backward pass first."
@@ -284,7 +284,7 @@ class WholeSchedule:
         self.enforcer.begin(runs)
 
     def turn(self, made: SectionPass) -> None:
-        """A section's backward pass starts."""
+        """Called when a section's backward pass starts."""
         if all(each is not made for each in self._passes):
             raise InputError(
                 "expected one backward pass after each forward pass, found another: do not retain the graph."
@@ -297,15 +297,15 @@ class WholeSchedule:
             self._gap(self.operations.turn)
 
     def left(self) -> None:
-        """A section's backward pass has returned to autograd."""
+        """Called when a section's backward pass has returned to autograd."""
         self._left = time.perf_counter()
 
     def mean(self, number: int) -> None:
-        """The gradients of a section are there: let their mean be taken when its turn comes."""
+        """Called when the gradients of a section are available: queue their averaging."""
         self._mean(self.operations.sections[number].gradients)
 
     def noted(self, operation: int) -> None:
-        """Note what an operation took on this rank."""
+        """Record the time of an operation on this rank."""
         if not self.planned:
             name = self.carried.graph.operations[operation].name
             self._times.setdefault(name, []).append(self.enforcer.seconds.get(operation, 0.0))
@@ -438,7 +438,7 @@ def schedule_whole_step(
     ahead: int = 1,  # Sections whose weights may be gathered before the one that computes is over
     **settings: Any,
 ) -> ScheduledOptimizer:
-    """Train a model of :class:`ParallelSection` parts under a plan of the whole step."""
+    """Train a model of :class:`ParallelSection` modules under a whole-step plan."""
     if ahead < 0:
         raise InputError(f"expected weights gathered 0 sections ahead or more, found `ahead={ahead}`.")
     if isinstance(network, tuple):

@@ -1,1 +1,1 @@
-"""Mixtures of experts over ranks: exchanges of tokens before sums, experts packed, replicated and exchanged by plan."""
+"""Mixture of experts: prioritised all-to-all, expert packing, replication, and planned exchanges."""

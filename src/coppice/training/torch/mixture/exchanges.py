@@ -1,4 +1,4 @@
-"""Exchanges of tokens over a process group, and experts that compute one piece while the next one is exchanged.
+"""All-to-all exchanges of tokens in a process group, pipelined with the experts chunk by chunk.
 
 An exchange takes rows for each rank out and rows of each rank in. In pieces, forward, all pieces are sent off at once;
 as soon as one is there its experts run, and what they make is sent back. Backward it is the same the other way round:
@@ -27,24 +27,24 @@ Start = Callable[[torch.Tensor, torch.Tensor, Sequence[int], Sequence[int], Any]
 def all_to_all(
     output: torch.Tensor, given: torch.Tensor, received: Sequence[int], sent: Sequence[int], group: Any
 ) -> Any:
-    """The exchange of torch."""
+    """All-to-all by torch."""
     return dist.all_to_all_single(output, given, list(received), list(sent), group=group, async_op=True)
 
 
 class PostedExchange(Protocol):
-    """An exchange that was asked for."""
+    """A posted exchange."""
 
     def wait(self) -> torch.Tensor:
-        """What other ranks have sent; on a device it is ordered behind the exchange."""
+        """Received tokens; on a device ordered behind the exchange."""
 
 
 class Exchanges(Protocol):
-    """What carries exchanges."""
+    """Interface of executors of exchanges."""
 
     def post(
         self, name: str, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any
     ) -> PostedExchange:
-        """Ask for an exchange; all ranks ask in one order.
+        """Post an exchange; in the same order on all ranks.
 
         Args:
             rows: Rows, those for the first rank first.
@@ -52,10 +52,10 @@ class Exchanges(Protocol):
         """
 
     def backward_starts(self) -> None:
-        """The backward pass of a layer is about to post exchanges."""
+        """Called when a layer's backward pass is about to post exchanges."""
 
     def note(self, name: str) -> None:
-        """Something else begins that a record may tell: the experts of a piece."""
+        """Record other work for a trace, such as the experts of a chunk."""
 
 
 class _Direct:
@@ -75,7 +75,7 @@ class _Direct:
 
 
 class DirectExchanges:
-    """Exchanges started when they are asked for, as torch does them.
+    """Exchanges started when posted.
 
     Args:
         start: Starts one; if not given, ``all_to_all_single``.
@@ -106,7 +106,7 @@ class DirectExchanges:
 
 
 def lost_rank(error: BaseException) -> CheckError:
-    """The error of ranks that find one gone."""
+    """Error about a lost rank."""
     reason = str(error).strip().splitlines()
     return CheckError(
         "expected all ranks to exchange tokens and sum gradients, found one that does not answer "
@@ -118,7 +118,7 @@ _GROUPS: WeakKeyDictionary[Any, dict[tuple[int, ...], Any]] = WeakKeyDictionary(
 
 
 def group_of_ranks(parent: Any, ranks: Sequence[int]) -> Any:
-    """The process group of some ranks of a group, by their place in it; None: there is one rank only.
+    """Process group of some ranks of a group; None: there is only one.
 
     All ranks that are in it ask for it, and get one for every layer.
     """
@@ -140,7 +140,7 @@ def group_of_ranks(parent: Any, ranks: Sequence[int]) -> Any:
 
 
 def exchange_start_seconds(group: Any, device: torch.device, rounds: int = 7) -> float:
-    """Time of an exchange of next to nothing, median of some rounds, of the slowest rank."""
+    """Latency of a nearly empty exchange: median over rounds, of the slowest rank."""
     size = dist.get_world_size(group)
     given, output = torch.zeros(size, device=device), torch.zeros(size, device=device)
     times = torch.zeros(rounds, dtype=torch.float64, device=device)
@@ -162,7 +162,7 @@ Run = Callable[[int, torch.Tensor, Mapping[str, torch.Tensor]], torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class PipelinedExperts:
-    """The experts of a rank, and what is exchanged for them."""
+    """Autograd function of the experts of a rank with their exchanges."""
 
     exchanges: Exchanges  # What carries exchanges
     group: Any  # Ranks that exchange; None: this one alone
@@ -263,7 +263,7 @@ class PipelinedExperts:
         *,
         inputs: bool,
     ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
-        """Gradients of rows and of parameters."""
+        """Gradients of rows and parameters."""
         self.exchanges.backward_starts()
         pieces = torch.split(gradient, self.sent.sum(dim=(1, 2)).tolist())
         going = [self._post("combine gradient", at, piece, out=True) for at, piece in enumerate(pieces)]

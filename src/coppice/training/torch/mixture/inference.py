@@ -1,4 +1,4 @@
-"""Lina's inference: replicas of popular experts, placed before their layer runs by what tokens did in those before.
+"""Lina's inference: replicate popular experts before their layer runs, predicted from previous layers.
 
 As soon as the gate of a layer is known, ranks estimate how popular each expert of the next layer will be, place its
 replicas (the functions of the simulated policy decide) and start to send their weights, while this layer exchanges
@@ -37,7 +37,7 @@ _UNIT = 2**20
 
 
 class ExpertPaths:
-    """The experts that tokens took, layer by layer, learned from batches that run within it.
+    """Statistics of expert choices by layer, learned from batches within its context.
 
     Each rank learns from its own tokens. Layers count in the order in which they run, and a token is at the same place
     in all of them. Of two experts of a token the first one is on its path, and both may follow a path.
@@ -96,7 +96,7 @@ class ExpertPaths:
         self._attached.remove()
 
     def place(self, layer: MixtureOfExperts) -> int:
-        """Number of a layer among those that ran.
+        """Index of a layer in execution order.
 
         Raises:
             InputError: If it did not.
@@ -109,7 +109,7 @@ class ExpertPaths:
         )
 
     def estimated(self, paths: Sequence[Sequence[int]], layer: int) -> list[int]:
-        """Tokens that each expert of a layer will get, in parts of 2^-20.
+        """Predicted token share of each expert of a layer, in parts of 2^-20.
 
         Args:
             paths: For each token the experts that it took in the layers before it, all of them or the last ones.
@@ -164,7 +164,7 @@ class ExpertPaths:
 
 @dataclass(frozen=True)
 class PlacedExperts:
-    """A placement as tokens and weights need it."""
+    """An expert placement in the form that tokens and weights need."""
 
     placement: ExpertPlacement  # What was decided
     experts: tuple[tuple[int, ...], ...] = field(init=False)  # For each device its experts, each once
@@ -176,13 +176,13 @@ class PlacedExperts:
 
     @property
     def places(self) -> int:
-        """Most experts of a device."""
+        """Largest number of experts on a device."""
         return max(1, *(len(own) for own in self.experts))
 
     def assigned(
         self, chosen: torch.Tensor, before: torch.Tensor, totals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Device, and place there, of each choice of a rank.
+        """Device and local index of each choice of a rank.
 
         Of n tokens of an expert with r replicas, the i-th of all ranks goes to replica i r / n.
 
@@ -212,7 +212,7 @@ class PlacedExperts:
 
 
 class ReplicatedExperts:
-    """Runs the experts of a model in inference, popular ones on several ranks; made after batches were recorded.
+    """Run a model's experts in inference with popular ones replicated; needs recorded batches.
 
     While it is there, forward passes without gradients go by it, on all ranks of the layers' group; those with
     gradients run as before. Weights of replicas are taken when they are placed: call :meth:`refresh` when the model
@@ -262,14 +262,14 @@ class ReplicatedExperts:
             layer.director = self
 
     def refresh(self) -> None:
-        """Forget the weights of replicas."""
+        """Drop the weights of replicas."""
         self._held: dict[int, dict[int, nn.Module]] = {}
         self._holders: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._coming: dict[int, _Transfer] = {}
         self._next: dict[int, PlacedExperts] = {}
 
     def close(self) -> None:
-        """Let experts run where they are."""
+        """Restore plain execution."""
         for layer in self._paths.order:
             layer.director = None
 

@@ -1,4 +1,4 @@
-"""A layer of experts that are shared out over the ranks of a group: ``MixtureOfExperts``.
+"""Expert-parallel layer: ``MixtureOfExperts``.
 
 With E experts on P ranks every rank has E / P of them, or every expert is on P / E ranks. Packing doubles the experts
 of a rank: it takes over those of its partner, so nothing that a rank has is given away. Ranks that have all experts
@@ -35,7 +35,7 @@ from coppice.training.torch.mixture.exchanges import (
 
 @dataclass(frozen=True)
 class ExpertLayout:
-    """Experts on ranks.
+    """Assignment of experts to ranks.
 
     Raises:
         InputError: If experts cannot be dealt evenly.
@@ -83,7 +83,7 @@ class ExpertLayout:
         return self.of_rank // self._least
 
     def position(self, rank: int) -> int:
-        """Place of a rank in its token group."""
+        """Index of a rank in its token group."""
         return rank % self._span // self._copies
 
     def own(self, rank: int) -> range:
@@ -92,33 +92,33 @@ class ExpertLayout:
         return range(first, first + self.of_rank)
 
     def token_group(self, rank: int) -> list[int]:
-        """Ranks that exchange tokens with a rank, by their position."""
+        """Ranks that exchange tokens with a rank, by index."""
         first = rank - rank % self._span + rank % self._copies
         return list(range(first, first + self._span, self._copies))
 
     def replicas(self, rank: int) -> list[int]:
-        """Ranks with the experts of a rank."""
+        """Ranks with the same experts as a rank."""
         return [other for other in range(self.ranks) if self.position(other) == self.position(rank)]
 
     def home(self, expert: int, rank: int) -> int:
-        """Rank of the token group of a rank that has an expert."""
+        """Rank with an expert in the token group of a rank."""
         return self.token_group(rank)[expert // self.of_rank]
 
     @checked
     def doubled(self) -> ExpertLayout | None:
-        """With twice as many experts on every rank; None: there are no more, or ranks cannot be paired."""
+        """Layout with twice as many experts per rank; None where that is impossible."""
         group = self._span // self._copies
         return None if group % 2 else replace(self, of_rank=2 * self.of_rank)
 
     def partner(self, rank: int) -> int:
-        """The rank with which a rank shares experts when they are doubled."""
+        """Rank that a rank merges experts with when they are doubled."""
         first = rank - rank % self._span
         return first + (rank % self._span ^ self._copies)
 
 
 @dataclass(frozen=True)
 class ExpertRoutes:
-    """What a gate says of T tokens."""
+    """Routing of T tokens by a gate."""
 
     experts: torch.Tensor  # Experts of each token, T x top
     weights: torch.Tensor  # How much of each, T x top
@@ -127,7 +127,7 @@ class ExpertRoutes:
 
 
 def route(logits: torch.Tensor, top: int, capacity: int | None) -> ExpertRoutes:
-    """ExpertRoutes of tokens.
+    """Route tokens to experts.
 
     Args:
         logits: Of T tokens, T x experts.
@@ -156,7 +156,7 @@ def route(logits: torch.Tensor, top: int, capacity: int | None) -> ExpertRoutes:
 
 
 def balance_loss(routes: ExpertRoutes) -> torch.Tensor:
-    """The loss that keeps experts equally busy: 1 where they are (Switch Transformer, section 2.2)."""
+    """Load-balancing loss: 1 at perfect balance (Switch Transformer, section 2.2)."""
     experts = routes.probabilities.shape[1]
     taken = torch.bincount(routes.experts[:, 0], minlength=experts).to(routes.probabilities.dtype)
     share = taken / max(1, len(routes.experts))
@@ -165,7 +165,7 @@ def balance_loss(routes: ExpertRoutes) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class RoutedRows:
-    """Rows in the order in which they are sent: by piece, rank, place of the expert on it, and token."""
+    """Rows in sending order: by chunk, rank, local expert, and token."""
 
     order: torch.Tensor  # Number of each row among all T x top choices
     # Rows of each piece for each expert of each rank, pieces x ranks x experts of a rank
@@ -175,7 +175,7 @@ class RoutedRows:
 def routed_rows(
     ranks: torch.Tensor, places: torch.Tensor, kept: torch.Tensor, *, pieces: int, shape: tuple[int, int]
 ) -> RoutedRows:
-    """The rows of T tokens.
+    """Rows of T tokens.
 
     Args:
         ranks: Rank that each choice goes to, T x top.
@@ -199,14 +199,14 @@ def routed_rows(
 
 
 class ExpertDirector(Protocol):
-    """What runs the experts of a layer in its place, without gradients."""
+    """Interface of replacements that run a layer's experts, without gradients."""
 
     def mixed(self, layer: MixtureOfExperts, tokens: torch.Tensor, routes: ExpertRoutes) -> torch.Tensor:
-        """What the experts make of tokens."""
+        """Expert output for tokens."""
 
 
 class MixtureOfExperts(nn.Module):
-    """Experts over ranks: tokens go to the ranks of their experts and come back.
+    """Expert-parallel layer: tokens go to the ranks of their experts and come back.
 
     Takes the place of a feed-forward layer. Each rank has its own tokens, and E / P of the E experts. Every rank makes
     every expert in turn and keeps its own, so that with one seed weights are those of one process; keys of the state
@@ -287,17 +287,17 @@ class MixtureOfExperts(nn.Module):
         return {**vars(self), **own}
 
     def extra_repr(self) -> str:
-        """What torch shows."""
+        """Text of the layer in torch's repr."""
         return f"experts={self.layout.experts}, top={self.top}, own={list(self.layout.own(self.rank))}"
 
     def capacity(self, tokens: int) -> int | None:
-        """Tokens of a rank that an expert takes of so many; None: all."""
+        """Capacity of an expert for tokens of one rank; None: unlimited."""
         if self.capacity_factor is None:
             return None
         return max(1, math.ceil(self.capacity_factor * self.top * tokens / self.layout.experts))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What the experts make of tokens, weighted; 0 for tokens that all their experts have dropped.
+        """Weighted expert output; 0 for tokens dropped by all their experts.
 
         Args:
             x: Tokens, any shape that ends in the width.
@@ -337,7 +337,7 @@ class MixtureOfExperts(nn.Module):
         return self.combined(tokens, routes, rows, lambda given: experts(given, parameters)).reshape(x.shape)
 
     def received_counts(self, counts: torch.Tensor, group: Any) -> torch.Tensor:
-        """Rows that come from each rank, pieces x ranks x places, on the host: what others say that they send."""
+        """Rows received from each rank, chunks x ranks x places, on the host."""
         if group is None:
             return counts.cpu()
         pieces, ranks, places = counts.shape
@@ -353,7 +353,7 @@ class MixtureOfExperts(nn.Module):
         rows: RoutedRows,
         experts: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """Tokens sent as rows, and what comes back weighted and added up."""
+        """Exchange tokens as rows, and combine the weighted results."""
         token = rows.order // self.top
         made = experts(tokens.index_select(0, token))
         weights = routes.weights.reshape(-1).index_select(0, rows.order)
@@ -376,7 +376,7 @@ class MixtureOfExperts(nn.Module):
 
 
 def mixture_layers(model: nn.Module) -> dict[str, MixtureOfExperts]:
-    """The layers of experts of a model, by name; each gets its name as a label."""
+    """Expert layers of a model by name, which becomes their label."""
     found = {name: each for name, each in model.named_modules() if isinstance(each, MixtureOfExperts)}
     for name, layer in found.items():
         layer.label = name or "mixture"
@@ -385,7 +385,7 @@ def mixture_layers(model: nn.Module) -> dict[str, MixtureOfExperts]:
 
 @checked
 def expert_parameter_names(model: nn.Module) -> list[str]:
-    """Names of the parameters of a model that belong to experts, which ranks do not share.
+    """Names of expert parameters, which are not replicated.
 
     For DistributedDataParallel, which must leave them alone:
     ``DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, expert_parameter_names(model))``.

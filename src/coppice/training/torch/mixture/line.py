@@ -1,4 +1,4 @@
-"""One thing at a time on the network: exchanges of tokens and sums of gradients in one order on all ranks.
+"""In-order network queue: all-to-all and all-reduce one at a time, in the same order on all ranks.
 
 A thread starts them one after the other, each when the one before is over. Exchanges come in the order in which the
 program asks for them. In a backward pass whose order was made beforehand, sums have places between exchanges: one is
@@ -41,7 +41,7 @@ COMPUTE, SENT, WAITED, GRADIENT, TURN = "compute", "sent", "waited", "gradient",
 
 @dataclass(eq=False)
 class LineJob:
-    """Something for the network."""
+    """A network job."""
 
     name: str  # What it is
     start: Callable[[], Sequence[Any]]  # Starts it, and gives what is to be waited for
@@ -52,7 +52,7 @@ class LineJob:
 
 
 class StepItem(NamedTuple):
-    """Something in a step, in the order of the program."""
+    """An event of a step, in program order."""
 
     # :data:`COMPUTE`; :data:`SENT`, an exchange was asked for; :data:`WAITED`, the program went on when it
     # was there; :data:`GRADIENT`; :data:`TURN`, the forward pass was over
@@ -63,7 +63,7 @@ class StepItem(NamedTuple):
 
 
 class StepEvents:
-    """Times of a few steps on this rank.
+    """Recorded steps of this rank.
 
     Args:
         synchronize: Waits for the device, so that times are those of the work and not of its submission.
@@ -80,40 +80,40 @@ class StepEvents:
         self.jobs: list[LineJob] = []
 
     def now(self) -> float:
-        """The time, when the device has done what it was given."""
+        """Time after synchronising with the device."""
         self._synchronize()
         return time.perf_counter()
 
     def begin(self) -> None:
-        """A step begins: the model starts."""
+        """Start a step."""
         self._at = self.now()
         if self._ended:
             self._after.append(self._at - self._ended)
         self._items, self.jobs = [], []
 
     def exchange(self, name: str) -> None:
-        """An exchange is asked for."""
+        """Record a posted exchange."""
         self._compute(self.now())
         self._items.append(StepItem(SENT, name))
 
     def waited(self, name: str, begin: float) -> None:
-        """The program has waited for an exchange, from a time on."""
+        """Record a wait for an exchange, from its start."""
         self._compute(begin)
         self._items.append(StepItem(WAITED, name))
         self._at = self.now()
 
     def gradient(self, place: int) -> None:
-        """A gradient is there."""
+        """Record an available gradient."""
         self._compute(self.now())
         self._items.append(StepItem(GRADIENT, place=place))
 
     def turn(self) -> None:
-        """The model has returned."""
+        """Record the boundary between forward and backward."""
         self._compute(self.now())
         self._items.append(StepItem(TURN))
 
     def end_backward(self) -> None:
-        """The backward pass is over; sums are still to come."""
+        """Record the end of the backward pass; all-reduces may be outstanding."""
         self._compute(self.now())
         jobs = iter(self.jobs)
         self._steps.append(
@@ -121,7 +121,7 @@ class StepEvents:
         )
 
     def ended(self) -> None:
-        """All sums are there."""
+        """Record the end of all all-reduces."""
         self._ended = self.now()
 
     def _compute(self, until: float) -> None:
@@ -129,28 +129,28 @@ class StepEvents:
         self._at = until
 
     def alike(self) -> list[list[StepItem]]:
-        """The steps that were as the last one, but for their times."""
+        """Recorded steps with the same events as the last one."""
         form = _form(self._steps[-1])
         return [step for step in self._steps if _form(step) == form]
 
     def medians(self) -> list[StepItem]:
-        """A step of median times of this rank."""
+        """Step with median times of this rank."""
         return _median_step(self.alike())
 
     def between(self) -> float:
-        """Median time from the end of a step to the next one."""
+        """Median time between steps."""
         return statistics.median(self._after) if self._after else 0.0
 
 
 def agreed_step(events: StepEvents, group: Any) -> tuple[list[StepItem], float]:
-    """A step of all ranks, and the time between steps."""
+    """Merged step of all ranks, and the time between steps."""
     told: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(told, (events.alike(), events.between()), group=group)
     return merged_steps([steps for steps, _ in told]), max(after for _, after in told)
 
 
 def merged_steps(told: Sequence[Sequence[Sequence[StepItem]]]) -> list[StepItem]:
-    """One step of those of all ranks, of median times.
+    """Merge the steps of all ranks, by median times.
 
     In each step computation from one exchange to the next is that of the rank for which it took longest, as the others
     wait for it; an exchange is as long as for the rank that came last, which waits for nobody.
@@ -223,7 +223,7 @@ class _LinedExchange:
 
 
 class NetworkLine:
-    """The line of a rank.
+    """In-order network queue of a rank.
 
     Args:
         device: Where tensors lie.
@@ -276,7 +276,7 @@ class NetworkLine:
         self.told.append(name)
 
     def begin(self, order: Sequence[int]) -> None:
-        """A backward pass begins.
+        """Start a backward pass.
 
         Args:
             order: Numbers of sums, and :data:`EXCHANGE` for each exchange.
@@ -286,7 +286,7 @@ class NetworkLine:
             self.started, self.told = [], []
 
     def ready(self, number: int, name: str, start: Callable[[], Sequence[Any]]) -> None:
-        """The gradients of a sum are there."""
+        """Mark the gradients of an all-reduce as available."""
         job = self._job(name, start)
         with self._changed:
             self.told.append(f"ready for {name}")
@@ -294,7 +294,7 @@ class NetworkLine:
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """The backward pass is over: no exchange comes any more; wait until the order is carried out."""
+        """End a backward pass: no more exchanges; wait for the queue."""
         with self._changed:
             self._order = deque(each for each in self._order if each != EXCHANGE)
             self._changed.notify_all()
@@ -311,7 +311,7 @@ class NetworkLine:
             torch.cuda.current_stream(self._device).wait_event(job.after)
 
     def close(self) -> None:
-        """End the thread; what has not begun never will."""
+        """Stop the thread; jobs that have not begun are dropped."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

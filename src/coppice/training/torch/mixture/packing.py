@@ -1,4 +1,4 @@
-"""Experts packed while a model trains: twice as many on each rank, with what the optimizer knows of them.
+"""Pack experts during training: twice as many per rank, with their optimizer state.
 
 While the experts take less time for a piece of tokens than its exchange does, and memory allows, ranks in pairs take
 over each other's experts. Half as many ranks then exchange tokens, more of which stay where they are; ranks with the
@@ -25,7 +25,7 @@ from coppice.training.torch.mixture.line import COMPUTE, SENT, WAITED, StepEvent
 
 @dataclass
 class Packing:
-    """When experts are packed."""
+    """Decide when to pack experts."""
 
     every: int  # Steps between one look at the times of pieces and the next
     # What the experts of a rank, their gradients and their optimizer may take; None: anything
@@ -35,7 +35,7 @@ class Packing:
     _steps: int = field(default=0, repr=False)
 
     def turn(self) -> bool:
-        """A step is over; whether the times of the next one are looked at."""
+        """End a step; return whether the next one is timed."""
         self._steps += 1
         self.looking = self._steps % self.every == 0
         return self.looking
@@ -46,7 +46,7 @@ class Packing:
         events: StepEvents,  # Times of a step on this rank
         agree: Callable[[Callable[[], Any]], Any],  # Lets rank 0 decide
     ) -> list[MixtureOfExperts]:
-        """The layers whose experts are packed now."""
+        """Layers whose experts are packed now."""
         every = list(layers)
 
         def chosen() -> list[int]:
@@ -83,7 +83,7 @@ class Packing:
 
 
 def piece_seconds(items: Sequence[StepItem], label: str) -> tuple[float, float] | None:
-    """Times of the experts of a layer and of an exchange for one piece in the forward pass; None: none is exchanged.
+    """Forward times of a layer's experts and of one exchange for a chunk; None: nothing is exchanged.
 
     Examples:
         >>> step = [StepItem("sent", "m dispatch 0", 4.0), StepItem("compute"), StepItem("waited", "m dispatch 0"),
@@ -109,7 +109,7 @@ def piece_seconds(items: Sequence[StepItem], label: str) -> tuple[float, float] 
 
 
 def pack_layer(layer: MixtureOfExperts, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Double the experts of every rank of a layer; all ranks call this.
+    """Double the experts per rank of a layer; collective over the ranks.
 
     Args:
         optimizer: Its optimizer, which gets the new parameters and their state.

@@ -1,4 +1,4 @@
-"""A recorded step as operations that the policy Lina plans, and the order of its network as all ranks keep it.
+"""Plan a recorded step by the policy Lina, and derive the network order for all ranks.
 
 What is simulated is what is carried out: the same pieces of exchanges, the same micro-operations of sums, one of them
 at a time on the network, and the next step only when all sums are there.
@@ -22,7 +22,7 @@ _DDP_FIRST, _DDP_BYTES = 2**20, 25 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTimes:
-    """What the network takes."""
+    """Measured times of the network."""
 
     bytes_per_second: float  # Of an all-reduce of all ranks
     sum_seconds: float  # Cost of its start
@@ -31,7 +31,7 @@ class NetworkTimes:
 
 @dataclass(frozen=True)
 class SharedGradients:
-    """Gradients that are summed."""
+    """Gradients to all-reduce."""
 
     bytes: Sequence[int]  # Of the gradient at each place
     # Number of the ranks that sum it, for places whose gradients not all ranks sum: 1 or more
@@ -42,7 +42,7 @@ class SharedGradients:
 
 @dataclass(frozen=True)
 class GradientSum:
-    """Gradients that are summed together."""
+    """Gradients of one all-reduce."""
 
     places: tuple[int, ...]  # Their places, in the order in which they come
     size_bytes: int  # Bytes of them
@@ -52,7 +52,7 @@ class GradientSum:
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """What is carried out."""
+    """Plan of a step for execution."""
 
     sums: tuple[GradientSum, ...]  # Sums of gradients
     token_pieces: int  # Pieces of exchanges
@@ -198,7 +198,7 @@ def plan_recorded_step(
     gradients: SharedGradients,
     network: NetworkTimes,
 ) -> StepPlan:
-    """What the policy makes of a step that was recorded with exchanges in one piece."""
+    """Apply the policy to a step recorded with unsplit exchanges."""
     step = _Step(gradients, network, bucket_bytes=(policy.settings.micro_bytes,), one_line=True)
     graph = step.graph(items, after)
     plan = policy.plan(graph)
@@ -238,7 +238,7 @@ def _network_order(
 def plain_seconds(
     items: Sequence[StepItem], after: float, gradients: SharedGradients, network: NetworkTimes
 ) -> float:
-    """Time of the step as it is without a policy: whole exchanges, and buckets of gradients that share the network.
+    """Step time without a policy: unsplit exchanges, and gradient buckets that share the network.
 
     Args:
         after: Seconds from its last sum to the next step.

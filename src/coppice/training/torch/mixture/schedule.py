@@ -1,4 +1,4 @@
-"""Lina at work on a model, ``schedule(policy="lina")``: exchanges of tokens before sums, in the simulation's order.
+"""Policy Lina on a training model, ``schedule(policy="lina")``: all-to-all before all-reduce, in the simulated order.
 
 The first steps are recorded: exchanges in one piece, and all gradients summed after the backward pass. Then the times
 of all ranks become the operations that the simulated policy plans, and rank 0 tells its plan: pieces of tokens, sums
@@ -74,7 +74,7 @@ class _LayerExchanges:
 
 
 class MixtureSchedule:
-    """Lina at work on a model; made by ``schedule``.
+    """Lina on a training model; made by ``schedule``.
 
     Args:
         model: A model with :class:`MixtureOfExperts`.
@@ -141,12 +141,12 @@ class MixtureSchedule:
 
     @property
     def predicted_seconds(self) -> float:
-        """Time of a step by simulation; 0 while steps are recorded."""
+        """Simulated step time; 0 during recording."""
         return self.plan.predicted_seconds
 
     @property
     def launched(self) -> dict[str, list[str]]:
-        """What the last backward pass has started on the network, in its order."""
+        """Network jobs of the last backward pass in launch order."""
         return {"network": list(self.line.started)}
 
     def step(self) -> None:
@@ -167,7 +167,7 @@ class MixtureSchedule:
             self._watch()
 
     def synchronize(self) -> None:
-        """See :meth:`ScheduledOptimizer.synchronize`: sums are there when ``backward()`` returns."""
+        """See :meth:`ScheduledOptimizer.synchronize`: gradients are averaged when ``backward()`` returns."""
 
     def flush(self) -> None:
         """See :meth:`ScheduledOptimizer.flush`: nothing is outstanding."""
@@ -197,7 +197,7 @@ class MixtureSchedule:
             )
 
     def gradient_norm(self, norm_type: float) -> torch.Tensor:
-        """The norm of all gradients, each expert's counted once."""
+        """Norm of all gradients, each expert counted once."""
         most = norm_type == float("inf")
         parts = [torch.zeros((), device=self._trained[0].device) for _ in range(2)]
         for place, parameter in enumerate(self._trained):
@@ -217,7 +217,7 @@ class MixtureSchedule:
         return torch.maximum(*parts) if most else (parts[0] + parts[1]) ** (1 / norm_type)
 
     def backward_starts(self) -> None:
-        """A layer's backward pass is about to post exchanges."""
+        """Called when a layer's backward pass is about to post exchanges."""
         if not self.accumulates and not self._in_backward:
             self._begin_backward()
 
@@ -444,7 +444,7 @@ def schedule_mixture(
     topology: Any = None,
     **settings: Any,
 ) -> ScheduledOptimizer:
-    """Train a model with experts as Lina does.
+    """Train a model with experts under the policy Lina.
 
     Args:
         settings: Options of the policy: ``micro_bytes``, ``token_pieces``.

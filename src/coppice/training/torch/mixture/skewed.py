@@ -1,4 +1,4 @@
-"""Exchanges of uneven sizes, carried out by a schedule that is planned for their traffic: ``PlannedExchange``.
+"""Uneven all-to-all by planned schedules: ``PlannedExchange``.
 
 Tokens are not dealt evenly, and a direct exchange takes one path for each pair of ranks. What every rank sends to
 every other is a matrix of demands, for which the planner of all-to-all finds routes that no schedule beats, through
@@ -38,7 +38,7 @@ _PLANS = 64
 
 
 class RoutedPart(NamedTuple):
-    """A part of a block and its way."""
+    """Part of a block with its route."""
 
     ranks: tuple[int, ...]  # Ranks that it goes through, sender and receiver with them
     begin: int  # Where it begins, in parts of the block
@@ -47,7 +47,7 @@ class RoutedPart(NamedTuple):
 
 
 def quantised(rows: Sequence[Sequence[int]], levels: int = _LEVELS) -> tuple[tuple[int, ...], ...]:
-    """Sizes in parts of the greatest, rounded up; what stays on its rank is 0.
+    """Sizes as fractions of the largest, rounded up; the diagonal is 0.
 
     Examples:
         >>> quantised([[5, 100], [1, 0]], levels=4)
@@ -62,7 +62,7 @@ def quantised(rows: Sequence[Sequence[int]], levels: int = _LEVELS) -> tuple[tup
 
 @checked
 def planned_routes(topology: Topology, demands: Any) -> tuple[RoutedPart, ...]:
-    """The routes of a verified plan for a matrix of demands, by sender, receiver and place in the block.
+    """Routes of a verified plan for a demand matrix, by sender, receiver and offset in the block.
 
     Args:
         topology: The network; a rank of it for each row.

@@ -1,1 +1,1 @@
-"""What is needed first goes first: gradients of weights, gathers of FSDP2, slices of parameter servers."""
+"""Prioritise by need: weight gradients, FSDP2 all-gathers, slices of parameter servers."""

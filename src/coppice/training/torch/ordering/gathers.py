@@ -1,4 +1,4 @@
-"""In which order FSDP2 gathers parameters: TicTac's, for sharded parameters in place of those on servers.
+"""Order FSDP2's all-gathers by TicTac, for sharded parameters instead of parameter servers.
 
 FSDP2 gathers the parameters of a module when it starts and, by default, on the host not before. What it shall gather
 ahead is told it by `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch`, module by module: here
@@ -29,7 +29,7 @@ from coppice.training.torch.overlap.recorder import IterationTimes, measure_netw
 
 @dataclass(frozen=True)
 class Prefetches:
-    """Gathers of one pass."""
+    """All-gathers of one pass."""
 
     # Modules that each module has gathered when it has started, in their order
     by_module: Mapping[int, tuple[int, ...]]
@@ -37,7 +37,7 @@ class Prefetches:
 
 
 def prefetches(run: Sequence[int], gathers: Sequence[int], ahead: int | None) -> Prefetches:
-    """What each module gathers beside itself, so that gathers go in an order.
+    """Modules that each module prefetches, so that all-gathers follow an order.
 
     A module that starts is gathered then, if it was not before: nothing else can come between. Then follows what the
     order has up to the last of the modules that run next.
@@ -68,7 +68,7 @@ def prefetches(run: Sequence[int], gathers: Sequence[int], ahead: int | None) ->
 
 
 class PrefetchOrder:
-    """The order of gathers of a model; made by :func:`prefetch_order`."""
+    """All-gather order of a model; made by :func:`prefetch_order`."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class PrefetchOrder:
         self._hooks.append(model.register_forward_hook(lambda *_: self._times.end_forward()))
 
     def close(self) -> None:
-        """Gather as FSDP2 does by itself again."""
+        """Restore FSDP2's own order."""
         self._forget()
         for module in self._modules:
             module.set_modules_to_forward_prefetch([])
@@ -243,7 +243,7 @@ def prefetch_order(
     recorded: int = 3,
     group: Any = None,
 ) -> PrefetchOrder:
-    """Gather the parameters of a model that is sharded by ``fully_shard`` in TicTac's order.
+    """All-gather the parameters of a model sharded by ``fully_shard`` in TicTac's order.
 
     The first iterations are FSDP2's own and recorded. Then every module gathers, by FSDP2's own interface, what comes
     next in the order that the policy ``tictac`` chooses from rank 0's times; every rank calls this.

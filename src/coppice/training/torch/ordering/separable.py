@@ -1,4 +1,4 @@
-"""Layers whose backward pass falls into two parts that need each other's results in nothing.
+"""Layers whose backward pass splits into independent input and weight gradients.
 
 One is the gradient of the input, which the layer before waits for; the other that of each parameter. Both are made of
 the gradient of the output by the kernels that autograd itself calls, on the same operands, so that they are its
@@ -19,26 +19,26 @@ Kept = Sequence[torch.Tensor]
 
 
 class SeparableLayer(Protocol):
-    """A layer, for one class of modules."""
+    """Split backward pass of one class of modules."""
 
     # Names of its parameters whose gradients can be made apart; autograd makes the last of them first
     parameters: tuple[str, ...]
 
     def takes(self, given: torch.Tensor) -> bool:
-        """Whether an input is one that autograd would treat as this layer does."""
+        """Whether autograd would treat the input as this layer does."""
 
     def forward(self, given: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Output, and what the backward pass needs."""
+        """Output, and the tensors saved for backward."""
 
     def input_gradient(self, kept: Kept, gradient: torch.Tensor) -> torch.Tensor:
-        """Gradient of the input of a gradient of the output."""
+        """Gradient of the input."""
 
     def parameter_gradient(self, name: str, kept: Kept, gradient: torch.Tensor) -> torch.Tensor:
         """Gradient of a parameter."""
 
 
 def separable_layer(module: Any) -> SeparableLayer | None:
-    """The layer of a module; None: its backward pass is left whole."""
+    """Separable layer of a module; None: its backward pass is not split."""
     kind = type(module)
     if kind is nn.Linear:
         return _Product(module)

@@ -1,4 +1,4 @@
-"""Gradients of weights made later than those of inputs (reverse first-k of out-of-order backpropagation).
+"""Deferred weight gradients (reverse first-k of out-of-order backpropagation).
 
 Autograd's engine runs, of what is ready, the operation that the forward pass made last. So a gradient is deferred by
 where it hangs: before the forward pass each deferred parameter gets a *gate*, an operation that yields a scalar; its
@@ -29,14 +29,14 @@ from coppice.training.torch.ordering.separable import SeparableLayer, separable_
 
 @dataclass(frozen=True)
 class WeightTimes:
-    """What recorded iterations showed of the gradients of parameters."""
+    """Recorded times of weight gradients."""
 
     seconds: list[float]  # Time that each takes; 0 for those that are not made apart
     separable: list[bool]  # Whether each is made apart from the gradient of its layer's input
 
 
 class DeferredGradients:
-    """Gates of a model's parameters.
+    """Deferral of weight gradients of a model.
 
     While iterations are recorded every gate is made where its layer runs, so that gradients of parameters are made in
     their usual places, each apart and timed. Then those that a policy defers get theirs before the forward pass.
@@ -60,7 +60,7 @@ class DeferredGradients:
         self._gates: dict[int, tuple[_Waiting, torch.Tensor]] = {}
 
     def watch(self, model: nn.Module, readers: Sequence[Sequence[nn.Module]]) -> None:
-        """Split the backward passes of the layers of a model that allow it.
+        """Split the backward passes of a model's layers where possible.
 
         Args:
             readers: Modules that read each trained tensor, its owners among them: a tensor that others than its
@@ -90,13 +90,13 @@ class DeferredGradients:
                 self._separable.add(place)
 
     def times(self) -> WeightTimes:
-        """What the recorded iterations showed."""
+        """Recorded times."""
         median = [statistics.median(times) if times else 0.0 for times in self._seconds]
         separable = [place in self._separable and bool(times) for place, times in enumerate(self._seconds)]
         return WeightTimes(median, separable)
 
     def adopt(self, passes: Sequence[LayerPass], tensors: Sequence[int]) -> None:
-        """Defer what a policy defers, from the next forward pass on.
+        """Defer the gradients chosen by a policy, from the next forward pass on.
 
         Args:
             passes: Backward passes in the policy's order: gradients of weights that come behind all else are
@@ -107,21 +107,21 @@ class DeferredGradients:
         self._deferred = tuple(tensors[each.layer] for each in passes[behind:])
 
     def begin(self) -> None:
-        """A forward pass starts: gates of what is deferred, the last to run first."""
+        """Start a forward pass, with gates of the deferred gradients in execution order."""
         self._begun_split = bool(self._split)
         self._gates = {place: self._gate(place) for place in reversed(self._deferred)}
 
     def close(self) -> None:
-        """Give the modules their own forward passes back."""
+        """Restore the modules' forward passes."""
         self._attached.remove()
 
     def starts(self, place: int) -> None:
-        """A gradient begins to be made apart."""
+        """Called when a deferred gradient begins."""
         if self.timing:
             self._begun[place] = self._now(place)
 
     def arrived(self, place: int) -> None:
-        """A gradient is where hooks behind its accumulation look for it."""
+        """Called when a gradient is accumulated."""
         begun = self._begun.pop(place, None)
         if begun is not None:
             self._seconds[place].append(self._now(place) - begun)

@@ -1,1 +1,1 @@
-"""Overlap policies carried out: gradients summed beside the backward and the next forward pass of a torch model."""
+"""Execute overlap policies: all-reduce gradients concurrently with backward and the next forward pass."""

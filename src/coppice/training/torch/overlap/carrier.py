@@ -1,4 +1,4 @@
-"""What carries messages: threads for each stream, which launch them in their order as they become ready.
+"""Executor of messages: in-order queues, one thread per stream, launching messages as their gradients are ready.
 
 A policy counts bytes of gradients in a row. Tensors of one type that follow each other in the row are a run, one flat
 tensor; a message over part of the row is a slice of each run that it touches.
@@ -39,7 +39,7 @@ class _Run:
 
 
 class Pool:
-    """Gradients of one group of tensors.
+    """Bucket of the gradients of some tensors.
 
     Args:
         parameters: The tensors whose gradients it holds, in their row.
@@ -72,7 +72,7 @@ class Pool:
         return [run.flat for run in self._runs]
 
     def slices(self, offset_bytes: float, size_bytes: float) -> list[torch.Tensor]:
-        """What lies in so many bytes from an offset on, cut at whole elements.
+        """Tensor parts within a byte range, cut at whole elements.
 
         Cuts are rounded, not sizes, so that the slices of a row that is cut anywhere are the row.
         """
@@ -90,7 +90,7 @@ class Pool:
 def pools_of(
     messages: Sequence[Message], tensors: Sequence[torch.Tensor], ranks: int
 ) -> dict[tuple[int, ...], Pool]:
-    """A pool for each group of layers that messages carry."""
+    """Bucket for each group of layers in a message."""
     groups = dict.fromkeys(message.gradients for message in messages)
     return {group: Pool([tensors[layer] for layer in group], ranks) for group in groups}
 
@@ -106,7 +106,7 @@ class _Sending:
 
 
 class Carrier:
-    """Carries the messages of a plan, iteration by iteration.
+    """Execute the messages of a plan, iteration by iteration.
 
     Args:
         plan: Messages and their order.
@@ -192,7 +192,7 @@ class Carrier:
             thread.start()
 
     def begin(self) -> None:
-        """A backward pass starts: all messages wait for their gradients."""
+        """Start a backward pass: all messages wait for their gradients."""
         with self._changed:
             self._sent = [_Sending(missing=set(message.layers)) for message in self.plan.messages]
             self._started = set()
@@ -208,11 +208,11 @@ class Carrier:
 
     @property
     def busy(self) -> bool:
-        """Whether a message of the iteration has not ended."""
+        """Whether a message of the iteration is outstanding."""
         return any(not sending.done for sending in self._sent)
 
     def arrived(self, layers: Sequence[int]) -> None:
-        """Gradients are in their places, on a device when the current stream has come here."""
+        """Mark gradients as available, on a device in order of the current stream."""
         with self._changed:
             if self._cuda is not None:
                 event = torch.cuda.current_stream(self._cuda).record_event()
@@ -226,13 +226,13 @@ class Carrier:
         return set().union(*(sending.missing for sending in self._sent))
 
     def forward_started(self, layer: int) -> None:
-        """The next forward pass of a layer has started."""
+        """Called when the next forward pass of a layer starts."""
         with self._changed:
             self._started.add(layer)
             self._changed.notify_all()
 
     def wait(self, numbers: Sequence[int]) -> None:
-        """Wait for messages; on a device until they are launched, and the current stream for their results."""
+        """Wait for messages; on a device until they are launched, with the current stream ordered behind them."""
         if not self._sent:
             return
         with self._changed:
@@ -263,7 +263,7 @@ class Carrier:
         return sending.done or (self._cuda is not None and self.collective and sending.launched)
 
     def close(self) -> None:
-        """End the threads; what is under way is let go of."""
+        """Stop the threads; outstanding messages are abandoned."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

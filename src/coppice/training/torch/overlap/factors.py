@@ -1,4 +1,4 @@
-"""Poseidon's sufficient factors: the gradient of a fully connected layer sent as what it is the product of.
+"""Poseidon's sufficient factors: send the gradient of a linear layer as the factors of its outer product.
 
 The gradient of the weights of ``nn.Linear`` is that of its output, transposed, times its input: one outer product for
 each row of them. Ranks gather the rows of all, and each rebuilds the sum by one matrix product. Whether that is so of
@@ -28,7 +28,7 @@ _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather
 
 
 class LinearFactors:
-    """Rows of the layers of a model, as its backward pass makes them.
+    """Factors of the linear layers of a model, captured in its backward pass.
 
     Args:
         model: The model.
@@ -79,7 +79,7 @@ class LinearFactors:
         return watch
 
     def record(self, place: int, gradient: torch.Tensor | None) -> None:
-        """A gradient of a recorded iteration: whether it was the product of one pair of factors."""
+        """Record whether a gradient was the product of one pair of factors."""
         pairs = self._pairs.pop(place, [])
         if place not in self._hooks:
             return
@@ -93,7 +93,7 @@ class LinearFactors:
         self._rows[place] = max(len(made), self._rows.get(place, 0))
 
     def agreed_rows(self, group: dist.ProcessGroup) -> dict[int, int]:
-        """Rows of each layer that may go by factors on all ranks, where they are as many on all."""
+        """Rows of each layer that may use factors, where they are equal on all ranks."""
         own = {place: rows for place, rows in self._rows.items() if place not in self._whole}
         everyone: list[Any] = [None] * self._ranks
         dist.all_gather_object(everyone, own, group=group)
@@ -102,7 +102,7 @@ class LinearFactors:
         }
 
     def adopt(self, messages: Iterable[Message], tensors: Sequence[int], samples: int) -> None:
-        """Carry out a plan that was made of what was recorded; layers that go whole are watched no longer."""
+        """Use a plan made from the recording; other layers are no longer captured."""
         self._tensors, self._samples = tensors, samples
         self.places = frozenset(
             tensors[layer] for each in messages if each.collective == "factors" for layer in each.gradients
@@ -112,7 +112,7 @@ class LinearFactors:
         self._pairs.clear()
 
     def take(self, place: int, *, made: bool = True) -> None:
-        """The gradient of a layer is there, and so are its factors.
+        """Called when the gradient of a layer and its factors are available.
 
         Args:
             made: Whether this rank has a gradient; else its factors are 0.
@@ -138,14 +138,14 @@ class LinearFactors:
 
     @staticmethod
     def refuse_accumulation() -> None:
-        """Factors of several passes are more rows than the plan has room for."""
+        """Refuse gradient accumulation, whose factors exceed the planned size."""
         raise InputError(
             "expected no optimizer.no_sync() where gradients are sent as factors, found it after iterations that were "
             "recorded without: take wfbp, which sends whole gradients."
         )
 
     def start(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
-        """Gather the factors of a message; its collectives."""
+        """All-gather the factors of a message."""
         works = []
         for layer in message.gradients:
             place = self._tensors[layer]
@@ -157,7 +157,7 @@ class LinearFactors:
         return works
 
     def finish(self, view: Callable[[int], torch.Tensor]) -> None:
-        """All messages have ended: rebuild averaged gradients where they belong."""
+        """Reconstruct averaged gradients after all messages."""
         used_here(self._gathered.values())
         for place, gathered in self._gathered.items():
             wide = self._trained[place].shape[0]
@@ -165,5 +165,5 @@ class LinearFactors:
         self._gathered = {}
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop capturing."""
         self._attached.remove()

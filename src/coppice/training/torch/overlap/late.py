@@ -1,4 +1,4 @@
-"""Parameters whose update is still to come, which complete it when they are read in whatever way.
+"""Parameters with outstanding updates, which complete when the parameter is read.
 
 Modules that were seen to read a parameter wait for it. Others may read it too: a branch that the recorded iteration did
 not take, a parent that uses the weights of a child, a fused kernel in evaluation, a moving average of weights. So a
@@ -25,7 +25,7 @@ UPDATES_ARE_LATE = (
 
 
 def uncompiled(reason: str) -> Callable[[_Function], _Function]:
-    """A function that compiled code calls as it is.
+    """Decorator for functions that compiled code calls uncompiled.
 
     Args:
         reason: Why; torch says it where a graph must not be broken.
@@ -66,7 +66,7 @@ _ONLY_METADATA = _metadata()
 
 
 class LateParameters:
-    """Parameters that are read, if at all, behind their updates.
+    """Parameters with outstanding updates.
 
     Args:
         complete: Completes the updates of some of them, and gives them their class back (:meth:`updated`).
@@ -78,14 +78,14 @@ class LateParameters:
         self._late: dict[type, type] = {}
 
     def expect(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Updates of some are outstanding from now on."""
+        """Mark updates as outstanding."""
         for parameter in parameters:
             if id(parameter) not in self._own:
                 self._own[id(parameter)] = type(parameter)
                 parameter.__class__ = self._late_class(type(parameter))
 
     def updated(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Updates of some are about to be made."""
+        """Called before updates are made."""
         for parameter in parameters:
             kind = self._own.pop(id(parameter), None)
             if kind is not None:

@@ -1,4 +1,4 @@
-"""Gradients that are not summed yet, and the optimizers of schedules.
+"""Pending gradients, and the optimizers that update a parameter once its gradient is averaged.
 
 One updates each parameter when its gradient is there; the other is of a model of which ranks hold parts, and takes
 norms of the whole model.
@@ -18,7 +18,7 @@ from coppice.errors import InputError
 
 
 class LateSteps(Protocol):
-    """What sends gradients and says when a parameter is updated, as the optimizer sees it."""
+    """Interface of schedules to the optimizer."""
 
     accumulates: bool
 
@@ -32,10 +32,10 @@ class LateSteps(Protocol):
         """See :meth:`ScheduledOptimizer.synchronize`."""
 
     def state(self) -> dict[str, Any]:
-        """What an optimizer's state has beside that of torch."""
+        """Additional optimizer state of the schedule."""
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what an optimizer's state has beside that of torch."""
+        """Load the additional optimizer state."""
 
     def close(self) -> None:
         """See :meth:`ScheduledOptimizer.close`."""
@@ -51,13 +51,13 @@ _OF_ZERO_GRAD = _asked_by_zero_grad()
 
 
 class PendingGradient(torch.Tensor):
-    """Stands where a gradient will be: whoever reads it before it is summed gets an error instead of a wrong number."""
+    """Placeholder of a gradient: reading it before it is averaged raises an error."""
 
     zeroed: Callable[[], None]
 
     @classmethod
     def of(cls, place: torch.Tensor, zeroed: Callable[[], None]) -> PendingGradient:
-        """One that stands for a place in a pool.
+        """Placeholder for a position in a bucket.
 
         Args:
             zeroed: What is called when it is set to 0, as ``zero_grad(set_to_none=False)`` does.
@@ -92,7 +92,7 @@ class PendingGradient(torch.Tensor):
 
 
 class ZeroedGradients:
-    """Gradients under way that were set to 0: they are to be 0, not None, when the update that they are for is made.
+    """Pending gradients that the user zeroed: they become 0, not None, after their update.
 
     Args:
         asked: Whether a step was asked for.
@@ -103,7 +103,7 @@ class ZeroedGradients:
         self._places: set[int] = set()
 
     def add(self, place: int) -> None:
-        """One more."""
+        """Add a gradient."""
         if not self._asked():
             raise InputError(
                 "expected zero_grad() before backward() or after step(), found it between them, where gradients are "
@@ -112,7 +112,7 @@ class ZeroedGradients:
         self._places.add(place)
 
     def left(self, place: int, parameter: torch.Tensor) -> torch.Tensor | None:
-        """What is left of a gradient that was used."""
+        """Remainder of a used gradient."""
         if place not in self._places:
             return None
         self._places.remove(place)
@@ -124,7 +124,7 @@ def update_only(
     groups: Sequence[Mapping[str, Any]],
     parameters: Sequence[torch.nn.Parameter],
 ) -> None:
-    """A step of an optimizer on some of its parameters, with the settings of groups as they were when it was asked for.
+    """Step an optimizer on some of its parameters, with the group settings at the time of the call.
 
     Right for optimizers that update each parameter by itself, as all of ``torch.optim`` but ``LBFGS`` do. A forward
     pass may ask for it, so what that has set (autocast, inference mode) is left for the time of the step.
@@ -144,13 +144,13 @@ def update_only(
 
 
 class ScheduledOptimizer(torch.optim.Optimizer):
-    """What an optimizer becomes: the same object, state and settings, with steps that may come late."""
+    """The user's optimizer with deferred steps: same object, state and settings."""
 
     schedule: Any  # the OverlapSchedule, which knows this class
     """The policy at work: its plan, times and prediction."""
 
     def adopt(self, schedule: LateSteps) -> None:
-        """Belong to a schedule. A scheduler of rates that was made before has put its own `step` on the object."""
+        """Attach to a schedule; an LR scheduler may have replaced `step` on the object."""
         self.schedule = schedule
         self._step_before = vars(self).get("step")
         if self._step_before is None:
@@ -165,7 +165,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         self.step = counted  # type: ignore[method-assign]
 
     def release(self) -> None:
-        """Be what was given again."""
+        """Restore the original optimizer."""
         if self._step_before is not None:
             self.step = self._step_before  # type: ignore[method-assign]
         self.__class__ = self._given  # type: ignore[assignment]
@@ -183,7 +183,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         return copyreg.__newobj__, (self._given,), self.__getstate__()  # type: ignore[attr-defined]
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update the parameters: now where the policy has a barrier, else each before it is next read."""
+        """Update the parameters: at once under a policy with a barrier, else each before its next use."""
         if closure is not None:
             raise InputError(
                 "expected step() without a closure, found one: it would run the model before it is updated."
@@ -191,7 +191,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         self.schedule.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 (as in torch)
-        """Forget gradients, but those that are still to be used."""
+        """Zero gradients, except pending ones."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 gradient = parameter.grad
@@ -207,33 +207,33 @@ class ScheduledOptimizer(torch.optim.Optimizer):
                     gradient.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after all updates, with the keys of the optimizer that was given, and what a rank has held back."""
+        """State after all updates, with the original keys, and what a rank holds back."""
         self.flush()
         own = self.schedule.state()  # first: servers tell theirs
         return {**super().state_dict(), **own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over."""
+        """Load a state."""
         self.flush()
         super().load_state_dict(state_dict)
         self.schedule.load(state_dict)
 
     def flush(self) -> None:
-        """Complete every outstanding message and update; call it before others than the model read parameters."""
+        """Complete outstanding messages and updates, before code other than the model reads parameters."""
         self.schedule.flush()
 
     def synchronize(self) -> None:
-        """Wait until all gradients are summed, and put them where they belong."""
+        """Wait until all gradients are averaged, and store them in ``grad``."""
         self.schedule.synchronize()
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clip the norm of all averaged gradients; they are waited for, so nothing overlaps the forward pass."""
+        """Clip the norm of all averaged gradients; this waits for them, losing overlap with forward."""
         self.synchronize()
         parameters = [p for group in self.param_groups for p in group["params"]]
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """A context in which backward passes add up on each rank, and send nothing."""
+        """Context in which gradients accumulate locally."""
         return self._no_sync()
 
     @contextmanager
@@ -246,15 +246,15 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             self.schedule.accumulates = before
 
     def close(self) -> None:
-        """Complete everything, then be the optimizer and the model that were given."""
+        """Complete everything, and restore the original optimizer and model."""
         self.schedule.close()
 
 
 class PartitionedOptimizer(ScheduledOptimizer):
-    """See :class:`ScheduledOptimizer`; its schedule has the norm of all gradients (``gradient_norm``)."""
+    """A :class:`ScheduledOptimizer` whose schedule computes the norm of all gradients (``gradient_norm``)."""
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clip the norm of all gradients, with those of what other ranks hold."""
+        """Clip the norm of all gradients, including those on other ranks."""
         norm: torch.Tensor = self.schedule.gradient_norm(norm_type)
         gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)

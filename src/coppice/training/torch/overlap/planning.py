@@ -1,4 +1,4 @@
-"""What a policy says of a recorded model, as a sequence that every rank launches alike.
+"""Plan a recorded model by a policy: a launch order equal on all ranks.
 
 Ranks that pick by themselves what is ready and most urgent pick differently, and collectives that do not meet hang. So
 the order is made beforehand: the policy's messages are simulated on the recorded times of rank 0, and each stream
@@ -28,7 +28,7 @@ _ITERATIONS = 4  # simulated; what is launched in the last but one is the order
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """Messages of an iteration and their order."""
+    """Messages of an iteration with their launch order."""
 
     messages: tuple[Message, ...]  # The messages; a layer is a tensor, by its number in `tensors`
     tensors: tuple[int, ...]  # Place of each numbered tensor in the list of all trained ones
@@ -39,7 +39,7 @@ class LaunchPlan:
 
 
 def data_parallel_policy(name: str, settings: Mapping[str, object]) -> DataParallelPolicy:
-    """The policy of a name with its options."""
+    """Look up a data-parallel policy with its options."""
     found = policy_named(name).of(**settings)
     if not isinstance(found, DataParallelPolicy):
         raise InputError(
@@ -60,7 +60,7 @@ def recorded_workload(
     # elements; layers with another are no matrices in it.
     rows: Sequence[int | None],
 ) -> LayerWorkload:
-    """The workload of a recorded model, whose layers are tensors."""
+    """Workload of a recorded model, with tensors as layers."""
     elements: Counter[int] = Counter()
     kind = tensors[0].element_size()
     for tensor, own in zip(tensors, rows, strict=True):
@@ -87,7 +87,7 @@ def recorded_workload(
 
 
 def launch_plan(policy: DataParallelPolicy, workload: LayerWorkload, tensors: Sequence[int]) -> LaunchPlan:
-    """Messages of a policy, launched as the simulation of a steady iteration starts them.
+    """Messages of a policy in the launch order of a simulated steady iteration.
 
     Args:
         tensors: Place of each of them among all trained ones.

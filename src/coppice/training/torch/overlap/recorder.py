@@ -1,4 +1,4 @@
-"""From the first iterations of a training to a plan: what they show becomes the workload that simulations take.
+"""Record the first iterations of a training as a workload, and plan it.
 
 Until there is a plan all gradients are summed after the backward pass, as a plain program would. One forward pass is
 watched for who reads which parameter, the others are timed; rank 0's times count, so that all ranks plan alike.
@@ -86,7 +86,7 @@ def _seconds(group: dist.ProcessGroup, device: torch.device, size_bytes: int, co
 
 
 class Readers(TorchFunctionMode):
-    """A forward pass, operation by operation.
+    """Trace of a forward pass.
 
     Args:
         model: The model.
@@ -152,7 +152,7 @@ class Readers(TorchFunctionMode):
 
 
 class IterationTimes:
-    """Times of parameters in some iterations.
+    """Recorded times of parameters.
 
     Args:
         count: Number of trained parameters.
@@ -180,7 +180,7 @@ class IterationTimes:
         return time.perf_counter()
 
     def begin_forward(self) -> None:
-        """The model starts."""
+        """Called when the model starts."""
         self._reset()
         self._begin = self._now()
         if self._ended is not None:
@@ -188,21 +188,21 @@ class IterationTimes:
             self._ended = None
 
     def read(self, places: Sequence[int]) -> None:
-        """A module that reads these parameters starts."""
+        """Called when a module that reads these parameters starts."""
         now = self._now()
         known = {place for _, place in self._events}
         self._events += [(now, place) for place in places if place not in known]
 
     def end_forward(self) -> None:
-        """The model has returned."""
+        """Called when the model returns."""
         self._turned = self._now()
 
     def arrive(self, place: int) -> None:
-        """A gradient is there."""
+        """Called when a gradient is available."""
         self._arrived.append((self._now(), place))
 
     def end_backward(self) -> None:
-        """The iteration counts, if it was whole; gradients are summed by now."""
+        """Called when gradients are averaged; a complete iteration is counted."""
         self._ended = self._now()
         if not self._events or not self._arrived or not self._turned:
             return
@@ -217,7 +217,7 @@ class IterationTimes:
         self.ready = [place for _, place in self._arrived]
 
     def seconds(self) -> tuple[list[float], list[float]]:
-        """Median forward and backward time of each parameter, 0 for those that were not seen.
+        """Median forward and backward time of each parameter, 0 for unseen ones.
 
         What lies between iterations (the optimizer's step, the next batch) counts as forward time of the first one.
         """
@@ -232,7 +232,7 @@ _RECORDED = "schedule() times the first iterations: the graph is whole when they
 
 
 class Recorder:
-    """The iterations that are recorded.
+    """Recording of the first iterations.
 
     Args:
         model: The model.
@@ -272,11 +272,11 @@ class Recorder:
 
     @property
     def active(self) -> bool:
-        """Iterations are still recorded."""
+        """Whether iterations are being recorded."""
         return self.workload is None
 
     def first_plan(self, policy: DataParallelPolicy, *, whole: bool) -> LaunchPlan:
-        """All messages when the backward pass is over: one; DDP's first buckets, and chunks where they are chosen.
+        """Initial plan: one message after backward, DDP's first buckets, or chosen chunks.
 
         Args:
             whole: Whole gradients are sent, not chosen chunks.
@@ -304,7 +304,7 @@ class Recorder:
 
     @uncompiled(_RECORDED)
     def model_starts(self) -> None:
-        """A forward pass with gradients starts."""
+        """Called when a forward pass with gradients starts."""
         if self._iteration == 0 and self._readers is None:
             self._readers = Readers(self._model, self._trained)
             self._readers.__enter__()
@@ -313,7 +313,7 @@ class Recorder:
 
     @uncompiled(_RECORDED)
     def model_ends(self) -> None:
-        """A forward pass with gradients is over; after the first one it is known who reads what."""
+        """Called when a forward pass with gradients ends; the first one reveals who reads which tensor."""
         if self._iteration == 0 and self._readers is not None and not self._read_order:
             self._readers.__exit__(None, None, None)
             self._read_order = self._readers.order
@@ -325,22 +325,22 @@ class Recorder:
 
     @uncompiled(_RECORDED)
     def read(self, places: Sequence[int]) -> None:
-        """A module that reads some tensors starts."""
+        """Called when a module that reads some tensors starts."""
         self._times.read(places)
 
     def begin_backward(self) -> None:
-        """A backward pass starts."""
+        """Called when a backward pass starts."""
         self._arrival = []
 
     def arrived(self, place: int) -> None:
-        """Autograd has made a gradient."""
+        """Called when autograd has made a gradient."""
         self._times.arrive(place)
         if self._weights is not None:
             self._weights.arrived(place)
         self._arrival.append(place)
 
     def end_backward(self, policy: DataParallelPolicy) -> bool:
-        """A backward pass is over; whether there is a plan to be made.
+        """Called when a backward pass ends; returns whether to make a plan.
 
         DDP builds its buckets anew after the first iteration, of which the order of gradients is all that it needs.
         """
@@ -352,7 +352,7 @@ class Recorder:
         )
 
     def agree(self, policy: DataParallelPolicy) -> LayerWorkload:
-        """The workload as rank 0 has recorded it so far; layers are tensors, in the order that suits the policy."""
+        """Workload recorded by rank 0 so far; layers are tensors, ordered for the policy."""
         group = self._streams.group("network")
         forward, backward = self._times.seconds()
         weights = None if self._weights is None else self._weights.times()

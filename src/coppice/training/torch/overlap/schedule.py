@@ -1,4 +1,4 @@
-"""A policy at work on a model that trains: its messages sent as gradients are made, updates when sums are there.
+"""Overlap policy on a training model: messages during backward, updates once gradients are averaged.
 
 The first iterations are recorded: all gradients are summed after the backward pass, as a plain program would. Then rank
 0's times become the workload that simulations take, the policy says its messages, and every rank carries out the same
@@ -59,7 +59,7 @@ _UNUSED_SUMS = (
 
 
 class OverlapSchedule:
-    """A policy at work on a model; made by ``schedule``.
+    """Overlap policy on a training model; made by ``schedule``.
 
     Attributes:
         plan: Messages and their order.
@@ -148,27 +148,27 @@ class OverlapSchedule:
 
     @property
     def workload(self) -> LayerWorkload | None:
-        """What was recorded; None while it is recorded."""
+        """Recorded workload; None during recording."""
         return self._recorder.workload
 
     @property
     def predicted_seconds(self) -> float:
-        """Time of an iteration by the simulation of the recorded workload; 0 while it is recorded."""
+        """Simulated iteration time of the recorded workload; 0 during recording."""
         return self.plan.predicted_seconds
 
     @property
     def trials(self) -> Sequence[MeasuredTrial]:
-        """Settings that were tried while training, and what iterations took with them."""
+        """Settings tried during training, with iteration times."""
         return tuple(self._tuner.trials)
 
     @property
     def tuning(self) -> bool:
-        """Settings are still tried."""
+        """Whether settings are being tried."""
         return self._tuner.active
 
     @property
     def launched(self) -> dict[str, list[str]]:
-        """Names of the messages of the last iteration in the order of their launch, by stream."""
+        """Messages of the last iteration in launch order, by stream."""
         return {
             stream: [self.plan.messages[number].name for number in numbers]
             for stream, numbers in self._carrier.launched.items()
@@ -176,7 +176,7 @@ class OverlapSchedule:
 
     @property
     def gradient_order(self) -> list[str]:
-        """Names of the tensors in the order in which the last backward pass made their gradients."""
+        """Tensors in the order in which the last backward pass made their gradients."""
         return [self._names[place] for place in self._made]
 
     def step(self) -> None:
@@ -200,7 +200,7 @@ class OverlapSchedule:
             update_only(self.optimizer, groups, summed)
 
     def synchronize(self) -> None:
-        """All sums are there, and gradients in their places; updates are still to come."""
+        """Wait until all gradients are averaged and stored; updates are outstanding."""
         if self._served is not None and self._pending:
             raise InputError(NOT_SUMMED)
         self._carrier.wait(range(len(self.plan.messages)))

@@ -1,4 +1,4 @@
-"""``schedule(model, optimizer, policy=...)``: a policy's messages sent while a real model trains."""
+"""Entry of ``schedule(model, optimizer, policy=...)``: train under an overlap policy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def schedule(
     servers: Sequence[str] | None = None,
     **settings: Any,
 ) -> tuple[nn.Module, ScheduledOptimizer]:
-    """Train with a policy of overlap: gradients are averaged over the ranks as the policy says.
+    """Train under an overlap policy: gradients are averaged over the ranks in its order.
 
     Both are the objects that were given: the model gets hooks and keeps its keys, the optimizer a class whose steps may
     come late. Works on any process group of torch; every rank calls this.

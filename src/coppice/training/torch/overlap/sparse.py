@@ -1,4 +1,4 @@
-"""GradientFlow's sparse communication: only the chunks of the greatest norms are sent, the others add up.
+"""GradientFlow's sparse communication: send the chunks of largest norm, and accumulate the others.
 
 All trained tensors lie in a row, the last of the model first, cut into chunks; tensors of another type in a row of
 their own. The row depends on the model alone, so a resumed training has the same chunks whatever was recorded. A
@@ -79,7 +79,7 @@ class _Place:
 
 
 class SparseSums:
-    """What is held back on this rank, and which chunks are sent next on all.
+    """Chunks held back on this rank, and those sent next on all ranks.
 
     Args:
         optimizer: The optimizer, whose momentum is taken over.
@@ -156,11 +156,11 @@ class SparseSums:
                 place.momentum.copy_(before)
 
     def views(self, place: int) -> list[torch.Tensor]:
-        """Where the averaged gradient of a tensor is, 0 in chunks that were not sent."""
+        """Location of a tensor's averaged gradient; 0 in unsent chunks."""
         return [self._places[place].sums]
 
     def assign(self, messages: Sequence[Message], tensors: Sequence[int]) -> None:
-        """Which chunks go with which message."""
+        """Chunks of each message."""
         last: dict[int, tuple[int, ...]] = {}
         for message in messages:
             if message.name != NORMS:
@@ -171,7 +171,7 @@ class SparseSums:
             self._of_group[group].append(chunk)
 
     def accumulate(self, place: int, gradient: torch.Tensor) -> None:
-        """Autograd has made a gradient."""
+        """Called when autograd has made a gradient."""
         at, group = self._places[place], self._optimizer.param_groups[self._group_of[place]]
         with torch.no_grad():
             at.momentum.mul_(float(group["momentum"])).add_(gradient)
@@ -180,7 +180,7 @@ class SparseSums:
             at.residual.add_(at.momentum)
 
     def start(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
-        """Send the chosen chunks of a message, or the norms of what is held back; its collectives."""
+        """Send the chosen chunks of a message, or the norms of what is held back."""
         if message.name == NORMS:
             parts = [row.residual.abs().sum(dim=1, dtype=torch.float32) for row in self._rows]
             self._norms = torch.cat([part.to(self._norms.device) for part in parts])
@@ -200,7 +200,7 @@ class SparseSums:
         return works
 
     def finish(self) -> None:
-        """All messages of the iteration have ended: put what was sent in its places, and choose anew."""
+        """Store the received chunks, and choose the next ones."""
         for row in self._rows:
             row.sums.zero_()
         used_here([self._norms, *(sent for *_, sent in self._sent)])
@@ -217,7 +217,7 @@ class SparseSums:
         self.chosen = sorted(order[: self._count].tolist())
 
     def state(self) -> dict[str, Any]:
-        """What a rank needs to go on; each has its own."""
+        """State of this rank."""
         return {
             "rank": self._rank,
             "ranks": self._ranks,
@@ -229,7 +229,7 @@ class SparseSums:
         }
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from a state; None: nothing is held back, and momentum is that of the optimizer."""
+        """Restore a state; None: nothing is held back, and momentum is the optimizer's."""
         if state is None:
             for row in self._rows:
                 row.momentum.zero_()
@@ -261,7 +261,7 @@ def sparse_sums(
     ranks: int,
     rank: int,
 ) -> SparseSums | None:
-    """What a policy needs that sends a share of the chunks; None: it sends whole gradients."""
+    """Sparse communication for a policy that uses it; None otherwise."""
     settings = policy.settings
     if getattr(settings, "ratio", 1.0) == 1:
         return None
@@ -276,7 +276,7 @@ def sparse_sums(
 
 
 def require_whole(state: Mapping[str, Any]) -> None:
-    """That the state of an optimizer is of a training without anything held back."""
+    """Check that an optimizer state comes from a training without sparse communication."""
     if STATE_KEY in state:
         raise InputError(
             f"expected a state of a training that sends whole gradients, found {STATE_KEY!r}: take gradientflow "

@@ -1,4 +1,4 @@
-"""Process groups for streams of messages: a stream carries its messages one after the other, as they were launched."""
+"""Process groups for message streams; each stream runs its messages in launch order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _IN_ORDER = "coppice_in_order"
 
 
 def used_here(tensors: Iterable[torch.Tensor]) -> None:
-    """Memory of tensors that another stream of a device made is not given away before the current one has used it."""
+    """Record tensors of another stream as used on the current one (``record_stream``)."""
     for each in tensors:
         if each.is_cuda:
             each.record_stream(torch.cuda.current_stream(each.device))
 
 
 class Streams:
-    """Process groups by the name of a stream, made when they are first needed; every rank makes the same.
+    """Process groups by stream, created on demand, equally on all ranks.
 
     Args:
         group: The ranks that train together; None: all.
@@ -41,11 +41,11 @@ class Streams:
 
     @property
     def over_gloo(self) -> bool:
-        """Whether groups are those of gloo."""
+        """Whether the groups use gloo."""
         return bool(dist.get_backend(self._parent) == "gloo")
 
     def group(self, stream: str) -> dist.ProcessGroup:
-        """The group of a stream."""
+        """Process group of a stream."""
         if stream not in self._groups:
             self._groups[stream] = dist.new_group(
                 self.ranks,
@@ -78,7 +78,7 @@ def _gloo_of_one_thread(settings: Any, _options: Any) -> Any:
 def reduce_scatter(
     shard: torch.Tensor, whole: torch.Tensor, group: dist.ProcessGroup, back: dist.ProcessGroup | None
 ) -> Any:
-    """Start a reduce-scatter; over gloo it has ended when this returns, with parts added in the order of ranks.
+    """Start a reduce-scatter; over gloo it is complete on return, with sums in rank order.
 
     Args:
         shard: The rank's part of the sum.
@@ -95,7 +95,7 @@ def reduce_scatter(
 def all_gather(
     whole: torch.Tensor, shard: torch.Tensor, group: dist.ProcessGroup, back: dist.ProcessGroup | None
 ) -> Any:
-    """Start an all-gather; over gloo it has ended when this returns.
+    """Start an all-gather; over gloo it is complete on return.
 
     Args:
         back: The same ranks once more, for gloo.
@@ -146,7 +146,7 @@ class _SentToServer:
 
 
 def push(tensor: torch.Tensor, server: int, group: dist.ProcessGroup, back: dist.ProcessGroup | None) -> Any:
-    """Start a sum on one rank; over gloo each other rank sends to it once.
+    """Start a reduce to one rank; over gloo each other rank sends to it once.
 
     Args:
         tensor: What is summed, in place on the server.
@@ -168,7 +168,7 @@ def push(tensor: torch.Tensor, server: int, group: dist.ProcessGroup, back: dist
 
 
 def pull(tensor: torch.Tensor, server: int, group: dist.ProcessGroup, back: dist.ProcessGroup | None) -> Any:
-    """Start sending what one rank has to all others; over gloo once to each.
+    """Start a broadcast from one rank; over gloo one send to each.
 
     Args:
         tensor: What is sent, or where it comes.

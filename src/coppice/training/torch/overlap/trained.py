@@ -1,4 +1,4 @@
-"""What is trained, alike on all ranks, and which of it had a gradient on any rank.
+"""Trained parameters, equal on all ranks, and which of them had a gradient on any rank.
 
 Tensors without one are not updated, and keep what their optimizer has of them.
 """
@@ -19,7 +19,7 @@ from coppice.errors import CheckError, InputError
 
 
 class UsedTensors:
-    """Told by every rank at the end of each backward pass, beside the sums of gradients.
+    """Union over the ranks of the tensors with gradients, exchanged along with the all-reduces.
 
     Args:
         count: Number of trained tensors.
@@ -35,14 +35,14 @@ class UsedTensors:
         self._places = frozenset(range(count))
 
     def tell(self, places: Iterable[int]) -> None:
-        """This rank's backward pass is over; tensors that have a gradient on it."""
+        """Exchange this rank's tensors with gradients at the end of backward."""
         marks = torch.zeros(self._count, dtype=torch.int32)
         marks[list(places)] = 1
         self._marks = marks.to(self._device)
         self._work = dist.all_reduce(self._marks, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def places(self) -> frozenset[int]:
-        """Tensors that have a gradient on any rank in this iteration."""
+        """Tensors with a gradient on any rank in this iteration."""
         if self._work is not None:
             try:
                 self._work.wait(timedelta(seconds=self._timeout_s))
@@ -58,7 +58,7 @@ class UsedTensors:
 
 
 def require_whole_gradients(whole: bool) -> None:  # noqa: FBT001 (what it requires)
-    """That a gradient goes whole or not at all, where tensors may have none."""
+    """Check that gradients are not split, where tensors may have none."""
     if not whole:
         raise InputError(
             "expected `unused=False` where chunks are chosen, found True: send whole gradients (`ratio=1`)."
@@ -68,7 +68,7 @@ def require_whole_gradients(whole: bool) -> None:  # noqa: FBT001 (what it requi
 def trained_parameters(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[list[str], list[nn.Parameter]]:
-    """Names and tensors of what the optimizer trains, in the order of the model, without those of no elements."""
+    """Names and tensors that the optimizer trains, in model order, without empty ones."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InputError(
             "expected an optimizer that updates each parameter by itself, found LBFGS: take another."
@@ -112,7 +112,7 @@ def trained_parameters(
 
 
 def require_alike(names: Sequence[str], trained: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
-    """That ranks train the same tensors; else messages would not meet."""
+    """Check that ranks train the same tensors."""
     own = [(name, list(p.shape), str(p.dtype)) for name, p in zip(names, trained, strict=True)]
     everyone: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, own, group=group)

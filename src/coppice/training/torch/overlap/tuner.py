@@ -1,4 +1,4 @@
-"""Settings tried while the training goes on; all ranks change them before the same backward pass, by rank 0's word.
+"""Online tuning of settings: rank 0 decides, and all ranks switch before the same backward pass.
 
 A trial is a window of iterations that is not measured, in which what was under way under the settings before it runs
 out, and windows that are. All ranks count the iterations; rank 0 has the clock, proposes, and tells the others. The
@@ -35,7 +35,7 @@ _Told = tuple[Mapping[str, Any], bool, list[MeasuredTrial]]
 
 @dataclass(frozen=True, kw_only=True)
 class TuningOptions:
-    """How settings are found.
+    """Options of tuning.
 
     Raises:
         InputError: If one is none of these.
@@ -54,7 +54,7 @@ class TuningOptions:
 
 
 class TrainingTuner:
-    """Trials of settings of a policy; every rank has one.
+    """Trials of a policy's settings, on every rank.
 
     Args:
         options: How settings are found.
@@ -71,7 +71,7 @@ class TrainingTuner:
         self._ticks: list[float] = []
 
     def begin(self, policy: DataParallelPolicy, workload: LayerWorkload) -> DataParallelPolicy:
-        """The policy with the settings to start from, as rank 0 says; every rank calls this."""
+        """Policy with initial settings from rank 0; collective over the ranks."""
         if not self._options.mode:
             return policy
 
@@ -90,7 +90,7 @@ class TrainingTuner:
         return self._told(policy, settings)
 
     def iteration(self, policy: DataParallelPolicy) -> DataParallelPolicy:
-        """An iteration begins; the policy with its settings, others if it begins a trial or follows the last one."""
+        """Start an iteration; return the policy with its current settings."""
         if not self.active:
             return policy
         count, window = self._iteration, self._options.window
@@ -110,7 +110,7 @@ class TrainingTuner:
         return self._told(policy, settings)
 
     def state(self) -> dict[str, Any]:
-        """What an optimizer's state has of it."""
+        """Additional optimizer state of the tuner."""
         if not self.trials:
             return {}
         return {
@@ -121,7 +121,7 @@ class TrainingTuner:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Trials of a state are not made again, if they are known before the first."""
+        """Restore finished trials, so that they are not repeated."""
         if self._tuner is None and not self.active:
             self.trials = [
                 MeasuredTrial(settings=each["settings"], windows=tuple(each["windows"]))

@@ -1,1 +1,1 @@
-"""``pipeline(stages, ...)``: a simulated order of a pipeline, and its sums of gradients, carried out by real ranks."""
+"""``pipeline(stages, ...)``: execute a simulated pipeline order with its gradient all-reduces on real ranks."""

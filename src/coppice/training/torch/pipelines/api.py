@@ -1,4 +1,4 @@
-"""``pipeline(stages, optimizer, loss, ...)``: the entry."""
+"""Entry point ``pipeline(stages, optimizer, loss, ...)``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pipeline(
     timeout_s: float = 600.0,
     **settings: Any,
 ) -> PipelineTraining:
-    """Train stages as a pipeline, in an order and with messages that a simulated policy says.
+    """Train stages as a pipeline, in the order and with the messages of a simulated policy.
 
     Works on any process group of torch; every rank calls this. Stage s is on the device that the order names, in most
     orders s modulo the number of devices.

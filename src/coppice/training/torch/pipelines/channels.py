@@ -1,4 +1,4 @@
-"""Ranks of the devices of a pipeline, and activations and their gradients between them.
+"""Ranks of pipeline devices, and transfers of activations and their gradients between them.
 
 What a pass takes is sent at once, and received ahead of the pass. A channel is a direction between two devices with a
 process group of its own. What goes through it does so in the order of the sender's program, which the receiver knows:
@@ -25,7 +25,7 @@ from coppice.training.torch.pipelines.sums import LinkTokens, lost_rank
 
 
 class PipelineLayout:
-    """Devices in a row, and replicas of the row.
+    """Pipeline devices, and replicas of the pipeline.
 
     Process groups are made by all ranks in one order, so that nobody waits in a circle for them.
 
@@ -75,25 +75,25 @@ class PipelineLayout:
 
     @property
     def devices(self) -> int:
-        """Devices in a row."""
+        """Number of pipeline devices."""
         return len(self.rows[0])
 
     @property
     def replicas(self) -> int:
-        """Replicas of the row."""
+        """Number of replicas."""
         return len(self.rows)
 
     def of_devices(self, devices: Iterable[int]) -> dist.ProcessGroup | None:
-        """A group of these devices of all replicas; None where this rank is none of them. All ranks call it."""
+        """Group of some devices over all replicas, None outside of it; collective over the ranks."""
         wanted = sorted(devices)
         return self._made([[row[device] for row in self.rows for device in wanted]]).get(0)
 
     def row_group(self) -> dist.ProcessGroup:
-        """A group of the devices of this replica. All ranks call it."""
+        """Group of the devices of this replica; collective over the ranks."""
         return self._made(self.rows)[self.replica]
 
     def hop_groups(self, hops: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dist.ProcessGroup]:
-        """For each pair of devices that this rank is one of, a group of the two. All ranks call it.
+        """Group for each pair of devices that includes this rank; collective over the ranks.
 
         One a direction, so that nothing waits behind what goes the other way.
         """
@@ -144,7 +144,7 @@ _TYPES = (
 
 @dataclass(frozen=True)
 class TensorKind:
-    """Shape and type of a tensor between stages, and whether it has a gradient."""
+    """Shape and type of a tensor between stages, and whether it requires a gradient."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -152,16 +152,16 @@ class TensorKind:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorKind:
-        """That of a tensor."""
+        """Kind of a tensor."""
         return cls(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
 
     def empty(self, device: torch.device) -> torch.Tensor:
-        """A tensor of it."""
+        """Allocate a tensor of this kind."""
         return torch.empty(self.shape, dtype=self.dtype, device=device)
 
 
 class StageChannels:
-    """What a device sends to others and receives from them.
+    """Point-to-point channels of a device.
 
     Args:
         layout: The ranks.
@@ -189,14 +189,14 @@ class StageChannels:
         """What a stage gives to the next one (F), and to the one before (B)."""
 
     def expect(self, sends: Mapping[int, Sequence[StagePass]]) -> None:
-        """What devices will send to this one, by device, in their order."""
+        """Set the receives from each device, in order."""
         for device, passes in sends.items():
             self._expected.setdefault(device, deque()).extend(passes)
             self._waiting.setdefault(device, 0)
             self._post(device, None)
 
     def send(self, each: StagePass, to: int, tensors: Sequence[torch.Tensor], *, says_kinds: bool) -> None:
-        """Send what a pass gives; with what it is where the receiver cannot know."""
+        """Send the output of a pass, with its kind where the receiver cannot know it."""
         kinds = tuple(map(TensorKind.of, tensors))
         key = (each.stage, each.work)
         try:
@@ -214,7 +214,7 @@ class StageChannels:
             raise lost_rank(error, "the pipeline") from error
 
     def take(self, source: StagePass, device: int) -> list[torch.Tensor]:
-        """Wait for what a pass of another device gives."""
+        """Wait for the output of another device's pass."""
         try:
             if source not in self._posted:
                 self._post(device, source)
@@ -237,14 +237,14 @@ class StageChannels:
             raise lost_rank(error, "the pipeline") from error
 
     def take_now(self, device: int) -> list[torch.Tensor]:
-        """Receive them."""
+        """Receive tensors of any shape outside of a program."""
         try:
             return [self._received(kind, device) for kind in self._kinds_from(device)]
         except RuntimeError as error:
             raise lost_rank(error, "the pipeline") from error
 
     def measured_seconds(self, hop: tuple[int, int], key: tuple[int, Work], rounds: int = 6) -> float:
-        """Seconds until another device has what a stage gives: half of there and back; 0 on devices in between.
+        """Latency to the next device: half the round trip; 0 within a device.
 
         Args:
             hop: The device of the stage, and the other one.
@@ -273,7 +273,7 @@ class StageChannels:
         return statistics.median(found[1:])
 
     def finish(self) -> None:
-        """Wait until everything that was sent has arrived."""
+        """Wait until all sends have completed."""
         self._tokens.await_sent(self._layout.timeout.total_seconds())
 
     def _post(self, device: int, needed: StagePass | None) -> None:

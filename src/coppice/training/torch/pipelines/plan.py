@@ -1,4 +1,4 @@
-"""What a policy of pipelines says of real stages: passes of devices, messages, when a stage is updated.
+"""Plan of a pipeline policy for real stages: passes of devices, messages, and updates of stages.
 
 The policy is the object that simulation runs; a layer of its workload is a stage, or a half of one where the embedding
 goes by itself. Times of its passes, and of the network between ranks, are recorded.
@@ -38,7 +38,7 @@ _NAMES = sorted({name for name, each in POLICIES.items() if issubclass(each, Pip
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSum:
-    """A message with gradients of a stage."""
+    """A gradient message of a stage."""
 
     stage: int  # The stage
     low: Fraction  # Share of its gradients at which the message begins
@@ -51,7 +51,7 @@ class PlannedSum:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinePlan:
-    """What every rank carries out."""
+    """Plan executed by every rank."""
 
     # Passes of devices; of an asynchronous pipeline those of one group, as if it drained
     order: PipelineOrder
@@ -63,13 +63,13 @@ class PipelinePlan:
     iterations: Callable[[int], IterationGraph]  # Tasks of so many iterations in simulation
 
     def predicted_seconds(self) -> float:
-        """Time of an iteration in the long run, in simulation."""
+        """Simulated steady-state time of an iteration."""
         return steady_iteration(self.iterations).seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
-    """What stages take."""
+    """Measured costs of stages."""
 
     forward: Sequence[float]  # Seconds of the forward pass of each over a micro-batch
     backward: Sequence[float]  # Seconds of its backward pass
@@ -83,7 +83,7 @@ class StageCosts:
 
 
 def stage_workload(costs: StageCosts, replicas: int) -> LayerWorkload:
-    """The workload of stages, a layer for each; two where the embedding goes by itself, the first of them without time.
+    """Workload with a layer per stage; two where the embedding is separate, the first of them of zero time.
 
     Args:
         replicas: Replicas of the pipeline; one sums nothing.
@@ -117,7 +117,7 @@ def pipeline_plan(
     micro_batches: int,
     transfer_seconds: float,  # Seconds until another device has what a stage gives
 ) -> PipelinePlan:
-    """What is carried out of an order or a policy.
+    """Plan of a pipeline order or policy.
 
     Examples:
         >>> work = stage_workload(StageCosts(forward=(1, 1), backward=(2, 2), bytes=(8, 8)), 2)
@@ -242,7 +242,7 @@ def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> t
 
 
 class PassTimes:
-    """Seconds of passes, by stage and work.
+    """Times of passes in seconds, by stage and kind.
 
     Args:
         device: Where they run.
@@ -264,11 +264,11 @@ class PassTimes:
         self._seconds.setdefault((stage, work), []).append(time.perf_counter() - begin)
 
     def forget(self) -> None:
-        """Begin again; the first iteration is not like others."""
+        """Discard the times, after the untypical first iteration."""
         self._seconds.clear()
 
     def medians(self) -> dict[tuple[int, str], float]:
-        """The median of each."""
+        """Medians of the times."""
         return {
             (stage, work.value): statistics.median(seconds)
             for (stage, work), seconds in self._seconds.items()
@@ -286,7 +286,7 @@ def gathered_costs(
     network: tuple[float, float] | None,  # Bytes per second and seconds per message of a sum; None: measured
     transfer: Callable[[], float],  # Measures how long it takes until another device has what a stage gives
 ) -> StageCosts:
-    """What stages take, equal on all ranks: as the first replica has it."""
+    """Costs of stages as measured by the first replica, equal on all ranks."""
     if network is None:
         network = measure_network(layout.replica_group, device) if layout.replicas > 1 else (1e9, 0.0)
     said: list[Any] = [None] * dist.get_world_size(layout.everyone)

@@ -1,4 +1,4 @@
-"""Gradients that do not go with the others of their stage: of weights tied between stages, of rows of an embedding.
+"""Separately reduced gradients of a stage: tied weights, and sparse embedding rows.
 
 What stages have of them, and how many stages there are, all ranks agree upon first.
 """
@@ -23,7 +23,7 @@ TiedEnds = tuple[tuple[int, str], ...]
 
 
 def tied_ends(stages: Mapping[int, nn.Module], tied: Sequence[Sequence[tuple[int, str]]]) -> list[TiedEnds]:
-    """Weights that several stages have: those that are named, and parameters that are one object in several modules.
+    """Weights shared by stages: those named, and parameters that are one object in several modules.
 
     Such an object is taken apart: each stage gets a parameter of its own, as it would on another machine.
     """
@@ -60,7 +60,7 @@ def _own(module: nn.Module, shared: nn.Parameter) -> None:
 
 
 def sparse_names(module: nn.Module) -> list[str]:
-    """Names of weights of embeddings with sparse gradients."""
+    """Names of embedding weights with sparse gradients."""
     return [
         f"{prefix}.weight" if prefix else "weight"
         for prefix, part in module.named_modules()
@@ -69,7 +69,7 @@ def sparse_names(module: nn.Module) -> list[str]:
 
 
 class TiedWeights:
-    """A weight of several stages, whose gradients add up.
+    """A weight shared by stages, whose gradients add up.
 
     Args:
         ends: Where it is.
@@ -102,7 +102,7 @@ class TiedWeights:
         self._flats = [torch.zeros_like(tensor).flatten() for _ in versions]
 
     def collect(self, iteration: int) -> None:
-        """Add up the gradients of this device."""
+        """Add the gradients of this device."""
         flat = self._flat(iteration)
         flat.zero_()
         for stage, name in self.own:
@@ -114,30 +114,30 @@ class TiedWeights:
             flat.add_(gradient.flatten(), alpha=1 / self._layout.replicas)
 
     def start(self, iteration: int, low: Fraction, high: Fraction) -> list[Any]:
-        """Sum a part of them over all that have it."""
+        """All-reduce a part over all owners."""
         flat = self._flat(iteration)
         part = flat[int(low * flat.numel()) : int(high * flat.numel())]
         return [dist.all_reduce(part, group=self._group, async_op=True)] if part.numel() else []
 
     def place(self, stage: TrainedStage, iteration: int) -> None:
-        """Put the sum where the optimizer of a stage reads it."""
+        """Store the sum where a stage's optimizer reads it."""
         for each, name in self.own:
             if each is stage:
                 leaf = stage.leaf(name, iteration)
                 leaf.grad = self._flat(iteration).view(leaf.shape).clone()
 
     def take(self, stage: TrainedStage, iteration: int) -> None:
-        """Take the sum over from where :meth:`place` has put it."""
+        """Take the sum from where :meth:`place` stored it."""
         for each, name in self.own:
             if each is stage and (gradient := stage.leaf(name, iteration).grad) is not None:
                 self._flat(iteration).copy_(gradient.flatten())
 
     def squared(self, iteration: int) -> torch.Tensor:
-        """Square of the norm of the sum."""
+        """Squared norm of the sum."""
         return self._flat(iteration).square().sum()
 
     def scale(self, iteration: int, factor: torch.Tensor) -> None:
-        """Multiply the sum."""
+        """Scale the sum."""
         self._flat(iteration).mul_(factor)
 
     def _flat(self, iteration: int) -> torch.Tensor:
@@ -145,7 +145,7 @@ class TiedWeights:
 
 
 class SparseRows:
-    """Gradients of an embedding: the rows that replicas touched, gathered with their numbers.
+    """Sparse embedding gradients: touched rows, all-gathered with their indices.
 
     Args:
         stage: Its stage.
@@ -166,7 +166,7 @@ class SparseRows:
         return tensor.numel() * tensor.element_size()
 
     def start(self, iteration: int) -> list[Any]:
-        """Exchange rows; ranks touch different numbers of them, so these go first."""
+        """Exchange row counts, then rows."""
         leaf = self._stage.leaf(self._name, iteration)
         gradient = leaf.grad
         if gradient is None or gradient.layout is torch.strided:
@@ -198,7 +198,7 @@ class SparseRows:
 
 @dataclass(frozen=True)
 class StageModules:
-    """Stages."""
+    """Modules of the stages on this rank, and facts about all stages."""
 
     modules: Mapping[int, nn.Module]  # Those that this process has
     count: int  # Number of all
@@ -208,11 +208,11 @@ class StageModules:
 
     @property
     def apart(self) -> bool:
-        """Whether the policy has the embedding go by itself."""
+        """Whether the embedding is reduced separately."""
         return bool(self.settings)
 
     def module(self, stage: int) -> nn.Module:
-        """That of a stage."""
+        """Module of a stage."""
         if stage not in self.modules:
             raise InputError(
                 f"expected the module of stage {stage} on its device, found those of {sorted(self.modules)}."
@@ -220,7 +220,7 @@ class StageModules:
         return self.modules[stage]
 
     def apart_of(self, stage: int) -> list[str]:
-        """Names of parameters of a stage whose gradients do not go with the others."""
+        """Names of a stage's parameters with separately reduced gradients."""
         names = [name for ends in self.tied for number, name in ends if number == stage]
         return names + list(self.sparse if stage == 0 else ())
 
@@ -233,7 +233,7 @@ def agreed_stages(
     *,
     apart: bool,  # The policy has a class of traffic for the embedding
 ) -> StageModules:
-    """The stages, as all ranks know them together."""
+    """Stages as agreed by all ranks."""
     modules = dict(stages) if isinstance(stages, Mapping) else dict(enumerate(stages))
     own = (
         sorted(modules),

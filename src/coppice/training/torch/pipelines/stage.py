@@ -1,4 +1,4 @@
-"""A stage of a pipeline on its device: its passes over micro-batches, its weights, their gradients and updates.
+"""A pipeline stage on its device: passes over micro-batches, weights, gradients, and updates.
 
 Gradients lie one after the other in flat memory, so that contiguous parts of them can be summed. Backward passes in
 two parts are those of ``torch.distributed.pipelining``: the first keeps what the second needs. Where gradients are late
@@ -25,7 +25,7 @@ from coppice.training.torch.pipelines.channels import PipelineLayout, StageChann
 
 
 class StageGradients:
-    """Gradients of some tensors, those of one type in a row.
+    """Flat gradient buffers, one per type.
 
     Args:
         tensors: The tensors, by name.
@@ -50,11 +50,11 @@ class StageGradients:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all."""
+        """Total bytes."""
         return sum(flat.numel() * flat.element_size() for flat in self.flats)
 
     def collect(self, stage: int) -> None:
-        """Have all gradients in their places; autograd adds to them there from the second iteration on."""
+        """Move gradients into the buffers; later iterations accumulate there directly."""
         for name, view in self.views.items():
             tensor = self._tensors[name]
             if tensor.grad is None:
@@ -72,12 +72,12 @@ class StageGradients:
                 tensor.grad = view
 
     def zero(self) -> None:
-        """Begin again."""
+        """Zero the buffers."""
         for flat in self.flats:
             flat.zero_()
 
     def part(self, low: Fraction, high: Fraction) -> list[torch.Tensor]:
-        """A contiguous part of each row.
+        """Contiguous part of each buffer.
 
         Args:
             low: Share of the row at which it begins.
@@ -86,7 +86,7 @@ class StageGradients:
         return [each for each in cut if each.numel()]
 
     def load(self, values: Sequence[torch.Tensor]) -> None:
-        """Take values over."""
+        """Load values."""
         with torch.no_grad():
             for flat, value in zip(self.flats, values, strict=True):
                 flat.copy_(value)
@@ -96,7 +96,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def as_tensors(value: Any, what: str) -> Tensors:
-    """One tensor or several."""
+    """Tuple of one or several tensors."""
     found = (value,) if isinstance(value, torch.Tensor) else value
     if not isinstance(found, (tuple, list)) or not all(isinstance(each, torch.Tensor) for each in found):
         raise InputError(f"expected a tensor or a tuple of tensors as {what}, found {type(value).__name__}.")
@@ -104,7 +104,7 @@ def as_tensors(value: Any, what: str) -> Tensors:
 
 
 class TrainedStage:
-    """A stage.
+    """A pipeline stage.
 
     Args:
         number: The stage.
@@ -165,7 +165,7 @@ class TrainedStage:
 
     @property
     def bytes_apart(self) -> int:
-        """Bytes of parameters whose gradients do not go with the others."""
+        """Bytes of parameters with separately reduced gradients."""
         together = self.gradients[0].views
         return sum(
             each.numel() * each.element_size()
@@ -175,11 +175,11 @@ class TrainedStage:
 
     @property
     def open(self) -> list[int]:
-        """Micro-batches that have run forward and not backward, the first one first."""
+        """Micro-batches after forward and before backward, in order."""
         return list(self._open)
 
     def version(self, iteration: int) -> int:
-        """The version of weights that an iteration uses."""
+        """Weight version of an iteration."""
         return iteration % len(self._leaves)
 
     def forward(
@@ -190,7 +190,7 @@ class TrainedStage:
         iteration: int,  # The iteration, which says the version of weights
         trained: Sequence[bool],
     ) -> Tensors:
-        """A forward pass; on the last stage it gives the loss."""
+        """Run a forward pass; the last stage returns the loss."""
         own = tuple(
             each.detach().requires_grad_(wanted) for each, wanted in zip(inputs, trained, strict=True)
         )
@@ -213,7 +213,7 @@ class TrainedStage:
         return outputs
 
     def backward(self, micro_batch: int, gradients: Sequence[torch.Tensor] | None) -> list[torch.Tensor]:
-        """A whole backward pass.
+        """Run a whole backward pass.
 
         Args:
             gradients: Those of the trained outputs; None: of the loss.
@@ -230,7 +230,7 @@ class TrainedStage:
     def backward_inputs(
         self, micro_batch: int, gradients: Sequence[torch.Tensor] | None, iteration: int
     ) -> list[torch.Tensor]:
-        """The first part of a backward pass: gradients of inputs."""
+        """Run the first part of a backward pass: input gradients."""
         inputs, outputs = self._open.pop(micro_batch)
         trained = [each for each in outputs if each.requires_grad]
         wanted = [each for each in inputs if each.requires_grad]
@@ -248,7 +248,7 @@ class TrainedStage:
         return _gradients(inputs)
 
     def backward_weights(self, micro_batch: int, iteration: int) -> None:
-        """The second part: gradients of weights."""
+        """Run the second part of a backward pass: weight gradients."""
         outputs, groups = self._halves.pop(micro_batch)
         if outputs:
             gradients = groups[0]["gradients"]
@@ -258,17 +258,17 @@ class TrainedStage:
             stage_backward_weight(iter(leaves.values()), groups)  # type: ignore[arg-type]
 
     def leaf(self, name: str, iteration: int) -> torch.Tensor:
-        """The tensor of a parameter that an iteration reads, with its gradient."""
+        """Tensor of a parameter that an iteration reads, with its gradient."""
         return self._leaves[self.version(iteration)][name]
 
     def asked(self) -> list[dict[str, Any]]:
-        """The optimizer's settings as they are now."""
+        """Current settings of the optimizer."""
         # Schedulers of rates look at this: the step comes, though later.
         self.optimizer._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001
         return [{**group, "params": list(group["params"])} for group in self.optimizer.param_groups]
 
     def update(self, iteration: int, groups: list[dict[str, Any]]) -> None:
-        """A step of the optimizer by the gradients of an iteration, with the settings of when it was asked for."""
+        """Step the optimizer by an iteration's gradients, with the settings at the time of the call."""
         version = self.version(iteration)
         self.turn_to(version)
         for name, parameter in self.parameters.items():
@@ -286,7 +286,7 @@ class TrainedStage:
         self.gradients[version].zero()
 
     def turn_to(self, version: int) -> None:
-        """Let a version be the newest, with the values of the newest."""
+        """Make a version the newest, with the newest values."""
         if version != self._newest:
             with torch.no_grad():
                 for name, leaf in self._leaves[version].items():
@@ -295,7 +295,7 @@ class TrainedStage:
             self._point()
 
     def refresh(self) -> None:
-        """Have the newest values in all versions."""
+        """Copy the newest values to all versions."""
         newest = self._newest
         for version in range(len(self._leaves)):
             self.turn_to(version)
@@ -318,7 +318,7 @@ def _gradients(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def begin_alike(stages: Mapping[int, TrainedStage], layout: PipelineLayout) -> None:
-    """Replicas begin with the weights of the first one."""
+    """Broadcast the weights of the first replica."""
     group = layout.replica_group
     source = layout.rows[0][layout.device]
     names = [f"{number}.{name}" for number, stage in stages.items() for name in stage.parameters]
@@ -332,7 +332,7 @@ def begin_alike(stages: Mapping[int, TrainedStage], layout: PipelineLayout) -> N
 
 
 def rows_of(values: Any, what: str, micro_batches: int) -> list[tuple[torch.Tensor, ...]]:
-    """Rows of a batch for each micro-batch."""
+    """Rows of each micro-batch."""
     tensors = as_tensors(values, what)
     for each in tensors:
         if not each.dim() or not len(each) or len(each) % micro_batches:
@@ -350,7 +350,7 @@ def evaluated(
     channels: StageChannels,  # What carries activations; nothing is expected there
     inputs: Any,
 ) -> Any:
-    """What the last stage gives for rows, on its rank; None on others."""
+    """Output of the last stage, on its rank; None elsewhere."""
     own: list[torch.Tensor] = []
     given: Any = None
     for number, stage in sorted(stages.items()):

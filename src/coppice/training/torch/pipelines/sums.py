@@ -1,4 +1,4 @@
-"""Threads that launch messages with gradients one after the other, and let more urgent traffic go first.
+"""In-order queues of gradient messages that yield to more urgent traffic.
 
 Ranks launch the messages of a queue in the order in which they are submitted, which their programs say and nothing
 measured: so collectives meet. A queue may only be held back, by tokens: a message starts when no traffic of a more
@@ -21,7 +21,7 @@ from coppice.errors import CheckError
 
 
 class DeviceRecord:
-    """Names of what ran, by stream, in the order in which it began."""
+    """Names of tasks by stream, in start order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,24 +30,24 @@ class DeviceRecord:
         self.events: list[str] = []  # Both and more (`waited`, `updated`), in one order
 
     def ran(self, name: str) -> None:
-        """A pass begins."""
+        """Record the start of a pass."""
         with self._lock:
             self.passes.append(name)
             self.events.append(name)
 
     def launched(self, name: str) -> None:
-        """A message is launched."""
+        """Record the launch of a message."""
         with self._lock:
             self.sums.append(name)
             self.events.append(name)
 
     def noted(self, name: str) -> None:
-        """Something else."""
+        """Record another event."""
         with self._lock:
             self.events.append(name)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Clear the record."""
         with self._lock:
             self.passes, self.sums, self.events = [], [], []
 
@@ -58,7 +58,7 @@ _POLL_S = 2e-4
 
 
 def lost_rank(error: BaseException, what: str) -> CheckError:
-    """The error of a rank whose peer does not answer."""
+    """Error about an unresponsive rank."""
     reason = str(error).strip().splitlines()
     return CheckError(
         f"expected all ranks to go on with {what}, found one that does not answer "
@@ -67,7 +67,7 @@ def lost_rank(error: BaseException, what: str) -> CheckError:
 
 
 class LinkTokens:
-    """How much traffic of each class is under way, or waits to be, on the link of this rank.
+    """Outstanding and waiting traffic by class on this rank's link.
 
     A thread waits for activations that were sent, one after the other, and keeps them until they have gone.
 
@@ -85,27 +85,27 @@ class LinkTokens:
         self._watcher.start()
 
     def begin(self, urgency: int) -> None:
-        """Traffic of a class begins, or is about to."""
+        """Count traffic of a class as outstanding."""
         with self.changed:
             self._busy[urgency] += 1
 
     def end(self, urgency: int) -> None:
-        """It has ended."""
+        """Count it as complete."""
         with self.changed:
             self._busy[urgency] -= 1
             self.changed.notify_all()
 
     def watch(self, work: Any, tensor: torch.Tensor) -> None:
-        """An activation is under way until its work has ended."""
+        """Count an activation as outstanding until its work completes."""
         self.begin(ACTIVATIONS)
         self._sent.put((work, tensor))
 
     def admits(self, urgency: int) -> bool:
-        """Whether nothing more urgent is under way; to be asked within ``changed``."""
+        """Whether nothing more urgent is outstanding; call within ``changed``."""
         return not any(self._busy[:urgency])
 
     def await_sent(self, timeout_s: float) -> None:
-        """Wait until all activations have gone."""
+        """Wait until all activations are sent."""
         with self.changed:
             gone = self.changed.wait_for(lambda: not self._busy[ACTIVATIONS], timeout=timeout_s)
         if self._error is not None:
@@ -117,7 +117,7 @@ class LinkTokens:
             )
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._sent.put(None)
         self._watcher.join(timeout=1.0)
 
@@ -138,7 +138,7 @@ class LinkTokens:
 
 @dataclass(eq=False)
 class RunningSum:
-    """A message with gradients."""
+    """A gradient message."""
 
     name: str  # As in simulation
     start: Callable[[], Iterable[Any]]  # Starts its collectives; it may wait for some
@@ -178,7 +178,7 @@ class GradientSums:
         self._closed = False
 
     def submit(self, queue: str, each: RunningSum) -> None:
-        """Launch a message when those before it in its queue have ended."""
+        """Append a message to a queue."""
         if self._device.type == "cuda":
             each.ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             each.ready.record(torch.cuda.current_stream(self._device))
@@ -212,7 +212,7 @@ class GradientSums:
                 work.wait()
 
     def close(self) -> None:
-        """End the threads; what is under way is let go of."""
+        """Stop the threads; outstanding messages are abandoned."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

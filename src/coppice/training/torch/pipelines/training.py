@@ -1,4 +1,4 @@
-"""Real stages on real ranks, trained in the order of a simulated policy.
+"""Train real stages on real ranks in the order of a simulated policy.
 
 Every rank walks through the program of its device. A pass waits for what it takes, runs, and sends what it gives. When
 the last backward pass of a stage has run, the messages with its gradients are launched beside the passes that follow.
@@ -38,7 +38,7 @@ _Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class PipelineTraining:
-    """A pipeline that trains; made by :func:`~coppice.training.torch.pipelines.api.pipeline`.
+    """A training pipeline; made by :func:`~coppice.training.torch.pipelines.api.pipeline`.
 
     Attributes:
         layout: Device and replica of this rank.
@@ -144,16 +144,16 @@ class PipelineTraining:
 
     @property
     def predicted_seconds(self) -> float:
-        """Time of an iteration by the simulation of the recorded workload; 0 while it is recorded."""
+        """Simulated iteration time of the recorded workload; 0 during recording."""
         return 0.0 if self.workload is None else self.plan.predicted_seconds()
 
     @property
     def optimizers(self) -> dict[int, torch.optim.Optimizer]:
-        """Optimizers by stage; schedulers of rates take them."""
+        """Optimizers by stage, for LR schedulers."""
         return {number: stage.optimizer for number, stage in self.stages.items()}
 
     def step(self, inputs: Any = None, target: Any = None) -> torch.Tensor | None:
-        """An iteration: all micro-batches of a batch of this replica.
+        """Run an iteration over all micro-batches of this replica's batch.
 
         Args:
             inputs: What the first stage takes, a tensor or a tuple of some, rows first; others ignore it.
@@ -195,7 +195,7 @@ class PipelineTraining:
         return found
 
     def settle(self) -> None:
-        """Complete every pass, message and update that an iteration would find complete; all ranks call it alike.
+        """Complete passes, messages and updates up to an iteration boundary; collective over the ranks.
 
         Evaluation and checkpoints do it by themselves. Training goes on as if it had not been called.
         """
@@ -204,12 +204,12 @@ class PipelineTraining:
         self._updates.settle(self.iteration - self.plan.staleness)
 
     def flush(self) -> None:
-        """Complete everything, at the end of training: with an asynchronous pipeline the last gradients too."""
+        """Complete everything at the end of training, including the last asynchronous gradients."""
         self.settle()
         self._updates.settle(self.iteration)
 
     def evaluate(self, inputs: Any = None) -> Any:
-        """What the last stage gives for rows, with the weights of the next iteration; all ranks call it alike.
+        """Output of the last stage with the next iteration's weights; collective over the ranks.
 
         Returns:
             Its output on the rank of the last stage, None on others.
@@ -218,7 +218,7 @@ class PipelineTraining:
         return evaluated(self.stages, self._count, self._device_of, self._channels, inputs)
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's stages are: weights by the keys of ``nn.Sequential(*stages)``, optimizers, what is late.
+        """State of this rank's stages: weights keyed as ``nn.Sequential(*stages)``, optimizers, late gradients.
 
         All ranks call it alike; those of one replica have it all.
         """
@@ -235,7 +235,7 @@ class PipelineTraining:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of the stages of this rank."""
+        """Load the state of this rank's stages."""
         self.flush()
         for number, stage in self.stages.items():
             if number not in state["optimizers"]:
@@ -257,7 +257,7 @@ class PipelineTraining:
         self._updates.load(state["late"])
 
     def close(self) -> None:
-        """Complete everything, and end the threads."""
+        """Complete everything, and stop the threads."""
         self.flush()
         self._channels.finish()
         self._updates.close()

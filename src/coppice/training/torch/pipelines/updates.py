@@ -1,4 +1,4 @@
-"""When gradients of stages are sent and when stages are updated by them.
+"""Schedule gradient messages and updates of stages.
 
 A stage that has run its last backward pass over an iteration launches its messages, but those that the plan keeps for
 the next one. Its update waits for them: at the end of the iteration, or, so many iterations later as gradients are
@@ -40,7 +40,7 @@ class _Late:
 
 
 class StageUpdates:
-    """Messages and updates of the stages of a rank.
+    """Gradient messages and updates of a rank's stages.
 
     Args:
         plan: Messages, and when stages are updated.
@@ -83,7 +83,7 @@ class StageUpdates:
         self._late: dict[int, dict[int, _Late]] = {stage: {} for stage in stages}
 
     def open(self, stage: int, iteration: int) -> None:
-        """The first forward pass of a stage over an iteration is next; its later ones are not heard."""
+        """Called before a stage's first forward pass of an iteration."""
         if self._opened.get(stage) == iteration:
             return
         self._opened[stage] = iteration
@@ -98,7 +98,7 @@ class StageUpdates:
                 self._launch_held(other, each, late, lambda planned: planned.after_forward == stage)
 
     def ran(self, stage: int, iteration: int) -> None:
-        """A backward pass of a stage, or the second part of one, has run; after the last one its messages go."""
+        """Called after a backward pass of a stage; the last one launches its messages."""
         key = (stage, iteration)
         self._done[key] = self._done.get(key, 0) + 1
         if self._done[key] < self._micro_batches:
@@ -130,7 +130,7 @@ class StageUpdates:
             self._sums.wait(late.sums)
 
     def ask(self, iteration: int) -> torch.Tensor | None:
-        """An iteration is over: what it has summed is to be used with the settings of now.
+        """Called after an iteration: its gradients are to be applied with the current settings.
 
         Returns:
             The norm of all gradients, where they are clipped.
@@ -147,7 +147,7 @@ class StageUpdates:
         return norm
 
     def settle(self, before: int) -> None:
-        """Complete messages of all iterations, and updates of those before one."""
+        """Complete the messages of all iterations, and updates of those before a given one."""
         for stage, lates in sorted(self._late.items()):
             for iteration, late in sorted(lates.items()):
                 self._launch_held(stage, iteration, late, lambda _: True)
@@ -159,11 +159,11 @@ class StageUpdates:
                     self._wait(stage, iteration)
 
     def adopt(self, plan: PipelinePlan) -> None:
-        """Carry out another plan from the next iteration on; all is complete."""
+        """Switch to another plan from the next iteration on; nothing is outstanding."""
         self.plan = plan
 
     def state(self) -> dict[int, dict[int, dict[str, Any]]]:
-        """For each stage, summed gradients that it is not updated by yet, by iteration; all is settled."""
+        """Averaged gradients not yet applied, by stage and iteration."""
         found: dict[int, dict[int, dict[str, Any]]] = {}
         for number, lates in self._late.items():
             stage = self._stages[number]
@@ -184,7 +184,7 @@ class StageUpdates:
         return found
 
     def load(self, state: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> None:
-        """Take them over."""
+        """Load such gradients."""
         for number, lates in self._late.items():
             lates.clear()
             stage = self._stages[number]
@@ -202,7 +202,7 @@ class StageUpdates:
                     each.take(stage, iteration)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._sums.close()
         self._tokens.close()
 

@@ -1,1 +1,1 @@
-"""Parameter servers: processes that hold slices of parameters, update them, and send them to workers."""
+"""Parameter servers: processes that hold, update and send slices of parameters."""

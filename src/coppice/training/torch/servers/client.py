@@ -1,4 +1,4 @@
-"""What a worker has of parameter servers: connections, which slice is where, and pushes and pulls in a plan's order."""
+"""Client of parameter servers on a worker: connections, slices, and ordered pushes and pulls."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class SlicePlace:
     server: int  # Number of the server that holds it
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Its part of a tensor of the parameter's shape."""
+        """Part of a tensor with the parameter's shape."""
         return tensor.detach().reshape(-1)[self.begin : self.begin + self.values.numel()]
 
 
 class ParameterServers:
-    """Connections of a worker to all servers.
+    """Connections to all servers.
 
     Args:
         addresses: Host and port of each.
@@ -93,7 +93,7 @@ class ParameterServers:
         received: Callable[[int], None],  # Told the number of a slice whose values are there
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Hand slices over to the servers."""
+        """Transfer slices to the servers."""
         self._slices, self._received, self._failed = list(slices), received, failed
         groups = self._optimizer.param_groups
         group_of = {id(p): number for number, group in enumerate(groups) for p in group["params"]}
@@ -124,7 +124,7 @@ class ParameterServers:
         self.connected = True
 
     def begin(self) -> None:
-        """A backward pass begins: worker 0 tells settings, and values if others than servers have changed them."""
+        """Start a backward pass: worker 0 sends settings, and values changed outside the servers."""
         self._sent = _settings(self._optimizer.param_groups)
         stale, self._stale = self._stale, False
         if self._worker:
@@ -142,7 +142,7 @@ class ParameterServers:
             link.send(FrameKind.SETTINGS, body=msgspec.msgpack.encode(self._sent))
 
     def require_settings_sent(self) -> None:
-        """That a step has the settings of its backward pass: servers have taken it by now."""
+        """Check that settings have not changed since the backward pass, when servers took them."""
         now = _settings(self._optimizer.param_groups)
         for told, group in zip(self._sent, now, strict=True):
             name = next((name for name in group if told.get(name) != group[name]), None)
@@ -153,17 +153,17 @@ class ParameterServers:
                 )
 
     def update(self, parameter: torch.Tensor, values: torch.Tensor) -> None:
-        """A parameter gets the values of the servers."""
+        """Copy server values into a parameter."""
         with torch.inference_mode(mode=False), torch.no_grad():
             parameter.copy_(values)
         self._versions[id(parameter)] = parameter._version  # noqa: SLF001 (no other way)
 
     def loaded(self) -> None:
-        """The optimizer has taken over a state: servers take it too."""
+        """Called after the optimizer loaded a state, which servers take over."""
         self._stale = True
 
     def push(self, number: int, priority: int, *, answered: bool) -> None:
-        """Send the gradient of a slice; returns when it is on its way.
+        """Send the gradient of a slice; returns when it is in flight.
 
         Args:
             answered: Values are wanted as soon as they are there.
@@ -174,11 +174,11 @@ class ParameterServers:
         self._links[each.server].send(kind, number, priority, raw(here))
 
     def pull(self, number: int, priority: int) -> None:
-        """Ask for the values of a slice."""
+        """Request the values of a slice."""
         self._links[self._slices[number].server].send(FrameKind.PULL, number, priority)
 
     def gather_state(self) -> None:
-        """Put what servers have of the optimizer's state where it belongs."""
+        """Fetch the optimizer state from the servers."""
         if not self.connected or self._stale:
             return
         with self._changed:
@@ -208,7 +208,7 @@ class ParameterServers:
                     own[name] = value
 
     def close(self) -> None:
-        """Take the state over, and tell servers that nothing follows."""
+        """Fetch the state, and end the session."""
         if self._error is None:
             self.gather_state()
         for link in self._links:
@@ -309,7 +309,7 @@ def parameter_servers(
     unused: bool,
     timeout_s: float,
 ) -> ParameterServers | None:
-    """The servers of a training; None: there are none."""
+    """Parameter servers of a training; None without servers."""
     if servers is None:
         return None
     kind = type(optimizer)
@@ -354,7 +354,7 @@ class _PulledValues:
 
 
 class ServerCarrier(Carrier):
-    """Carries slices to servers and back; what is in a pool at the end are values of parameters.
+    """Push gradient slices and pull values; buckets end up with parameter values.
 
     Args:
         plan: Messages and their order: pushes, and pulls behind them.

@@ -1,4 +1,4 @@
-"""A parameter server: it holds slices of parameters, adds gradients of all workers, updates, and sends values.
+"""Parameter server: hold slices of parameters, add the gradients of all workers, update, and send values.
 
 A slice is a parameter of an optimizer of the server's own, of the class that the workers have. When the gradients of
 all workers are there they are added in the order of the workers and the slice is stepped, alone; its values go to each
@@ -34,7 +34,7 @@ _MOST_BYTES = 2**40
 
 
 class FrameKind(IntEnum):
-    """What a frame is."""
+    """Kind of a frame."""
 
     HELLO = 1  # worker: who it is, slices, optimizer
     TAKE = 2  # worker 0: values of a slice, and what the optimizer has of it
@@ -50,7 +50,7 @@ class FrameKind(IntEnum):
 
 
 def address_of(given: str) -> tuple[str, int]:
-    """Host and port of ``host:port``.
+    """Parse ``host:port``.
 
     Examples:
         >>> address_of("10.0.0.5:7000")
@@ -63,7 +63,7 @@ def address_of(given: str) -> tuple[str, int]:
 
 
 def raw(tensor: torch.Tensor) -> memoryview:
-    """Bytes of a contiguous tensor in host memory; it must outlive them."""
+    """View a contiguous host tensor as bytes; it must outlive them."""
     size = tensor.numel() * tensor.element_size()
     if not size:
         return memoryview(b"")
@@ -71,7 +71,7 @@ def raw(tensor: torch.Tensor) -> memoryview:
 
 
 def packed(entries: Mapping[str, Any]) -> bytes:
-    """Tensors and numbers by name, as bytes."""
+    """Encode tensors and numbers by name."""
     found: dict[str, Any] = {}
     for name, entry in entries.items():
         if isinstance(entry, torch.Tensor):
@@ -87,7 +87,7 @@ def packed(entries: Mapping[str, Any]) -> bytes:
 
 
 def unpacked(given: bytes) -> dict[str, Any]:
-    """What :func:`packed` was given.
+    """Decode :func:`packed`.
 
     Examples:
         >>> unpacked(packed({"step": torch.tensor(3.0), "rate": 0.5}))
@@ -103,7 +103,7 @@ def unpacked(given: bytes) -> dict[str, Any]:
 
 
 class ServerLink:
-    """One connection between a worker and a server; frames may be sent by several threads."""
+    """A connection between worker and server; several threads may send."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -119,7 +119,7 @@ class ServerLink:
     def send(
         self, kind: FrameKind, number: int = 0, priority: int = 0, body: bytes | memoryview = b""
     ) -> None:
-        """Send a frame; returns when its bytes may be changed."""
+        """Send a frame; on return its bytes may be changed."""
         with self._sending:
             self._connection.sendall(_HEADER.pack(kind, number, priority, len(body)))
             if len(body):
@@ -128,7 +128,7 @@ class ServerLink:
     def receive(
         self, place: Callable[[FrameKind, int, int], memoryview | None]
     ) -> tuple[FrameKind, int, int, bytes]:
-        """Wait for a frame: what it is, its number, its priority, and its body where nothing else takes it.
+        """Receive a frame: kind, number, priority, and the body unless it is handled elsewhere.
 
         Args:
             place: Where the body of a frame goes, by kind, number and bytes; None: into bytes of its own.
@@ -145,7 +145,7 @@ class ServerLink:
         return FrameKind(kind), number, priority, bytes(self._filled(memoryview(bytearray(size))))
 
     def close(self) -> None:
-        """End it, also for threads that wait at it."""
+        """Close the connection, waking waiting threads."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
@@ -176,7 +176,7 @@ class ServerSlice(msgspec.Struct, frozen=True):
 
 
 class ServerHello(msgspec.Struct, frozen=True):
-    """What a worker says first."""
+    """First message of a worker."""
 
     worker: int  # Its number
     workers: int  # How many there are
@@ -371,7 +371,7 @@ class _Session:
 
 
 def fail(links: Sequence[ServerLink], sentence: str) -> None:
-    """Tell all workers why nothing follows."""
+    """Notify all workers of a failure."""
     for link in links:
         try:
             link.send(FrameKind.FAILED, body=sentence.encode())
@@ -383,7 +383,7 @@ def fail(links: Sequence[ServerLink], sentence: str) -> None:
 def serve_parameters(
     address: str, *, ready: Callable[[str], object] | None = None, timeout_s: float = 600.0
 ) -> None:
-    """Be a parameter server of one training, until its workers close their optimizers.
+    """Serve one training until its workers close their optimizers.
 
     Workers name this address: ``schedule(model, optimizer, "p3", servers=["10.0.0.5:7000", ...])``. They tell the
     server which slices it holds and how they are updated, so it needs no model. Whoever connects is trusted.

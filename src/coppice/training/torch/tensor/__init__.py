@@ -1,1 +1,1 @@
-"""Tensor parallelism in torch: collectives beside the products they depend on, by the policies of simulation."""
+"""Tensor parallelism in torch: overlap collectives with dependent matrix products, by simulated policies."""

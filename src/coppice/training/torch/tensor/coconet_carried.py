@@ -1,4 +1,4 @@
-"""A program of CoCoNet's language, as its transforms left it, as operations of a graph.
+"""Emit a transformed CoCoNet program as operations of a graph.
 
 Kernels go in the program's order. What it overlaps goes in chunks: the product of a chunk, then the collective's start;
 what a kernel does behind a collective is added when the next chunk's product is. Slices along rows are those that
@@ -38,7 +38,7 @@ _PERIOD = 8191  # weights repeat after so many elements
 
 
 def next_place() -> int:
-    """A number for an operation of a graph, the same on all ranks that compile the same graphs."""
+    """Number of an operation, equal on all ranks that compile the same graphs."""
     return next(_places)
 
 

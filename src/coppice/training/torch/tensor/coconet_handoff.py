@@ -1,4 +1,4 @@
-"""A sum over a tensor-parallel group, handed to the next pipeline stage: as slices, where that is quicker.
+"""Hand an all-reduced activation to the next pipeline stage, as slices where that is faster.
 
 Source: CoCoNet (ASPLOS 2022): instead of an all-reduce and a send of the whole by each rank, a reduce-scatter, a send
 of slices, and an all-gather on the receiving side, whose ranks have the same number and place in their group. The
@@ -36,7 +36,7 @@ _TAG = 0x7C10
 
 
 class PipelineHandoff:
-    """The boundary of two stages, which both construct alike, but for the group and the peer.
+    """Boundary of two stages, constructed alike by both, but for the group and the peer.
 
     Activations go one way, and terms of their gradients the other way, by the same object::
 
@@ -125,7 +125,7 @@ class PipelineHandoff:
             )
 
     def send(self, partial: torch.Tensor) -> None:
-        """Sum what ranks of the group have, and send it.
+        """Reduce over the group, and send the result.
 
         Raises:
             InputError: If it has another shape or type.
@@ -158,7 +158,7 @@ class PipelineHandoff:
         return held, reduce_scatter_single(held, piece, group=self._group, async_op=True)
 
     def receive(self) -> torch.Tensor:
-        """The sum, whole on every rank of the receiving group.
+        """The reduced tensor, whole on every rank of the receiving group.
 
         Raises:
             CheckError: If a rank does not answer.

@@ -1,4 +1,4 @@
-"""A fused optimizer: gradients are scattered, each rank updates its slice with its part of the state, weights gathered.
+"""Fused sharded optimizer: reduce-scatter gradients, update shards, all-gather weights.
 
 Source: CoCoNet (ASPLOS 2022), whose transforms split, reorder and *as slice* make it of an all-reduce and an optimizer;
 the tuner says whether that is quicker here, on the program of simulation. Parameters are cut into chunks, which follow
@@ -58,7 +58,7 @@ class _Chunk:
 
 
 class FusedOptimizer(torch.optim.Optimizer):
-    """What :func:`fused_optimizer` returns: used as the optimizer that it was made of."""
+    """Sharded optimizer made by :func:`fused_optimizer`, used like the original."""
 
     _step_supports_amp_scaling = (
         True  # a GradScaler then leaves it to step(), on all ranks alike, what it does
@@ -127,7 +127,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return flat[self._rank * each : (self._rank + 1) * each]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Only before chunks are made."""
+        """Supported only before chunks are made."""
         if hasattr(self, "_chunks"):
             raise InputError(
                 "expected all parameters when the optimizer is fused, found more: add them to the plain one before."
@@ -136,7 +136,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Average gradients over ranks, and update."""
+        """Average gradients over the ranks, and update."""
         if closure is not None or getattr(self, "found_inf", None) is not None:
             found = "a GradScaler" if closure is None else "a closure"
             raise InputError(
@@ -220,7 +220,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         self.tasks.append(f"run {self._computed} {chunk.number}")
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the plain optimizer, whole on every rank; all ranks call it."""
+        """Unsharded state of the original optimizer; collective over the ranks."""
         numbers: dict[int, int] = {}
         for each in self.param_groups:
             for parameter in each["params"]:
@@ -250,7 +250,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a state of the plain optimizer, or of this one on any number of ranks."""
+        """Load a state of the original optimizer, or of this one with any number of ranks."""
         parameters = [each for group in self.param_groups for each in group["params"]]
         numbers = {id(each): number for number, each in enumerate(parameters)}
         saved = state_dict["param_groups"]
@@ -338,7 +338,7 @@ def fused_optimizer(
     chunk_bytes: int = 2**24,
     max_norm: float | None = None,
 ) -> FusedOptimizer:
-    """An optimizer that averages gradients over ranks and shares its state out, where the tuner finds that quicker.
+    """Optimizer that averages gradients and shards its state, where the tuner finds that faster.
 
     It takes the place of ``DistributedDataParallel`` and of the optimizer: weights start as those of the first rank,
     gradients are averaged in ``step()``. ``state_dict()`` is that of the plain optimizer, and any such state can be

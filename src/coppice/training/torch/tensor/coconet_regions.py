@@ -1,4 +1,4 @@
-"""Sums of products in a graph, and what follows them element by element, as programs of CoCoNet's language.
+"""Find all-reduced products with elementwise successors in a graph, as CoCoNet programs.
 
 A region is an all-reduce with the product that it takes and the elementwise work behind it, or a reduce-scatter with
 its product. Its program has two dimensions: rows, which are all but the last one of the graph, and columns.
@@ -54,7 +54,7 @@ _DROPOUT = _aten.native_dropout.default
 
 @dataclass
 class SumRegion:
-    """A sum over ranks, and what is around it."""
+    """An all-reduce with the operations around it."""
 
     start: Node  # The collective
     wait: Node  # What waits for it
@@ -72,32 +72,32 @@ class SumRegion:
 
     @property
     def rows(self) -> int:
-        """All dimensions but the last one."""
+        """Product of all dimensions but the last."""
         return prod(self.shape[:-1])
 
     @property
     def columns(self) -> int:
-        """The last dimension."""
+        """Size of the last dimension."""
         return self.shape[-1]
 
     @property
     def flops(self) -> float:
-        """Of its product."""
+        """Operations of its product."""
         return 0.0 if self.product is None else self.product.flops
 
     @property
     def size_bytes(self) -> int:
-        """Of what a rank gives."""
+        """Bytes of a rank's input."""
         return int(arguments(self.start)[0].meta["val"].nbytes)
 
     @property
     def last(self) -> Node:
-        """The node that comes last in the graph."""
+        """Last node in the graph."""
         own = {self.start, self.wait, *self.nodes.values()}
         return max(own)
 
     def program(self) -> TensorProgram:
-        """The region in CoCoNet's language."""
+        """The region as a CoCoNet program."""
         inside = set(self.nodes.values()) | {
             user for node in self.nodes.values() if node.target is _DROPOUT for user in node.users
         }
@@ -119,15 +119,15 @@ class SumRegion:
         return name
 
     def value_of(self, name: str) -> Node:
-        """The node that has an operation's result."""
+        """Node of an operation's result."""
         return _value(self.nodes[name])
 
     def known(self, node: Node) -> str | None:
-        """The operation that has a node's result."""
+        """Operation of a node's result."""
         return self._names.get(node)
 
     def operand(self, node: Node) -> str | None:
-        """The operation that has an operand; one from outside becomes an input. None: its shape does not fit."""
+        """Operation of an operand; external ones become inputs. None: its shape does not fit."""
         if node in self._names:
             return self._names[node]
         shape = shape_of(node)
@@ -148,7 +148,7 @@ def _value(node: Node) -> Node:
 
 
 def sum_regions_of(graph: Graph) -> Iterator[SumRegion]:
-    """All regions, in the order of the graph."""
+    """All regions in graph order."""
     for node in list(graph.nodes):
         if node.target in _SUMS:
             region = _region(node)

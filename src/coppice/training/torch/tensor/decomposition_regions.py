@@ -1,4 +1,4 @@
-"""Products that a gather feeds or a scatter takes, found in a graph of functional collectives.
+"""Find products next to all-gathers and reduce-scatters in a graph of functional collectives.
 
 A *gather region* is an all-gather and the products of which it is an operand, directly or behind layout operations, and
 which do not need each other: a shard is multiplied by all of them when it is there. What else uses the gathered tensor
@@ -56,7 +56,7 @@ class _Fed:
 
 @dataclass
 class GatherRegion:
-    """An all-gather and the products that it feeds."""
+    """An all-gather with the products of its result."""
 
     start: Node  # The collective
     wait: Node  # What waits for it
@@ -68,33 +68,33 @@ class GatherRegion:
 
     @property
     def shard(self) -> Node:
-        """What a rank gives."""
+        """Input of a rank."""
         given: Node = arguments(self.start)[0]
         return given
 
     @property
     def flops(self) -> float:
-        """Of its products."""
+        """Operations of its products."""
         return sum(each.product.flops for each in self.fed)
 
     @property
     def cases(self) -> tuple[str, ...]:
-        """What cutting each product is."""
+        """Kind of split of each product."""
         return tuple(each.product.case(each.letter) for each in self.fed)
 
     @property
     def size_bytes(self) -> int:
-        """Of the gathered tensor."""
+        """Bytes of the gathered tensor."""
         return int(self.wait.meta["val"].nbytes)
 
     @property
     def rows(self) -> int:
-        """Size of the dimension that is cut."""
+        """Size of the split dimension."""
         fed = self.fed[0]
         return (shape_of(fed.product.operands[fed.operand]) or (1,))[fed.place.dim]
 
     def part(self, emit: NodeEmitter, node: Node, known: dict[Node, Node]) -> Node:
-        """The part of a node between."""
+        """Part of an intermediate node."""
         if node not in known:
             found = regrouped(node, self.ranks)
             if found is not None:
@@ -104,7 +104,7 @@ class GatherRegion:
         return known[node]
 
     def products(self, emit: NodeEmitter, shard: Node, number: int) -> list[Node]:
-        """Every product with the shard of a rank."""
+        """Every product with a rank's shard."""
         known = {self.wait: shard}
         made = []
         for each in self.fed:
@@ -120,7 +120,7 @@ class GatherRegion:
     def replace(
         self, emit: NodeEmitter, shards: list[Node], products: list[list[Node]], order: list[int]
     ) -> None:
-        """Put what was made in the place of what was there.
+        """Replace the original nodes.
 
         Args:
             order: Ranks in the order in which their shards were multiplied: terms of a sum are added so.
@@ -139,13 +139,13 @@ class GatherRegion:
 
     @property
     def last(self) -> Node:
-        """The product that comes last in the graph."""
+        """Last product in the graph."""
         return self.fed[-1].product.node
 
 
 @dataclass
 class ScatterRegion:
-    """A reduce-scatter and the products that it sums."""
+    """A reduce-scatter with the products that it sums."""
 
     start: Node  # The collective
     wait: Node  # What waits for it
@@ -159,32 +159,32 @@ class ScatterRegion:
 
     @property
     def flops(self) -> float:
-        """Of its products."""
+        """Operations of its products."""
         return sum(each.flops for each in self.made)
 
     @property
     def cases(self) -> tuple[str, ...]:
-        """What cutting each product is."""
+        """Kind of split of each product."""
         return tuple(each.case(each.letter(2, self.places[each.node])) for each in self.made)
 
     @property
     def size_bytes(self) -> int:
-        """Of what a rank gives."""
+        """Bytes of a rank's input."""
         return int(arguments(self.start)[0].meta["val"].nbytes)
 
     @property
     def rows(self) -> int:
-        """Size of the dimension that is cut."""
+        """Size of the split dimension."""
         first = self.made[0].node
         return (shape_of(first) or (1,))[self.places[first].dim]
 
     @property
     def last(self) -> Node:
-        """The collective, before which all is there."""
+        """The collective."""
         return self.start
 
     def part(self, emit: NodeEmitter, number: int) -> Node:
-        """What a rank gives for the rank of a number."""
+        """Part for a destination rank."""
         return self._part(emit, arguments(self.start)[0], number, {})
 
     def _part(self, emit: NodeEmitter, node: Node, number: int, known: dict[Node, Node]) -> Node:
@@ -217,14 +217,14 @@ class ScatterRegion:
         return made
 
     def replace(self, emit: NodeEmitter, total: Node) -> None:
-        """Put the sum in the place of what was there."""
+        """Replace the original nodes by the sum."""
         if self.mean:
             total = emit.call(_aten.div.Tensor, total, self.ranks)
         self.wait.replace_all_uses_with(total)
 
 
 def regions_of(graph: Graph) -> Iterator[GatherRegion | ScatterRegion]:
-    """All regions, in the order of the graph."""
+    """All regions in graph order."""
     for node in list(graph.nodes):
         if node.target is _GATHER:
             gathering = _gather_region(node)

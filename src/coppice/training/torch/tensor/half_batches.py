@@ -1,4 +1,4 @@
-"""Blocks that run in two half micro-batches, each of which computes while the other is summed (Oases).
+"""Oases: run blocks in two half micro-batches; one computes while the other is all-reduced.
 
 The order of computation, waits and sums is that of
 :class:`~coppice.iteration.policies.tensor.half_batches.HalfBatches`, segment by segment; ranks that run the same blocks
@@ -42,7 +42,7 @@ _Gradients = list[torch.Tensor | None]
 
 
 class HalvedBlocks(nn.Sequential):
-    """Blocks in a row that run in two halves; keys of its state are those of ``nn.Sequential``.
+    """Sequential blocks run in two halves; state keys are those of ``nn.Sequential``.
 
     Args:
         blocks: The blocks.
@@ -85,16 +85,16 @@ class HalvedBlocks(nn.Sequential):
 
     @property
     def order(self) -> HalfBatches:
-        """The policy's passes of these blocks."""
+        """Pass order of the policy for these blocks."""
         return self._halves
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Both halves through all blocks."""
+        """Run both halves through all blocks."""
         self.launched = []
         return self.go_on(x)
 
     def go_on(self, x: torch.Tensor) -> torch.Tensor:
-        """A forward pass that is noted behind what ``launched`` has."""
+        """Forward pass recorded behind ``launched``."""
         if x.dim() < 1 or x.shape[0] < 2:
             raise InputError(
                 f"expected a micro-batch of 2 sequences or more, found one of shape {tuple(x.shape)}."
@@ -111,7 +111,7 @@ class HalvedBlocks(nn.Sequential):
         return token if run.needed[-1] else output
 
     def workload(self, network: tuple[float, float]) -> HalfBatches:
-        """The policy's passes with the median times of this rank, for simulation.
+        """Passes with the median times of this rank, for simulation.
 
         Args:
             network: Bytes per second and seconds per message of sums.

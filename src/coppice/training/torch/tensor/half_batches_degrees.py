@@ -1,4 +1,4 @@
-"""Blocks of several tensor-parallel degrees in half batches, as Oases' planner gives them.
+"""Oases with several tensor-parallel degrees, as its planner assigns them.
 
 A group of N ranks runs a micro-batch. A part of degree d lies on d of them that are next to each other, and N / d
 replicas share its sequences out: the first has the first ones. Where the next part has a greater degree, sequences are
@@ -33,7 +33,7 @@ from coppice.training.torch.tensor.passes_hops import all_gather_single
 
 
 class DegreeGroups:
-    """Process groups of parts of several degrees; all ranks of the job construct it alike.
+    """Process groups for parts of several degrees; constructed alike on all ranks.
 
     Args:
         degrees: Degrees of the parts, in any order.
@@ -70,7 +70,7 @@ class DegreeGroups:
                 self._between[less, more] = _own(beside, rank)
 
     def of(self, degree: int) -> dist.ProcessGroup:
-        """The ranks that share a part of this degree with this one.
+        """Ranks that share a part of this degree with this one.
 
         Raises:
             InputError: If there is no such degree.
@@ -81,12 +81,12 @@ class DegreeGroups:
         return found
 
     def replicas(self, degree: int) -> dist.ProcessGroup | None:
-        """The ranks that have the same slice of a part of this degree; None: no other has."""
+        """Ranks with the same slice of a part of this degree; None: no other."""
         self.of(degree)
         return self._between.get((degree, self.size))
 
     def between(self, one: int, other: int) -> dist.ProcessGroup:
-        """The ranks whose sequences come together where a part of one degree follows one of another."""
+        """Ranks that exchange sequences where the degree changes."""
         found: dist.ProcessGroup = self._between[min(one, other), max(one, other)]
         return found
 
@@ -156,7 +156,7 @@ class _Regrouped(torch.autograd.Function):
 
 
 class RegroupedBlocks(nn.Sequential):
-    """Blocks of several degrees in two halves; keys of its state are those of ``nn.Sequential``.
+    """Blocks of several degrees run in two halves; state keys are those of ``nn.Sequential``.
 
     It takes this rank's sequences in the layout of the first part, and gives those of the last
     (:meth:`DegreeGroups.rows`). Call :meth:`average_gradients` behind the backward pass.
@@ -213,15 +213,15 @@ class RegroupedBlocks(nn.Sequential):
 
     @property
     def order(self) -> RegroupedHalves:
-        """The policy's passes of these blocks."""
+        """Pass order of the policy for these blocks."""
         return self._order
 
     def note(self, name: str) -> None:
-        """Note what was done."""
+        """Record a launched pass."""
         self.launched.append(name)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Both halves through all blocks."""
+        """Run both halves through all blocks."""
         self.launched = []
         regrouped: Any = _Regrouped.apply
         for number, row in enumerate(self.rows):
@@ -234,7 +234,7 @@ class RegroupedBlocks(nn.Sequential):
         return x
 
     def average_gradients(self) -> None:
-        """Average gradients over the ranks that have the same slice, part by part; all ranks call it."""
+        """Average gradients over the ranks with the same slice; collective over the ranks."""
         for parts, degree in ((row.parts, row.parts[0].ranks) for row in self.rows):
             group = self.groups.replicas(degree)
             if group is None:
@@ -250,7 +250,7 @@ class RegroupedBlocks(nn.Sequential):
                 raise unanswered(error) from error
 
     def workload(self, network: tuple[float, float]) -> RegroupedHalves:
-        """The policy's passes with the median times of this rank, for simulation.
+        """Passes with the median times of this rank, for simulation.
 
         Args:
             network: Bytes per second and seconds per message of sums and changes of degrees.

@@ -1,4 +1,4 @@
-"""Blocks of tensor parallelism as rows of parts that end in a sum over ranks, and Megatron's blocks like that.
+"""Tensor-parallel blocks as sequences of parts that end in an all-reduce, and Megatron blocks in this form.
 
 Source: Shoeybi et al., "Megatron-LM" (arXiv 1909.08053), section 3.
 
@@ -24,7 +24,7 @@ from coppice.errors import CheckError, InputError
 
 
 class ActivationSum:
-    """A sum over ranks that is under way; the tensor is its own result.
+    """An outstanding all-reduce in place.
 
     Args:
         tensor: One term, contiguous; not to be touched before :meth:`wait`.
@@ -43,7 +43,7 @@ class ActivationSum:
                 raise unanswered(error) from error
 
     def wait(self) -> torch.Tensor:
-        """The sum."""
+        """Wait for the result."""
         work, self._work = self._work, None
         if work is not None:
             try:
@@ -54,7 +54,7 @@ class ActivationSum:
 
 
 def unanswered(error: RuntimeError) -> CheckError:
-    """What to say of a rank that is lost."""
+    """Error about an unresponsive rank."""
     reason = str(error).strip().splitlines()
     return CheckError(
         f"expected all ranks to sum activations, found one that does not answer "
@@ -90,15 +90,15 @@ class _Gathered(torch.autograd.Function):
 
 
 class AddedSum(nn.Module):
-    """What follows a sum where nothing else is said: it is added to the input of its part."""
+    """Default epilogue of a part: add the reduced output to its input."""
 
     def forward(self, x: torch.Tensor, summed: torch.Tensor) -> torch.Tensor:
-        """Their sum."""
+        """Residual sum."""
         return x + summed
 
 
 class SummedPart(nn.Module):
-    """A part of a block that ends in a sum over ranks.
+    """A part of a block that ends in an all-reduce.
 
     Args:
         partial: From h to one term of the sum, with this rank's weights. The pieces of an ``nn.Sequential`` are
@@ -132,11 +132,11 @@ class SummedPart(nn.Module):
         self.ranks = dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
     def sum(self, tensor: torch.Tensor) -> ActivationSum:
-        """Start the sum of a term."""
+        """Start the all-reduce of a term."""
         return ActivationSum(tensor, self.group, alone=self.ranks == 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """All of it, one thing after the other."""
+        """Run the whole part without overlap."""
         spread: Any = _Spread.apply
         gathered: Any = _Gathered.apply
         summed = gathered(self.partial(spread(self.prepare(x), self)), self)
@@ -145,7 +145,7 @@ class SummedPart(nn.Module):
 
 
 def parts_of(blocks: nn.Module) -> list[list[SummedPart]]:
-    """The parts of blocks in a row, block by block.
+    """Parts of sequential blocks, block by block.
 
     Args:
         blocks: An ``nn.Sequential`` of blocks; a block is a part, or a row of them (``nn.Sequential``).

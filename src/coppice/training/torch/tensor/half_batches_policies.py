@@ -1,4 +1,4 @@
-"""Blocks of tensor parallelism under a policy, by its name."""
+"""Tensor-parallel blocks under a named policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coppice.training.torch.tensor.recompute_blocks import RecomputedBlocks
 def tensor_parallel(
     blocks: nn.Module, policy: str, *, groups: DegreeGroups | None = None, **settings: Any
 ) -> nn.Sequential:
-    """Blocks of tensor parallelism that a policy runs, in the place of the blocks one after the other.
+    """Tensor-parallel blocks executed by a policy, in place of the sequential blocks.
 
     Args:
         blocks: An ``nn.Sequential`` of blocks: each a ``SummedPart``, or a row of them, such as ``MegatronBlock``.

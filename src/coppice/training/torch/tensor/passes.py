@@ -1,4 +1,4 @@
-"""Collectives of tensor parallelism beside their products: the passes, as torch.compile and graphs take them.
+"""Compiler passes that overlap tensor-parallel collectives with products, for torch.compile and FX graphs.
 
 The graph is what torch traces: operations of ``_c10d_functional``, forward and backward. A policy of simulation decides
 what is replaced and in which order a rank then works; where it finds nothing that pays the graph stays as it is.
@@ -49,7 +49,7 @@ from coppice.training.torch.tensor.passes_layout import in_one_mode
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapRegion:
-    """A collective next to products, and what became of it."""
+    """A collective next to products, and its transformation."""
 
     collective: str  # `all_gather`, `reduce_scatter` or `all_reduce`
     ranks: int  # Number of ranks
@@ -106,7 +106,7 @@ class TensorOverlap:
         return module
 
     def change(self, graph: Graph) -> list[list[Node]]:
-        """Replace what pays in a graph; for each region that was, the nodes that have to run one after the other."""
+        """Transform profitable regions; return for each the nodes that must run in order."""
         chains: list[list[Node]] = []
         graph.eliminate_dead_code()
         in_one_mode(graph)
@@ -272,7 +272,7 @@ def tensor_overlap(
     record: bool = False,
     **settings: Any,
 ) -> TensorOverlap:
-    """Collectives of tensor parallelism passed beside the products that depend on them.
+    """Pass that overlaps tensor-parallel collectives with dependent products.
 
     Give it to ``torch.compile(model, backend=...)``, its ``graph_pass`` to Inductor, or a graph to its ``apply``.
 

@@ -1,4 +1,4 @@
-"""Hops of a ring as operations of a graph, and what they, products and collectives take.
+"""Ring hops as graph operations, and the costs of hops, products and collectives.
 
 ``coppice::hop_start`` sends a tensor to one rank and receives one like it from another, and returns at once;
 ``coppice::hop_wait`` gives what has come. The second takes what was sent as well, so that nobody uses its memory for
@@ -45,7 +45,7 @@ _UNDER_WAY: dict[int, _UnderWay] = {}
 
 
 def group_of(name: Any) -> dist.ProcessGroup:
-    """The process group that an operation of a graph names."""
+    """Process group named by a graph operation."""
     return name if isinstance(name, dist.ProcessGroup) else _resolve_process_group(name)
 
 
@@ -120,7 +120,7 @@ _WIDTH = 384  # of the product that is timed
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCosts:
-    """Times of a group of ranks, alike on all of them."""
+    """Measured times of a group, equal on all ranks."""
 
     ranks: int  # Number of ranks
     flops_per_s: float  # Operations a second of products
@@ -130,24 +130,24 @@ class MeasuredCosts:
     launch_seconds: float = 20e-6  # What a kernel takes beside its work
 
     def seconds(self, kind: str, size_bytes: float) -> float:
-        """A hop of so many bytes, or a collective on a tensor of as many."""
+        """Time of a hop, or of a collective, of so many bytes."""
         rate, message = self.network[kind]
         return message + size_bytes / rate
 
     def product(self, flops: float) -> float:
-        """Seconds of products of so many operations."""
+        """Time of products of so many operations."""
         return flops / self.flops_per_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredMachine(Machine):
-    """What programs of CoCoNet's language take by these costs."""
+    """CoCoNet's machine model with measured costs."""
 
     costs: MeasuredCosts  # The costs
 
     @classmethod
     def of(cls, costs: MeasuredCosts, **others: Any) -> MeasuredMachine:
-        """A machine of these costs; ``others`` are those of :class:`Machine` that they do not say."""
+        """Machine with these costs; ``others`` are further fields of :class:`Machine`."""
         return cls(
             costs=costs,
             flops=costs.flops_per_s,
@@ -157,7 +157,7 @@ class MeasuredMachine(Machine):
         )
 
     def communication(self, program: TensorProgram, kernel: Sequence[str]) -> float:
-        """Seconds of what a kernel sends: a collective after the other."""
+        """Time of a kernel's communication: one collective after the other."""
         total = 0.0
         for name in kernel:
             kind = program.ops[name].kind.value
@@ -175,7 +175,7 @@ def modelled_costs(
     ranks: int,  # Number of ranks, next to each other
     flops_per_s: float | None = None,  # Operations a second of products; costs that were measured know them
 ) -> MeasuredCosts:
-    """Costs that are known.
+    """Given costs.
 
     Examples:
         >>> costs = modelled_costs((1e6, 1e-3), ranks=4, flops_per_s=1e9)
@@ -223,7 +223,7 @@ def measured_costs(
     # Size of tensors for which costs have to be right; None: from 4 KiB to 1 MiB
     around_bytes: int | None = None,
 ) -> MeasuredCosts:
-    """Costs that all ranks measure together: the slowest rank's, medians of some rounds."""
+    """Costs measured by all ranks: the slowest rank's medians."""
     ranks = dist.get_world_size(group)
     network = {}
     with unset_fake_temporarily(), torch.no_grad():  # torch.compile asks while its tensors have no values

@@ -1,4 +1,4 @@
-"""Layouts and products in a graph: where the parts of ranks lie, and which dimension of which operand is which.
+"""Layouts and matrix products in a graph: positions of the ranks' parts, and named dimensions of operands.
 
 A gathered tensor has the shards of N ranks in a row. Views, permutations and casts behind the gather move them: they
 lie along some dimension of size ``outer * N * inner``, rank r's at r of the middle factor. From a shard alone the same
@@ -39,19 +39,19 @@ _PERMUTED = (_aten.permute.default, _aten.transpose.int, _aten.t.default)
 
 @dataclass(frozen=True)
 class DimensionPlace:
-    """Where parts lie."""
+    """Position of the ranks' parts in a dimension."""
 
     dim: int  # The dimension
     outer: int = 1  # What comes before the number of the part in it
 
 
 def arguments(node: Node) -> tuple[Any, ...]:
-    """The arguments of a node; which of them are nodes is up to its target."""
+    """Arguments of a node."""
     return node.args
 
 
 def shape_of(node: Node) -> tuple[int, ...] | None:
-    """The shape of a node's tensor; None: it is no tensor, or its shape is not known before it runs."""
+    """Shape of a node's tensor; None: no tensor, or unknown before execution."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not all(isinstance(each, int) for each in value.shape):
         return None
@@ -59,7 +59,7 @@ def shape_of(node: Node) -> tuple[int, ...] | None:
 
 
 def in_one_mode(graph: Graph) -> None:
-    """Shapes of all nodes as tensors of one mode of torch, where tracing real tensors has made one for each."""
+    """Convert fake tensors of several modes to one mode."""
     values = [node.meta.get("val") for node in graph.nodes]
     modes = {id(value.fake_mode) for value in values if isinstance(value, FakeTensor)}
     if len(modes) < 2:
@@ -106,7 +106,7 @@ def _viewed(
 
 
 def place_after(node: Node, place: DimensionPlace, ranks: int) -> DimensionPlace | None:
-    """Where parts of a layout operation's operand lie in its result; None: nowhere in particular."""
+    """Position of the parts in a layout operation's result; None: not contiguous."""
     old, new = shape_of(arguments(node)[0]), shape_of(node)
     if old is None or new is None:
         return None
@@ -118,7 +118,7 @@ def place_after(node: Node, place: DimensionPlace, ranks: int) -> DimensionPlace
 
 
 def place_before(node: Node, place: DimensionPlace, ranks: int) -> DimensionPlace | None:
-    """Where parts of a layout operation's result lie in its operand."""
+    """Position of the parts in a layout operation's operand."""
     old, new = shape_of(arguments(node)[0]), shape_of(node)
     if old is None or new is None:
         return None
@@ -130,7 +130,7 @@ def place_before(node: Node, place: DimensionPlace, ranks: int) -> DimensionPlac
 
 
 def regrouped(node: Node, ranks: int) -> tuple[Node, int, int] | None:
-    """What a node cuts into N parts along one dimension and joins along another one: ``(tensor, from, to)``."""
+    """Node split into N parts along one dimension and joined along another: ``(tensor, from, to)``."""
     if node.target is not _aten.cat.default:
         return None
     parts: list[Node] = list(arguments(node)[0])
@@ -178,7 +178,7 @@ def _whole_of(part: Node) -> tuple[Node, int, int, int] | None:
 
 
 class NodeEmitter:
-    """Adds operations to a graph, before a node, with the shapes that their tensors will have.
+    """Insert operations before a node, with the shapes of their tensors.
 
     Args:
         graph: The graph.
@@ -202,7 +202,7 @@ class NodeEmitter:
         return node
 
     def slice(self, whole: Node, place: DimensionPlace, part: int) -> Node:
-        """A part of a tensor."""
+        """Slice of a tensor."""
         shape = list(whole.meta["val"].shape)
         inner = shape[place.dim] // (place.outer * self.ranks)
         if place.outer == 1:
@@ -213,7 +213,7 @@ class NodeEmitter:
         return self.call(_aten.reshape.default, cut, [*before, place.outer * inner, *after])
 
     def joined(self, parts: Sequence[Node], place: DimensionPlace) -> Node:
-        """A tensor of its parts."""
+        """Concatenation of parts."""
         if place.outer == 1:
             return self.call(_aten.cat.default, list(parts), place.dim)
         shape = list(parts[0].meta["val"].shape)
@@ -226,7 +226,7 @@ class NodeEmitter:
         return self.call(_aten.reshape.default, whole, [*before, place.outer * self.ranks * inner, *after])
 
     def moved(self, node: Node, part: Node, after: DimensionPlace) -> Node:
-        """A layout operation on a part instead of its operand; ``after`` is where parts lie in its result."""
+        """Layout operation applied to a part; ``after`` is the position of parts in its result."""
         if node.target in _VIEWS or node.target is _aten.expand.default:
             shape = list(shape_of(node) or ())
             shape[after.dim] //= self.ranks
@@ -252,18 +252,18 @@ class GraphProduct:
 
     @property
     def flops(self) -> float:
-        """Operations: a multiplication and an addition for each pair of elements that meet."""
+        """Operations: a multiplication and an addition per element pair."""
         sizes: dict[str, int] = {}
         for letters, operand in zip(self.dims, self.operands, strict=False):
             sizes |= dict(zip(letters, shape_of(operand) or (), strict=False))
         return 2.0 * prod(sizes.values())
 
     def letter(self, operand: int, place: DimensionPlace) -> str:
-        """The dimension of an operand (0, 1) or the result (2)."""
+        """Name of a dimension of an operand (0, 1) or the result (2)."""
         return self.dims[operand][place.dim]
 
     def case(self, letter: str) -> str:
-        """What cutting along a dimension is: ``batch``, ``contracting`` or ``non-contracting``."""
+        """Kind of a split along a dimension: ``batch``, ``contracting`` or ``non-contracting``."""
         if letter not in self.dims[2]:
             return "contracting"
         return "batch" if letter in self.dims[0] and letter in self.dims[1] else "non-contracting"
@@ -271,7 +271,7 @@ class GraphProduct:
     def emit(
         self, emit: NodeEmitter, operands: Sequence[Node], letter: str, cut: DimensionPlace, part: int
     ) -> Node:
-        """The product of parts; the bias is added unless parts are terms of a sum, to which :meth:`complete` adds it.
+        """Emit the product of parts, with the bias unless parts are summed (see :meth:`complete`).
 
         Args:
             operands: Both operands, or parts of them.
@@ -288,7 +288,7 @@ class GraphProduct:
         return emit.call(self.node.target, bias, *operands)
 
     def complete(self, emit: NodeEmitter, total: Node) -> Node:
-        """The result of a sum of parts."""
+        """Add the bias to a sum of parts."""
         return total if self.bias is None else emit.call(_aten.add.Tensor, total, self.bias)
 
     def _plain(self, emit: NodeEmitter, operands: Sequence[Node]) -> Node:
@@ -300,7 +300,7 @@ class GraphProduct:
 
 
 def product_of(node: Node) -> GraphProduct | None:
-    """The product that a node is; None: none, or one that scales what it adds."""
+    """Product of a node; None: it is none, or one with a scaled addend."""
     if node.kwargs or node.op != "call_function":
         return None
     args = arguments(node)

@@ -1,4 +1,4 @@
-"""Blocks whose operations are computed again beside the sums of tensor parallelism, as memory asks for it (Lynx).
+"""Lynx: recompute blocks' operations concurrently with tensor-parallel all-reduces, within a memory limit.
 
 What is kept and what is computed again where is that of
 :class:`~coppice.iteration.policies.tensor.lynx.WindowedRecompute`: in windows of the forward pass of the last block,
@@ -29,7 +29,7 @@ from coppice.training.torch.tensor.recompute_saved import DroppedCall, SavedActi
 
 
 class RecomputedBlocks(nn.Sequential):
-    """Blocks in a row that compute again beside sums; keys of its state are those of ``nn.Sequential``.
+    """Sequential blocks that recompute during all-reduces; state keys are those of ``nn.Sequential``.
 
     The first passes compute everything again on demand and are recorded, unless it is said what blocks are like. What a
     micro-batch is like may not change then, but for being smaller.
@@ -92,7 +92,7 @@ class RecomputedBlocks(nn.Sequential):
         self._flying: list[weakref.ref[_RecomputeRun]] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Through all blocks."""
+        """Run all blocks."""
         if not torch.is_grad_enabled():
             for block in self:
                 x = block(x)
@@ -114,7 +114,7 @@ class RecomputedBlocks(nn.Sequential):
         return run.forward(x)
 
     def oldest(self) -> _RecomputeRun | None:
-        """The pass whose backward pass is next, once as many are in flight as was said."""
+        """Pass whose backward is next, once the given number is in flight."""
         flying = self._in_flight()
         return flying[0]() if len(flying) >= self.in_flight else None
 

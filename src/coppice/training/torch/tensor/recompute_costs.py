@@ -1,4 +1,4 @@
-"""What blocks that compute again are like, as it is recorded; and where each of their operations is computed again."""
+"""Record the costs of recomputed blocks, and schedule their recomputation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from coppice.iteration.policies.tensor.stage_windows import stage_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedBlock:
-    """What all blocks are like."""
+    """Recorded costs of a block."""
 
     windows: LayerWindows  # Operations of a block and the sums beside which there is time
     # What a block keeps of a micro-batch in any case: what enters its parts, and what is saved between a sum
@@ -35,7 +35,7 @@ class RecordedBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputeSchedule:
-    """The policy's choice for blocks in a row."""
+    """Choice of the policy for sequential blocks."""
 
     # For each block and operation -1 (kept), the number of a window, or a larger one (on demand), as of
     # `plan_stage`
@@ -52,7 +52,7 @@ class RecomputeSchedule:
         blocks: int,
         in_flight: int,
     ) -> RecomputeSchedule:
-        """Of a policy.
+        """Schedule of a policy.
 
         Where one micro-batch is in flight there is nothing to compute again in its forward pass. Windows of forward
         passes are of no length then; what is for them is done in the first window of the backward pass, or on demand.
@@ -89,7 +89,7 @@ class RecomputeSchedule:
 
 
 class RecomputeRecorder:
-    """Times and sizes of passes in which everything is computed again on demand.
+    """Times and sizes of passes that recompute everything on demand.
 
     Args:
         device: Where they run.
@@ -107,17 +107,17 @@ class RecomputeRecorder:
         self._begun = 0
 
     def begin(self) -> None:
-        """A forward pass begins; times of the first one are not kept if there are others."""
+        """Start a forward pass; the first one's times are dropped if there are others."""
         self._begun += 1
         if self._begun == 2:
             self._seconds.clear()
 
     def size(self, block: int, op: int, size_bytes: int) -> None:
-        """Note the bytes of an operation."""
+        """Record the bytes of an operation."""
         self._sizes[block, op] = max(size_bytes, self._sizes.get((block, op), 0))
 
     def fixed(self, size_bytes: int) -> None:
-        """Note what a block keeps beside its operations."""
+        """Record the other activation bytes of a block."""
         self._fixed = max(size_bytes, self._fixed)
 
     @contextmanager
@@ -133,7 +133,7 @@ class RecomputeRecorder:
         return time.perf_counter()
 
     def agreed(self, group: dist.ProcessGroup | None, *, ranks: int) -> RecordedBlock:
-        """What blocks are like: times of the first rank, the largest sizes of all."""
+        """Recorded blocks: times of the first rank, the largest sizes of all."""
         own = (self._names[0], self._alike(), self._medians(), self._fixed)
         everyone: list[Any] = [own]
         if ranks > 1:

@@ -1,4 +1,4 @@
-"""What autograd saves of operations: kept, or dropped and computed again, at any time before it is needed.
+"""Saved tensors of operations: kept, or dropped and recomputed before they are needed.
 
 The graph of autograd is that of the operations as they are; only the tensors saved in it are other ones
 (``torch.autograd.graph.saved_tensors_hooks``). In the place of a tensor that a dropped operation saved there is the
@@ -23,7 +23,7 @@ from coppice.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class DeviceState:
-    """Generators and autocast, as they are at one time."""
+    """Snapshot of generators and autocast."""
 
     device: torch.device  # The device of activations
     generator: torch.Tensor  # State of the generator of the host
@@ -32,7 +32,7 @@ class DeviceState:
 
     @classmethod
     def now(cls, device: torch.device) -> DeviceState:
-        """Of a device, and of the host."""
+        """Snapshot of a device and of the host."""
         of_device = None
         if device.type != "cpu":
             of_device = torch.get_device_module(device).get_rng_state(device)
@@ -53,7 +53,7 @@ class DeviceState:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """A context in which everything is as it was; afterwards it is as before."""
+        """Context with the snapshot restored; the state before is restored afterwards."""
         devices = [] if self.of_device is None else [self.device]
         kind = "cuda" if self.device.type == "cpu" else self.device.type
         with ExitStack() as stack:
@@ -85,7 +85,7 @@ class _OfOutput:
 
 
 class DroppedCall:
-    """An operation in a forward pass that leaves nothing behind but how to do it again.
+    """An operation whose activations are dropped, with the means to recompute it.
 
     Args:
         name: Of the operation.
@@ -110,13 +110,13 @@ class DroppedCall:
         self._output: torch.Tensor | None = None
 
     def save(self, tensor: torch.Tensor, *, inside: bool) -> Any:
-        """Count a tensor that the operation saves; what takes its place, if it is one of its own."""
+        """Count a saved tensor; return its replacement, if it belongs to the operation."""
         self._saved.append((tensor.shape, tensor.dtype) if inside else None)
         self.wanted |= inside
         return _Inside(self, len(self._saved) - 1)
 
     def again(self) -> None:
-        """Compute it again, if that has not been done."""
+        """Recompute, unless done."""
         if self.computed:
             return
         if self._given is None:
@@ -141,7 +141,7 @@ class DroppedCall:
         self._found, self._output, self.computed = found, output.detach(), True
 
     def found(self, number: int) -> torch.Tensor:
-        """What it saved, computed again if need be."""
+        """Saved tensor, recomputed if necessary."""
         self.again()
         tensor = self._found[number]
         if tensor is None:
@@ -149,14 +149,14 @@ class DroppedCall:
         return tensor
 
     def output(self) -> torch.Tensor:
-        """What it gives, computed again if need be."""
+        """Output, recomputed if necessary."""
         self.again()
         if self._output is None:
             raise self._changed()
         return self._output
 
     def release(self) -> None:
-        """Forget all that it was given and that it computed."""
+        """Release inputs and recomputed tensors."""
         self._given, self._found, self._output, self.computed = None, [], None, False
 
     def _changed(self) -> InputError:
@@ -167,7 +167,7 @@ class DroppedCall:
 
 
 class SavedActivations:
-    """What one block saves in a forward pass.
+    """Activations of one block in a forward pass.
 
     Args:
         fixed: Places of parameters and buffers.
@@ -180,14 +180,14 @@ class SavedActivations:
         self._dropped: dict[int, tuple[DroppedCall, torch.Tensor]] = {}
 
     def keep(self, module: nn.Module, *tensors: torch.Tensor) -> Any:
-        """Run an operation whose saved tensors stay."""
+        """Run an operation, keeping its saved tensors."""
         with saved_tensors_hooks(self.pack, unpack):
             return module(*tensors)
 
     def drop(
         self, name: str, module: nn.Module, x: torch.Tensor, *, taken: bool
     ) -> tuple[torch.Tensor, DroppedCall]:
-        """Run an operation of which nothing stays but its input; operations may take its output."""
+        """Run an operation, keeping its input only."""
         call = DroppedCall(name, module, self.pack(x), needs_gradient=x.requires_grad, device=x.device)
         own: dict[int, torch.Tensor] = {}  # they stay for the time of the call, so that no two have one place
         given = _place(x)
@@ -211,11 +211,11 @@ class SavedActivations:
         return output, call
 
     def done(self) -> None:
-        """Forget outputs that nothing else keeps."""
+        """Release outputs that nothing else keeps."""
         self._dropped.clear()
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        """What is saved of a tensor."""
+        """Saved-tensor hook."""
         place = _place(tensor)
         if place in self._fixed:
             return tensor
@@ -228,7 +228,7 @@ class SavedActivations:
 
 
 def unpack(saved: Any) -> torch.Tensor:
-    """The tensor, computed again if need be."""
+    """Saved tensor, recomputed if necessary."""
     if isinstance(saved, _Inside):
         return saved.call.found(saved.number)
     if isinstance(saved, _OfOutput):
@@ -238,7 +238,7 @@ def unpack(saved: Any) -> torch.Tensor:
 
 
 def places(tensors: Sequence[torch.Tensor]) -> frozenset[int]:
-    """Where tensors lie in memory."""
+    """Memory ranges of tensors."""
     return frozenset(_place(tensor) for tensor in tensors)
 
 

@@ -1,4 +1,4 @@
-"""The memory of a rank that tracks tiles: it adds what is stored, counts, and sends a tile on with its last update.
+"""Memory of a rank that tracks tiles: it reduces stores, counts them, and forwards complete tiles.
 
 Source: the tracker, near-memory reduction and triggered transfers of T3 (Pati et al., ASPLOS 2024), here in software: a
 thread of its own is the only one that adds to a rank's sums. Updates are announced to it: stores of the rank's own
@@ -28,13 +28,13 @@ Event = tuple[str, int, int, int]
 
 
 def expected_updates(blocks: int) -> int:
-    """Updates of a tile of so many blocks: of this rank's product, and of the next rank."""
+    """Number of updates of a tile: from this rank's product, and from the next rank."""
     return 2 * blocks
 
 
 @dataclass(frozen=True)
 class TileGrid:
-    """How a product is cut."""
+    """Division of a product into tiles and blocks."""
 
     chunks: tuple[int, ...]  # First row of the part of each rank, and behind the last one
     columns: int  # Columns
@@ -51,7 +51,7 @@ class TileGrid:
         return -(-(self.chunks[chunk + 1] - self.chunks[chunk]) // self.tile_rows)
 
     def region(self, chunk: int, tile: int, block: int = -1) -> tuple[slice, slice]:
-        """Rows and columns of a block, or of all of a tile."""
+        """Rows and columns of a block, or of a whole tile."""
         first = self.chunks[chunk] + tile * self.tile_rows
         rows = slice(first, min(first + self.tile_rows, self.chunks[chunk + 1]))
         if block < 0:
@@ -60,7 +60,7 @@ class TileGrid:
 
 
 class TrackedMemory:
-    """One rank's memory and the thread that serves it.
+    """Memory of one rank, with the thread that serves it.
 
     Args:
         rank: This rank.
@@ -108,7 +108,7 @@ class TrackedMemory:
         self._thread.start()
 
     def begin(self) -> int:
-        """A product begins; its buffer."""
+        """Start a product; return its buffer."""
         self._require()
         self._products += 1
         if self._left_after is not None and self._products > self._left_after:
@@ -130,7 +130,7 @@ class TrackedMemory:
             raise
 
     def wait(self, buffer: int, timeout_s: float) -> None:
-        """Wait until all tiles of a product have been passed on, and those of this rank's chunk are complete."""
+        """Wait until all tiles are forwarded, and those of this rank's chunk complete."""
         grid = self._grid
         tiles = sum(grid.tiles(chunk) for chunk in range(self._ranks))
         first = grid.tiles((self._rank + 1) % self._ranks)
@@ -151,7 +151,7 @@ class TrackedMemory:
             self.record, self._records[buffer] = self._records[buffer], []
 
     def close(self) -> None:
-        """Send what is left to send, and end."""
+        """Forward what is left, and stop."""
         self._store.close()
         self._thread.join()
         self._behind.close()

@@ -1,4 +1,4 @@
-"""A product whose stores start its reduce-scatter, in memory that the ranks of one host share (T3 in software).
+"""T3 in software: a matrix product whose stores trigger its reduce-scatter, in shared memory of one host.
 
 The order is that of the simulated ring: rank r computes the chunk of rank r + 1 first and its own last
 (:class:`~coppice.iteration.policies.tensor.triggered.TriggeredProduct`), tile by tile and block by block. Who computes
@@ -32,7 +32,7 @@ _BUFFERS = 2  # products take turns: when one begins no rank is in the one befor
 
 
 class TrackedProduct:
-    """Products of a shape whose sums over ranks are scattered by the stores of the product.
+    """Products of one shape, reduce-scattered by their own stores.
 
     Every rank makes one, and calls its methods in the same order.
 
@@ -119,7 +119,7 @@ class TrackedProduct:
             return self._sums[buffer][self._rank][own].clone()
 
     def all_reduce(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks of ``a @ b``: scattered first, gathered then.
+        """Sum over ranks of ``a @ b``: reduce-scatter, then all-gather.
 
         Raises:
             InputError: If shapes or types are others, or tensors are not in the memory of the host.
@@ -140,7 +140,7 @@ class TrackedProduct:
         return torch.cat([sums[rank][rows] for rank, rows in enumerate(chunks)])
 
     def close(self) -> None:
-        """End; others that still wait for this rank are told that it has ended."""
+        """Close; ranks that wait for this one get an error."""
         if self._memory is not None:
             self._memory.close()
             self._memory = None

@@ -1,4 +1,4 @@
-"""Rules about the room that the executor has, and about chunks and sizes of messages."""
+"""Doctor rules about the executor's capacity, chunks and message sizes."""
 
 from __future__ import annotations
 
@@ -152,13 +152,13 @@ def _largest(plan: MscclppPlan, gpu: dict[str, Any]) -> int:
 
 
 def size_range(top: dict[str, Any]) -> tuple[int, int]:
-    """Smallest and largest message that a plan is for, in bytes."""
+    """Smallest and largest message of a plan in bytes."""
     high = number(top.get("max_message_size"))
     return number(top.get("min_message_size")) or 0, _NO_LIMIT if high is None else high
 
 
 def unit_bytes(plan: MscclppPlan, gpu: dict[str, Any]) -> int:
-    """Bytes of which messages must be multiples, as a GPU tells; 0 where it tells no chunks."""
+    """Number of bytes that messages must be a multiple of; 0 where the plan has no chunks."""
     return _alignment(plan) * _told(plan, gpu)
 
 
