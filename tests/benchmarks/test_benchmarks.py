@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import doctest
 import json
 import math
@@ -9,9 +10,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from coppice.bounds import Problem, bound
+from coppice.planners.synthesis.method import METHODS
 from support.benchmark_scripts import BENCHMARKS, load_benchmark
 
 
@@ -252,3 +256,94 @@ def test_sccl_decides_an_instance() -> None:
         check=True,
     )
     assert "unsat" in done.stdout
+
+
+@pytest.fixture(name="gpu")
+def fixture_gpu() -> ModuleType:
+    return load_benchmark("gpu")
+
+
+def test_without_a_gpu_it_says_so_and_succeeds(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if gpu.device():
+        pytest.skip("a GPU is there")
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--write"])
+    gpu.main()
+    assert capsys.readouterr() == ("no GPU\n", "")
+    assert not gpu.PAGE.exists()
+
+
+def test_rows_of_a_bench_become_lines(gpu: ModuleType) -> None:
+    row = {
+        "collective": "all_reduce",
+        "size_bytes": 2**20,
+        "algorithm": "forest",
+        "time_us": 12.34,
+        "algbw_gb_per_s": 84.97,
+        "wrong": 0,
+        "refusal": "",
+    }
+    rows = [row, {**row, "refusal": "expected this,\nfound that | there"}]
+    text = "".join(json.dumps(each) + "\n" for each in rows)
+    trial = gpu.Trial(what="a bench", command=[sys.executable, "-c", f"print({text!r})"])
+    assert list(trial.lines()) == [
+        "| a bench | all_reduce | 1 | forest | 12.3 | 84.97 | 0 | |",
+        "| a bench | all_reduce | 1 | forest | | | | expected this, found that / there |",
+    ]
+
+
+def test_last_words_of_what_fails_or_hangs(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys; print('Error: no puts here\\nbye', file=sys.stderr); sys.exit(3)"
+    trial = gpu.Trial(what="a bench", command=[sys.executable, "-c", program])
+    assert list(trial.lines()) == ["| a bench | | | | | | | status 3: Error: no puts here |"]
+    monkeypatch.setattr(gpu, "LIMIT_S", 0.2)
+    trial = gpu.Trial(what="a bench", command=[sys.executable, "-c", "import time; time.sleep(60)"])
+    assert list(trial.lines()) == ["| a bench | | | | | | | no answer in 0.2 s |"]
+
+
+@pytest.fixture(name="tacos")
+def fixture_tacos(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return load_benchmark("tacos")
+
+
+@pytest.fixture(name="synthesis")
+def fixture_synthesis(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return load_benchmark("synthesis")
+
+
+def test_published_times_are_in_the_table(tacos: ModuleType) -> None:
+    options = argparse.Namespace(only="torus 3x3x3", attempts=5, reference=None)
+    (row,) = tacos.published(options).rows
+    assert row[:4] == ("torus 3x3x3", "27", "1", "3706.20 us")
+    assert abs(float(row[5].rstrip("%"))) <= 1
+
+
+def test_every_grid_names_what_the_public_program_calls_it(tacos: ModuleType) -> None:
+    for grid in tacos.GRIDS:
+        header, name, arguments = grid.source
+        assert header.replace("_", "") == name.lower().replace("_", "")
+        # Sizes count the last dimension first, as the constructors do.
+        assert arguments.split(", ")[: len(grid.dims)] == [str(size) for size in grid.dims[::-1]]
+
+
+def test_the_common_set(synthesis: ModuleType) -> None:
+    found = {each.name: each.topology for each in synthesis.networks()}
+    assert len(found) == 8
+    # The bound of two NDv2 boxes that TE-CCL's schedules are measured by.
+    assert bound(Problem(found["ndv2 x 2"], "all_gather")).algbw_gb_per_s == 25
+
+
+def test_rows_are_kept_and_complete(synthesis: ModuleType) -> None:
+    rows = json.loads(synthesis.ROWS.read_text())
+    for network in synthesis.networks():
+        for collective in synthesis.COLLECTIVES:
+            own = rows[network.name][collective.value]
+            assert {"tacos", "syccl", synthesis.PLANNED} <= set(own)
+            table = synthesis.table_of(network, collective, own)
+            timed = [name for name in METHODS if "times_us" in own.get(name, {})]
+            assert [row[0] for row in table.rows] == [synthesis.PLANNED, *timed]
+            assert all(own[name]["gap"] >= 0 for name in timed)
+            assert any(row[-1] != "-" for row in table.rows)

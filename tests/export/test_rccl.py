@@ -8,12 +8,15 @@ from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import coppice
 from coppice import Collective, Problem, plan
 from coppice.cli.export import export
 from coppice.errors import InputError
-from coppice.export.formats import RcclRingsOptions, RcclTreesOptions
+from coppice.export.formats import NcclCollnetOptions, RcclRingsOptions, RcclTreesOptions
+from coppice.export.nccl.collnet import collnet_trees, export_nccl_collnet
 from coppice.export.rccl import export_rccl_rings, export_rccl_trees, rccl_trees
 from coppice.fitting.rccl import depth_of, packed_trees, rccl_rings
 from coppice.schedule.files.plan_file import write_plan
@@ -279,3 +282,50 @@ def test_what_rings_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     write_plan(planned(box), tmp_path / "plan.json")
     export(str(tmp_path / "plan.json"), to="rccl-rings", options=["rings=7"])
     assert "note: 7 rings of equal shares" in capsys.readouterr().err
+
+
+def planned_trees(topology: Topology, collective: Collective = Collective.ALL_REDUCE) -> Plan:
+    return plan(Problem(topology=topology, collective=collective, root=None)).plan
+
+
+@pytest.mark.parametrize(
+    "collective", [Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER]
+)
+@pytest.mark.parametrize("nodes", [2, 4, 6])
+def test_trees_have_the_shares_of_the_plan(nodes: int, collective: Collective) -> None:
+    made = planned_trees(preset("fat-tree", leaves=2, gpus_per_leaf=nodes // 2), collective)
+    trees, turned = collnet_trees(made)
+    assert not turned
+    shares = np.zeros(nodes)
+    for parents, share in trees.items():
+        assert len(parents) == nodes
+        assert parents.count(-1) == 1
+        for node in range(nodes):
+            steps, at = 0, node
+            while parents[at] >= 0:
+                at, steps = parents[at], steps + 1
+                assert steps < nodes
+        shares[parents.index(-1)] += share
+    assert len(set(shares)) == 1, "every node is the root of as much"
+
+
+def test_the_file_and_its_notes(tmp_path: Path) -> None:
+    made = planned_trees(preset("fat-tree", leaves=2, gpus_per_leaf=1))
+    assert (
+        export_nccl_collnet(made, NcclCollnetOptions()).text
+        == "coppice-collnet 1\nnodes 2\ntree 1 -1 0\ntree 1 1 -1\n"
+    )
+    found = coppice.export(made, "nccl-collnet", tmp_path / "forest")
+    assert (tmp_path / "forest").read_text() == found.text
+    assert any("NCCL_COLLNET_ENABLE=1" in note for note in found.notes)
+
+
+def test_what_has_no_trees_between_nodes_is_refused() -> None:
+    with pytest.raises(InputError, match="one rank each, found 8 ranks on"):
+        export_nccl_collnet(planned_trees(preset("dgx-a100", boxes=2)), NcclCollnetOptions())
+    ring = plan(
+        Problem(topology=preset("fat-tree", leaves=2, gpus_per_leaf=2), collective=Collective.ALL_REDUCE),
+        algorithm="ring",
+    ).plan
+    with pytest.raises(InputError, match="made of trees"):
+        export_nccl_collnet(ring, NcclCollnetOptions())

@@ -1,4 +1,4 @@
-"""A rank of :mod:`test_mpich_traffic`: runs the calls of a file; rank 0 writes what left through each interface."""
+"""A rank of :mod:`test_traffic`: runs the calls of a file; rank 0 writes what left through each interface."""
 
 from __future__ import annotations
 
