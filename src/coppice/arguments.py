@@ -1,4 +1,4 @@
-"""Checks of arguments where people call: by annotations, in one sentence instead of a failure further in."""
+"""Check arguments of public functions by their annotations, with one-sentence errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _of_numpy(hint: object) -> tuple[type[Any], ...]:
 
 
 def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """A public function that refuses arguments of other types than it is annotated with.
+    """Decorator that refuses arguments of other types than annotated.
 
     Containers are looked at one level deep, arrays not at all; a bool is no number, and an integer of NumPy becomes
     an int. Annotations have to name types that the module of the function knows when it is first called.
@@ -139,7 +139,7 @@ def _home(name: str, function: Callable[..., Any]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: short, with its type.
+    """Short text of a value for messages, with its type.
 
     Examples:
         >>> shown([1, 2]), shown("abc")

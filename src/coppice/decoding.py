@@ -1,4 +1,4 @@
-"""JSON of foreign files: types that several threads may decode at once, and what is wrong, with its line and column."""
+"""Decode foreign JSON: types that several threads may decode concurrently, and errors with line and column."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NO_NUMBER = re.compile(rb"[+-]?(inf(inity)?|nan)\b", re.IGNORECASE)
 
 
 def json_fault(error: Exception, data: bytes | str) -> str:
-    r"""What is wrong with a JSON text, in a few words; a place in the text is its line and column.
+    r"""Describe a JSON syntax error, with line and column.
 
     Args:
         error: What decoding it raised, one of ``JSON_FAULTS``.

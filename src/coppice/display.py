@@ -1,4 +1,4 @@
-"""How objects show themselves in a notebook: classes name themselves here, and the package says who draws them.
+"""Notebook output: classes register here, and the package supplies the renderers.
 
 A topology stands on the ground floor and knows no picture; :mod:`coppice` enters who draws it, by name, so that nothing
 is imported before a notebook asks.

@@ -1,4 +1,4 @@
-"""Errors that Coppice raises on purpose.
+"""Exceptions of Coppice.
 
     CoppiceError                    base of all; the command line prints its one sentence
     ├── InputError                  a file, option or topology cannot be used: exit code 2
@@ -19,11 +19,11 @@ class CoppiceError(Exception):
 
 
 class InputError(CoppiceError):
-    """An input (file, option, topology) cannot be used as it is."""
+    """An input (file, option, topology) is invalid."""
 
 
 class UnreachableError(InputError):
-    """The collective is impossible: some rank cannot be reached from some other rank."""
+    """The collective is impossible: some rank cannot reach some other rank."""
 
 
 class CheckError(CoppiceError):
@@ -31,7 +31,7 @@ class CheckError(CoppiceError):
 
 
 class MissingExtraError(CoppiceError):
-    """An optional dependency is needed for this call and is not installed.
+    """An optional dependency is not installed.
 
     >>> raise MissingExtraError.of("networkx", extra="nx")
     Traceback (most recent call last):
@@ -40,12 +40,12 @@ class MissingExtraError(CoppiceError):
 
     @classmethod
     def of(cls, package: str, *, extra: str) -> MissingExtraError:
-        """The error for a missing ``package`` that the extra ``extra`` brings."""
+        """Error about a missing ``package`` that the extra ``extra`` installs."""
         return cls(f"this needs the package {package}: run `pip install 'coppice[{extra}]'`.")
 
     @classmethod
     def unbuilt(cls, extension: str, holds: str) -> MissingExtraError:
-        """The error for a native extension that was left out when the package was built."""
+        """Error about a native extension that was not built."""
         return cls(
             f"this needs the native extension {extension} ({holds}), which this installation was built without: run "
             "`make setup` in the checkout, or `pip install .`."

@@ -1,4 +1,4 @@
-"""Files read whole, up to a limit, and written whole or not at all.
+"""Read files whole, up to a size limit, and write them atomically.
 
 An output is written beside its place under a temporary name, flushed to the disk and then renamed, so that a crash at
 any moment leaves the old file or the new one, never half of one. A symbolic link is followed: the file that it leads to
@@ -111,7 +111,7 @@ def decode_utf8(data: bytes, *, file: str) -> str:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary name to write to: what is there when the block ends becomes ``path``, or goes into what it names.
+    """Temporary file that replaces ``path`` (or the file it links to) when the block ends.
 
     Args:
         path: The file. Where the block fails, it stays as it was.
@@ -136,7 +136,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) -> None:
-    """Write ``data`` to ``path``: no half-written file is ever seen.
+    """Write ``data`` to ``path`` atomically.
 
     Args:
         path: The file; what is no regular file gets the bytes as they come.
@@ -160,7 +160,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]
 
 
 class AppendedFile:
-    """A file that grows: each addition is one write, so that an interruption leaves whole additions before it.
+    """An append-only file: each addition is one write, so that an interruption leaves whole additions.
 
     What is no regular file has nothing to read back and nothing to cut off; it is opened once and stays open, so that
     the reader of a FIFO sees one stream.
@@ -179,14 +179,14 @@ class AppendedFile:
 
     @property
     def is_stream(self) -> bool:
-        """Whether the path names what is there and no regular file."""
+        """Whether the path exists and is no regular file."""
         try:
             return not stat.S_ISREG(self.path.stat().st_mode)
         except FileNotFoundError:
             return False
 
     def content(self) -> bytes:
-        """What the file holds; nothing where it is not there, or is no regular file.
+        """Content of the file; empty where it does not exist, or is no regular file.
 
         Raises:
             OSError: If it cannot be read.
@@ -194,7 +194,7 @@ class AppendedFile:
         return self.path.read_bytes() if self.path.exists() and not self.is_stream else b""
 
     def keep(self, most_bytes: int) -> None:
-        """Cut off what stands behind the first ``most_bytes``.
+        """Truncate to ``most_bytes``.
 
         Raises:
             OSError: If that cannot be done.

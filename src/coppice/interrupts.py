@@ -1,4 +1,4 @@
-"""What Ctrl-C does to the program: while it loads it ends at once, while a command is at work that may tidy up.
+"""Handling of Ctrl-C: end at once during imports, raise KeyboardInterrupt during work.
 
 Little is imported here: until it is there, Ctrl-C ends the program with a traceback.
 """
@@ -27,7 +27,7 @@ class _Handling:
 
 
 def loading() -> _Handling:
-    """Let Ctrl-C end the program at once while modules are being loaded and options are read.
+    """Context in which Ctrl-C ends the program at once: imports and option parsing.
 
     An exception inside an import can come out as another one; nothing is open yet that would need care. Programs that
     handle Ctrl-C in a way of their own keep it.
@@ -36,7 +36,7 @@ def loading() -> _Handling:
 
 
 def running() -> _Handling:
-    """Let Ctrl-C raise KeyboardInterrupt within :func:`loading`: a command that is at work may have to tidy up."""
+    """Context within :func:`loading` in which Ctrl-C raises KeyboardInterrupt, for clean-up."""
     return _Handling(_leave, signal.default_int_handler)
 
 
@@ -58,7 +58,7 @@ class _Later:
 
 
 def later() -> _Later:
-    """Let a Ctrl-C that comes within come at the end: what is half done there could not be tidied up.
+    """Context that defers Ctrl-C to its end, for work that must not stop halfway.
 
     A blocked signal is no help: it reaches another thread, and Python handles all of them in the main one.
     """

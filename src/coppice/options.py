@@ -1,4 +1,4 @@
-"""Options as records: a Struct says once what a command, a format or a native call takes.
+"""Options as records: one Struct defines the options of a command, a format or a native call.
 
 A field has its type, its default and, in :func:`option`, its meaning and limits. Flags of commands, the check of what
 Python gives, the documentation and the settings of native code are made from that.

@@ -192,7 +192,7 @@ def rows_of_groups(start: NDArray[np.integer], groups: NDArray[np.integer]) -> t
 
 
 def inverse(order: NDArray[np.integer]) -> _Ints:
-    """Place of each row in an order of all rows.
+    """Inverse permutation.
 
     Args:
         order: Every row once.
@@ -238,7 +238,7 @@ def sorted_rows(*keys: _Ints) -> _Ints:
 
 
 def distinct(keys: _Ints) -> tuple[_Ints, _Ints]:
-    """The different numbers of a column in ascending order, and how often each occurs.
+    """Distinct numbers of a column in ascending order, with counts.
 
     Args:
         keys: The column.

@@ -1,4 +1,4 @@
-"""Numbers and words for people, and message sizes read from text as nccl-tests writes them.
+"""Format numbers for people, and parse message sizes as nccl-tests does.
 
 Sizes are in powers of 1024: ``64K`` is 65,536 bytes, and ``1K:4G`` doubles from one to the other.
 """
@@ -100,7 +100,7 @@ def parse_sizes(text: str, *, option: str = "the sizes") -> tuple[int, ...]:
 
 
 def size_of(size: int | str) -> int:
-    """A message size as people give it: bytes as a number, or a text that :func:`parse_size` reads.
+    """Coerce a message size: bytes as a number, or a text for :func:`parse_size`.
 
     Args:
         size: Such as ``65536`` or ``"64K"``.
@@ -120,7 +120,7 @@ def size_of(size: int | str) -> int:
 
 
 def sizes_of(sizes: str | int | Sequence[int | str]) -> tuple[int, ...]:
-    """Message sizes as people give them: one, a list, or a text that :func:`parse_sizes` reads; ascending, each once.
+    """Coerce message sizes: one, a list, or a text for :func:`parse_sizes`; ascending and distinct.
 
     Args:
         sizes: Such as ``"1K:4G"``, ``[1024, "64K"]`` or ``65536``.
@@ -138,7 +138,7 @@ def sizes_of(sizes: str | int | Sequence[int | str]) -> tuple[int, ...]:
 
 
 def short_size(size_bytes: int) -> str:
-    """The shortest exact text that :func:`parse_size` reads back.
+    """Shortest exact text that :func:`parse_size` reads back.
 
     Examples:
         >>> short_size(65536), short_size(1000), short_size(0)
@@ -188,7 +188,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def rate_text(rate: Fraction) -> str:
-    """A rate for people: exact where four decimals are enough, otherwise rounded to them.
+    """Format a rate: exact where four decimals suffice, otherwise rounded.
 
     >>> rate_text(Fraction(25, 2)), rate_text(Fraction(200)), rate_text(Fraction(2400, 7))
     ('12.5', '200', '342.8571')
@@ -198,7 +198,7 @@ def rate_text(rate: Fraction) -> str:
 
 
 def rate_line(rate: Fraction) -> str:
-    """A rate in GB/s with its exact value where the decimals do not show it.
+    """Format a rate in GB/s, with its exact value where the decimals do not show it.
 
     >>> rate_line(Fraction(2400, 7)), rate_line(Fraction(50))
     ('342.857 GB/s (2400/7)', '50 GB/s')
@@ -210,7 +210,7 @@ def rate_line(rate: Fraction) -> str:
 
 
 def bandwidth_text(algbw: Fraction, busbw: Fraction) -> str:
-    """Both bandwidths of nccl-tests.
+    """Format both bandwidths of nccl-tests.
 
     >>> bandwidth_text(Fraction(50), Fraction(175, 4))
     'algbw 50 GB/s, busbw 43.75 GB/s'
@@ -252,7 +252,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known word that is most like ``word``, or None where none is like it.
+    """Known word most similar to ``word``, or None.
 
     Args:
         word: What was given.
@@ -268,7 +268,7 @@ def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
 
 
 def suggestion(word: str, known: Iterable[str], *, otherwise: str | None = None) -> str:
-    """The end of a message about an unknown ``word``: the nearest known one, else all of them.
+    """End of a message about an unknown ``word``: the most similar known one, else all of them.
 
     Args:
         word: What was given.
@@ -300,7 +300,7 @@ def columns(
     heads: int = 1,
     words: int | None = None,
 ) -> list[str]:
-    """A table as aligned text.
+    """Align a table as text.
 
     Args:
         rows: Cells, the heads first.
@@ -364,7 +364,7 @@ def bar(share: float, *, width: int = 30) -> str:
 
 
 def shortened(names: Sequence[object], most: int) -> str:
-    """Names with commas; of more than ``most`` the first, and how many there are beyond them.
+    """Join names with commas; beyond ``most``, count the rest.
 
     >>> shortened(["a", "b"], 3), shortened(["a", "b", "c"], 2)
     ('a, b', 'a, b and 1 more')

@@ -123,7 +123,7 @@ class _LazyCommands(dict[str, Any]):
 
 
 class Commands(TyperGroup):
-    """Root command group, which turns errors into one sentence and an exit code."""
+    """Root command group that reports an error as one sentence and an exit code."""
 
     def make_context(self, *words: Any, **given: Any) -> Any:
         """Read the options of the program itself."""

@@ -42,7 +42,7 @@ CONSTANTS = {
 
 
 def constants_borrowed(cluster: Cluster) -> str:
-    """What the constants of a cluster's GPUs were fitted to, in words; empty: to these.
+    """GPU that a cluster's constants were fitted to, if it is another one; empty if not.
 
     Examples:
         >>> constants_borrowed(box_of("B200"))
@@ -62,7 +62,7 @@ def constants_borrowed(cluster: Cluster) -> str:
 
 
 def device_in(name: str) -> str | None:
-    """The device that the name of a topology speaks of.
+    """Device named in the topology's name.
 
     Examples:
         >>> device_in("4 x dgx-a100"), device_in("ring")
@@ -72,7 +72,7 @@ def device_in(name: str) -> str | None:
 
 
 def box_of(device: str) -> Cluster:
-    """A box of GPUs by their data sheet, without a network.
+    """Box of GPUs from their data sheet, without a network.
 
     Examples:
         >>> box_of("H100").device.box
@@ -90,7 +90,7 @@ def box_of(device: str) -> Cluster:
 
 
 def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> Cluster:
-    """The cluster that a topology describes.
+    """Cluster of a topology.
 
     Links of a GPU and of the NICs of a box have the rates of the topology; peaks and constants are the device's.
 

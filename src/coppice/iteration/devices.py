@@ -1,4 +1,4 @@
-"""GPUs as training jobs see them: peaks of data sheets, and constants with which times meet what was measured."""
+"""Device models of GPUs: data-sheet peaks, and constants fitted to measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KERNELS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A GPU in its box, by its data sheet."""
+    """Data sheet of a GPU in its box."""
 
     name: str  # Its name
     flops: float  # Dense 16-bit operations a second
@@ -50,7 +50,7 @@ TFLOP/s, 3.28 TB/s and 128 GB, and five links of 50 GB/s to others."""
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What data sheets do not say, the same for every job on a kind of GPU.
+    """Fitted constants of a kind of GPU.
 
     Ten numbers are fitted to measured iterations; what the host takes to launch kernels is not among them.
     """
@@ -72,7 +72,7 @@ class Calibration:
 
     @classmethod
     def names(cls) -> list[str]:
-        """Names of the numbers that are fitted."""
+        """Names of the fitted constants."""
         return [each.name for each in fields(cls) if each.name != "host_seconds"]
 
 

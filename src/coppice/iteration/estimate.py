@@ -1,4 +1,4 @@
-"""The time of an iteration of a transformer on boxes of GPUs, part by part, in closed form.
+"""Closed-form iteration time of a transformer on boxes of GPUs, part by part.
 
 Theory. A micro-batch takes each layer the time of its matrix products (at the share of the peak that the size of
 their results allows), of attention, and of passes over activations at the rate of memory; at least what the host needs
@@ -29,7 +29,7 @@ from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """Habits of a framework."""
+    """Defaults of a training framework."""
 
     gradient_bytes: int = 2  # Bytes of an element of the gradients that replicas sum
     # What ZeRO scatters and gathers goes tensor by tensor instead of in large buckets
@@ -62,7 +62,7 @@ _PASSES = 8  # passes over the activations of a layer beside its matrix products
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Boxes of GPUs on a network that is no bottleneck by itself."""
+    """Boxes of GPUs on a non-blocking network."""
 
     device: Device  # The GPUs
     nic_bytes_per_second: float  # What the NICs of a box send together, in one direction
@@ -79,11 +79,11 @@ class Cluster:
 
     @property
     def calibrated(self) -> Cluster:
-        """The same, with collectives by formula."""
+        """The same with closed-form collectives."""
         return self if self.costs is None else replace(self, costs=None)
 
     def matrix_flops(self, m: float, n: float, k: float) -> float:
-        """Operations a second of a product of m x k and k x n."""
+        """FLOP/s of a product of m x k and k x n."""
         if self.table is not None:
             return self.precision * self.table.matrix_flops(m, n, k)
         side = math.sqrt(m * n)
@@ -91,7 +91,7 @@ class Cluster:
         return self.device.flops * self.precision * share
 
     def attention_flops(self, sequences: float, seq: float, heads: float, *, backward: bool = False) -> float:
-        """Operations a second of attention, counted in full."""
+        """FLOP/s of attention, counted without masking."""
         measured = 0.0
         if self.table is not None:
             measured = self.table.attention_flops(sequences, seq, heads, backward=backward)
@@ -99,7 +99,7 @@ class Cluster:
 
     @property
     def host_seconds(self) -> float:
-        """What a pass over a layer takes at least."""
+        """Host time of a pass over a layer."""
         return self.calibration.host_seconds
 
     @property
@@ -110,14 +110,14 @@ class Cluster:
         return self.device.memory_bytes_per_second * self.calibration.memory_share
 
     def near_rate(self, ranks: int, stride: int) -> float:
-        """Bytes per second that a GPU sends to its group in a box: not over links to other GPUs."""
+        """Rate of a GPU within its box group in bytes per second."""
         own = self.device.link_bytes_per_second - dict(self.apart).get((ranks, stride), 0.0)
         return own * self.calibration.near_share
 
     def ring_seconds(
         self, size_bytes: float, ranks: int, stride: int, *, rounds: int = 2, share: float = 0.0
     ) -> float:
-        """Seconds in which groups of ranks at a stride gather or scatter (1 round) or sum (2 rounds) so many bytes.
+        """Time of concurrent ring gathers or scatters (1 round) or all-reduces (2 rounds).
 
         All groups do so at once; those of a box share its NICs. Where GPUs share NICs, a group with some GPUs of a box
         has one at most at each of them: its ring comes in there and leaves from the GPU of another, the way of which to
@@ -147,7 +147,7 @@ class Cluster:
         return waits + max(near if inside > 1 else 0.0, far)
 
     def sum_seconds(self, size_bytes: float, ranks: int, *, split: bool) -> float:
-        """Seconds in which groups of neighbours sum so many bytes.
+        """Time of all-reduces in groups of neighbours.
 
         Args:
             size_bytes: Bytes of the whole buffer of a rank.
@@ -159,7 +159,7 @@ class Cluster:
         return sum(self.costs.cost(name, size_bytes, RankGroup(ranks, 1)).seconds for name in names)
 
     def exchange_seconds(self, size_bytes: float, ranks: int, stride: int) -> float:
-        """Seconds of an all-to-all in which each rank gives an equal share of so many bytes to each of its group.
+        """Time of an all-to-all with equal shares.
 
         All groups at a stride do so at once. What stays in a box crosses its links, the rest the NICs that its GPUs
         share; both at the same time.
@@ -181,7 +181,7 @@ class Cluster:
         return constants.near_seconds + constants.far_seconds * out.outside + max(near, far)
 
     def send_seconds(self, size_bytes: float, stride: int, ranks: int = 2) -> float:
-        """Seconds in which all ranks of groups at a stride, but the last, send so many bytes to their next one."""
+        """Time of concurrent sends of all ranks to their successors in strided groups."""
         if self.costs is not None:
             return self.costs.cost("send", size_bytes, RankGroup(ranks, stride)).seconds
         constants = self.calibration
@@ -195,7 +195,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Where the time of an iteration goes, in seconds on the slowest device."""
+    """Breakdown of the iteration time, in seconds on the slowest device."""
 
     compute: float  # Passes of its layers
     head: float  # The output layer and the loss, on the last stage
@@ -211,20 +211,20 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """The iteration."""
+        """Iteration time."""
         beside = self.tensor + self.sends + self.bubble + self.gradients + self.optimizer + self.exchange
         return self.compute + self.head + beside
 
     @property
     def mfu(self) -> float:
-        """Model FLOP/s utilisation: the share of the peak that operations of the model make up."""
+        """Model FLOP/s utilisation (MFU)."""
         return self.flops / self.seconds / self.peak
 
 
 def estimate(
     model: Transformer, layout: Layout, cluster: Cluster, framework: Framework = MEGATRON
 ) -> Estimate:
-    """The time of an iteration.
+    """Estimate the iteration time.
 
     Args:
         layout: How the job lies on the GPUs.
@@ -292,7 +292,7 @@ def _tensors(model: Transformer) -> int:
 
 
 def hop_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Seconds in which a stage has what the stage before it gives for a micro-batch.
+    """Time of sending a micro-batch's activations to the next stage.
 
     Each rank of a tensor-parallel group sends its share; without sequence parallelism they gather the whole (scatter
     and gather of Narayanan et al., SC 2021, section 4.1).
@@ -305,7 +305,7 @@ def hop_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
 
 @dataclass(frozen=True)
 class LayerWork:
-    """What a GPU computes for a micro-batch."""
+    """Compute work of a GPU per micro-batch."""
 
     tokens: float  # Its tokens
     forward: float  # Seconds of the forward pass of a layer
@@ -315,12 +315,12 @@ class LayerWork:
 
     @property
     def layer(self) -> float:
-        """Seconds of a layer, forward and backward."""
+        """Forward and backward time of a layer."""
         return self.forward + self.backward
 
     @classmethod
     def of(cls, model: Transformer, layout: Layout, cluster: Cluster) -> LayerWork:
-        """By the share of the peak that matrix products, attention and passes over memory reach."""
+        """Work by the efficiency of matrix products, attention and memory passes."""
         memory = cluster.memory_rate
         tokens = layout.micro_batch * model.seq / layout.context
         own = tokens / layout.tensor
@@ -353,7 +353,7 @@ class LayerWork:
 
 
 def products_seconds(model: Transformer, tokens: float, tensor: int, cluster: Cluster) -> float:
-    """Seconds of the matrix products of a forward pass over a layer on one of the ranks that share it out.
+    """Forward time of the matrix products of a layer on one tensor-parallel rank.
 
     Those of experts that tokens are sent to are not among them.
     """
@@ -383,14 +383,14 @@ def _routed_seconds(model: Transformer, layout: Layout, cluster: Cluster, tokens
 
 
 def routing_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Seconds of an all-to-all between ranks that share out experts, for a micro-batch: tokens there, or back."""
+    """Time of an all-to-all between expert-parallel ranks per micro-batch, one direction."""
     tokens = layout.micro_batch * model.seq / layout.context
     size = _HALF * tokens * model.routed_share * model.hidden / layout.tensor
     return cluster.exchange_seconds(size, layout.expert, layout.tensor)
 
 
 def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Seconds of gathering the keys and values of a layer between ranks that share out a sequence.
+    """Time of gathering a layer's keys and values between context-parallel ranks.
 
     Scattering their gradients takes as long. Nothing hides either: attention that goes around the ring with the keys
     (Liu et al., arXiv 2310.01889) would.
@@ -402,7 +402,7 @@ def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> flo
 def gathering_seconds(
     model: Transformer, layout: Layout, cluster: Cluster, framework: Framework = MEGATRON
 ) -> float:
-    """What ZeRO-3 takes to gather the parameters of a layer and to scatter its gradients: nothing hides it."""
+    """Exposed ZeRO-3 time of a layer: parameter gather and gradient scatter."""
     if layout.shard is not Shard.ZERO3:
         return 0.0
     size = _HALF * (model.dense_parameters + model.routed_parameters) / model.layers / layout.tensor

@@ -1,4 +1,4 @@
-"""Measured iterations: a Kineto trace (PyTorch's profiler) of one rank as a graph of tasks, and its replay.
+"""Read Kineto traces (PyTorch's profiler) of one rank as task graphs, and replay them.
 
 What is taken from the trace: operations of the device with their streams, calls of the runtime that launched them
 (equal ``correlation``), and steps (``ProfilerStep#N``). A thread of the host is a chain of its calls and of the time
@@ -42,13 +42,13 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """From the first task to the last."""
+        """Makespan."""
         return self.times.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class KinetoCollective:
-    """A collective on the device."""
+    """A collective in the trace."""
 
     begin: float  # When it begins, in microseconds
     end: float  # When it ends
@@ -60,7 +60,7 @@ class KinetoCollective:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledStep:
-    """A step that the profiler was told of (``ProfilerStep#N``): a range of the thread of the program."""
+    """A profiler step (``ProfilerStep#N``): a range of the program's thread."""
 
     number: int  # Its number
     begin: float  # When it begins, in microseconds
@@ -69,7 +69,7 @@ class ProfiledStep:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTrace:
-    """What a trace tells about the rank that it is of, in microseconds from its first event."""
+    """Trace of one rank, in microseconds from its first event."""
 
     profiled: Sequence[ProfiledStep]  # The profiled steps
     # Operations of the device: begin, end, stream, whether they communicate, name, call or -1
@@ -81,17 +81,17 @@ class MeasuredTrace:
 
     @property
     def steps(self) -> list[float]:
-        """Lengths of the profiled steps."""
+        """Durations of the profiled steps."""
         return [each.end - each.begin for each in self.profiled]
 
     def collectives(self) -> list[CollectiveTotal]:
-        """Collectives by kind and group, those of most bytes first."""
+        """Collectives by kind and group, the largest first."""
         return collective_totals(
             (each.collective, each.group, each.ranks, each.size_bytes) for each in self.messages
         )
 
     def step(self, number: int) -> MeasuredTrace:
-        """What one step launched: its calls, and the operations of these, which may end after it."""
+        """Calls of one step with their operations, which may end later."""
         chosen = next((each for each in self.profiled if each.number == number), None)
         if chosen is None:
             there = shortened([each.number for each in self.profiled], 8)
@@ -125,13 +125,13 @@ class MeasuredTrace:
 
     @property
     def span_us(self) -> float:
-        """From the first event to the last."""
+        """Duration of the trace."""
         ends = [each[1] for each in self.operations] + [each[1] for each in self.calls]
         return max(ends) - self.begin_us
 
     @property
     def begin_us(self) -> float:
-        """When the first event begins."""
+        """Start of the first event."""
         return min([each[0] for each in self.operations] + [each[0] for each in self.calls])
 
     def busy_us(self) -> dict[str, float]:
@@ -278,7 +278,7 @@ def _last_elsewhere(
 
 
 def read_kineto(path: Path | str) -> MeasuredTrace:
-    """The trace in a file, gzipped or not."""
+    """Read a trace file, gzipped or not."""
     events = read_profiler_events(path)
     calls: list[tuple[float, float, str, bool, str]] = []
     number_of: dict[Any, int] = {}

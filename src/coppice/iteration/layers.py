@@ -1,4 +1,4 @@
-"""The workload of the literature on overlap: layers with times and gradients that all workers sum over one network."""
+"""Layer-wise workload of the overlap literature: layers with times and gradients, all-reduced over one network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coppice.files import read_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWorkload:
-    """Layers of a model, the one nearest to the input first, and a network that carries a message at a time.
+    """Layers of a model, the first nearest to the input, and a network for one message at a time.
 
     A message of x bytes takes ``message_seconds + x / bytes_per_second``: an all-reduce of all workers.
 
@@ -120,7 +120,7 @@ class LayerWorkload:
 
     @property
     def compute_seconds(self) -> float:
-        """Forward and backward pass."""
+        """Forward and backward time."""
         return sum(self.forward) + sum(self.backward)
 
     def record(self) -> dict[str, Any]:
@@ -135,30 +135,30 @@ class LayerWorkload:
         }
 
     def message(self, size_bytes: float) -> float:
-        """Seconds of a message of so many bytes."""
+        """Time of a message."""
         return self.message_seconds + size_bytes / self.bytes_per_second
 
     def inputs_of(self, layer: int) -> tuple[int, ...]:
-        """Layers from which a layer takes its input."""
+        """Predecessors of a layer."""
         if self.inputs:
             return self.inputs[layer]
         return (layer - 1,) if layer else ()
 
     @property
     def roots(self) -> tuple[int, ...]:
-        """Layers that take their input from no other."""
+        """Layers without predecessor."""
         return tuple(layer for layer in range(self.layers) if not self.inputs_of(layer))
 
     def is_separable(self, layer: int) -> bool:
-        """Whether the gradients of a layer's weights can be made apart from that of its input."""
+        """Whether a layer's weight gradients are separable from its input gradient."""
         return not self.separable or self.separable[layer]
 
     def weight_seconds(self, layer: int) -> float:
-        """Seconds of a backward pass that the gradients of weights take."""
+        """Weight-gradient part of a backward pass."""
         return self.weight_backward[layer] if self.weight_backward else self.backward[layer] / 2
 
     def following(self, column: Sequence[float]) -> list[float]:
-        """For each layer, the sum of a column over it and the layers that need it, directly or not."""
+        """For each layer, the sum of a column over it and its transitive successors."""
         if not self.inputs:
             return list(accumulate(reversed(column)))[::-1]
         behind: list[set[int]] = [{layer} for layer in range(self.layers)]
@@ -168,7 +168,7 @@ class LayerWorkload:
         return [sum(column[each] for each in sorted(own)) for own in behind]
 
     def preceding(self, column: Sequence[float]) -> list[float]:
-        """For each layer, the sum of a column over it and the layers that it needs, directly or not."""
+        """For each layer, the sum of a column over it and its transitive predecessors."""
         if not self.inputs:
             return list(accumulate(column))
         before: list[set[int]] = []
@@ -177,7 +177,7 @@ class LayerWorkload:
         return [sum(column[each] for each in sorted(own)) for own in before]
 
     def lower_bound_seconds(self) -> float:
-        """What no policy can beat that computes layer by layer and sums every gradient once an iteration.
+        """Lower bound for layer-wise execution with one all-reduce of every gradient.
 
         From the end of the backward pass of layer i until its next forward pass the network carries the gradients of
         layer i and of all that it needs (in a chain layers 0 to i), in one message at least: their backward passes come
@@ -217,7 +217,7 @@ class _LayerFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_workload(path: Path | str) -> LayerWorkload:
-    """The workload in a JSON file; ``-`` is standard input.
+    """Read a workload from a JSON file; ``-`` is standard input.
 
     Its keys are the attributes of :class:`LayerWorkload`; those with defaults may be left out.
     """

@@ -1,4 +1,4 @@
-"""What a job keeps in the memory of a GPU, by its parts.
+"""Memory of a job on a GPU, by its parts.
 
 Sources: states of mixed-precision Adam as in ZeRO (Rajbhandari et al., SC 2020, section 3.1); activations of a layer,
 and passes in flight of 1F1B and its interleaved form, as in Korthikanti et al. (MLSys 2023, section 4).
@@ -30,7 +30,7 @@ class Memory:
 
 
 def memory_of(model: Transformer | LayeredModel, layout: Layout) -> Memory:
-    """What the first pipeline device holds.
+    """Memory of the first pipeline device.
 
     Examples:
         GPT-3 without any sharing of states takes 16 bytes for each of its 175 billion parameters:
@@ -66,7 +66,7 @@ def memory_of(model: Transformer | LayeredModel, layout: Layout) -> Memory:
 
 
 def layer_bytes(model: Transformer, layout: Layout) -> float:
-    """Bytes that a layer keeps of a micro-batch."""
+    """Activation bytes of a layer per micro-batch."""
     tokens = model.seq / layout.context * layout.micro_batch
     unit = tokens * model.hidden
     split = layout.tensor if layout.sequence_parallel else 1

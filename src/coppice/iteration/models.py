@@ -1,4 +1,4 @@
-"""Models by the names that papers give them."""
+"""Models by the names of papers."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ BERT (Devlin et al., NAACL 2019), and ViT (Dosovitskiy et al., ICLR 2021)."""
 
 
 def model_named(name: str) -> Transformer:
-    """The model of a name."""
+    """Look up a model by name."""
     if name not in MODELS:
         raise InputError(f"expected a model, found {name!r}: {suggestion(name, MODELS)}")
     return MODELS[name]

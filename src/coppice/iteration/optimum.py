@@ -1,4 +1,4 @@
-"""The least time of an iteration that any grouping and order of messages can have, exactly, on small workloads.
+"""Exact minimum iteration time over all groupings and orders of messages, for small workloads.
 
 Theory. All gradients of an iteration are summed between its backward pass and the next forward passes, so that
 iterations do not meet on the network and an iteration is a problem by itself: messages on one machine. A message of a
@@ -22,7 +22,7 @@ MOST_ITEMS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class OptimalMessages:
-    """The best messages of a workload."""
+    """Optimal messages of a workload."""
 
     seconds: float  # Time of an iteration
     # For each message, in the order in which they are sent, its layers; a layer that is cut is in several
@@ -40,7 +40,7 @@ class _State:
 
 
 def optimal_messages(workload: LayerWorkload, *, parts: int = 1, barrier: bool = False) -> OptimalMessages:
-    """The least time of an iteration over all ways to group and order messages on the network.
+    """Minimum iteration time over all groupings and orders of messages.
 
     Args:
         parts: Equal parts that the gradients of a layer may be cut into.

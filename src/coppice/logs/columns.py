@@ -202,7 +202,7 @@ def spaced(text: str) -> str:
 
 
 def groups_of(text: str) -> tuple[bool, ...]:
-    """Whether each half is in place, by the line above the column names; empty if it does not tell.
+    """Whether each half is in place, by the line above the column names; empty if that is unknown.
 
     >>> groups_of("#      in-place        out-of-place  ")
     (True, False)

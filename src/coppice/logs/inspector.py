@@ -20,7 +20,7 @@ from coppice.logs.records import (
     TUNED,
     LoggedMeasurement,
     collective_named,
-    count_beside,
+    count_untuned,
     message_bytes,
     own_name,
 )
@@ -82,7 +82,7 @@ class Inspector:
                 f"the record at {where} names no communicator, nor does one before it: is the file whole?"
             )
         if "p2p_perf" in value:
-            count_beside(self.beside, text_of(mapping(value, "p2p_perf", where), "p2p", where)[:40])
+            count_untuned(self.beside, text_of(mapping(value, "p2p_perf", where), "p2p", where)[:40])
         elif "coll_perf" in value:
             self._call(header, mapping(value, "coll_perf", where), where, line)
 
@@ -90,7 +90,7 @@ class Inspector:
         name = text_of(perf, "coll", where)
         collective = collective_named(name)
         if collective is None or collective not in TUNED.values():
-            count_beside(self.beside, name[:40])
+            count_untuned(self.beside, name[:40])
             return
         ranks = integer(header, "n_ranks", where, low=1, high=_MOST_RANKS)
         algorithm, protocol, clock = (

@@ -19,7 +19,7 @@ from coppice.logs.records import (
     LoggedCommunicator,
     LoggedDecision,
     collective_named,
-    count_beside,
+    count_untuned,
     own_name,
 )
 
@@ -139,7 +139,7 @@ class _NcclLogReader:
     def aside(self, name: str, path: str | None) -> None:
         what = f"{name} by {path.lower()}" if path else name
         if len(what) < 60:
-            count_beside(self.beside, what)
+            count_untuned(self.beside, what)
 
     def version(self, text: str) -> None:
         match = _VERSION.search(text)

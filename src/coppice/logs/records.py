@@ -229,7 +229,7 @@ def message_bytes(collective: Collective, rank_bytes: int, ranks: int) -> int:
     return rank_bytes * ranks if collective in _COUNTED_BY_BLOCK else rank_bytes
 
 
-def count_beside(beside: dict[str, int], what: str) -> None:
+def count_untuned(beside: dict[str, int], what: str) -> None:
     """Count a call that bypasses tuners, up to a limit on kinds of calls."""
     if what in beside or len(beside) < _MOST_BESIDE:
         beside[what] = beside.get(what, 0) + 1

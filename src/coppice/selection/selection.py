@@ -179,7 +179,7 @@ class SelectionRequest:
 
 
 def box_sizes(topology: Topology) -> list[int] | None:
-    """Ranks of each box, or None where the topology does not say which box a rank is in.
+    """Ranks of each box, or None where the topology does not record the boxes of ranks.
 
     Examples:
         >>> from coppice.topology.presets import preset

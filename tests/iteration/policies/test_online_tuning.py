@@ -141,7 +141,9 @@ def test_what_is_expected_is_where_a_search_begins() -> None:
     tried = []
     while (number := search.propose()) is not None:
         tried.append(number)
-        search.tell(number, 2 + expected[number] + (0.5 if number == 9 else 0.0))  # worse there than thought
+        search.record(
+            number, 2 + expected[number] + (0.5 if number == 9 else 0.0)
+        )  # worse there than thought
     assert tried[0] == 9
     assert set(tried[1:]) & {8, 10}
     assert search.best() in {8, 10}

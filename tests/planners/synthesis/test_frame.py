@@ -170,7 +170,7 @@ def test_ranks_that_cannot_be_reached(answers) -> None:
 
 def test_progress_is_told(answers) -> None:
     def talkative(request: Request) -> Synthesis:
-        request.say("thinking")
+        request.report("thinking")
         return by_ring(request)
 
     answers(talkative)

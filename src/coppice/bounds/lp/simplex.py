@@ -1,4 +1,4 @@
-"""Integer-preserving simplex for small programs in which floats cannot tell a vertex from its neighbour.
+"""Integer-preserving simplex for small programs whose vertices are too close for floats.
 
 The program is that of ``coppice.bounds.lp.program`` with right-hand sides >= 0, so 0 is a first vertex. This is the
 simplex method with upper bounds on columns (G. B. Dantzig, "Linear Programming and Extensions", 1963, chapter 18) on a

@@ -1,4 +1,4 @@
-"""Options of commands from records: what Typer is told of the fields of a Struct or a dataclass, and what it returns.
+"""Derive Typer options from the fields of a Struct or a dataclass, and build the record from them.
 
 Typer reads the options of a command from its signature. A command takes a record instead of each option of it, and
 :func:`with_options` says which of its fields the command offers, and where they stand in its help::

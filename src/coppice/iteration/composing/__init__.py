@@ -1,1 +1,1 @@
-"""Policies on a job: compositions of them, compared, tuned, and which are worth their trouble."""
+"""Compositions of policies on a job: simulate, compare, tune, and recommend."""

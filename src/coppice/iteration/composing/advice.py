@@ -1,4 +1,4 @@
-"""Which policy is worth its trouble on a job, how much of what is possible it takes, and what a flag switches on."""
+"""Recommend policies for a job: gain, share of the possible gain, and the framework flag that enables them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LITTLE = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class AdvisedPolicies:
-    """Policies, and what they take of what is possible."""
+    """Policies with their share of the possible gain."""
 
     name: str  # The policies
     seconds: float  # Time of an iteration
@@ -45,7 +45,7 @@ class AdvisedPolicies:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What to run a job with."""
+    """Recommendation for a job."""
 
     baseline_seconds: float  # Time of an iteration of the baseline
     lower_bound_seconds: float  # What nothing that was compared beats
@@ -56,7 +56,7 @@ class Advice:
 
     @property
     def left_seconds(self) -> float:
-        """What is left above the bound, which simulated sums of floats may miss by a rounding."""
+        """Time above the bound, up to rounding."""
         taken = self.worth.seconds if self.worth else self.baseline_seconds
         return max(0.0, taken - self.lower_bound_seconds)
 
@@ -73,7 +73,7 @@ class Advice:
         }
 
     def sentences(self) -> list[str]:
-        """The advice in words."""
+        """The recommendation as text."""
         possible = self.baseline_seconds - self.lower_bound_seconds
         gained = _percent(possible / self.baseline_seconds if self.baseline_seconds else 0.0)
         least = seconds_text(self.lower_bound_seconds)
@@ -104,7 +104,7 @@ class Advice:
 
 
 def advise(found: ComparedPolicies) -> Advice:
-    """The advice that a table of a job, or policies of gradients on a workload of layers, gives.
+    """Recommend from a comparison of policies on a job or on a workload of layers.
 
     Args:
         found: Policies beside each other; those whose gradients are late, or that do not fit, are left out.

@@ -1,4 +1,4 @@
-"""Policies beside each other, on a job or on a workload of layers, with what none of them beats.
+"""Compare policies on a job, or on a workload of layers, with each other and with lower bounds.
 
 On a job the best composition of them stands beside them.
 
@@ -50,7 +50,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPolicy:
-    """An iteration under policies, as a row of a table."""
+    """Row of the table: an iteration under policies."""
 
     name: str  # The policies, joined by `+`; `none`: the baseline
     family: str = "job"  # Rows of the same family have the same baseline
@@ -67,7 +67,7 @@ class ComparedPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedPolicy:
-    """Policies that do not suit a job."""
+    """Policies that do not apply to a job."""
 
     name: str  # The policies
     reason: str  # Why not, in a sentence
@@ -75,18 +75,18 @@ class RefusedPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPolicies:
-    """Policies beside each other."""
+    """Comparison of policies."""
 
     rows: tuple[ComparedPolicy, ...]  # Those that suit, family by family, the fastest first
     refused: tuple[RefusedPolicy, ...]  # The others
     baselines: dict[str, ComparedPolicy]  # The row of the baseline of each family
 
     def compute_seconds(self, family: str) -> float:
-        """What no row of a family beats: the least computation of a busiest device among them, alone."""
+        """Lower bound of a family: least compute time of the busiest device."""
         return min(each.compute_seconds for each in self.rows if each.family == family)
 
     def lower_bound_seconds(self, family: str) -> float:
-        """What no row of a family beats whose gradients are of this iteration: the least of their own lower bounds."""
+        """Lower bound of a family without stale gradients: the least of the rows' bounds."""
         return min(
             each.lower_bound_seconds for each in self.rows if each.family == family and not each.staleness
         )
@@ -118,7 +118,7 @@ class ComparedPolicies:
 
 
 def gain_of(row: ComparedPolicy, baseline: ComparedPolicy) -> float:
-    """Share of the time of the baseline by which a row is faster."""
+    """Relative gain of a row over the baseline."""
     return 1 - row.seconds / baseline.seconds if baseline.seconds else 0.0
 
 
@@ -131,7 +131,7 @@ def compare_policies(
     executor: Executor | None = None,
     processes: int | None = None,  # How many to start; None: one for each core
 ) -> ComparedPolicies:
-    """Simulate a job under policies, and order them by the time of an iteration."""
+    """Simulate a job under policies, ordered by iteration time."""
     job = plain(job)
     every = "all" in names
     asked = [*ALL_POLICIES, *OVERLAP_STOCK, *names] if every else names
@@ -159,7 +159,7 @@ def compare_policies(
 
 
 def plain(job: TrainingJob) -> TrainingJob:
-    """A job that does not say which policies it runs with."""
+    """The job without its policies."""
     run = job.run
     return replace(job, run=type(run)(collectives=run.collectives, precision=run.precision))
 
@@ -188,7 +188,7 @@ def _outcome(task: tuple[TrainingJob, str]) -> ComparedPolicy | RefusedPolicy:
 
 
 def fastest_first(row: ComparedPolicy) -> tuple[float, int, str]:
-    """The fastest first; of equal ones the fewest policies."""
+    """Rows by time, of equal ones the fewest policies first."""
     return row.seconds, 0 if row.name == BASELINE else 1 + row.name.count("+"), row.name
 
 
@@ -237,7 +237,7 @@ def compare_on_layers(
     executor: Executor | None = None,
     processes: int | None = None,  # How many to start; None: one for each core where there is much to do
 ) -> ComparedPolicies:
-    """Simulate iterations of a workload of layers under policies, each with its defaults.
+    """Simulate a workload of layers under policies with their defaults.
 
     Examples:
         >>> three = LayerWorkload(forward=(1, 1, 1), backward=(2, 2, 2), bytes=(2, 2, 8), bytes_per_second=1.0)

@@ -1,4 +1,4 @@
-"""A job under policies: its step with what they change, in the order and beside what they say."""
+"""Apply a composition of policies to a job, and simulate one iteration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_MESSAGES = 20_000
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComposedStep:
-    """An iteration of a job under policies."""
+    """Simulated iteration of a job under policies."""
 
     composition: Composition  # The policies
     seconds: float  # Time from one iteration to the next
@@ -47,7 +47,7 @@ class ComposedStep:
 
     @property
     def memory_bytes(self) -> float:
-        """All of the memory."""
+        """Total memory."""
         return self.memory.total
 
 
@@ -111,7 +111,7 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
 
 
 def composed_job(job: TrainingJob, *, contention: float = 0.0) -> ComposedStep:
-    """An iteration of a job under the policies that it says it runs with.
+    """Simulate an iteration of a job under its own policies.
 
     Args:
         job: The job; none of its policies: the baseline.

@@ -1,4 +1,4 @@
-"""Policies together: orders of pipelines, policies of gradients, inside layers, and of the whole iteration."""
+"""Compositions of policies: pipeline order, gradients, tensor parallelism, and whole iteration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL_POLICIES: dict[str, type[ConfiguredPolicy]] = {**POLICIES, **TENSOR_POLICIES
 
 @dataclass(frozen=True, kw_only=True)
 class Composition:
-    """Policies that decide different things.
+    """Compatible policies of different kinds.
 
     Raises:
         InputError: If two decide the same.
@@ -40,17 +40,17 @@ class Composition:
 
     @property
     def name(self) -> str:
-        """Their names."""
+        """Joined names."""
         return "+".join(policy.name for policy in self.policies) or "none"
 
     @property
     def staleness(self) -> int:
-        """Iterations by which gradients are late."""
+        """Gradient staleness in iterations."""
         return max((policy.staleness for policy in self.policies), default=0)
 
 
 def named_policies(text: str) -> list[str]:
-    """The names in a text such as ``dear+breadth-first``; ``none`` is the baseline, of no policy."""
+    """Split a text such as ``dear+breadth-first``; ``none`` is the baseline."""
     names = [] if text == "none" else [name.strip() for name in text.split("+")]
     for name in names:
         if name not in ALL_POLICIES:
@@ -60,7 +60,7 @@ def named_policies(text: str) -> list[str]:
 
 
 def owners_of(key: str, names: Sequence[str]) -> list[str]:
-    """Those of some policies that have an option of a name, or of the rest of ``POLICY.OPTION``.
+    """Policies with an option of a name, or of ``POLICY.OPTION``.
 
     Examples:
         >>> owners_of("partition", ["bytescheduler", "1f1b"]), owners_of("1f1b.stages", ["modulo", "1f1b"])
@@ -75,7 +75,7 @@ def owners_of(key: str, names: Sequence[str]) -> list[str]:
 def composition_of(
     text: str, settings: Mapping[str, Any] | None = None, *, ranks: int | None = None
 ) -> Composition:
-    """The policies of names such as ``dear+breadth-first``.
+    """Composition of names such as ``dear+breadth-first``.
 
     Args:
         text: Names with ``+`` between them; ``none`` is the baseline.

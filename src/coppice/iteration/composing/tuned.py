@@ -1,4 +1,4 @@
-"""Settings of a policy that suit a job or a workload best, and how much it matters that they do.
+"""Tune a policy's settings for a job or workload, and rate their importance.
 
 The policy's own tuner proposes settings; each of them is then tried at halves and doubles, the others held, and the
 best are kept. A setting is flat where many values take no more than 1% longer than the best.
@@ -46,7 +46,7 @@ _OF_JOB = ("stages", "micro_batches", "transfer_seconds", "ranks")
 
 @dataclass(frozen=True, kw_only=True)
 class FlatRange:
-    """Values of a setting that are nearly as good as the best, the other settings held."""
+    """Range of a setting with nearly optimal time, the others fixed."""
 
     least: float  # The least value tried that takes no more than 1% longer
     most: float  # The largest one
@@ -55,7 +55,7 @@ class FlatRange:
 
 @dataclass(frozen=True, kw_only=True)
 class TunedPolicy:
-    """The best settings found."""
+    """Best settings found."""
 
     policy: str  # Name of the policy
     settings: Mapping[str, Any]  # The best
@@ -107,7 +107,7 @@ def tune_on_layers(workload: LayerWorkload, name: str) -> TunedPolicy:
 
 
 def tune_on_job(job: TrainingJob, name: str) -> TunedPolicy:
-    """Tune a policy for a job; its own tuner sees the stage with the most gradients.
+    """Tune a policy for a job; its own tuner uses the stage with the most gradients.
 
     Args:
         job: The job, and how it runs otherwise.

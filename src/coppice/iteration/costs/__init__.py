@@ -1,1 +1,1 @@
-"""What the collectives of a training job cost: calibrated rings, what NCCL picks, any algorithm, or our optimum."""
+"""Costs of a training job's collectives: calibrated rings, NCCL's pick, any algorithm, or the optimum."""

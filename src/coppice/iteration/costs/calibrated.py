@@ -1,4 +1,4 @@
-"""Costs by formula: rings at the rates of the topology and the constants that are fitted to measured iterations."""
+"""Closed-form collective costs: rings at topology rates with constants fitted to measured iterations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coppice.iteration.estimate import Cluster
 
 @dataclass(frozen=True)
 class CalibratedCosts:
-    """What the cluster's ``ring_seconds``, ``exchange_seconds`` and ``send_seconds`` say.
+    """Costs by the cluster's ``ring_seconds``, ``exchange_seconds`` and ``send_seconds``.
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of
@@ -28,7 +28,7 @@ class CalibratedCosts:
     def cost(
         self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False
     ) -> CollectiveCost:
-        """As :class:`coppice.iteration.costs.group.CollectiveCosts` says."""
+        """See :class:`coppice.iteration.costs.group.CollectiveCosts`."""
         if collective not in COLLECTIVES:
             raise InputError(f"expected one of {', '.join(COLLECTIVES)}, found {collective!r}.")
         if group.ranks == 1:
@@ -64,5 +64,5 @@ def _limited(seconds: float, near: float, far: float) -> CollectiveCost:
 
 
 def costs_of(cluster: Cluster) -> CollectiveCosts:
-    """What the collectives on a cluster cost: the costs that it names, or calibrated rings."""
+    """Costs of a cluster's collectives: those it names, or calibrated rings."""
     return CalibratedCosts(cluster) if cluster.costs is None else cluster.costs

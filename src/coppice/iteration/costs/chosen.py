@@ -1,4 +1,4 @@
-"""What carries out a collective of a group: an algorithm of the catalogue, NCCL's pick, or our optimum."""
+"""Algorithm of a group's collective: from the catalogue, NCCL's pick, or the optimum."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coppice.topology.operations import subset
 
 @dataclass(frozen=True)
 class Pick:
-    """An algorithm and how a group carries it out."""
+    """An algorithm with its rank order and segments."""
 
     name: str  # The algorithm
     # Its parameters that are not left at their defaults
@@ -56,7 +56,7 @@ _JOB = (
 
 
 def known_algorithms() -> list[str]:
-    """Algorithms that perform one of the collectives of a training job.
+    """Algorithms for the collectives of a training job.
 
     Examples:
         >>> {"ring", "pairwise", "nccl-tree"} <= set(known_algorithms())
@@ -66,7 +66,7 @@ def known_algorithms() -> list[str]:
 
 
 def named_pick(name: str) -> Chooser:
-    """Always this algorithm; where it does not perform a collective, a ring, and for an all-to-all direct sends."""
+    """A fixed algorithm; a ring, or direct sends for all-to-all, where it does not apply."""
 
     def pick(_topology: Topology, collective: Collective, _size_bytes: int) -> Pick:
         return Pick(name if (name, collective) in algorithms() else _OTHERWISE.get(collective, _RING))
@@ -75,7 +75,7 @@ def named_pick(name: str) -> Chooser:
 
 
 def nccl_pick(topology: Topology, collective: Collective, size_bytes: int) -> Pick:
-    """What NCCL would pick, as ``coppice select`` says; its ring where that cannot be carried out here."""
+    """NCCL's predicted pick, as in ``coppice select``; its ring where that does not apply here."""
     found = select("nccl", collective, size_bytes, topology=topology)
     if found.ours is None:
         return Pick(_NCCL_RING)
@@ -90,7 +90,7 @@ def nccl_pick(topology: Topology, collective: Collective, size_bytes: int) -> Pi
 
 
 def forest_pick(_topology: Topology, _collective: Collective, _size_bytes: int) -> Pick:
-    """The plan of the best rate: a forest, or the routes of an all-to-all."""
+    """Optimal plan: a forest, or routes for all-to-all."""
     return Pick(FOREST)
 
 
@@ -102,7 +102,7 @@ def suited(
     size_bytes: int,  # M in bytes
     model: Model,
 ) -> Pick:
-    """The pick with the order of ranks and the segments that are fastest at a size, as ``coppice compare`` finds them.
+    """The pick with the fastest rank order and segments at a size, as in ``coppice compare``.
 
     GPUs of the group pass on where there is no other way, and where they do not reach, other GPUs forward as with
     NCCL's PXN. Of large groups the first 32 ranks are tried.
@@ -142,7 +142,7 @@ def _joined(problem: Problem) -> bool:
 def body_of(
     topology: Topology, members: list[int], collective: Collective, picked: Pick
 ) -> Schedule | Forest:
-    """What a group carries out on the part of a cluster that it has."""
+    """Schedule of a group on its part of a cluster."""
     problem = Problem(
         subset(topology, members, relays=picked.others), collective, root=0 if collective.rooted else None
     )
@@ -158,7 +158,7 @@ def body_of(
 
 
 def send_body(topology: Topology, pair: list[int]) -> Schedule | Forest:
-    """A send from one rank to another, through other GPUs where there is no other way."""
+    """Schedule of a send, through other GPUs where there is no other route."""
     try:
         return body_of(topology, pair, Collective.BROADCAST, Pick("linear"))
     except UnreachableError:

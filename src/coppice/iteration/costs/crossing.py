@@ -1,4 +1,4 @@
-"""What groups of ranks at a distance send out of their boxes, where they lie across boxes evenly or not."""
+"""Inter-box traffic of strided groups of ranks, also where boxes divide them unevenly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class BoxTraffic:
-    """What the busiest box sends out, groups that lie in one box apart."""
+    """Outgoing traffic of the busiest box."""
 
     groups: int  # Groups with some of their ranks in the box: the ring of each leaves it once
     exchanged: float  # Buffers of a rank that leave it in an all-to-all of every group
@@ -21,7 +21,7 @@ class BoxTraffic:
 
 @lru_cache(maxsize=4096)
 def crossing(ranks: int, stride: int, box: int) -> BoxTraffic:
-    """What groups of so many ranks at a stride send out of boxes of so many GPUs.
+    """Inter-box traffic of groups of a size and stride in boxes of so many GPUs.
 
     Groups follow each other without gaps, so that after the least common multiple of both everything repeats.
 

@@ -1,4 +1,4 @@
-"""Groups of a training job, and what a collective of all groups of a kind costs when they run at once."""
+"""Rank groups of a training job, and the interface of collective costs with all groups concurrent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Groups of ranks at a distance, all of them at once: the groups that one degree of parallelism makes.
+    """Concurrent groups of strided ranks, made by one degree of parallelism.
 
     Raises:
         InputError: If a number is below 1.
@@ -33,7 +33,7 @@ class RankGroup:
                 raise InputError(f"expected `{name}` of a group of 1 or more, found {getattr(self, name)}.")
 
     def members(self, total: int) -> list[list[int]]:
-        """The ranks of every group, groups in order of their first rank."""
+        """Ranks of every group, by first rank."""
         span = self.ranks * self.stride
         if total % span:
             raise InputError(
@@ -48,7 +48,7 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """What a collective takes, all groups at once."""
+    """Time of a collective with all groups concurrent."""
 
     seconds: float  # From its start until the last group is done
     # The kind of link that limits it: `NVLink` (inside a box), `NIC` (out of a box) or `fabric` (between
@@ -59,12 +59,12 @@ class CollectiveCost:
 
 
 class CollectiveCosts(Protocol):
-    """Where the times of collectives come from."""
+    """Interface of collective costs."""
 
     def cost(
         self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False
     ) -> CollectiveCost:
-        """What a collective takes.
+        """Cost of a collective.
 
         Args:
             collective: One of :data:`COLLECTIVES`.

@@ -1,4 +1,4 @@
-"""Costs of collectives by name, as ``--collectives`` takes them."""
+"""Collective costs by name, for ``--collectives``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHOSEN = {"nccl": nccl_pick, "forest": forest_pick}
 
 
 def costs_named(name: str, topology: Topology, *, model: Model = DEFAULT_MODEL) -> CollectiveCosts | None:
-    """Where the times of collectives come from; None is the calibrated rings of a cluster.
+    """Look up collective costs; None is the calibrated rings of a cluster.
 
     Args:
         name: ``calibrated``, ``nccl`` (what NCCL would pick), ``forest`` (our optimum) or an algorithm.
@@ -40,7 +40,7 @@ def costs_named(name: str, topology: Topology, *, model: Model = DEFAULT_MODEL) 
 def with_collectives(
     cluster: Cluster, topology: Topology, name: str, *, model: Model = DEFAULT_MODEL
 ) -> Cluster:
-    """The cluster with collectives that cost what a name says.
+    """Cluster with named collective costs.
 
     Args:
         name: As for :func:`costs_named`.

@@ -1,4 +1,4 @@
-"""Costs of collectives as the profile that torch's scheduler of overlap reads.
+"""Collective costs as a profile for torch's overlap scheduler.
 
 The file is a trace of ``torch.profiler`` as far as ``torch._inductor.fx_passes.profile_guided_estimation`` reads it
 (torch 2.13): kernels with the collective, its ranks, the type of its elements, and the elements of its output. Between
@@ -20,7 +20,7 @@ _SIZES = tuple(2**power for power in range(34))
 
 
 def groups_of(layout: Layout) -> dict[RankGroup, bool]:
-    """The groups of a layout that carry out collectives, and whether they sum gradients.
+    """Groups of a layout, and whether they reduce gradients.
 
     Examples:
         >>> groups_of(Layout(tensor=8, pipeline=2, data=4, global_batch=8))
@@ -41,7 +41,7 @@ def groups_of(layout: Layout) -> dict[RankGroup, bool]:
 def collective_seconds(
     costs: CollectiveCosts, collective: str, out_bytes: float, group: RankGroup, *, gradients: bool = False
 ) -> float:
-    """Seconds of a collective whose output on a rank has so many bytes.
+    """Time of a collective with so many output bytes per rank.
 
     Args:
         collective: One of :data:`PROFILED`.
@@ -53,7 +53,7 @@ def collective_seconds(
 
 
 def torch_profile(costs: CollectiveCosts, layout: Layout) -> dict[str, Any]:
-    """What the file has, as JSON values.
+    """Profile as JSON values.
 
     Args:
         layout: How a job lies on the GPUs.

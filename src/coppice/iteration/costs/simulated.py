@@ -1,4 +1,4 @@
-"""Costs by simulation: all groups at once on the links that they share, at a few sizes and in between.
+"""Simulated collective costs: concurrent groups on shared links, at a few sizes with interpolation.
 
 A time is simulated at the powers of two around a size, and in between it is interpolated: exact where it is a line in
 the size; pipelines, and a change of the protocol or algorithm in between, cost up to 5%. Groups of more
@@ -45,7 +45,7 @@ _MOST_UNLIKE = 512
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """Groups on the part of the cluster that stands for all."""
+    """Groups on the representative part."""
 
     topology: Topology  # The part
     groups: list[list[int]]  # Ranks of each group on it
@@ -54,7 +54,7 @@ class Standing:
 
 
 def box_of_all(topology: Topology) -> int:
-    """Ranks of each box, where all boxes are alike, have their ranks in a row, and own all links; otherwise 0.
+    """Ranks per box, if boxes are equal and own all links; otherwise 0.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -95,7 +95,7 @@ def _places(topology: Topology) -> NDArray[np.int64]:
 
 
 def standing(topology: Topology, group: RankGroup, *, most_ranks: int | None = None) -> Standing:
-    """The groups that join the boxes of the first group, on these boxes alone; all groups where boxes are not alike.
+    """Representative part: the boxes of the first group; the whole cluster where boxes differ.
 
     Args:
         most_ranks: Take shorter groups of up to so many ranks, if boxes are alike.
@@ -147,7 +147,7 @@ _KINDS = ("NVLink", "NIC", "fabric")
 def simulated_together(
     bodies: Sequence[Schedule | Forest], topology: Topology, size_bytes: int, model: Model
 ) -> CollectiveCost:
-    """What a collective of several groups takes, all beginning at the same time.
+    """Time of a collective in several groups that start together.
 
     Args:
         bodies: What each group carries out, on the cluster or parts of it that keep the names of its nodes.
@@ -163,7 +163,7 @@ def simulated_together(
 
 
 def link_kinds(topology: Topology) -> NDArray[np.int64]:
-    """Of each link the number of its kind: 0 inside a box, 1 out of or into one or at a NIC, 2 between switches.
+    """Kind of each link: 0 inside a box, 1 at a box or a NIC, 2 between switches.
 
     Where nodes belong to no box, links of GPUs are those of NICs.
 
@@ -308,7 +308,7 @@ _LOGARITHMIC = ("forest", "nvls", "pat")
 
 @dataclass(eq=False)
 class SimulatedCosts:
-    """Costs of collectives that are carried out in one way on a cluster.
+    """Simulated costs of collectives on a cluster.
 
     Examples:
         >>> from coppice.iteration.costs.chosen import named_pick
@@ -331,7 +331,7 @@ class SimulatedCosts:
     def cost(
         self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False
     ) -> CollectiveCost:
-        """As :class:`coppice.iteration.costs.group.CollectiveCosts` says; gradients are sums as others are."""
+        """See :class:`coppice.iteration.costs.group.CollectiveCosts`; gradients are ordinary reductions."""
         del gradients
         if collective not in COLLECTIVES:
             raise InputError(f"expected one of {', '.join(COLLECTIVES)}, found {collective!r}.")

@@ -1,4 +1,4 @@
-"""What the groups of a training job exchange in an iteration, for the bound on all of them at once.
+"""Exchanges of a training job's groups in an iteration, for the bound on all of them concurrently.
 
 Counted are sums of activations of tensor parallelism, sends between stages, tokens that go to experts, and gradients
 and parameters of replicas. A reduce-scatter and an all-gather of the same size are one all-reduce. Left out, so that
@@ -26,7 +26,7 @@ _HALF = 2  # bytes of an element of activations, parameters and gradients
 def axis_groups(
     tensor: int = 1, context: int = 1, data: int = 1, pipeline: int = 1, expert: int = 1
 ) -> dict[str, RankGroup]:
-    """The groups of each degree of parallelism: tensor ranks next to each other, then context, data, and stages.
+    """Groups of each degree of parallelism: tensor ranks adjacent, then context, data, pipeline.
 
     Examples:
         >>> axis_groups(tensor=8, data=4, pipeline=2)["pp"]
@@ -44,7 +44,7 @@ def axis_groups(
 def degree_demands(
     degrees: Mapping[str, int], collective: str, size_bytes: int, ranks: int
 ) -> list[GroupDemand]:
-    """A collective of the same size in all groups of some degrees of parallelism; stages send it on.
+    """A collective of one size in all groups of some degrees; stages send it on.
 
     Args:
         degrees: ``tp``, ``cp``, ``dp``, ``pp`` and ``ep``.
@@ -73,7 +73,7 @@ def degree_demands(
 
 
 def job_demands(model: Transformer | LayeredModel, layout: Layout) -> list[GroupDemand]:
-    """What each kind of group exchanges in an iteration.
+    """Exchanges of each kind of group in an iteration.
 
     Args:
         layout: How it lies on the GPUs.

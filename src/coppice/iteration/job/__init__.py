@@ -1,4 +1,4 @@
-"""Jobs: a model, machines, a layout and how it runs, from one TOML file; what they take, and what they would take.
+"""Training jobs: model, machines, layout and run options, from one TOML file; estimates and what-if variants.
 
 ``record`` has the tables of the file, ``file`` reads it, ``job`` makes the job, ``paced`` simulates it, ``what_if``
 changes it.

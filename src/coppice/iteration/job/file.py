@@ -1,4 +1,4 @@
-"""Read a job file: TOML, with an error of one sentence that names the key."""
+"""Read a job file (TOML), with one-sentence errors that name the key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLACE = re.compile(r"^(?P<words>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOT
 
 
 def read_job(path: Path | str) -> TrainingJob:
-    """The job in a TOML file.
+    """Read the job of a TOML file.
 
     Files that it names (topology, device) are looked for beside it.
 
@@ -32,12 +32,12 @@ def read_job(path: Path | str) -> TrainingJob:
 
 
 def read_job_record(path: Path | str) -> JobRecord:
-    """The tables of a job file, without what they stand for."""
+    """Read the tables of a job file."""
     return parse_job_record(read_text(path, what="the job"), where=str(path))
 
 
 def parse_job_record(text: str, *, where: str) -> JobRecord:
-    r"""The tables of the text of a job file.
+    r"""Parse the tables of a job file.
 
     Examples:
         >>> parse_job_record("[layout]\ncp = 2", where="a.toml").layout.cp
@@ -51,7 +51,7 @@ def parse_job_record(text: str, *, where: str) -> JobRecord:
 
 
 def with_values(record: JobRecord, values: Mapping[str, Mapping[str, object]]) -> JobRecord:
-    """A record with other values of keys, by table; those that are None stay as they are.
+    """Override keys of a record, by table; None keeps a value.
 
     Examples:
         >>> tp = parse_job_record("layout.tp = 8", where="a.toml")
@@ -76,7 +76,7 @@ def _converted(data: Mapping[str, Any], where: str) -> JobRecord:
 
 
 def job_keys() -> Iterator[tuple[str, str, str, str]]:
-    """Every key of a job file: its table, its name, which values it takes, and what it means."""
+    """Every key of a job file with its table, values and meaning."""
     for table in msgspec.structs.fields(JobRecord):
         for field in _fields(table.type):
             values, meaning = _values_and_meaning(field.type)

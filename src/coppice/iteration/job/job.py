@@ -1,4 +1,4 @@
-"""The job that the tables of a file stand for, once its layout is found to divide its model and its cluster."""
+"""Training job built from the tables of a file, whose layout divides its model and its cluster."""
 
 from __future__ import annotations
 
@@ -118,25 +118,25 @@ class KindOfBox:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all of them."""
+        """Total GPUs of the kind."""
         return self.boxes * self.cluster.device.box
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """What a job runs on: boxes of one kind, or of several in a row."""
+    """Machines of a job: boxes of one or more kinds."""
 
     name: str  # Its name
     kinds: tuple[KindOfBox, ...]  # The kinds, in the order in which ranks are given to them
 
     @property
     def gpus(self) -> int:
-        """All GPUs."""
+        """Total GPUs."""
         return sum(each.gpus for each in self.kinds)
 
     @property
     def cluster(self) -> Cluster:
-        """The GPUs and the network, where all boxes are of one kind; of several, the slowest of each.
+        """The cluster; of several kinds, the slowest values.
 
         Ranks that wait for each other go at the pace of the slowest.
         """
@@ -158,7 +158,7 @@ class Machines:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """A model, the machines, a layout, and how it runs."""
+    """A model, machines, a layout, and run options."""
 
     name: str  # Name of the model
     model: Transformer | LayeredModel  # The model
@@ -175,7 +175,7 @@ class TrainingJob:
 def job_of(
     record: JobRecord, *, folder: Path | None = None, loaded: TopologyLoader | None = None
 ) -> TrainingJob:
-    """The job that tables stand for.
+    """Build the job of a record.
 
     Args:
         folder: Where files that it names are looked for first.
@@ -214,7 +214,7 @@ def job_of(
 
 
 def model_of(table: ModelTable) -> Transformer | LayeredModel:
-    """The model of a table.
+    """Build the model of a table.
 
     Raises:
         InputError: If a number is missing, or does not go with the model.
@@ -274,7 +274,7 @@ def machines_of(
     # What messages of simulated collectives cost: a model of time by its name, or a file of one
     model: str | None = None,
 ) -> Machines:
-    """The machines of a table."""
+    """Build the machines of a table."""
     if (table.topology is None) == (not table.mixed):
         found = "neither" if table.topology is None else "both"
         raise InputError(f"`cluster.topology`: expected a preset or file, or `cluster.mixed`, found {found}.")
@@ -309,7 +309,7 @@ def _load(spec: str, boxes: int | None, rates: str | None, settings: Mapping[str
 
 
 def kind_of(topology: Topology, device: str | DeviceTable | None, *, precision: float = 1.0) -> KindOfBox:
-    """The boxes of a topology."""
+    """Boxes of a topology."""
     cluster = replace(cluster_of(topology, device), precision=precision)
     from_host, to_host = topology.host[topology.src], topology.host[topology.dst]
     ports = np.unique(topology.src[(from_host >= 0) & (from_host != to_host)])
@@ -319,19 +319,19 @@ def kind_of(topology: Topology, device: str | DeviceTable | None, *, precision: 
 
 
 def device_of(name: str | None, folder: Path | None = None) -> str | DeviceTable | None:
-    """The device of a name, or the table in the file of that name."""
+    """Look up a device by name or file."""
     if name is None or not name.endswith(".json"):
         return name
     return read_device_table(beside(name, folder))
 
 
 def beside(name: str, folder: Path | None) -> str:
-    """A file in a folder, or the name where there is none."""
+    """Path relative to a folder if the file exists there, else the name."""
     return str(folder / name) if folder is not None and (folder / name).is_file() else name
 
 
 def layout_of(table: LayoutTable, gpus: int) -> Layout:
-    """The layout of a table; replicas that are left out are what the other degrees leave of the GPUs."""
+    """Build the layout of a table; missing replicas are computed from the GPUs."""
     given: dict[str, Any] = {
         _DEGREES.get(field.name, field.name): value
         for field in msgspec.structs.fields(LayoutTable)

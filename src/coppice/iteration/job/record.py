@@ -1,4 +1,4 @@
-"""The tables of a job file and their keys: what each means, and which values it takes.
+"""Tables and keys of a job file, with meanings and values.
 
 A key that is left out is None here, so that what is asked for elsewhere (options of a command) can be told apart.
 """
@@ -74,7 +74,7 @@ class ClusterTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
 
 
 class LayoutTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the job lies on the GPUs."""
+    """Parallel degrees of the job."""
 
     tp: Annotated[_Count, Meta(description="tensor parallelism")] | None = None
     pp: Annotated[_Count, Meta(description="pipeline: stages in a row")] | None = None
@@ -104,7 +104,7 @@ class LayoutTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
 
 
 class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How it runs."""
+    """Run options."""
 
     order: Annotated[str, Meta(description="order of the pipeline")] | None = None
     overlap: (

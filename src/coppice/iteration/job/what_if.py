@@ -1,4 +1,4 @@
-"""What a job would take if something were otherwise: faster or slower parts, boxes or NICs lost.
+"""What-if variants of a job: faster or slower parts, lost boxes or NICs.
 
 A member that is slower than the others paces them all: sums and stages wait for it. So there are ways on, and all are
 computed: keep the job as it is at the pace of the slowest member, keep that member and lay the job out anew, or drain
@@ -31,7 +31,7 @@ from coppice.topology.operations import find_node, scale_nodes
 
 
 def degraded(machines: Machines, change: str) -> tuple[int, Machines | None]:
-    """The box of a node, and all machines at the pace of what remains of it.
+    """Box with a degraded node, and all machines at its pace.
 
     Messages are dealt evenly to the NICs of a box and to the links of a GPU: a slow one paces the others; what a lost
     one carried goes over those that remain. Where nothing remains of them, there are no such machines (None).
@@ -130,7 +130,7 @@ _PART = re.compile(r"(nic|gpu|node|box):?(\d+)?(?:@(?:node|box)?(\d+))?")
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfRow:
-    """A way on."""
+    """A layout after the change."""
 
     way: str  # What is done: `as it is`, `laid out anew`, `keep`, `keep, laid out anew` or `drain`
     gpus: int  # GPUs that take part
@@ -143,7 +143,7 @@ class WhatIfRow:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """A change, and the ways on."""
+    """A change with the possible layouts after it."""
 
     change: str  # The change; "none" for the job as it is
     rows: tuple[WhatIfRow, ...]  # The ways on, at least one
@@ -151,12 +151,12 @@ class WhatIf:
 
     @property
     def best(self) -> WhatIfRow:
-        """The way that trains most in a second, of those that fit."""
+        """Layout of the highest throughput that fits."""
         return max(self.rows, key=lambda each: (each.fits, each.samples_per_second))
 
 
 def what_if(job: TrainingJob, change: str) -> WhatIf:
-    """What a job would take after a change.
+    """Evaluate a job after a change.
 
     Args:
         change: ``nic=x2``, ``nvlink=x0.5``, ``flops=x2``, ``memory=x1.2`` (its rate) or ``memory=141`` (its size in
@@ -200,7 +200,7 @@ def what_if(job: TrainingJob, change: str) -> WhatIf:
 
 
 def what_ifs(job: TrainingJob, changes: Sequence[str]) -> list[WhatIf]:
-    """The job as it is, and after each change.
+    """Evaluate the job as it is, and after each change.
 
     The first answer is of no change: the job as it is, and laid out anew on what it has now. What a change costs a job
     that is laid out anew is told by that row. It is the best of the search and of the layouts that the changes found,
@@ -229,7 +229,7 @@ def what_ifs(job: TrainingJob, changes: Sequence[str]) -> list[WhatIf]:
 
 
 def compare_kinds(job: TrainingJob) -> WhatIf | None:
-    """The whole of machines of several kinds, beside each kind alone in the fastest layout that fits.
+    """Compare mixed machines with each kind alone in its fastest layout.
 
     None where there is one kind.
     """

@@ -1,1 +1,1 @@
-"""Measured devices: rates of matrix products, copies and attention as a table, and what an estimate reads from it."""
+"""Measured device tables: rates of matrix products, copies and attention."""

@@ -1,4 +1,4 @@
-"""Measure what a device does in a second: matrix products, copies of memory, attention.
+"""Measure a device: matrix products, memory copies, attention.
 
 Needs PyTorch and nothing else, so that it runs where only that is installed (benchmarks/device_table.py). Method: a
 call is repeated until the time of its repetitions can be trusted, five times over, and the median is kept. Operands are
@@ -60,7 +60,7 @@ _MOST_TURNS = 64
 def measure_device(
     kind: str | None = None, *, seconds: float = 20.0, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Measure a device of this machine; the result is the record of a device file.
+    """Measure a device of this machine, and return the record of a device file.
 
     Args:
         kind: ``cuda`` or ``cpu``; None takes CUDA where there is a GPU.

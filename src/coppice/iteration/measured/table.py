@@ -1,4 +1,4 @@
-"""The table of a measured device: what it reaches in sizes that were measured, and between them."""
+"""Table of a measured device, with interpolation between sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEAREST = 4  # rows between which is interpolated
 
 
 class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A product of m x k and k x n: operations a second, in 1e12."""
+    """FLOP/s of a product of m x k and k x n, in 1e12."""
 
     m: int
     n: int
@@ -28,7 +28,7 @@ class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy of so many bytes from memory to memory: bytes read and written in a second."""
+    """Rate of a copy: bytes read and written per second."""
 
     bytes: int
     bytes_per_second: float
@@ -36,7 +36,7 @@ class CopyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttentionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Attention over sequences: operations a second, in 1e12, counted as if no score were masked."""
+    """FLOP/s of attention in 1e12, counted without masking."""
 
     sequences: int
     seq: int
@@ -68,7 +68,7 @@ class _DeviceFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceTable:
-    """What a device reached in measured sizes.
+    """Measured rates of a device.
 
     Between sizes the logarithm of the rate is interpolated: the nearest rows count by the inverse square of their
     distance in the logarithms of the sizes (Shepard's interpolation); at a measured size the rate is the measured one,
@@ -116,16 +116,16 @@ class DeviceTable:
 
     @property
     def most_flops(self) -> float:
-        """The most operations a second that a matrix product reached."""
+        """Highest FLOP/s of a matrix product."""
         return max(each.tflops_per_s for each in self.matrices) * 1e12
 
     @property
     def memory_rate(self) -> float:
-        """Bytes a second of large copies: the largest one."""
+        """Memory rate: bytes per second of the largest copy."""
         return max(self.copies, key=lambda each: each.bytes).bytes_per_second
 
     def matrix_flops(self, m: float, n: float, k: float) -> float:
-        """Operations a second of a product of m x k and k x n.
+        """FLOP/s of a product of m x k and k x n.
 
         Examples:
             >>> rows = [MatrixRow(m=size, n=512, k=512, tflops_per_s=rate) for size, rate in ((64, 10), (256, 40))]
@@ -137,11 +137,11 @@ class DeviceTable:
         return 1e12 * _between(rows, (m, n, k))
 
     def copy_rate(self, size_bytes: float) -> float:
-        """Bytes a second, read and written, of a copy of so many bytes."""
+        """Rate of a copy of so many bytes."""
         return _between([((each.bytes,), each.bytes_per_second) for each in self.copies], (size_bytes,))
 
     def attention_flops(self, sequences: float, seq: float, heads: float, *, backward: bool = False) -> float:
-        """Operations a second of attention, counted in full; 0 where none was measured."""
+        """FLOP/s of attention, counted without masking; 0 where unmeasured."""
         if not self.attention:
             return 0.0
         rows = [
@@ -173,7 +173,7 @@ def _between(rows: Sequence[tuple[tuple[float, ...], float]], at: tuple[float, .
 
 
 def read_device_table(path: Path | str) -> DeviceTable:
-    """The table in a device file (JSON), as `coppice train measure` writes it."""
+    """Read a device file (JSON) of `coppice train measure`."""
     data = read_bytes(path, what="the device file")
     try:
         record = msgspec.json.decode(data, type=decodable(_DeviceFile))

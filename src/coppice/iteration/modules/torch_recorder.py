@@ -1,4 +1,4 @@
-"""Records what one rank runs: every operator with its FLOPs, bytes and layer, and what collectives it issues.
+"""Record operators of one rank with FLOPs, bytes and layer, and its collectives.
 
 Runs in the tracing process only. Operators are seen below autograd and below tensors with a layout of their own
 (``DTensor``), so that what is seen are local tensors and collectives. An operation depends on what last wrote the
@@ -45,7 +45,7 @@ _FREE = (
 
 
 class OperationRecorder(TorchDispatchMode):
-    """Records while it is entered.
+    """Recorder of operations as a context.
 
     Args:
         model: The module whose forward and backward passes run.
@@ -67,7 +67,7 @@ class OperationRecorder(TorchDispatchMode):
         self._handles: list[Any] = []
 
     def begin_backward(self) -> None:
-        """Note that the backward pass begins."""
+        """Mark the start of the backward pass."""
         self._backward = True
 
     def __enter__(self) -> Self:

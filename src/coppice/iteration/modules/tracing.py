@@ -1,4 +1,4 @@
-"""Traces a training step of a module in a process of its own: operations in the order in which one rank issues them."""
+"""Trace a training step of a module in a separate process: operations in the issue order of one rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coppice.iteration.totals import CollectiveTotal, collective_totals, group_t
 
 
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tracing process is asked for."""
+    """Request to the tracing process."""
 
     file: str  # File with the function
     function: str  # Its name
@@ -49,7 +49,7 @@ class ModuleOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class ModuleLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A module with parameters of its own, in the order in which forward passes first reach them."""
+    """A module with its own parameters, in order of first use."""
 
     name: str  # Its qualified name
     kind: str  # Its class
@@ -58,7 +58,7 @@ class ModuleLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModuleTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """A forward and a backward pass of a module on one rank."""
+    """Forward and backward pass of a module on one rank."""
 
     module: str  # Class of the module
     ranks: int  # Ranks of the job
@@ -69,11 +69,11 @@ class ModuleTrace(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> int:
-        """Parameters on this rank, before they are shared out over replicas."""
+        """Parameters on this rank, before sharding over replicas."""
         return sum(layer.parameters for layer in self.layers)
 
     def collectives(self) -> list[CollectiveTotal]:
-        """Collectives by kind and group, those of most bytes first."""
+        """Collectives by kind and group, the largest first."""
         return collective_totals(
             (each.collective, group_text(each.ranks), len(each.ranks), each.size_bytes)
             for each in self.operations
@@ -81,7 +81,7 @@ class ModuleTrace(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def layer_sums(self, values: Mapping[int, float]) -> tuple[list[float], list[float]]:
-        """Values by number of operation, added up for each layer: forward, backward.
+        """Values by operation summed for each layer: forward, backward.
 
         Operations that belong to no layer count for the last layer before them, or for the first one.
         """
@@ -94,7 +94,7 @@ class ModuleTrace(msgspec.Struct, frozen=True, kw_only=True):
         return forward, backward
 
     def require_collectives(self) -> None:
-        """Raise an error unless there is a collective of more than one rank."""
+        """Raise unless there is a collective of more than one rank."""
         if not self.collectives():
             raise InputError(
                 f"expected collectives in a step of {self.module} on {self.ranks} ranks, found none: share the job out "
@@ -103,7 +103,7 @@ class ModuleTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tracing process answers: a trace, or a sentence that says why there is none."""
+    """Result of the tracing process: a trace, or an error."""
 
     trace: ModuleTrace | None = None
     error: str = ""
@@ -123,7 +123,7 @@ def trace_module(
     # Shapes and types of the inputs, such as `8x256` or `4x128:int64`; none: those of the function
     inputs: Sequence[str] = (),
 ) -> ModuleTrace:
-    """Trace a forward and a backward pass of a module of PyTorch on fake tensors: nothing is computed or allocated.
+    """Trace forward and backward of a PyTorch module on fake tensors, without computing or allocating.
 
     The function returns a module, or (module, inputs). It is called on the device ``meta`` with a fake process group of
     all ranks. If it takes an argument ``mesh``, it gets the device mesh, and may parallelize the module and share it

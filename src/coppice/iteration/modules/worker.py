@@ -1,4 +1,4 @@
-"""The tracing process: builds a module on a fake process group, runs a step of it on fake tensors, answers as JSON.
+"""Tracing process: build a module on a fake process group, and trace a step on fake tensors.
 
 Usage: ``python -m coppice.iteration.modules.worker REQUEST ANSWER``, where REQUEST is a
 :class:`~coppice.iteration.modules.tracing.TraceRequest` as JSON and ANSWER the file to write.

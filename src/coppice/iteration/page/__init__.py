@@ -1,1 +1,1 @@
-"""An estimated iteration as one self-contained HTML page: where its time goes, its timeline, its memory, its bounds."""
+"""HTML page of an estimated iteration: breakdown, timeline, memory, bounds."""

@@ -1,4 +1,4 @@
-"""The page of a simulated job: its parts, what it waits for, its bounds, and where each number comes from."""
+"""Page of a simulated job: breakdown, critical path, bounds, and sources of numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def report_of_step(
     command: str = "",  # The command that prints the same numbers
     measured: bool = False,  # Times of passes come from measurements of the GPU, not from its data sheet
 ) -> IterationReport:
-    """What the page of a simulated step tells."""
+    """Content of the page of a simulated step."""
     bounds = found.bounds
     limits = {"longest chain of passes": bounds.path}
     if bounds.stream:

@@ -1,4 +1,4 @@
-"""The page of an iteration: it opens from disk, asks no network for anything, and suits light and dark screens."""
+"""Self-contained HTML page of an iteration, for light and dark screens."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _PASSES = ("forward", "backward", "input gradient", "weight gradient", "recomput
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IterationReport:
-    """What a page tells."""
+    """Content of a page."""
 
     title: str  # The job
     facts: Sequence[tuple[str, str]]  # Names and values for the head of the page
@@ -109,7 +109,7 @@ class IterationReport:
 
 
 def iteration_html(report: IterationReport) -> str:
-    """The page as the text of an HTML file, which is well-formed XML as well."""
+    """Render the page as HTML that is well-formed XML."""
     rows = timeline_rows(report.times)
     some = ""
     if rows.devices < rows.of_devices:

@@ -1,4 +1,4 @@
-"""The timeline of an iteration on a page: a canvas on which any window of time can be looked at.
+"""Zoomable timeline of an iteration as a canvas.
 
 Tasks are an attribute of the canvas; a script draws those of the window that is chosen, marks the critical path, and
 says what is under the pointer. Large jobs show the streams of some of their devices, evenly chosen.
@@ -37,7 +37,7 @@ _OTHERS = ("--s3", "--s1", "--s6", "--load3", "--load4")
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineRows:
-    """Streams that a timeline shows."""
+    """Streams of a timeline."""
 
     streams: Sequence[int]  # Their numbers, device by device
     devices: int  # Devices that are shown
@@ -45,7 +45,7 @@ class TimelineRows:
 
 
 def timeline_rows(times: TaskTimes) -> TimelineRows:
-    """The streams to show: those of all devices, or of as many as there is room for, evenly chosen."""
+    """Streams to show: of all devices, or an even selection."""
     graph = times.graph
     count = np.bincount(graph.stream[graph.stream >= 0], minlength=len(graph.streams))
     of_device: dict[int, list[int]] = defaultdict(list)
@@ -66,7 +66,7 @@ def timeline_rows(times: TaskTimes) -> TimelineRows:
 
 
 def colour_of(kind: str, others: Sequence[str] = ()) -> str:
-    """The variable of the colour of a kind of tasks.
+    """CSS variable of a task kind's colour.
 
     Args:
         others: Kinds that are no passes, in order.

@@ -1,1 +1,1 @@
-"""Pipelines: which device runs which pass of which stage for which micro-batch, and in which order."""
+"""Pipeline orders: which device runs which pass of which stage and micro-batch, in which order."""

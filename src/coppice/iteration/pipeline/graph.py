@@ -1,4 +1,4 @@
-"""Iterations of a pipeline as tasks (passes, activations, gradients), and what no order of it beats."""
+"""Task graph of pipeline iterations (passes, activations, gradients), and lower bounds on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coppice.iteration.tasks import TaskGraphBuilder
 
 @dataclass(frozen=True, kw_only=True)
 class StageTimes:
-    """Times of the stages of a pipeline for a micro-batch."""
+    """Times of pipeline stages per micro-batch."""
 
     forward: Sequence[float]  # Seconds of the forward pass of each stage
     backward: Sequence[float]  # Seconds of its backward pass
@@ -25,7 +25,7 @@ class StageTimes:
     reduction: Sequence[float] = ()
 
     def of(self, each: StagePass) -> float:
-        """Seconds of a pass."""
+        """Time of a pass."""
         if each.work is Work.FORWARD:
             return self.forward[each.stage]
         whole = self.backward[each.stage]
@@ -35,7 +35,7 @@ class StageTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class StageSum:
-    """A message with gradients of a stage."""
+    """Gradient message of a stage."""
 
     stage: int  # The stage
     seconds: float  # Time of the message on the network of the device
@@ -57,7 +57,7 @@ def pipeline_graph(
     # The optimizer steps everywhere at once; otherwise a stage waits only for its own messages
     barrier: bool = True,
 ) -> IterationGraph:
-    """The tasks of so many iterations in a row.
+    """Task graph of several iterations.
 
     A device runs its program in order. The gradients of a stage are summed when its last backward pass is done, on the
     network of its device, stages in the order in which they are ready. The next iteration begins when all gradients are
@@ -156,7 +156,7 @@ KINDS = {
 
 
 def source_of(each: StagePass, stages: int) -> StagePass | None:
-    """The pass of another stage that gives what this one takes; its backward pass may be whole or in parts."""
+    """Pass of another stage that this one depends on."""
     if each.work is Work.FORWARD:
         return each._replace(stage=each.stage - 1) if each.stage else None
     if each.work is Work.WEIGHT or each.stage == stages - 1:
@@ -165,7 +165,7 @@ def source_of(each: StagePass, stages: int) -> StagePass | None:
 
 
 def target_of(each: StagePass, stages: int) -> int | None:
-    """The stage that takes what a pass gives."""
+    """Stage that depends on a pass."""
     if each.work is Work.FORWARD:
         return each.stage + 1 if each.stage < stages - 1 else None
     return each.stage - 1 if each.work is not Work.WEIGHT and each.stage else None
@@ -198,7 +198,7 @@ def _sum(graph: TaskGraphBuilder, each: StageSum, network: int, iteration: int, 
 
 
 def steady_bound_seconds(order: PipelineOrder, times: StageTimes, *, staleness: int = 0) -> float:
-    """Time of an iteration that no order of whole backward passes on these devices beats.
+    """Lower bound on the iteration time with whole backward passes.
 
     A device computes all its passes, and its network carries all its messages. And stage c runs again, ``staleness``
     iterations later than the next one, only when its gradients are summed: before that come the forward passes of all

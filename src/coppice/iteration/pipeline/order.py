@@ -1,4 +1,4 @@
-"""What an order of a pipeline is: the program of every device."""
+"""Pipeline order: the program of every device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coppice.errors import InputError
 
 
 class Work(StrEnum):
-    """What is done; the letters are those of PyTorch's pipeline schedules."""
+    """Kind of a pass, with the letters of PyTorch's pipeline schedules."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -25,7 +25,7 @@ class Work(StrEnum):
 
 
 class StagePass(NamedTuple):
-    """A pass of a stage over a micro-batch."""
+    """Pass of a stage over a micro-batch."""
 
     stage: int
     work: Work
@@ -37,7 +37,7 @@ class StagePass(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineOrder:
-    """The program of every device: what it runs, in order.
+    """Program of every device.
 
     Raises:
         InputError: Unless every stage has one device, and on it one forward pass and one backward pass (whole, or in
@@ -103,7 +103,7 @@ class PipelineOrder:
         return {each.stage: device for device, passes in enumerate(self.devices) for each in passes}
 
     def peak_micro_batches(self) -> list[int]:
-        """For each device the most passes whose activations it holds at a time.
+        """Peak number of micro-batches with live activations, by device.
 
         It holds them from a forward pass until the last part of the backward pass.
         """

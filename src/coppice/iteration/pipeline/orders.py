@@ -1,4 +1,4 @@
-"""Published orders of pipelines, as programs of devices.
+"""Published pipeline orders.
 
 Stage c * p + d is chunk c of device d of p. With forward and backward times f and b of a device for a micro-batch, m
 micro-batches and v chunks an iteration takes m (f + b) + (p - 1) (f + b) / v without communication.
@@ -52,7 +52,7 @@ def breadth_first(
 
 
 def one_f_one_b(devices: int, micro_batches: int) -> PipelineOrder:
-    """One forward, one backward pass in turn (PipeDream-Flush; Narayanan et al., ICML 2021).
+    """1F1B (PipeDream-Flush; Narayanan et al., ICML 2021).
 
     Device d begins with p - 1 - d forward passes, so that it holds the activations of p - d micro-batches at most.
     """
@@ -60,7 +60,7 @@ def one_f_one_b(devices: int, micro_batches: int) -> PipelineOrder:
 
 
 def interleaved(devices: int, micro_batches: int, chunks: int) -> PipelineOrder:
-    """One forward, one backward pass of chunks in turn, p micro-batches of each.
+    """Interleaved 1F1B: chunks alternate, p micro-batches of each.
 
     Source: Megatron-LM (Narayanan et al., SC 2021, section 2.2).
 
@@ -126,7 +126,7 @@ def zero_bubble(devices: int, micro_batches: int) -> PipelineOrder:
 
 
 def dual_pipe_v(devices: int, micro_batches: int) -> PipelineOrder:
-    """Micro-batches turn around at the last device, so that forward and backward passes of both directions meet.
+    """DualPipeV: micro-batches turn at the last device, so that forward and backward of both directions meet.
 
     DualPipeV (DeepSeek-AI, 2025: the bidirectional DualPipe of DeepSeek-V3, arXiv 2412.19437, section 3.2.1, cut in
     half). Device d of p has stages d and 2 p - 1 - d. In the long middle part forward passes of one run at once with
@@ -250,7 +250,7 @@ def _enables(done: StagePass, stages: int) -> Sequence[StagePass]:
 
 
 def fast_forward(devices: int, micro_batches: int, chunks: int = 1) -> PipelineOrder:
-    """All micro-batches of a chunk before the next one, gradients of inputs before those of weights (EuroSys 2022).
+    """All micro-batches of a chunk before the next, input gradients before weight gradients (EuroSys 2022).
 
     Made for forward passes, gradients of inputs and gradients of weights of equal times, with which gradients of
     weights come last; :func:`~coppice.iteration.pipeline.split.weights_last` makes one for any times.

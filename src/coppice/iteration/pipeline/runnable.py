@@ -1,4 +1,4 @@
-"""Whether the runtime of PyTorch's pipelines ends with an order, and trains what was meant.
+"""Check that PyTorch's pipeline runtime terminates with an order, and trains correctly.
 
 That every stage has all its passes, forward before backward ones, holds of any
 :class:`~coppice.iteration.pipeline.order.PipelineOrder`. Here are the demands on devices together.
@@ -12,7 +12,7 @@ from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 
 
 def placement(order: PipelineOrder) -> str | None:
-    """Where PyTorch's schedules expect stages: ``loop``, ``v``, or None for another one.
+    """Stage placement of PyTorch's schedules: ``loop``, ``v``, or None for another one.
 
     In a loop stage s is on rank s mod p; in a V ranks are passed up and down in turn.
 
@@ -30,7 +30,7 @@ def placement(order: PipelineOrder) -> str | None:
 
 
 def turns(order: PipelineOrder) -> list[list[list[StagePass]]]:
-    """For each device what it does in turn: a pass, or those that run at once.
+    """Actions of each device in order: a pass, or several concurrent ones.
 
     Examples:
         >>> from coppice.iteration.pipeline.orders import dual_pipe_v
@@ -50,7 +50,7 @@ def turns(order: PipelineOrder) -> list[list[list[StagePass]]]:
 
 
 def check_runnable(order: PipelineOrder) -> None:
-    r"""Refuse what the runtime would never end with, or train wrong without a word.
+    r"""Refuse orders that the runtime deadlocks on, or trains incorrectly.
 
     Devices run their programs in order; passes that run at once begin when both can. Losses are stored as forward
     passes of the last stage come and read by micro-batch, so that these have to go by number.
@@ -73,7 +73,7 @@ def check_runnable(order: PipelineOrder) -> None:
 
 
 def check_ends(order: PipelineOrder) -> None:
-    """Run all programs until they end, or nobody can go on."""
+    """Run all programs until they end or deadlock."""
     programs = turns(order)
     done: set[StagePass] = set()
     place = [0] * len(programs)

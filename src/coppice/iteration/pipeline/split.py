@@ -1,4 +1,4 @@
-"""Backward passes in two parts: gradients of inputs where the whole pass was, those of weights while a device waits."""
+"""Split backward passes: input gradients in place, weight gradients in bubbles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coppice.iteration.tasks import TaskGraphBuilder
 
 
 def weights_last(order: PipelineOrder, times: StageTimes) -> PipelineOrder:
-    """An order with whole backward passes, with those of weights apart.
+    """Split the whole backward passes of an order.
 
     A device runs forward passes and gradients of inputs in the order of its program, and gradients of weights, the
     oldest first, when what is next in its program has not come yet. A pass that has begun is not interrupted.

@@ -1,4 +1,4 @@
-"""Orders of pipelines as PyTorch reads and writes them: a row for each rank, cells such as ``2F0``.
+"""Pipeline orders in PyTorch's CSV format: a row per rank, cells such as ``2F0``.
 
 The format is that of ``torch.distributed.pipelining`` (``_load_csv`` and ``_dump_csv`` of its schedules, compute only):
 stage, type (F, I, W, or B for both parts), micro-batch. An empty cell is a wait. ``(0F7;7B3)OVERLAP_F_B`` holds two
@@ -22,7 +22,7 @@ _BOTH = re.compile(r"\((.*)\)OVERLAP_F_B")
 
 
 def order_csv(order: PipelineOrder) -> str:
-    """The order as text.
+    """Encode an order.
 
     Examples:
         >>> from coppice.iteration.pipeline.orders import gpipe
@@ -47,7 +47,7 @@ def order_csv(order: PipelineOrder) -> str:
 
 
 def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOrder:
-    """The order in a text.
+    """Decode an order.
 
     Examples:
         >>> read_order_csv("0F0,0F1,0B0,0B1").micro_batches

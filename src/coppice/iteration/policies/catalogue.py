@@ -1,4 +1,4 @@
-"""The policies by name."""
+"""Policies by name."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def policy_named(name: str) -> type[Policy]:
-    """The policy of a name."""
+    """Look up a policy."""
     if name not in POLICIES:
         raise InputError(f"expected a policy ({', '.join(POLICIES)}), found {name!r}.")
     return POLICIES[name]

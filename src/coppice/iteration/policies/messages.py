@@ -1,4 +1,4 @@
-"""Messages: what a data-parallel policy decides about gradients, before anything runs.
+"""Messages of data-parallel policies, and their task graph.
 
 A policy gives the messages of an iteration as data; simulation, the stages of a pipeline and real training read the
 same. Here they become a graph of tasks.
@@ -20,7 +20,7 @@ GRADIENTS = ("backward", "weight_gradient")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """A message about gradients, known by its number: its place among those of the iteration.
+    """A gradient message, numbered within its iteration.
 
     Those of a stream that are ready go by priority, the least first, of equal ones the least number.
     """
@@ -47,13 +47,13 @@ class Message:
 
     @property
     def gradients(self) -> tuple[int, ...]:
-        """Layers whose gradients it carries."""
+        """Layers in the message."""
         return self.carries or self.layers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerPass:
-    """A pass over a layer on the device."""
+    """Pass of a layer on the device."""
 
     kind: str  # `backward`, or its halves `input_gradient` and `weight_gradient`
     layer: int  # The layer
@@ -63,7 +63,7 @@ class LayerPass:
 def message_graph(
     workload: LayerWorkload, backward: Sequence[LayerPass], messages: Sequence[Message], count: int
 ) -> IterationGraph:
-    """The tasks of one worker, whose others do the same at the same time, in so many iterations.
+    """Task graph of one worker over several iterations, all workers being alike.
 
     A forward pass waits for the layers that it takes its input from and for the messages that it needs; of those that
     are ready, the device runs the first. Then come the backward passes in the order given; when they are done, the next

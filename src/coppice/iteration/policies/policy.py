@@ -1,4 +1,4 @@
-"""What every policy is: a name, options, and the tasks of iterations."""
+"""Interface of policies: name, options, and the tasks of iterations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IterationGraph:
-    """Tasks of some iterations in a row."""
+    """Tasks of consecutive iterations."""
 
     graph: TaskGraph  # The tasks
     first: Sequence[int]  # For each iteration, the task whose start begins it
@@ -36,7 +36,7 @@ class IterationGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyCosts:
-    """What a policy costs a worker in an iteration."""
+    """Costs of a policy per worker and iteration."""
 
     messages: int  # Messages that it sends or takes part in
     bytes: float  # Bytes that it sends
@@ -44,11 +44,11 @@ class PolicyCosts:
 
 
 class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For policies without options."""
+    """Options of policies without any."""
 
 
 class ConfiguredPolicy(ABC):
-    """What users know of any policy: its name, what it decides and needs, and its options."""
+    """Name, decisions, requirements and options of a policy."""
 
     name: ClassVar[str]  # What users call it
     about: ClassVar[str]  # What it is, in a line, with its publication
@@ -68,7 +68,7 @@ class ConfiguredPolicy(ABC):
 
     @classmethod
     def of(cls, **settings: Any) -> Self:
-        """The policy with options by name, texts where they come from a command line.
+        """Policy with options by name, texts from the command line included.
 
         A name may be the beginning of one (``partition`` for ``partition_bytes``); texts of bytes may have units.
         """
@@ -96,28 +96,28 @@ class ConfiguredPolicy(ABC):
 
     @classmethod
     def option_named(cls, text: str) -> str | None:
-        """The option of a name, or the only one whose name goes on behind it with ``_``; None: there is none."""
+        """Option of a name or unique prefix; None: there is none."""
         known = cls.options.__struct_fields__
         longer = [name for name in known if name.startswith(f"{text}_")]
         return text if text in known else longer[0] if len(longer) == 1 else None
 
 
 class Policy(ConfiguredPolicy):
-    """What may start when, in which order, cut how, in iterations of a workload of layers."""
+    """Policy over iterations of a layer-wise workload."""
 
     @abstractmethod
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
-        """The tasks of so many iterations in a row."""
+        """Tasks of consecutive iterations."""
 
     @abstractmethod
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
-        """What no policy of the same kind can beat."""
+        """Lower bound for policies of the same kind."""
 
     @abstractmethod
     def compute_seconds(self, workload: LayerWorkload) -> float:
-        """Time for which the busiest device computes in an iteration."""
+        """Compute time of the busiest device per iteration."""
 
     def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """Settings that suit a workload best, by name: those that it has, where there is nothing to tune."""
+        """Best settings for a workload, by name."""
         del workload
         return msgspec.structs.asdict(self.settings) if isinstance(self.settings, msgspec.Struct) else {}

@@ -99,7 +99,7 @@ def cost_ahead(around: list[list[tuple[int, int]]], cost: list[float], rank: lis
 def middles(
     leaving: list[tuple[int, int]], entering: list[tuple[int, int]], rank: list[int], *, turn: int
 ) -> list[tuple[int, int, int]]:
-    """Switches between two others with the links to and from them; ``turn`` selects the direction."""
+    """Switches between two others with the links to and from them; ``turn`` gives the direction."""
     out = dict(leaving)
     ways = [(node, out[node], link) for node, link in entering if node in out and rank[node] < 0]
     first = turn % max(1, len(ways))

@@ -51,7 +51,7 @@ class Request:
         """Seconds until the deadline, at least 0; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
-    def say(self, words: str) -> None:
+    def report(self, words: str) -> None:
         """Report progress."""
         if self.on_progress is not None:
             self.on_progress(words)

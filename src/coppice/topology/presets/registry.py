@@ -1,4 +1,4 @@
-"""Registry of presets: turn a builder function into a preset, and parse its parameters from text."""
+"""Registry of presets: make a preset of a builder function, and parse its parameters from text."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def from_networkx(
 
 
 def to_networkx(topology: Topology) -> nx.DiGraph[Any]:
-    """Convert ``topology`` to a directed networkx graph, which :func:`from_networkx` turns back into an equal one.
+    """Convert ``topology`` to a directed networkx graph; :func:`from_networkx` restores it.
 
     Nodes are the ids of the topology, in its order; rates are exact fractions.
 

@@ -111,7 +111,7 @@ class OnlineTuner:
 
     def _take(self, number: int, trial: MeasuredTrial) -> None:
         self.trials.append(trial)
-        self._search.tell(number, log(trial.seconds))
+        self._search.record(number, log(trial.seconds))
         variances = [
             statistics.variance(map(log, each.windows)) if len(each.windows) > 1 else _ONE_WINDOW
             for each in self.trials

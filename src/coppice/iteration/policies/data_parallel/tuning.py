@@ -81,7 +81,7 @@ def minimize_by_expected_improvement(
     """
     search = ImprovementSearch(places, initial=initial, trials=trials, seed=seed)
     while (number := search.propose()) is not None:
-        search.tell(number, objective(number))
+        search.record(number, objective(number))
     return search.tried
 
 
@@ -141,7 +141,7 @@ class ImprovementSearch:
         self.tried: dict[int, float] = {}  # Value of each choice that was tried
         self.noise = 0.0  # Variance of the values told
 
-    def tell(self, number: int, value: float) -> None:
+    def record(self, number: int, value: float) -> None:
         """The value of a choice."""
         self.tried[number] = value
 

@@ -1,4 +1,4 @@
-"""What policies inside layers answer: what they make of the blocks of a training step.
+"""Interface of tensor-parallel policies, which transform the blocks of a training step.
 
 A block's pass computes, and exchanges between tensor-parallel ranks hold it up. A policy that hides an exchange leaves
 what still holds the pass up; one that computes less again leaves less to compute. What is hidden takes no share of
@@ -22,12 +22,12 @@ Ranks = Annotated[int, msgspec.Meta(ge=2)]
 
 
 class TensorPolicy(ConfiguredPolicy):
-    """Changes the times and exchanges of blocks."""
+    """Change the times and exchanges of blocks."""
 
     decides: ClassVar[frozenset[str]] = frozenset({"tensor"})
 
     def transform(self, step: Step) -> Step:
-        """The step with this policy; a stage of 1F1B has as many micro-batches in flight as stages from it on."""
+        """Transform a step; under 1F1B a stage has as many micro-batches in flight as stages follow."""
         count = len(step.stages)
         stages = tuple(
             self.stage(blocks, min(step.micro_batches, count - number))
@@ -37,7 +37,7 @@ class TensorPolicy(ConfiguredPolicy):
 
     @abstractmethod
     def stage(self, blocks: tuple[LayerBlock, ...], in_flight: int) -> tuple[LayerBlock, ...]:
-        """The blocks of a stage with this policy.
+        """Transform the blocks of a stage.
 
         Args:
             blocks: The blocks in the order of the forward pass.
@@ -46,14 +46,14 @@ class TensorPolicy(ConfiguredPolicy):
 
 
 class ProductOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Products beside exchanges."""
+    """Options of overlapping products."""
 
     ranks: Ranks = 8  # Ranks of a tensor-parallel group
     products: Share = 0.8  # Share of a pass's computation that products next to its exchanges make up
 
 
 class ProductPolicy(TensorPolicy):
-    """Overlaps each exchange with the product that it comes from or goes to.
+    """Overlap each exchange with its matrix product.
 
     A pass has a product next to each gather and scatter, a sum of activations (all-reduce) is one of each; products of
     a pass are taken to be alike. The backward pass counts gradients of inputs only.
@@ -63,15 +63,15 @@ class ProductPolicy(TensorPolicy):
 
     @abstractmethod
     def exposed(self, each: GroupExchange, product: float) -> float:
-        """Seconds by which an exchange holds the pass up, beside a product of so many seconds."""
+        """Exposed time of an exchange next to a product."""
 
     def saved(self, block: LayerBlock, when: str) -> float:
-        """Share of the computation of a pass that the policy saves: none."""
+        """Share of the compute time that the policy saves: none."""
         del block, when
         return 0.0
 
     def stage(self, blocks: tuple[LayerBlock, ...], in_flight: int) -> tuple[LayerBlock, ...]:
-        """LayerBlock by block; equal ones stay one object."""
+        """Transform block by block; equal blocks stay one object."""
         del in_flight
         made: dict[int, LayerBlock] = {}
         for block in blocks:
@@ -80,7 +80,7 @@ class ProductPolicy(TensorPolicy):
         return tuple(made[id(block)] for block in blocks)
 
     def block(self, block: LayerBlock) -> LayerBlock:
-        """A block with this policy."""
+        """Transform a block."""
         computed = {FORWARD: block.forward, BACKWARD: block.input_gradient, RECOMPUTE: block.recompute}
         product = {}
         for when, seconds in computed.items():
@@ -104,10 +104,10 @@ class ProductPolicy(TensorPolicy):
 
 
 def tensor_exchanges(block: LayerBlock, when: str) -> list[GroupExchange]:
-    """Exchanges of a pass between tensor-parallel ranks that take time."""
+    """Tensor-parallel exchanges of a pass that take time."""
     return [each for each in block.exchanges if each.group == "tp" and each.when == when and each.seconds]
 
 
 def is_sum(exchanges: Sequence[GroupExchange]) -> bool:
-    """Whether all are sums of activations."""
+    """Whether all are all-reduces of activations."""
     return all(each.collective == "all_reduce" for each in exchanges)

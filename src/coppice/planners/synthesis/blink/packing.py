@@ -372,7 +372,7 @@ def _packed(ways: Ways, root: int, request: Request, answer: _Account) -> Packed
     if options.packing == "weights" or found.interrupted:
         return found
     unit = Fraction(options.unit_gb_per_s).limit_denominator(10**6) or _slowest(ways)
-    request.say(f"choosing few of {plural(len(found.trees), 'tree')}")
+    request.report(f"choosing few of {plural(len(found.trees), 'tree')}")
     try:
         whole = whole_packing(found, unit, loss=options.loss, deadline=request.deadline)
     except KeyboardInterrupt:

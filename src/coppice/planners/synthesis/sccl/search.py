@@ -43,7 +43,7 @@ SOME_CHUNKS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedInstance:
+class RequestedInstance:
     """Requested steps, rounds and chunks; None is free."""
 
     steps: int | None = None
@@ -93,14 +93,14 @@ class InstanceSearch:
 
     def decide(self, instance: StepInstance) -> InstanceVerdict:
         """Decide an instance, and keep it if it is the best."""
-        self.request.say(f"deciding {instance}")
+        self.request.report(f"deciding {instance}")
         verdict = self.decider.decide(instance, self.conflicts)
         self.decided[instance] = verdict.status
         if verdict.status is Status.SAT and (self.best is None or _cost(instance) < _cost(self.best[0])):
             self.best = (instance, verdict)
         return verdict
 
-    def find(self, asked: AskedInstance) -> Status:
+    def find(self, asked: RequestedInstance) -> Status:
         """Find the best requested schedule, as :attr:`best`."""
         only = asked.complete
         if only is not None:
@@ -144,7 +144,7 @@ class InstanceSearch:
         self.proved_for_any_chunks = self.proved and any_chunks and least == self.decider.least
         return Status.SAT if self.front else Status.UNKNOWN
 
-    def _first(self, asked: AskedInstance) -> None:
+    def _first(self, asked: RequestedInstance) -> None:
         """Some schedule, soon, so that an interruption leaves one: with fewest steps and chunks, and rounds enough."""
         if asked.rounds is not None:
             return
@@ -157,7 +157,7 @@ class InstanceSearch:
             rounds += max(1, rounds // 4)
         self.conflicts = effort
 
-    def _improve(self, asked: AskedInstance, chunks: int) -> bool:
+    def _improve(self, asked: RequestedInstance, chunks: int) -> bool:
         """Look for what beats the best with so many chunks; whether nothing was left undecided."""
         decider, sure = self.decider, True
         fewest = decider.fewest_steps if asked.steps is None else asked.steps
@@ -237,7 +237,7 @@ def _run(request: Request) -> Synthesis:
             status = search.find_front(options.chunks)
         else:
             status = search.find(
-                AskedInstance(steps=options.steps, rounds=options.rounds, chunks=options.chunks)
+                RequestedInstance(steps=options.steps, rounds=options.rounds, chunks=options.chunks)
             )
     except KeyboardInterrupt:
         if search.best is None:

@@ -240,7 +240,7 @@ def _sketches(dimensions: Sequence[Dimension], solver: GroupSolver, request: Req
         return []
     solved = []
     for each in dimensions:
-        request.say(f"solving groups of {each.size} along {each.name}")
+        request.report(f"solving groups of {each.size} along {each.name}")
         solved.append(solver.solve(each))
     scale = lcm(*(each.scale for each in solved))
     found = []

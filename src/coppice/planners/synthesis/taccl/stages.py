@@ -245,14 +245,14 @@ class _Stages:
             return StagedSchedule(pieces=pieces, sends=[])
         first = self._greedy(copying, network)
         transfers, gap, by = ordered(pieces, network, first), None, "greedy"
-        self.request.say(f"without a solver: {time_text(_finish(transfers))}")
+        self.request.report(f"without a solver: {time_text(_finish(transfers))}")
         joined: set[int] = set()
         before = _finish(transfers)
         try:
             if not self.interrupted:
                 routes, gap = self._route(copying, network, first, before)
                 found = transfers if routes is None else ordered(pieces, network, routes)
-                self.request.say(f"routed and ordered: {time_text(_finish(found))}")
+                self.request.report(f"routed and ordered: {time_text(_finish(found))}")
                 if routes is not None and _finish(found) <= before:
                     transfers, by, before = found, "program", _finish(found)
             if not self.interrupted:
@@ -308,7 +308,7 @@ class _Stages:
         self, copying: Copying, network: SketchedNetwork, first: Route, horizon: float
     ) -> tuple[Route | None, float | None]:
         """Stage 1, and the gap that it leaves."""
-        self.request.say("stage 1: routing")
+        self.request.report("stage 1: routing")
         least = 0.0
         if self.costs.profile is None:
             root = copying.pieces[0].source if copying.collective is Collective.BROADCAST else None
@@ -324,7 +324,7 @@ class _Stages:
         self, pieces: Sequence[Piece], network: SketchedNetwork, transfers: Sequence[Transfer]
     ) -> set[int]:
         """Stage 3."""
-        self.request.say(f"stage 3: contiguity, {time_text(_finish(transfers))} without")
+        self.request.report(f"stage 3: contiguity, {time_text(_finish(transfers))} without")
         joined, found = joined_transfers(pieces, network, transfers, self._limits(1.0))
         if found is not None:
             self.interrupted |= found.interrupted

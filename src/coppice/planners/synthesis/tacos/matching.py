@@ -230,7 +230,7 @@ class Attempts:
                 )
                 limit = time
             self.done += count
-            request.say(f"{plural(self.done, 'attempt')} of {options.seeds} done")
+            request.report(f"{plural(self.done, 'attempt')} of {options.seeds} done")
         return best
 
 

@@ -153,7 +153,7 @@ class EpochSearch:
             self._best = EpochSchedule(
                 clock=clock, pieces=pieces, sends=sends, epochs=epochs, least=least, found_by=found_by
             )
-            self.request.say(f"{found_by}: {epochs} epochs, at least {least}")
+            self.request.report(f"{found_by}: {epochs} epochs, at least {least}")
 
     @property
     def _done(self) -> bool:
@@ -198,7 +198,7 @@ class EpochSearch:
             assert best is not None
             asked = self.options.epochs
             epochs = best.epochs - 1 if asked is None else asked
-            self.request.say(f"program of {epochs} epochs, at least {best.least}")
+            self.request.report(f"program of {epochs} epochs, at least {best.least}")
             copies = CopyProgram(pieces, ranks, clock, epochs)
             found = copies.program.solve(self._limits(_ANY_GAP))
             if found.values is not None:
@@ -220,7 +220,7 @@ class EpochSearch:
         while not _complete(pieces, sends):
             if first >= best.epochs or self.request.seconds_left == 0:
                 return
-            self.request.say(f"round of epochs {first} .. {first + length - 1}, best {best.epochs}")
+            self.request.report(f"round of epochs {first} .. {first + length - 1}, best {best.epochs}")
             part = CopyProgram(pieces, ranks, clock, length, before=sends, first=first, final=False)
             found = part.program.solve(self._limits(_ROUND_GAP))
             if found.interrupted:
@@ -237,7 +237,7 @@ class EpochSearch:
         for epochs in range(least, (best.epochs if asked is None else asked) + 1):
             if self.request.seconds_left == 0:
                 return
-            self.request.say(f"linear program of {epochs} epochs, best {best.epochs}")
+            self.request.report(f"linear program of {epochs} epochs, best {best.epochs}")
             flow = FlowProgram(pieces, ranks, clock, epochs)
             found = flow.program.solve(self._limits(_ANY_GAP))
             if found.interrupted:

@@ -219,12 +219,12 @@ class MpiEngine(BaseEngine):
             waited_s = time.monotonic() - begin
             late = waited_s > self._exchange_timeout_s
             if late and self._lost is None:
-                self.tell_others(_FAILED, f"waited {waited_s:.0f} s for the others to close their engines")
+                self.notify_others(_FAILED, f"waited {waited_s:.0f} s for the others to close their engines")
             if late or self._lost is not None:
                 _keep_for_ever(barrier)
                 return False
             if waited_s > _GRACE_S and not told:
-                self.tell_others(_CLOSED, "closed its engine")
+                self.notify_others(_CLOSED, "closed its engine")
                 told = True
             time.sleep(_POLL_S)
         return True
@@ -248,7 +248,7 @@ class MpiEngine(BaseEngine):
                 self._under_way.abandon()
             if self._lost is None:
                 kind = type(error).__name__
-                self.tell_others(_FAILED, f"failed in {what} with {kind}")
+                self.notify_others(_FAILED, f"failed in {what} with {kind}")
                 self._lost = f"the group broke earlier: {error if isinstance(error, RunError) else kind}"
             raise
 
@@ -310,7 +310,7 @@ class MpiEngine(BaseEngine):
             if tag == _FAILED and self._lost is None:
                 self._lost = f"rank {peer} {words.decode(errors='replace')}: see the output of that rank."
 
-    def tell_others(self, tag: int, words: str) -> None:
+    def notify_others(self, tag: int, words: str) -> None:
         """Notify all other ranks of a failure; ranks that do not wait never read it."""
         data = bytearray(words.encode()[:200])
         for peer in range(self.ranks):

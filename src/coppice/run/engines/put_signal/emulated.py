@@ -373,7 +373,7 @@ class EmulatedDevice:
     def _fail(self, error: RunError) -> None:
         if self._failure is None:
             self._failure = error
-            self._segment.tell(ABORTED)
+            self._segment.publish(ABORTED)
         self._changed.notify_all()
 
     def _carry_on(self) -> None:
@@ -382,7 +382,7 @@ class EmulatedDevice:
         while True:
             with self._changed:
                 if self._failure is not None or (self._closing and not self._flying):
-                    self._segment.tell(CLOSED)
+                    self._segment.publish(CLOSED)
                     return
                 try:
                     happened = self._look_for_signals()

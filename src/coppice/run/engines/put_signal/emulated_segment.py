@@ -88,7 +88,7 @@ class EmulatedSegment:
         self._taken[place] += 1
         return True
 
-    def tell(self, state: int) -> None:
+    def publish(self, state: int) -> None:
         """Publish how this rank ends; the first report counts."""
         if self._state[self.rank] == _RUNNING:
             self._state[self.rank] = state

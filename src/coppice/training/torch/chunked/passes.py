@@ -47,7 +47,7 @@ class StepDriver(Protocol):
     def enforcer(self) -> Enforcer:
         """Executor of the plan."""
 
-    def turn(self, made: SectionPass) -> None:
+    def backward_starts(self, made: SectionPass) -> None:
         """Called when a section's backward pass starts."""
 
     def left(self) -> None:
@@ -116,7 +116,7 @@ class SectionPass:
 
     def run_backward(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Gradient of the input; weight gradients follow by the plan."""
-        self._driver.turn(self)
+        self._driver.backward_starts(self)
         self._gradient = gradient
         enforcer, own = self._driver.enforcer, self._own
         if own.input_sums >= 0:

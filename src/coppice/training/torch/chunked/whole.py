@@ -283,7 +283,7 @@ class WholeSchedule:
                 runs[operation] = each.sharded.gathered(run)
         self.enforcer.begin(runs)
 
-    def turn(self, made: SectionPass) -> None:
+    def backward_starts(self, made: SectionPass) -> None:
         """Called when a section's backward pass starts."""
         if all(each is not made for each in self._passes):
             raise InputError(

@@ -107,7 +107,7 @@ class StepEvents:
         self._compute(self.now())
         self._items.append(StepItem(GRADIENT, place=place))
 
-    def turn(self) -> None:
+    def forward_ended(self) -> None:
         """Record the boundary between forward and backward."""
         self._compute(self.now())
         self._items.append(StepItem(TURN))

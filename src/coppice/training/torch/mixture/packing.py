@@ -34,7 +34,7 @@ class Packing:
     packed: bool = False  # Something was packed after the last look
     _steps: int = field(default=0, repr=False)
 
-    def turn(self) -> bool:
+    def end_step(self) -> bool:
         """End a step; return whether the next one is timed."""
         self._steps += 1
         self.looking = self._steps % self.every == 0

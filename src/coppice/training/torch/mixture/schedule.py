@@ -163,7 +163,7 @@ class MixtureSchedule:
             if self._packing.packed:
                 self._learn(self.optimizer)
                 self._record()
-        elif self._packing.turn():
+        elif self._packing.end_step():
             self._watch()
 
     def synchronize(self) -> None:
@@ -324,7 +324,7 @@ class MixtureSchedule:
 
     def _model_ends(self, *_: object) -> None:
         if self._model.training and torch.is_grad_enabled() and self._events is not None:
-            self._events.turn()
+            self._events.forward_ended()
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         """Autograd has made a gradient."""

@@ -144,7 +144,7 @@ class _PlannedWork:
 
 
 class PlannedExchange:
-    """Starts exchanges as their plans say: ``schedule(policy="lina", topology=...)``, or ``DirectExchanges`` with it.
+    """Planned exchanges: ``schedule(policy="lina", topology=...)``, or ``DirectExchanges`` with it.
 
     Args:
         topology: The network: a name of a preset, a file or a topology, with a rank for each rank of the group.

@@ -408,7 +408,9 @@ class OverlapSchedule:
         missing = [self.plan.tensors[layer] for layer in sorted(self._carrier.missing())]
         if self._used is not None:
             held = {place: self._trained[place].grad for place in missing}
-            self._used.tell(place for place in range(len(self._trained)) if held.get(place, True) is not None)
+            self._used.exchange(
+                place for place in range(len(self._trained)) if held.get(place, True) is not None
+            )
             for place, gradient in reversed(held.items()):
                 self._send(place, gradient)
         elif missing:

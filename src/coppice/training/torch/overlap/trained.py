@@ -34,7 +34,7 @@ class UsedTensors:
         self._work: Any = None
         self._places = frozenset(range(count))
 
-    def tell(self, places: Iterable[int]) -> None:
+    def exchange(self, places: Iterable[int]) -> None:
         """Exchange this rank's tensors with gradients at the end of backward."""
         marks = torch.zeros(self._count, dtype=torch.int32)
         marks[list(places)] = 1

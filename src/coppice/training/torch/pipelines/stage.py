@@ -261,7 +261,7 @@ class TrainedStage:
         """Tensor of a parameter that an iteration reads, with its gradient."""
         return self._leaves[self.version(iteration)][name]
 
-    def asked(self) -> list[dict[str, Any]]:
+    def current_settings(self) -> list[dict[str, Any]]:
         """Current settings of the optimizer."""
         # Schedulers of rates look at this: the step comes, though later.
         self.optimizer._opt_called = True  # type: ignore[attr-defined] # noqa: SLF001
@@ -270,7 +270,7 @@ class TrainedStage:
     def update(self, iteration: int, groups: list[dict[str, Any]]) -> None:
         """Step the optimizer by an iteration's gradients, with the settings at the time of the call."""
         version = self.version(iteration)
-        self.turn_to(version)
+        self.make_newest(version)
         for name, parameter in self.parameters.items():
             view = self.gradients[version].views.get(name)
             parameter.grad = self._leaves[version][name].grad if view is None else view
@@ -285,7 +285,7 @@ class TrainedStage:
                 leaf.grad = None
         self.gradients[version].zero()
 
-    def turn_to(self, version: int) -> None:
+    def make_newest(self, version: int) -> None:
         """Make a version the newest, with the newest values."""
         if version != self._newest:
             with torch.no_grad():
@@ -298,8 +298,8 @@ class TrainedStage:
         """Copy the newest values to all versions."""
         newest = self._newest
         for version in range(len(self._leaves)):
-            self.turn_to(version)
-        self.turn_to(newest)
+            self.make_newest(version)
+        self.make_newest(newest)
 
     def _point(self) -> None:
         """Let the parameters be the newest version."""

@@ -92,7 +92,7 @@ class StageUpdates:
                 if each < iteration - self.plan.staleness:
                     self._update(stage, each)
         own = self._stages[stage]
-        own.turn_to(own.version(iteration))
+        own.make_newest(own.version(iteration))
         for other in sorted(self._late):
             for each, late in sorted(self._late[other].items()):
                 self._launch_held(other, each, late, lambda planned: planned.after_forward == stage)
@@ -136,7 +136,7 @@ class StageUpdates:
             The norm of all gradients, where they are clipped.
         """
         for number, stage in self._stages.items():
-            self._late[number].setdefault(iteration, _Late()).groups = stage.asked()
+            self._late[number].setdefault(iteration, _Late()).groups = stage.current_settings()
         if not self.plan.barrier:
             return None
         for number in self._stages:
@@ -217,7 +217,7 @@ class StageUpdates:
         for each in self._tied:
             each.place(own, iteration)
         self._record.noted(f"stage {stage} updated by {iteration}")
-        own.update(iteration, late.groups or own.asked())
+        own.update(iteration, late.groups or own.current_settings())
 
     def _launch_held(
         self, stage: int, iteration: int, late: _Late, wanted: Callable[[PlannedSum], bool]
