@@ -14,15 +14,7 @@ from cli.conftest import Run
 from coppice.collectives import Collective
 from support.paths import ROOT
 
-BOUND_KEYS = {
-    "collective",
-    "ranks",
-    "inv_rate",
-    "algbw_gb_per_s",
-    "algbw_exact",
-    "trees_per_root",
-    "cut",
-}
+BOUND_KEYS = {"collective", "ranks", "inv_rate", "algbw_gb_per_s", "algbw_exact", "trees_per_root", "cut"}
 PLAN_KEYS = BOUND_KEYS | {
     "planned_algbw_exact",
     "distinct_trees",
@@ -317,13 +309,7 @@ def test_parameters_reach_the_algorithm(run: Run) -> None:
         (("-a", "ring", "--in-network"), "switches do not help ring"),
         (("-a", "ring", "--order", "nearest"), "expected an order that is auto, rank or topology"),
         (("-a", "forest", "--relay-gpus"), "forest decides by itself"),
-        (
-            (
-                "-a",
-                "flow",
-            ),
-            "flow does not plan all_reduce: use forest",
-        ),
+        (("-a", "flow"), "flow does not plan all_reduce: use forest"),
     ],
 )
 def test_refusals(run: Run, arguments: tuple[str, ...], expected: str) -> None:

@@ -54,8 +54,7 @@ def check(code: int, shown: str) -> None:
 
 def test_long_stages_tell_how_long_they_take() -> None:
     code, shown = press(
-        "bound random-balanced --set gpus=300 -c all_to_all",
-        lambda text: "computing the bound, 2 s" in text,
+        "bound random-balanced --set gpus=300 -c all_to_all", lambda text: "computing the bound, 2 s" in text
     )
     check(code, shown)
 

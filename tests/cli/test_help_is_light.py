@@ -32,9 +32,7 @@ from coppice.tuning.table import LIBRARIES as TUNED
 
 HEAVY = {"numpy", "highspy", "coppice._core", "multiprocessing", "rich.console", "rich.progress"}
 
-LOADING = {
-    "model": "fits, whose command names what it takes by the classes of the simulator",
-}
+LOADING = {"model": "fits, whose command names what it takes by the classes of the simulator"}
 """Commands whose help loads more, and why."""
 
 PROGRAM = """

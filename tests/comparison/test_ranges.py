@@ -104,10 +104,10 @@ def test_variants_in_words() -> None:
 
 def test_texts_of_sizes_and_shares() -> None:
     assert [short_size(size) for size in (1, 1023, K, 3 * K, M + K, 2**30, 2**41)] == [
-        *("1", "1023", "1K", "3K", "1025K", "1G", "2T"),
+        *("1", "1023", "1K", "3K", "1025K", "1G", "2T")
     ]
     assert [percent(share) for share in (1.0, 0.99999, 0.985, 0.5, 0.004)] == [
-        *("100%", "99.9%", "98%", "50%", "0.4%"),
+        *("100%", "99.9%", "98%", "50%", "0.4%")
     ]
 
 

@@ -220,10 +220,7 @@ def test_same_outcome_on_a_dask_cluster(tmp_path: Path) -> None:
     seen: list[int] = []
     with (
         distributed.LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            dashboard_address=None,
-            local_directory=str(tmp_path / "dask"),
+            n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path / "dask")
         ) as cluster,
         distributed.Client(cluster) as client,
         client.get_executor() as executor,

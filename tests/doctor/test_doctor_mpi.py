@@ -117,12 +117,7 @@ RULES = [
         "O05 error 7, O07 warning 7",
     ),
     ("ranks twice", lists((0, OWN), (4, OWN), (4, RING), (5, OWN)), NOTHING, "O05 warning 10"),
-    (
-        "a collective twice",
-        rules(RING).replace("1", "2", 1) + rules(RING)[2:],
-        NOTHING,
-        "O05 error 13",
-    ),
+    ("a collective twice", rules(RING).replace("1", "2", 1) + rules(RING)[2:], NOTHING, "O05 error 13"),
     ("ranks that are none", document({"alg": 4}, comm_size_min=5), SIX, "O05 error 0"),
     ("also fewer ranks", lists((4, RING), (5, OWN)), NOTHING, "O06 warning 4"),
     (

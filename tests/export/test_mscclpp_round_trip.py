@@ -46,12 +46,7 @@ from coppice.topology.presets import preset
 from reference.oracle import SAMPLED_NAMES, oracle_topology
 from support.mscclpp_samples import SAMPLES, pair, text
 
-COLLECTIVES = (
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-    Collective.ALL_REDUCE,
-    Collective.ALL_TO_ALL,
-)
+COLLECTIVES = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE, Collective.ALL_TO_ALL)
 
 
 def plan_of(topology: Topology, collective: Collective, trees: int | None = 1) -> Plan:

@@ -76,10 +76,7 @@ def test_the_table_says_what_the_model_finds(dialect: str, name: str, boxes: int
 
 @pytest.mark.parametrize("dialect", ["nvidia-example", "ncclx"])
 def test_no_gap_and_no_overlap(dialect: str) -> None:
-    lines = read(
-        tuner(preset("dgx-h100", boxes=4), dialect=dialect, sizes=SIZES).text,
-        dialect,
-    )
+    lines = read(tuner(preset("dgx-h100", boxes=4), dialect=dialect, sizes=SIZES).text, dialect)
     ncclx = dialect == "ncclx"
     for word in COLLECTIVES.values():
         own = [line for line in lines if line.collective == word and line.nodes.stop == line.nodes.start + 1]
@@ -112,10 +109,7 @@ def test_the_example_plugin_never_falls_to_one_channel() -> None:
 
 
 def test_optional_hardware_has_a_fallback() -> None:
-    lines = read(
-        tuner(preset("dgx-h100", boxes=4), dialect="ncclx", sizes=SIZES).text,
-        "ncclx",
-    )
+    lines = read(tuner(preset("dgx-h100", boxes=4), dialect="ncclx", sizes=SIZES).text, "ncclx")
     optional = [line for line in lines if line.algorithm not in ("ring", "tree") or line.protocol == "ll128"]
     assert optional
     for line in optional:
@@ -150,10 +144,7 @@ def test_measured_times(tmp_path: Path) -> None:
     body = made.text.partition("below: ")[2]
     digest, _, rest = body.partition("\n")
     assert hashlib.sha256(rest.encode()).hexdigest() == digest
-    whole = read(
-        tuner(topology, dialect="nvidia-example", times=table).text,
-        "nvidia-example",
-    )
+    whole = read(tuner(topology, dialect="nvidia-example", times=table).text, "nvidia-example")
     assert [line.algorithm for line in whole[:3]] == ["tree", "tree", "ring"]
     with pytest.raises(InputError, match="cost model is that of NCCL"):
         tuner(topology, dialect="rccl-builtin")
@@ -269,8 +260,7 @@ def test_further_shapes() -> None:
     """Gathers of further shapes change where as many bytes per rank do; all-reduces get nothing of that kind."""
     topology, sizes = preset("dgx-h100", boxes=2), [1 << power for power in range(10, 31, 2)]
     lines = read(
-        tuner(topology, dialect="nvidia-example", sizes=sizes, shapes=["4x32", "2x16"]).text,
-        "nvidia-example",
+        tuner(topology, dialect="nvidia-example", sizes=sizes, shapes=["4x32", "2x16"]).text, "nvidia-example"
     )
     for size in (*sizes, *(size + 16 for size in sizes)):
         for word in ("allgather", "reducescatter"):
@@ -287,17 +277,11 @@ def test_further_shapes() -> None:
     assert len([line for line in lines if line.nodes == range(2, 3)]) == len(
         [
             line
-            for line in read(
-                tuner(topology, dialect="nvidia-example", sizes=sizes).text,
-                "nvidia-example",
-            )
+            for line in read(tuner(topology, dialect="nvidia-example", sizes=sizes).text, "nvidia-example")
             if line.nodes == range(2, 3)
         ]
     )
-    anywhere = read(
-        tuner(topology, dialect="ncclx", sizes=sizes, shapes=["any"]).text,
-        "ncclx",
-    )
+    anywhere = read(tuner(topology, dialect="ncclx", sizes=sizes, shapes=["any"]).text, "ncclx")
     for size in sizes:
         own = readers.picked(anywhere, readers.Call("allgather", size, 2, 16), ncclx=True)
         far = readers.picked(anywhere, readers.Call("allgather", 8 * size, 16, 128), ncclx=True)

@@ -273,12 +273,7 @@ GRAPHS: list[Sample] = [
     ("too good a type", GRAPH, JobFacts(dump=GRAPH.replace("PIX", "PHB").encode()), "G06 error 2"),
     ("a worse type", GRAPH.replace("PIX", "SYS"), JobFacts(dump=GRAPH.encode()), ""),
     ("a small group", GRAPH, JobFacts(shapes=((2, 4), (2, 2))), "G07 error 0"),
-    (
-        "crossed rails",
-        GRAPH.replace('<net dev="0x0"/>', '<net dev="0x1"/>', 1),
-        JobFacts(),
-        "G08 warning 3",
-    ),
+    ("crossed rails", GRAPH.replace('<net dev="0x0"/>', '<net dev="0x1"/>', 1), JobFacts(), "G08 warning 3"),
     ("pairs that change places", crossed(2, "01", "10"), JobFacts(), ""),
     ("two pairs", crossed(2, "01", "10", "23", "32"), JobFacts(), ""),
     ("pairs that do not", crossed(2, "00", "11"), JobFacts(), "G08 warning 3, G08 warning 9"),

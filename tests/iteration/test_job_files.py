@@ -120,10 +120,7 @@ def test_what_is_left_out() -> None:
             '[layout]\nrecompute = "all"',
             "expected one of full, none, selective (what is computed again), found 'all'",
         ),
-        (
-            "[layout]\ntpp = 2",
-            "found an unknown one in job.toml: did you mean 'tp'",
-        ),
+        ("[layout]\ntpp = 2", "found an unknown one in job.toml: did you mean 'tp'"),
         (
             "[layouts]\ntp = 2",
             "`layouts`: expected a table of a job, found it in job.toml: did you mean 'layout'",

@@ -33,10 +33,7 @@ RECORD = {
         for m in (64, 1024, 8192)
         for n in (1024, 8192)
     ],
-    "copies": [
-        {"bytes": 1 << 20, "bytes_per_second": 2e12},
-        {"bytes": 1 << 30, "bytes_per_second": 4e12},
-    ],
+    "copies": [{"bytes": 1 << 20, "bytes_per_second": 2e12}, {"bytes": 1 << 30, "bytes_per_second": 4e12}],
 }
 
 
@@ -64,12 +61,7 @@ def test_between_rows_no_rate_is_beyond_them(m: float, n: float, k: float) -> No
 
 def test_attention_has_two_rates() -> None:
     row = AttentionRow(
-        sequences=1,
-        seq=1024,
-        heads=8,
-        head_width=64,
-        forward_tflops_per_s=300.0,
-        backward_tflops_per_s=200.0,
+        sequences=1, seq=1024, heads=8, head_width=64, forward_tflops_per_s=300.0, backward_tflops_per_s=200.0
     )
     found = table(attention=(row,))
     assert found.attention_flops(1, 1024, 8) == 3e14

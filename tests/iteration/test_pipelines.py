@@ -209,9 +209,7 @@ def written(name: str, folder: Path, *, ranks: int = 4, chunks: int | None = Non
 def ranks_of(mode: str, size: int, folder: Path, ranks: range) -> list[dict[str, Any]]:
     """The outcome of each rank."""
     codes = rank_codes(
-        PROGRAM,
-        [(mode, rank, size, folder) for rank in ranks],
-        [folder / f"errors-{rank}" for rank in ranks],
+        PROGRAM, [(mode, rank, size, folder) for rank in ranks], [folder / f"errors-{rank}" for rank in ranks]
     )
     assert codes == [0] * len(ranks), [(folder / f"errors-{rank}").read_text()[-3000:] for rank in ranks]
     return [json.loads((folder / f"outcome-{rank}.json").read_text()) for rank in ranks]

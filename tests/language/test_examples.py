@@ -33,14 +33,7 @@ ON_RUNTIMES = [name for name in NAMES if name not in NO_RUNTIME]
 def test_all_published_programs_are_here() -> None:
     wanted = {
         "all_gather": ("ring", "recursive_doubling", "all_pairs"),
-        "all_reduce": (
-            "ring",
-            "all_pairs",
-            "one_step",
-            "binomial_tree",
-            "halving_doubling",
-            "hierarchical",
-        ),
+        "all_reduce": ("ring", "all_pairs", "one_step", "binomial_tree", "halving_doubling", "hierarchical"),
         "all_to_all": ("two_step", "three_step", "all_pairs"),
         "all_to": ("next",),
     }

@@ -201,12 +201,7 @@ ARCS = np.array([0, 1], dtype=np.int32)
 HEADS = np.array([1, 0], dtype=np.int32)
 ONES = np.ones(2, dtype=np.int64)
 BOTH = np.ones(2, dtype=np.bool_)
-SHORT = {
-    1: HEADS[:1],
-    2: ONES[:1],
-    3: ONES[:1],
-    4: BOTH[:1],
-}
+SHORT = {1: HEADS[:1], 2: ONES[:1], 3: ONES[:1], 4: BOTH[:1]}
 
 
 def calls() -> dict[str, Any]:

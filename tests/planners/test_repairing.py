@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from coppice import InputError, Problem, RepairedResult, UnreachableError, bound, load, plan, repair
 from coppice.planners.planning import PlannedResult
 from coppice.topology.model import Topology
-from coppice.topology.operations import (
-    remove_links,
-    remove_nodes,
-    scale_nodes,
-    set_link_rate,
-)
+from coppice.topology.operations import remove_links, remove_nodes, scale_nodes, set_link_rate
 from reference.expected import expected_inv_rate
 from support.random_clusters import clusters
 

@@ -88,9 +88,7 @@ def by_program(rows: Rows, upper: NDArray[np.int64], trees: int) -> NDArray[np.i
     for value in upper.tolist():
         solver.addCol(0.0, 0.0, float(value), 0, [], [])
     solver.changeColsIntegrality(
-        len(upper),
-        np.arange(len(upper), dtype=np.int32),
-        np.full(len(upper), highspy.HighsVarType.kInteger),
+        len(upper), np.arange(len(upper), dtype=np.int32), np.full(len(upper), highspy.HighsVarType.kInteger)
     )
     table = np.concatenate([rows.entering, rows.balance])
     least = np.concatenate([trees * rows.missing, np.zeros(len(rows.balance), dtype=np.int64)])

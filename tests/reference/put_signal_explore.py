@@ -10,13 +10,7 @@ from dataclasses import dataclass
 
 from coppice.program.put_signal.contents import PutSignalContents
 from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
-from reference.put_signal_machine import (
-    Action,
-    Happening,
-    PutSignalMachine,
-    PutSignalScript,
-    RankPhase,
-)
+from reference.put_signal_machine import Action, Happening, PutSignalMachine, PutSignalScript, RankPhase
 
 
 @dataclass(frozen=True, kw_only=True)

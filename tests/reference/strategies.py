@@ -195,12 +195,7 @@ CONNECTED_FAMILIES = (*BALANCED_FAMILIES, *UNBALANCED_FAMILIES)
 FAMILIES = (*CONNECTED_FAMILIES, disconnected)
 
 # Those with one phase; all-reduce has two and a bound of its own.
-TREE_COLLECTIVES = (
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-    Collective.BROADCAST,
-    Collective.REDUCE,
-)
+TREE_COLLECTIVES = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.BROADCAST, Collective.REDUCE)
 
 
 def problem_on(choose: Choose, topology: Topology) -> Problem:

@@ -47,10 +47,7 @@ def unfolded(made: StepGraph, groups: Mapping[str, NDArray[np.int64]], box: int)
         meets = np.isin(kind[task], own)
         first, second = np.nonzero((group[:, None] == group[None, :]) & (every[:, None] != every[None, :]))
         columns.append(
-            (
-                (task[meets][:, None] * ranks + first).ravel(),
-                (after[meets][:, None] * ranks + second).ravel(),
-            )
+            ((task[meets][:, None] * ranks + first).ravel(), (after[meets][:, None] * ranks + second).ravel())
         )
     own_task, own_after = (np.concatenate([each[k] for each in columns]) for k in (0, 1))
     order = np.argsort(own_task, kind="stable")

@@ -21,14 +21,7 @@ from coppice.planners.planning import plan
 from coppice.report.dot import quoted, to_dot, tree_to_dot
 from coppice.report.svg import drawing, element, escape, fitted, number
 from coppice.report.topology.layout import DrawingLayout, lay_out
-from coppice.report.topology.picture import (
-    hull,
-    load_class,
-    topology_picture,
-    topology_svg,
-    wire,
-    within,
-)
+from coppice.report.topology.picture import hull, load_class, topology_picture, topology_svg, wire, within
 from coppice.schedule.explanation import plan_loads
 from coppice.text import percent_text
 from coppice.topology.model import Link, Node, Topology

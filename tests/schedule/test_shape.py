@@ -122,9 +122,7 @@ def test_drawn_heights_and_distinct_trees(forest: Forest) -> None:
     assert shape(forest).distinct_trees == len({(t[0], t[2], frozenset(t[3])) for t in trees})
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**63 - 1)), max_size=30),
-)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**63 - 1)), max_size=30))
 def test_sums_are_exact(rows: list[tuple[int, int]]) -> None:
     group = np.array([g for g, _ in rows], dtype=np.int64)
     values = np.array([v for _, v in rows], dtype=np.int64)

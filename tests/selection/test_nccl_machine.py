@@ -52,16 +52,8 @@ def nvidia_xml(sm: int, links: int, *, pcie: str, mbit: str, cpu: str) -> bytes:
 
 
 SPELLINGS = {
-    "dgx-a100": (
-        nvidia_xml(80, 12, pcie="16.0", mbit="200000", cpu="AuthenticAMD"),
-        "NV12",
-        {"cpu": "amd"},
-    ),
-    "dgx-h100": (
-        nvidia_xml(90, 18, pcie="32.0", mbit="400000", cpu="GenuineIntel"),
-        "NV18",
-        {},
-    ),
+    "dgx-a100": (nvidia_xml(80, 12, pcie="16.0", mbit="200000", cpu="AuthenticAMD"), "NV12", {"cpu": "amd"}),
+    "dgx-h100": (nvidia_xml(90, 18, pcie="32.0", mbit="400000", cpu="GenuineIntel"), "NV18", {}),
     "dgx-b200": (
         nvidia_xml(100, 18, pcie="32.0", mbit="400000", cpu="GenuineIntel"),
         "NV18",

@@ -22,11 +22,7 @@ from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Mot
 from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.topology.presets import preset
-from coppice.training.torch.chunked.carrying import (
-    carry_out,
-    collective_graph,
-    network_channels,
-)
+from coppice.training.torch.chunked.carrying import carry_out, collective_graph, network_channels
 from coppice.training.torch.chunked.grids import MotifGroups
 from coppice.training.torch.chunked.orders import CarriedPlan, agreed_plan, require_agreed
 from coppice.training.torch.chunked.sharded import ShardedWeights

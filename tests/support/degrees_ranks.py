@@ -72,11 +72,7 @@ def several_degrees(rank: int, size: int) -> dict[str, Any]:
     some = [1, 2] if size < 4 else [1, 2, 4]
     groups = DegreeGroups(some)
     single = groups.of(1)
-    plans = {
-        "down and up": [size, 1, 1, size],
-        "up": [1, size],
-        "planned": list(PROBLEM.solve().degrees),
-    }
+    plans = {"down and up": [size, 1, 1, size], "up": [1, size], "planned": list(PROBLEM.solve().degrees)}
     if size == 4:
         plans["all"] = [*some, 2]
     found: dict[str, Any] = {}

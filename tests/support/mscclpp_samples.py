@@ -227,14 +227,7 @@ def pipelined(*, credit: int = 64, unit: int = 2**19) -> Plan:
             )
         ]
         gpus.append(
-            gpu(
-                rank,
-                blocks,
-                (2, 2, 2),
-                memory=(1 - rank, 1 - rank),
-                switch="s",
-                semaphores=(0, 0, credit),
-            )
+            gpu(rank, blocks, (2, 2, 2), memory=(1 - rank, 1 - rank), switch="s", semaphores=(0, 0, credit))
         )
     return copy.deepcopy(plan("allreduce", gpus, reuse_resources=True, max_message_size=2**34))
 

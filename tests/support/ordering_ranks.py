@@ -105,12 +105,7 @@ def out_of_order(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """Gradients of the first k weights last, beside a single process that sees all rows."""
     del folder
     cases: dict[str, Any] = {}
-    settings: list[dict[str, Any]] = [
-        {"k": 0},
-        {"k": 4},
-        {"k": 10, "partition_bytes": 200},
-        {"tune": True},
-    ]
+    settings: list[dict[str, Any]] = [{"k": 0}, {"k": 4}, {"k": 10, "partition_bytes": 200}, {"tune": True}]
     for number, (given, kind) in enumerate(itertools.product(settings, ("sgd", "adam"))):
         if kind == "adam" and number % 3 == 0:
             continue
@@ -199,11 +194,7 @@ class NotedGather:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: Any,
-        async_op: bool = False,
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False
     ) -> Any:
         self._started.append(self._name)
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

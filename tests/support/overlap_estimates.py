@@ -19,10 +19,7 @@ import torch.utils._runtime_estimation as rates
 from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
-from torch._inductor.fx_passes.overlap_scheduling import (
-    estimate_collective_time,
-    schedule_overlap_bucketing,
-)
+from torch._inductor.fx_passes.overlap_scheduling import estimate_collective_time, schedule_overlap_bucketing
 from torch._inductor.fx_passes.profile_guided_estimation import ProfileGuidedEstimator
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor

@@ -217,10 +217,7 @@ def killed(rank: int, size: int, folder: Path) -> dict[str, Any]:
         }
         dist.barrier()
         found["worker"] = until_lost(
-            rank,
-            size,
-            addresses[:1],
-            lambda: os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else None,
+            rank, size, addresses[:1], lambda: os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else None
         )
         deadline = time.monotonic() + 120
         said = files[0].with_suffix(".said")

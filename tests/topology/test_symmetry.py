@@ -278,8 +278,7 @@ def test_fixed_points_among_ranks_are_refused():
 
 
 @pytest.mark.parametrize(
-    "build",
-    [lambda: resolve("dgx-a100", boxes=2048, options={}), lambda: grid((32, 32, 16), (1, 1, 1))],
+    "build", [lambda: resolve("dgx-a100", boxes=2048, options={}), lambda: grid((32, 32, 16), (1, 1, 1))]
 )
 def test_sixteen_thousand_ranks(build):
     topology = build()

@@ -29,10 +29,7 @@ def test_exact_without_noise(a: float, b: float) -> None:
 
 
 @given(
-    a=st.floats(0.1, 10),
-    b=st.floats(0.002, 0.3),
-    c=st.floats(-5, 5),
-    scale=st.sampled_from([1e-6, 1.0, 1e6]),
+    a=st.floats(0.1, 10), b=st.floats(0.002, 0.3), c=st.floats(-5, 5), scale=st.sampled_from([1e-6, 1.0, 1e6])
 )
 def test_exact_at_any_scale(a: float, b: float, c: float, scale: float) -> None:
     fit = fit_exponential(scale * exponential(a, b, c), horizon=HORIZON)

@@ -326,9 +326,7 @@ def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
 def _found(body: Forest | Schedule, parameters: dict[str, Value], size_bytes: int, model: Model) -> _Found:
     """Simulate a schedule in the number of pieces that suits the size."""
     return _Found(
-        body=body,
-        timeline=fastest(body, size_bytes, model=model, keep_hops=False),
-        parameters=parameters,
+        body=body, timeline=fastest(body, size_bytes, model=model, keep_hops=False), parameters=parameters
     )
 
 

@@ -206,11 +206,7 @@ def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band:
             names.append(name)
             labels.append(name)
     figure.legend(
-        [handles[name] for name in names],
-        labels,
-        loc="outside right upper",
-        fontsize=9,
-        frameon=False,
+        [handles[name] for name in names], labels, loc="outside right upper", fontsize=9, frameon=False
     )
     figure.suptitle(
         f"{problem.collective} on {problem.topology.name}: {problem.topology.num_ranks} ranks\n"

@@ -69,12 +69,7 @@ class Range:
         }
 
 
-def ranges(
-    sizes: Sequence[int],
-    times: Times,
-    *,
-    limit_us: Callable[[int], float],
-) -> tuple[Range, ...]:
+def ranges(sizes: Sequence[int], times: Times, *, limit_us: Callable[[int], float]) -> tuple[Range, ...]:
     """Cover the sizes with the fewest ranges within the tolerance.
 
     Args:

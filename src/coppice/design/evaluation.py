@@ -30,12 +30,7 @@ from coppice.simulation.simulated import model_record
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 
-COLLECTIVES = (
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-    Collective.ALL_REDUCE,
-    Collective.ALL_TO_ALL,
-)
+COLLECTIVES = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE, Collective.ALL_TO_ALL)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

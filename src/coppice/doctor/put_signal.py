@@ -357,10 +357,4 @@ def diagnose_put_signal(data: bytes, *, file: str, facts: JobFacts) -> Diagnosis
     version = facts.known_version
     words = "" if version is None else f" {'.'.join(map(str, version))}"
     job = PutSignalJob(file=file, content=parse_put_signal(data, file=file), facts=facts)
-    return run(
-        job,
-        RULES,
-        target=NCCL,
-        heading=f"for {job.library}{words}",
-        runtime=job.library,
-    )
+    return run(job, RULES, target=NCCL, heading=f"for {job.library}{words}", runtime=job.library)

@@ -142,11 +142,7 @@ def _arguments(
     for each in parameters.values():
         if (
             each.default is inspect.Parameter.empty
-            and each.kind
-            in (
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                inspect.Parameter.KEYWORD_ONLY,
-            )
+            and each.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
             and each.name not in found
         ):
             raise InputError(

@@ -160,12 +160,7 @@ class SlotTrace:
     """
 
     def __init__(
-        self,
-        layout: SlotLayout,
-        *,
-        in_place: bool,
-        demands: Sequence[Sequence[int]] | None,
-        where: str,
+        self, layout: SlotLayout, *, in_place: bool, demands: Sequence[Sequence[int]] | None, where: str
     ) -> None:
         self._layout, self._demands, self._where = layout, demands, where
         self._memory = memory_of(layout, in_place=in_place)

@@ -125,12 +125,7 @@ def report_text(
             assumed = model_of(model)
             rivals = _compared(found, sizes, synthesize, assumed, stage)
             return report_html(
-                found,
-                size_bytes=size_bytes,
-                comparison=rivals,
-                whole=whole,
-                model=assumed,
-                on_stage=on_stage,
+                found, size_bytes=size_bytes, comparison=rivals, whole=whole, model=assumed, on_stage=on_stage
             )
         stage("drawing")
         verify(found).require_ok()

@@ -293,8 +293,7 @@ def _edge(
     path = next(path for child, path in sketch.children[parent] if child == v)
     names = topology.node_ids
     slowest = min(
-        (topology.gb_per_s(topology.link_index[pair]) for pair in pairwise(path)),
-        default=Fraction(0),
+        (topology.gb_per_s(topology.link_index[pair]) for pair in pairwise(path)), default=Fraction(0)
     )
     words = f"{names[path[0]]} → {names[path[-1]]}"
     if len(path) > 2:

@@ -78,11 +78,7 @@ def size_and_weight(schedule: Schedule, size: int) -> tuple[int, int]:
 
 
 def _cuts(
-    schedule: Schedule,
-    slot_weight: NDArray[Any],
-    shares: NDArray[Any],
-    total: int,
-    weight: int,
+    schedule: Schedule, slot_weight: NDArray[Any], shares: NDArray[Any], total: int, weight: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """First byte of each chunk and of what follows it, in integers of the type of ``slot_weight``."""
     kind = slot_weight.dtype

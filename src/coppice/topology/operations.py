@@ -18,14 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.topology.model import (
-    Node,
-    NodeKind,
-    Topology,
-    common_denominator,
-    exact_rate,
-    scaled,
-)
+from coppice.topology.model import Node, NodeKind, Topology, common_denominator, exact_rate, scaled
 
 PRESET_NIC = "nic"
 """NICs of presets are called so, with their number in the box: ``box1/nic0``."""

@@ -79,13 +79,7 @@ def tuning_html(fit: Fit, *, topology: str = "") -> str:
             _section(
                 "Distance from the bound",
                 text,
-                _heat_map(
-                    fit.sizes,
-                    _distance,
-                    colour="heat-far",
-                    name="bound",
-                    label=f"{title}: bound",
-                ),
+                _heat_map(fit.sizes, _distance, colour="heat-far", name="bound", label=f"{title}: bound"),
             )
         )
     body += [_rules(fit), _comparisons(fit), element("footer", escape(f"coppice {__version__}"))]

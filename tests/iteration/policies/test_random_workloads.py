@@ -41,11 +41,7 @@ def settings_of(name: str, work: LayerWorkload, draw: random.Random) -> dict[str
         ],
         "jia": [{"theta_bytes": size}],
         "mg-wfbp": [{}, {"small_elements": 0}],
-        "gradientflow": [
-            {},
-            {"theta_bytes": size},
-            {"theta_bytes": size, "ratio": 0.3, "chunk_elements": 1},
-        ],
+        "gradientflow": [{}, {"theta_bytes": size}, {"theta_bytes": size, "ratio": 0.3, "chunk_elements": 1}],
         "priority": [{}, {"partition_bytes": size}],
         "p3": [
             {"slice_elements": max(1, int(size))},

@@ -199,14 +199,7 @@ def test_pieces_follow_each_other_down_a_chain() -> None:
     schedule, _ = made("chain", BROADCAST, 7, root=0, fanout=2, segments=3)
     steps = steps_of(schedule)
     assert steps[0] == {(0, 1): [0], (0, 4): [0]}
-    assert steps[2] == {
-        (0, 1): [2],
-        (0, 4): [2],
-        (1, 2): [1],
-        (4, 5): [1],
-        (2, 3): [0],
-        (5, 6): [0],
-    }
+    assert steps[2] == {(0, 1): [2], (0, 4): [2], (1, 2): [1], (4, 5): [1], (2, 3): [0], (5, 6): [0]}
 
 
 @pytest.mark.parametrize("ranks", RANKS[1:])
@@ -244,10 +237,7 @@ def test_van_de_geijn(ranks: int) -> None:
     """Bytes 2 (P - 1)/P M after 2 ceil(lg P), or ceil(lg P) + P - 1 messages."""
     rounds = (ranks - 1).bit_length()
     moved = Fraction(2 * (ranks - 1), ranks)
-    for name, messages in (
-        ("scatter-allgather", 2 * rounds),
-        ("scatter-ring-allgather", rounds + ranks - 1),
-    ):
+    for name, messages in (("scatter-allgather", 2 * rounds), ("scatter-ring-allgather", rounds + ranks - 1)):
         schedule, cost = made(name, BROADCAST, ranks, root=ranks // 3)
         assert cost.steps == len(steps_of(schedule))
         if name == "scatter-allgather" and ranks & (ranks - 1):

@@ -10,13 +10,7 @@ from typing import Any, NamedTuple
 from coppice.arguments import checked
 from coppice.errors import InputError
 from reference.p4.language.blocks import Exited
-from reference.p4.language.calls import (
-    DROPPED,
-    ActionSymbol,
-    FrameCursor,
-    ParsingError,
-    TableSymbol,
-)
+from reference.p4.language.calls import DROPPED, ActionSymbol, FrameCursor, ParsingError, TableSymbol
 from reference.p4.language.programs import P4Program
 from reference.p4.language.types import DEVICE, PACKET, BitType, Cells, LeafPlace
 

@@ -174,9 +174,7 @@ def test_a_repeated_call_beside_a_new_one(together: Callable[..., list[Any]]) ->
     assert together(work, check_every_call=True) == [None] * RANKS
 
 
-def test_different_set_ups_are_a_mismatch_on_every_rank(
-    tmp_path: Path,
-) -> None:
+def test_different_set_ups_are_a_mismatch_on_every_rank(tmp_path: Path) -> None:
     def serve(odd: Callable[[int], dict[str, Any]]) -> list[Any]:
         def work(engine: NumpyEngine) -> Any:
             options: dict[str, Any] = {"topology": star(RANKS), **odd(engine.rank)}

@@ -353,9 +353,7 @@ def test_refusals() -> None:
     with pytest.raises(InputError, match="at most 512 nodes"):
         draw(preset("ring", gpus=600), Fraction(1))
     one_way = Topology.of(
-        "dead end",
-        [Node(id="a"), Node(id="b")],
-        [Link(src="a", dst="b", gb_per_s=Fraction(1), duplex=False)],
+        "dead end", [Node(id="a"), Node(id="b")], [Link(src="a", dst="b", gb_per_s=Fraction(1), duplex=False)]
     )
     with pytest.raises(UnreachableError, match="from b to a"):
         draw(one_way, Fraction(1, 10))

@@ -164,10 +164,7 @@ def test_every_rank_and_group_is_tried_against_the_rest() -> None:
     assert not {(b, a) for a, b in turned} & set(turned)
 
 
-@pytest.mark.parametrize(
-    ("src", "dst", "one_way"),
-    [("gpu2", "gpu3", True), ("gpu2", "gpu3", False)],
-)
+@pytest.mark.parametrize(("src", "dst", "one_way"), [("gpu2", "gpu3", True), ("gpu2", "gpu3", False)])
 def test_a_slow_link_of_a_ring_is_named(src: str, dst: str, one_way: bool) -> None:
     ring = preset("ring", gpus=6, gb_per_s=25)
     broken = set_link_rate(ring, src, dst, 10, one_way=one_way)

@@ -134,15 +134,7 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
         with pytest.raises(
             InputError, match="expected 8 contiguous elements of float32 on cpu in the output"
         ):
-            run_steps(
-                None,
-                program,
-                None,
-                wrong,
-                dtype=DataType.FLOAT32,
-                op=ReduceOp.SUM,
-                device="cpu",
-            )
+            run_steps(None, program, None, wrong, dtype=DataType.FLOAT32, op=ReduceOp.SUM, device="cpu")
     with pytest.raises(InputError, match="expected a type that torch adds up, found uint32"):
         run_steps(None, program, None, torch.ones(8), dtype=DataType.UINT32, op=ReduceOp.SUM, device="cpu")
 
@@ -221,12 +213,7 @@ def test_collectives_of_gloo_itself() -> None:
             program, rank = programs[engine.rank], engine.rank
             given = None if program.in_place else data.inputs[rank]
             engine.native(
-                program.collective,
-                given,
-                data.outputs[rank],
-                dtype=dtype,
-                op=ReduceOp.SUM,
-                root=program.root,
+                program.collective, given, data.outputs[rank], dtype=dtype, op=ReduceOp.SUM, root=program.root
             )
 
     assert together(3, work) == [None] * 3

@@ -129,10 +129,7 @@ def test_relay_gpus_pass_data_on_but_ranks_do_not() -> None:
         Link(src="a", dst="relay", gb_per_s=Fraction(2)),
         Link(src="relay", dst="b", gb_per_s=Fraction(2)),
     ]
-    trees: list[Tree] = [
-        (0, 1, Phase.BROADCAST, [(0, 1, 2)]),
-        (2, 1, Phase.BROADCAST, [(2, 1, 0)]),
-    ]
+    trees: list[Tree] = [(0, 1, Phase.BROADCAST, [(0, 1, 2)]), (2, 1, Phase.BROADCAST, [(2, 1, 0)])]
     assert verify_forest(make_forest(Topology.of("r", nodes, links), Collective.ALL_GATHER, trees)).ok
     through_rank = make_forest(ring_topology(4), Collective.BROADCAST, [(0, 1, Phase.BROADCAST, [(0, 1, 2)])])
     assert any("rank 1" in failure for failure in verify_forest(through_rank, root=0).failures)

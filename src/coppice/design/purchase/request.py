@@ -20,12 +20,7 @@ from coppice.files import read_bytes
 from coppice.topology.composition.fabric import converted
 
 MOST_RANKS = 1024
-COLLECTIVES = (
-    Collective.ALL_REDUCE,
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-    Collective.ALL_TO_ALL,
-)
+COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,11 +18,7 @@ from coppice.design.recipes.recipe import Base, Bidirectional, Degree, LineGraph
 from coppice.errors import InputError
 from coppice.text import nearest
 
-EXPANSIONS = {
-    "line": "line(R), line^n(R)",
-    "degree": "degree(R, n)",
-    "bidirectional": "bidirectional(R)",
-}
+EXPANSIONS = {"line": "line(R), line^n(R)", "degree": "degree(R, n)", "bidirectional": "bidirectional(R)"}
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|[0-9]+|[()*^,]")
 _MAX_LENGTH = 4096
 _MAX_DEPTH = 64

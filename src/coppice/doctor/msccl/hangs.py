@@ -105,11 +105,7 @@ def _proxies(file: MscclFile) -> Iterator[Complaint]:
 
 
 @RULES.rule(
-    "H03",
-    WARNING,
-    "passes that flags can count",
-    "thread blocks that wait for others hang",
-    of_sizes=True,
+    "H03", WARNING, "passes that flags can count", "thread blocks that wait for others hang", of_sizes=True
 )
 def _passes(file: MscclFile) -> Iterator[Complaint]:
     program = _program(file)

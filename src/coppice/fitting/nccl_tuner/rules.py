@@ -69,11 +69,7 @@ def rules_of(
     found: list[TunerRule] = []
     for shape in sorted(shapes, key=lambda each: (each[2], each[1], places[each[0]])):
         found += _shape_rules(
-            shape,
-            shapes[shape],
-            algorithms,
-            keep_default=keep_default,
-            boundary=boundary or _geometric,
+            shape, shapes[shape], algorithms, keep_default=keep_default, boundary=boundary or _geometric
         )
     return tuple(found)
 

@@ -290,11 +290,7 @@ def _axes(text: str, ranks: int) -> tuple[Group, ...]:
     for name, size, weight in axes:
         if size > 1:
             found += [
-                Group(
-                    name=name,
-                    ranks=tuple(range(first, first + stride * size, stride)),
-                    weight=weight,
-                )
+                Group(name=name, ranks=tuple(range(first, first + stride * size, stride)), weight=weight)
                 for block in range(0, ranks, stride * size)
                 for first in range(block, block + stride)
             ]

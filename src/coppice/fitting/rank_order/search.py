@@ -28,10 +28,7 @@ class GroupRings:
     """
 
     def __init__(
-        self,
-        apart: NDArray[np.int64],
-        host: NDArray[np.int64],
-        groups: Sequence[tuple[tuple[int, ...], int]],
+        self, apart: NDArray[np.int64], host: NDArray[np.int64], groups: Sequence[tuple[tuple[int, ...], int]]
     ) -> None:
         self.apart, self.host = apart, host
         rings = [(ranks, weight) for ranks, weight in groups if len(ranks) > 1]

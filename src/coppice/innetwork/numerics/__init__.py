@@ -14,12 +14,7 @@ from coppice.innetwork.numerics.block_float import (
     block_sum,
 )
 from coppice.innetwork.numerics.fpisa import FpisaSum, fpisa_sum
-from coppice.innetwork.numerics.saturating import (
-    FixedPointSum,
-    fixed_point_sum,
-    saturating_sum,
-    wrapping_sum,
-)
+from coppice.innetwork.numerics.saturating import FixedPointSum, fixed_point_sum, saturating_sum, wrapping_sum
 
 __all__ = [
     "BlockSum",

@@ -42,11 +42,7 @@ class BusiestLink:
 
     def record(self) -> dict[str, Any]:
         """The link as JSON values."""
-        return {
-            "ends": list(self.ends),
-            "load_bytes": float(self.load_bytes),
-            "time_us": float(self.time_us),
-        }
+        return {"ends": list(self.ends), "load_bytes": float(self.load_bytes), "time_us": float(self.time_us)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

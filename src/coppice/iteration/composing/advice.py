@@ -6,12 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from coppice.iteration.composing.compared import (
-    BASELINE,
-    OVERLAP_STOCK,
-    ComparedPolicies,
-    ComparedPolicy,
-)
+from coppice.iteration.composing.compared import BASELINE, OVERLAP_STOCK, ComparedPolicies, ComparedPolicy
 from coppice.iteration.composing.composition import ALL_POLICIES
 from coppice.text import seconds_text
 
@@ -146,10 +141,7 @@ def advise(found: ComparedPolicies) -> Advice:
 
 def _simplest(rows: Iterable[ComparedPolicy]) -> ComparedPolicy:
     """Of the fewest policies; of these one that a flag switches on, otherwise the fastest."""
-    return min(
-        rows,
-        key=lambda row: (len(_names(row)), not all(map(_stock, _names(row))), row.seconds),
-    )
+    return min(rows, key=lambda row: (len(_names(row)), not all(map(_stock, _names(row))), row.seconds))
 
 
 def _names(row: ComparedPolicy) -> list[str]:

@@ -47,12 +47,7 @@ _RING = "ring"
 TUNED_RANKS = 32
 """Ranks of a group on which orders and segments are tried."""
 _NCCL_RING = "nccl-ring"
-_JOB = (
-    Collective.ALL_REDUCE,
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-    Collective.ALL_TO_ALL,
-)
+_JOB = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 
 
 def known_algorithms() -> list[str]:

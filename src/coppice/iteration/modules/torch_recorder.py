@@ -79,10 +79,7 @@ class OperationRecorder(TorchDispatchMode):
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for handle in self._handles:
             handle.remove()

@@ -17,12 +17,7 @@ from coppice.iteration.policies.data_parallel.priority import Priority
 from coppice.iteration.policies.data_parallel.tictac import TicTac
 from coppice.iteration.policies.pipelined.breadth_first import BreadthFirst
 from coppice.iteration.policies.pipelined.fold3d import Fold3D
-from coppice.iteration.policies.pipelined.orders import (
-    GPipe,
-    Interleaved,
-    OneForwardOneBackward,
-    ZeroBubble,
-)
+from coppice.iteration.policies.pipelined.orders import GPipe, Interleaved, OneForwardOneBackward, ZeroBubble
 from coppice.iteration.policies.pipelined.out_of_order import FastForward, Modulo
 from coppice.iteration.policies.pipelined.trirace import TriRace
 from coppice.iteration.policies.policy import Policy

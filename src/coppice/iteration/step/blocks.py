@@ -143,12 +143,7 @@ def _tensor(model: Transformer, layout: Layout, cluster: Cluster, tokens: float)
     kinds = ("all_gather", "reduce_scatter") if layout.sequence_parallel else ("all_reduce",)
     return [
         GroupExchange(
-            group="tp",
-            collective=kind,
-            size_bytes=size,
-            when=when,
-            seconds=whole / len(kinds),
-            loads=loads,
+            group="tp", collective=kind, size_bytes=size, when=when, seconds=whole / len(kinds), loads=loads
         )
         for when in passes
         for _ in range(2)

@@ -360,11 +360,7 @@ class BoxSearch:
         return self._assemble(entry, leave, before, paths)
 
     def _assemble(
-        self,
-        first: int,
-        leave: list[NDArray[np.intp]],
-        before: list[NDArray[np.intp]],
-        paths: list[PathOf],
+        self, first: int, leave: list[NDArray[np.intp]], before: list[NDArray[np.intp]], paths: list[PathOf]
     ) -> Ring:
         """Trace the dynamic programme back from its closing at entry ``first`` of the first box."""
         target = first

@@ -212,11 +212,7 @@ def _node(topology: Topology, v: int, at: NodeBox, *, boxed: bool) -> Markup:
         class_=_KINDS[kind],
     )
     name = element(
-        "text",
-        escape(text),
-        x=at.x,
-        y=at.y + size * 0.36,
-        class_="middle" if size == 11 else "middle small",
+        "text", escape(text), x=at.x, y=at.y + size * 0.36, class_="middle" if size == 11 else "middle small"
     )
     return element("g", element("title", escape(", ".join(words))), body, name)
 

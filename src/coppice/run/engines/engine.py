@@ -165,13 +165,7 @@ class BaseEngine(Engine):
 
     @abstractmethod
     def _carry_out(
-        self,
-        program: RankProgram,
-        given: Any,
-        wanted: Any,
-        dtype: DataType,
-        op: ReduceOp,
-        timeout_s: float,
+        self, program: RankProgram, given: Any, wanted: Any, dtype: DataType, op: ReduceOp, timeout_s: float
     ) -> None:
         """Carry out a program of this rank, as :meth:`Engine.run` says."""
 

@@ -26,13 +26,7 @@ class RankMemory:
     """Input, output and scratch memory of one rank, and the operations of rows on them."""
 
     def __init__(
-        self,
-        program: RankProgram,
-        given: Any,
-        wanted: Any,
-        *,
-        dtype: DataType,
-        op: ReduceOp,
+        self, program: RankProgram, given: Any, wanted: Any, *, dtype: DataType, op: ReduceOp
     ) -> None:
         """Look at the buffers of a rank."""
         if program.collective.reduces:

@@ -67,13 +67,7 @@ class NumpyEngine(BaseEngine):
         self._hub, self._rounds = hub, 0
 
     def _carry_out(
-        self,
-        program: RankProgram,
-        given: Any,
-        wanted: Any,
-        dtype: DataType,
-        op: ReduceOp,
-        timeout_s: float,
+        self, program: RankProgram, given: Any, wanted: Any, dtype: DataType, op: ReduceOp, timeout_s: float
     ) -> None:
         memory = RankMemory(program, given, wanted, dtype=dtype, op=op)
         with self._failing_together(f"{program.collective} of rank {self.rank}"):

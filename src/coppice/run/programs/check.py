@@ -399,9 +399,7 @@ def _check_order(program: RankProgram) -> None:
         """Fail unless ``row`` waits for ``earlier``, where it is another row."""
         if earlier >= 0 and row != earlier and earlier not in all_predecessors(program, row, since=earlier):
             fail(
-                program,
-                row,
-                f"may start before row {earlier} is done with element {offset} of {buffer.name}",
+                program, row, f"may start before row {earlier} is done with element {offset} of {buffer.name}"
             )
 
     touched: dict[RankBuffer, list[tuple[int, int, int, bool]]] = {buffer: [] for buffer in RankBuffer}

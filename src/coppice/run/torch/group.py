@@ -41,13 +41,7 @@ class PlannedGroup(dist.ProcessGroup):
     """
 
     def __init__(
-        self,
-        store: Any,
-        rank: int,
-        size: int,
-        timeout: timedelta,
-        members: Sequence[int],
-        options: Options,
+        self, store: Any, rank: int, size: int, timeout: timedelta, members: Sequence[int], options: Options
     ) -> None:
         # With a store, as torch's own types say, it cannot make an object of a subclass.
         super().__init__(rank, size)  # type: ignore[call-arg]

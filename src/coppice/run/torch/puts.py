@@ -132,11 +132,7 @@ def open_puts(
     below = TorchEngine(store, rank, ranks, exchange_timeout_s=timeout_s)
     try:
         return put_signal_engine(
-            below,
-            timeout_s=timeout_s,
-            devices=_DEVICES[device],
-            store=store,
-            left_to=library,
+            below, timeout_s=timeout_s, devices=_DEVICES[device], store=store, left_to=library
         )
     except InputError as error:
         if rank == 0:

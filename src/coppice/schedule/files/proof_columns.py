@@ -8,14 +8,7 @@ from typing import Any
 
 import msgspec
 
-from coppice.bounds.result import (
-    CutFamily,
-    LinkLengths,
-    LinkRange,
-    NodePotential,
-    WeightedCut,
-    WholeTrees,
-)
+from coppice.bounds.result import CutFamily, LinkLengths, LinkRange, NodePotential, WeightedCut, WholeTrees
 from coppice.errors import InputError
 from coppice.schedule.files.columns import (
     Count,
@@ -166,10 +159,7 @@ def _cut_columns(family: CutFamily) -> dict[str, Any]:
 
 
 def _weight_columns(rows: Sequence[WeightedCut] | Sequence[NodePotential]) -> dict[str, list[str]]:
-    return {
-        "broadcast": [str(row.broadcast) for row in rows],
-        "reduce": [str(row.reduce) for row in rows],
-    }
+    return {"broadcast": [str(row.broadcast) for row in rows], "reduce": [str(row.reduce) for row in rows]}
 
 
 def _cuts(topology: Topology, columns: CutColumns, where: str) -> tuple[WeightedCut, ...]:

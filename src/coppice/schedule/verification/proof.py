@@ -34,14 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.problem import Problem
-from coppice.bounds.result import (
-    CutFamily,
-    LinkLengths,
-    LinkRange,
-    NodePotential,
-    WeightedCut,
-    WholeTrees,
-)
+from coppice.bounds.result import CutFamily, LinkLengths, LinkRange, NodePotential, WeightedCut, WholeTrees
 from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.topology.model import Topology

@@ -18,15 +18,7 @@ _LONGEST_INT = 19
 _MAX_DEPTH = 16
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
-_WORDS = {
-    "": None,
-    "~": None,
-    "null": None,
-    "true": True,
-    "True": True,
-    "false": False,
-    "False": False,
-}
+_WORDS = {"": None, "~": None, "null": None, "true": True, "True": True, "false": False, "False": False}
 
 
 def parse_json(data: bytes, *, file: str) -> Any:

@@ -110,10 +110,7 @@ def plain_cost(problem: DegreeProblem, choice: tuple[int, ...]) -> Fraction:
     """The formula, read from the planner's description: passes one after the other, block by block."""
     chain = list(enumerate(choice))
     total = Fraction(0)
-    for table, again, order in (
-        (problem.forward, (), chain),
-        (problem.backward, problem.again, chain[::-1]),
-    ):
+    for table, again, order in ((problem.forward, (), chain), (problem.backward, problem.again, chain[::-1])):
 
         def first_half(block: int, place: int, table: object = table, again: object = again) -> Fraction:
             return Fraction(table[block][place]) + (2 * Fraction(again[block][place]) if again else 0)

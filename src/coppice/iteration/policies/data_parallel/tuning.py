@@ -42,11 +42,7 @@ def best_settings(
 
 
 def tuned_settings(
-    policy: Policy,
-    workload: LayerWorkload,
-    choices: Sequence[Mapping[str, Any]],
-    initial: int,
-    trials: int,
+    policy: Policy, workload: LayerWorkload, choices: Sequence[Mapping[str, Any]], initial: int, trials: int
 ) -> dict[str, Any]:
     """As :func:`best_settings`, of which a few are simulated, the first ones at random."""
     if not choices:

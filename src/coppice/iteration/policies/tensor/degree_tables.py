@@ -75,10 +75,6 @@ def _halved(model: Transformer, layout: Layout, cluster: Cluster, degree: int) -
         raise InputError(f"expected a micro-batch of {needed}, found {layout.micro_batch}.")
     replicas = layout.data * layout.tensor // degree
     own = replace(
-        layout,
-        tensor=degree,
-        data=replicas,
-        micro_batch=sequences,
-        global_batch=sequences * replicas,
+        layout, tensor=degree, data=replicas, micro_batch=sequences, global_batch=sequences * replicas
     )
     return transformer_blocks(model, own, cluster)[1]

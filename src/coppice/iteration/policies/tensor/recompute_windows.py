@@ -138,9 +138,7 @@ def plan_layer(
     search = _KeepSearch(layer, layers=layers, in_flight=in_flight, whole=whole)
     search.run(0, limit_bytes - needed, 0)
     return RecomputePlan(
-        place=search.best,
-        added_seconds=search.cost / TICKS,
-        memory_bytes=limit_bytes - search.left,
+        place=search.best, added_seconds=search.cost / TICKS, memory_bytes=limit_bytes - search.left
     )
 
 

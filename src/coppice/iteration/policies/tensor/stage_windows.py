@@ -18,13 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coppice.iteration.policies.tensor.recompute_windows import (
-    KEPT,
-    TICKS,
-    LayerWindows,
-    plan_layer,
-    ticks,
-)
+from coppice.iteration.policies.tensor.recompute_windows import KEPT, TICKS, LayerWindows, plan_layer, ticks
 from coppice.planners.synthesis.mip.program import MixedProgram, SearchLimits
 
 _Places = tuple[tuple[int, ...], ...]

@@ -72,10 +72,7 @@ class TriggeredProduct:
         """Both side by side, compute units shared out among them."""
         product = self.product / (1 - self.units)
         return RingProduct(
-            ranks=self.ranks,
-            product=product,
-            hop=self.hop * max(1.0, self.needed / self.units),
-            scatter=True,
+            ranks=self.ranks, product=product, hop=self.hop * max(1.0, self.needed / self.units), scatter=True
         )
 
     @property

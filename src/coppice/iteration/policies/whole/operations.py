@@ -41,10 +41,7 @@ class OperationColumns:
     """
 
     def __init__(
-        self,
-        operations: Sequence[GraphOperation],
-        channels: Mapping[str, Channel],
-        decisions: Iterable[str],
+        self, operations: Sequence[GraphOperation], channels: Mapping[str, Channel], decisions: Iterable[str]
     ) -> None:
         self.operations = operations
         self.decisions = {name: number for number, name in enumerate(decisions)}

@@ -124,10 +124,7 @@ def collective_ways(
     elif collective in {"all_gather", "reduce_scatter"}:
         ways = {PLAIN: (ring(collective, size_bytes, ranks, flat),)}
         if split:
-            stages = (
-                ring(collective, size_bytes / k, n, between),
-                ring(collective, size_bytes, k, inside),
-            )
+            stages = (ring(collective, size_bytes / k, n, between), ring(collective, size_bytes, k, inside))
             ways[GROUPED] = stages if collective == "all_gather" else stages[::-1]
         if collective == "all_gather":
             ways[SUBSTITUTED] = _sends(size_bytes, n, k, inside, between)

@@ -188,11 +188,7 @@ class Pace:
         messages = first + (segments - 1) * self.degree
         moved = Fraction(messages, segments)
         return Cost.of_one_chain(
-            steps=self.height + segments - 1,
-            sent=sent,
-            messages=messages,
-            moved=moved,
-            reduced=moved * adds,
+            steps=self.height + segments - 1, sent=sent, messages=messages, moved=moved, reduced=moved * adds
         )
 
 

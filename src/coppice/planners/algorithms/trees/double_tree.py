@@ -176,10 +176,7 @@ def boxed_trees(case: AlgorithmCase, *, group: int = 0, channels: int = 0, segme
 
 def _nccl_tree(case: AlgorithmCase) -> Schedule:
     return boxed_trees(
-        case,
-        group=case.number("group"),
-        channels=case.number("channels"),
-        segments=case.number("segments"),
+        case, group=case.number("group"), channels=case.number("channels"), segments=case.number("segments")
     )
 
 

@@ -266,10 +266,7 @@ ALGORITHMS = (
     _NVLS,
     *(
         replace(
-            _NVLS,
-            collective=collective,
-            build=_in_one_box,
-            needs=_needs("nvls", nvls=True, network=False),
+            _NVLS, collective=collective, build=_in_one_box, needs=_needs("nvls", nvls=True, network=False)
         )
         for collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
     ),

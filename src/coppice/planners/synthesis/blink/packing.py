@@ -317,11 +317,7 @@ def _flat(request: Request, answer: _Account) -> Forest:
     return forest.forest()
 
 
-_FABRIC_WORDS = {
-    Fabric.DIRECT: "direct links",
-    Fabric.SWITCHED: "switches",
-    Fabric.TOGETHER: "all links",
-}
+_FABRIC_WORDS = {Fabric.DIRECT: "direct links", Fabric.SWITCHED: "switches", Fabric.TOGETHER: "all links"}
 
 
 def _fabrics(problem: Problem, options: BlinkOptions, root: int) -> list[Fabric]:

@@ -101,11 +101,7 @@ def _fastest(found: TreeLoads, part: Fraction, deadline: float | None) -> list[i
 
 
 def _fewest(
-    found: TreeLoads,
-    part: Fraction,
-    amounts: list[int],
-    rates: Sequence[Fraction],
-    deadline: float | None,
+    found: TreeLoads, part: Fraction, amounts: list[int], rates: Sequence[Fraction], deadline: float | None
 ) -> list[int]:
     """As many parts on fewer trees, of those that are used and the fastest others."""
     order = sorted(range(len(amounts)), key=lambda tree: (not amounts[tree], -rates[tree], tree))
@@ -119,9 +115,7 @@ def _fewest(
         for t in range(count)
     ]
     held = Constraint(
-        column=np.arange(count, dtype=np.int32),
-        value=np.full(count, -1, dtype=np.int64),
-        bound=-sum(amounts),
+        column=np.arange(count, dtype=np.int32), value=np.full(count, -1, dtype=np.int64), bound=-sum(amounts)
     )
     values = _solved([0.0] * count + [1.0] * count, [*most, *[1] * count], [*rows, *used, held], deadline)
     if values is None or not _fits([*rows, held], values[:count]):

@@ -276,13 +276,7 @@ class _CallMoves:
         order = np.argsort(columns[0], kind="stable")
         step, src, dst, chunk, op = (column[order] for column in columns)
         return GroupCall(
-            instruction=instruction,
-            rounds=self._rounds,
-            step=step,
-            src=src,
-            dst=dst,
-            chunk=chunk,
-            op=op,
+            instruction=instruction, rounds=self._rounds, step=step, src=src, dst=dst, chunk=chunk, op=op
         )
 
 

@@ -78,10 +78,7 @@ class CommunicationSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             if size < 1 or ranks % size or not 0 <= offset < size:
                 place = f"$.symmetry_offsets[{i}]"
                 _refuse(
-                    where,
-                    place,
-                    f"[offset, size] with a size that divides {ranks} ranks",
-                    [offset, size],
+                    where, place, f"[offset, size] with a size that divides {ranks} ranks", [offset, size]
                 )
         if self.hyperparameters.input_chunkup < 1:
             found = self.hyperparameters.input_chunkup
@@ -103,10 +100,7 @@ class CommunicationSketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             for name in senders:
                 if int(name) not in known:
                     _refuse(
-                        where,
-                        f"{place}.gpus_to_sender_rev_map",
-                        "senders that internode_conn has",
-                        int(name),
+                        where, f"{place}.gpus_to_sender_rev_map", "senders that internode_conn has", int(name)
                     )
             missing = sorted(set(range(gpus)) - {gpu for members in senders.values() for gpu in members})
             if missing:

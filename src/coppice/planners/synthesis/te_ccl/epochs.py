@@ -20,10 +20,7 @@ from coppice.planners.synthesis.te_ccl.search import EpochOptions, EpochSchedule
 from coppice.schedule.plan import Parameter
 from coppice.text import parse_size, size_text, suggestion, time_text
 
-_CHOICES = {
-    "epoch": ("fastest", "slowest"),
-    "solver": ("auto", "milp", "rounds", "lp", "greedy"),
-}
+_CHOICES = {"epoch": ("fastest", "slowest"), "solver": ("auto", "milp", "rounds", "lp", "greedy")}
 
 
 def _run(request: Request) -> Synthesis:

@@ -119,13 +119,7 @@ class MpiEngine(BaseEngine):
         self._sent: list[Any] = []
 
     def _carry_out(
-        self,
-        program: RankProgram,
-        given: Any,
-        wanted: Any,
-        dtype: DataType,
-        op: ReduceOp,
-        timeout_s: float,
+        self, program: RankProgram, given: Any, wanted: Any, dtype: DataType, op: ReduceOp, timeout_s: float
     ) -> None:
         if len(program.tag) and int(program.tag.max()) > self._largest_tag:
             raise InputError(

@@ -277,13 +277,7 @@ class PutSignalEngine(BaseEngine):
         self._run(calls, source, target, op, timeout_s)
 
     def _carry_out(
-        self,
-        program: RankProgram,
-        given: Any,
-        wanted: Any,
-        dtype: DataType,
-        op: ReduceOp,
-        timeout_s: float,
+        self, program: RankProgram, given: Any, wanted: Any, dtype: DataType, op: ReduceOp, timeout_s: float
     ) -> None:
         if self.obstacle(program, dtype, op):
             self.below.run(program, given, wanted, dtype=dtype, op=op, timeout_s=timeout_s)

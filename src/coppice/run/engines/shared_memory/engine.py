@@ -125,13 +125,7 @@ class ShmEngine(BaseEngine):
         return cls(end, rank, ranks, exchange_timeout_s=exchange_timeout_s)
 
     def _carry_out(
-        self,
-        program: RankProgram,
-        given: Any,
-        wanted: Any,
-        dtype: DataType,
-        op: ReduceOp,
-        timeout_s: float,
+        self, program: RankProgram, given: Any, wanted: Any, dtype: DataType, op: ReduceOp, timeout_s: float
     ) -> None:
         end = self._open()
         op = op if program.collective.reduces else ReduceOp.SUM

@@ -123,13 +123,7 @@ class TorchEngine(BaseEngine):
         return cls(store, rank, ranks, exchange_timeout_s=timeout_s)
 
     def _carry_out(
-        self,
-        program: RankProgram,
-        given: Any,
-        wanted: Any,
-        dtype: DataType,
-        op: ReduceOp,
-        timeout_s: float,
+        self, program: RankProgram, given: Any, wanted: Any, dtype: DataType, op: ReduceOp, timeout_s: float
     ) -> None:
         if self._grouped is not None:
             from coppice.run.engines.torch.tensors import run_steps

@@ -147,8 +147,7 @@ def step_graph(
     if late is not None:
         found.late = layout.message("late means", late, [found.end], "late")
     found.graph = OperationGraph(
-        operations=tuple(layout.operations),
-        channels={DEVICE: Channel(start_seconds=piece), **channels},
+        operations=tuple(layout.operations), channels={DEVICE: Channel(start_seconds=piece), **channels}
     )
     return found
 

@@ -187,9 +187,7 @@ class WholeSchedule:
                 shares *= replicas if entry.sharded else 1
             parts[place] = parts[place] + norm**norm_type * (shares / world if place else 1)
         dist.all_reduce(
-            parts[1],
-            op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM,
-            group=self.groups.parent,
+            parts[1], op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM, group=self.groups.parent
         )
         return torch.maximum(*parts) if most else (parts[0] + parts[1]) ** (1 / norm_type)
 

@@ -210,9 +210,7 @@ class MixtureSchedule:
             else:
                 parts[own] = parts[own] + norm**norm_type / (self._experts[place] if own else 1)
         dist.all_reduce(
-            parts[1],
-            op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM,
-            group=self._streams.group("sums"),
+            parts[1], op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM, group=self._streams.group("sums")
         )
         return torch.maximum(*parts) if most else (parts[0] + parts[1]) ** (1 / norm_type)
 

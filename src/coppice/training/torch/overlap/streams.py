@@ -108,10 +108,7 @@ def all_gather(
 
 
 def _exchange(
-    parts: Sequence[torch.Tensor],
-    received: torch.Tensor,
-    group: dist.ProcessGroup,
-    back: dist.ProcessGroup,
+    parts: Sequence[torch.Tensor], received: torch.Tensor, group: dist.ProcessGroup, back: dist.ProcessGroup
 ) -> None:
     """Every rank sends every other its part, once.
 

@@ -119,8 +119,7 @@ def require_alike(names: Sequence[str], trained: Sequence[nn.Parameter], group: 
     for rank, other in enumerate(everyone):
         if other != own:
             differing = next(
-                (mine[0] for mine, theirs in zip(own, other, strict=False) if mine != theirs),
-                "their number",
+                (mine[0] for mine, theirs in zip(own, other, strict=False) if mine != theirs), "their number"
             )
             raise InputError(
                 f"expected the same trained parameters on all ranks, found others on rank {rank} ({differing}): "

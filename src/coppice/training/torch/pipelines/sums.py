@@ -161,13 +161,7 @@ class GradientSums:
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        timeout_s: float,
-        record: DeviceRecord,
-        tokens: LinkTokens,
-        *,
-        holds: bool,
+        self, device: torch.device, timeout_s: float, record: DeviceRecord, tokens: LinkTokens, *, holds: bool
     ) -> None:
         self._device, self._timeout_s, self._record = device, timeout_s, record
         self._tokens, self._holds = tokens, holds

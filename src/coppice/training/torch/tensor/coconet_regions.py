@@ -15,13 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.fx import Graph, Node
 
-from coppice.iteration.policies.tensor.coconet.program import (
-    LOCAL,
-    OpKind,
-    Tensor,
-    TensorOp,
-    TensorProgram,
-)
+from coppice.iteration.policies.tensor.coconet.program import LOCAL, OpKind, Tensor, TensorOp, TensorProgram
 from coppice.training.torch.tensor.passes_hops import group_of
 from coppice.training.torch.tensor.passes_layout import (
     GraphProduct,

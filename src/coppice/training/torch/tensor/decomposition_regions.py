@@ -206,8 +206,7 @@ class ScatterRegion:
             made = product.emit(emit, operands, letter, place, number)
         elif node.target is _aten.add.Tensor and arguments(node)[0] in self.places:
             made = emit.call(
-                _aten.add.Tensor,
-                *(self._part(emit, each, number, known) for each in arguments(node)),
+                _aten.add.Tensor, *(self._part(emit, each, number, known) for each in arguments(node))
             )
         elif is_layout(node) and arguments(node)[0] in self.places:
             made = emit.moved(node, self._part(emit, arguments(node)[0], number, known), place)

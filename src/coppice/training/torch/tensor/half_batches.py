@@ -26,12 +26,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from coppice.errors import InputError
-from coppice.iteration.policies.tensor.half_batches import (
-    PASS_IS_OVER,
-    HalfBatches,
-    HalfSegment,
-    HalvedBlock,
-)
+from coppice.iteration.policies.tensor.half_batches import PASS_IS_OVER, HalfBatches, HalfSegment, HalvedBlock
 from coppice.iteration.policies.tensor.oases import TwoHalves
 from coppice.training.torch.tensor.half_batches_parts import ActivationSum, parts_of
 from coppice.training.torch.tensor.recompute_saved import DeviceState

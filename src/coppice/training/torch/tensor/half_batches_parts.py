@@ -230,9 +230,7 @@ class MegatronBlock(nn.Sequential):
             _linear(ahead.weight.view(width, heads, size)[:, mine].flatten(1)),
         )
         mlp = nn.Sequential(
-            _linear(wide.weight[columns], wide.bias[columns]),
-            nn.GELU(),
-            _linear(back.weight[:, columns]),
+            _linear(wide.weight[columns], wide.bias[columns]), nn.GELU(), _linear(back.weight[:, columns])
         )
         super().__init__(
             SummedPart(

@@ -14,12 +14,7 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 from coppice.iteration.policies.tensor.lynx import WindowedRecompute
-from coppice.iteration.policies.tensor.recompute_windows import (
-    KEPT,
-    LayerWindows,
-    RecomputedOp,
-    least_bytes,
-)
+from coppice.iteration.policies.tensor.recompute_windows import KEPT, LayerWindows, RecomputedOp, least_bytes
 from coppice.iteration.policies.tensor.stage_windows import stage_bytes
 
 
@@ -45,12 +40,7 @@ class RecomputeSchedule:
 
     @classmethod
     def of(
-        cls,
-        policy: WindowedRecompute,
-        block: RecordedBlock,
-        *,
-        blocks: int,
-        in_flight: int,
+        cls, policy: WindowedRecompute, block: RecordedBlock, *, blocks: int, in_flight: int
     ) -> RecomputeSchedule:
         """Schedule of a policy.
 
