@@ -17,6 +17,8 @@ import pytest
 
 import coppice
 from coppice.cli import COMMANDS
+from coppice.errors import InputError
+from coppice.topology.readers import to_networkx
 from coppice.tuning.settings import settings_text
 from support.paths import ROOT
 
@@ -52,7 +54,11 @@ class TestVerbsTakeWhatOthersReturn:
             assert coppice.load(source).num_ranks == 16
         graph = nx.cycle_graph(5)
         nx.set_edge_attributes(graph, 25, "gb_per_s")
-        assert coppice.load(graph).num_ranks == 5
+        assert coppice.load(graph, kind="gpu").num_ranks == 5
+        assert coppice.load(graph, kind="gpu", rate="gb_per_s", unit="Gb/s").gb_per_s(0) == Fraction(25, 8)
+        assert coppice.load(to_networkx(cluster)) == cluster
+        with pytest.raises(InputError, match="expected no `boxes` with a graph, found 2"):
+            coppice.load(graph, boxes=2)
         assert coppice.load(cluster) is cluster
         assert coppice.load(coppice.Problem(cluster, "broadcast", root=1)) is cluster
         assert coppice.load(cluster, ranks=range(4)).num_ranks == 4

@@ -24,6 +24,7 @@ ROOMS = (
     "recognising",
     "decoding",
     "rows",
+    "equality",
     "arguments",
     "options",
     "display",

@@ -100,8 +100,8 @@ def _asked(
     if silent:
         raise InputError(
             f"expected what every axis exchanges (`reduce`), found nothing of {', '.join(silent)}: the placement that "
-            f"suits the others alone may be the worst for it; give its bytes too, as `reduce={texts[0]},"
-            f"{silent[0]}=16M`, or {silent[0]}=0 if it exchanges nothing."
+            f"suits the others alone may be the worst for it; give its bytes too, as `reduce={','.join([*texts, silent[0]])}"
+            f"=16M`, or {silent[0]}=0 if it exchanges nothing."
         )
     found = [each for each in found if each[1]]
     if not found:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.equality import ByContent
 from coppice.errors import InputError
 from coppice.rows import offsets, ranges
 from coppice.text import plural
@@ -39,7 +40,7 @@ class Phase(enum.IntEnum):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Forest:
+class Forest(ByContent):
     """Trees of one collective on one topology, as columns.
 
     Edges of a tree come in an order in which data can flow: in a broadcast tree every sender but the root has

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.display import Brief
+from coppice.equality import ByContent
 from coppice.errors import InputError
 from coppice.rows import rows_of_groups
 from coppice.text import plural
@@ -35,7 +36,7 @@ class Op(enum.IntEnum):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Schedule:
+class Schedule(ByContent):
     """Chunks and transfers of one collective on one topology, as columns."""
 
     topology: Topology  # Where the transfers happen

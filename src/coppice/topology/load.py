@@ -40,7 +40,9 @@ def load(
         ranks: Ranks that take part; they are numbered anew. None takes all.
         relays: GPUs that ``ranks`` leaves out may forward data, as switches do.
         round_digits: Decimals to which all rates (GB/s) are rounded.
-        parameters: Parameters of the preset or options of the reader, such as ``gpus=8`` or ``dims="4x4"``.
+        parameters: Parameters of the preset or options of the reader, such as ``gpus=8`` or ``dims="4x4"``; of a graph
+            the attribute of edges with the ``rate`` and its ``unit`` (``rate="capacity", unit="Gb/s"``), and the
+            ``kind`` of nodes that have none.
 
     Raises:
         InputError: If there is no such preset or file, it cannot be read, or an option does not go with it.
@@ -83,8 +85,12 @@ def _made(source: Any, boxes: int | None, options: Mapping[str, str]) -> Topolog
                 f"expected a preset, a file, text, a networkx graph or a Topology, found {shown(source)}: "
                 f"give one, such as {next(iter(PRESETS))!r}."
             )
-        _refuse_options({"boxes": boxes, **options}, "graph" if graph else "topology that is made already")
-        return from_networkx(source) if graph else source
+        if graph:
+            named = {key: options[key] for key in ("rate", "unit", "kind", "name") if key in options}
+            _refuse_options({"boxes": boxes, **dict(options.items() - named.items())}, "graph")
+            return from_networkx(source, **named)
+        _refuse_options({"boxes": boxes, **options}, "topology that is made already")
+        return source
     for text in reading.warnings:
         warnings.warn(text, stacklevel=4)
     return reading.topology

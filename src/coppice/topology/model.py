@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.display import Shown
+from coppice.equality import ByContent
 from coppice.errors import InputError
 from coppice.text import plural
 
@@ -60,7 +61,7 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Topology(Shown):
+class Topology(ByContent, Shown):
     """Immutable columns; build one with :meth:`of`."""
 
     name: str  # Free text

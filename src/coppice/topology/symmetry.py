@@ -25,12 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.display import Brief
+from coppice.equality import ByContent
 from coppice.errors import CheckError
 from coppice.topology.model import Topology
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Symmetry(Brief):
+class Symmetry(ByContent, Brief):
     """An abelian group of automorphisms, free on the ranks; orbits are numbered by their least member."""
 
     orders: tuple[int, ...]  # Orders n_i > 1 of the cyclic factors; empty for the trivial group

@@ -312,7 +312,7 @@ def test_gpus_stay_what_they_are() -> None:
 
 def test_undirected_edges_have_their_rate_each_way_and_parallel_ones_add_up() -> None:
     graph = nx.MultiGraph()
-    graph.add_node(0)
+    graph.add_node(0, kind="gpu")
     graph.add_node("s", kind=NodeKind.SWITCH, multicast=True)
     graph.add_edge(0, "s", gb_per_s=0.1)
     graph.add_edge("s", 0, gb_per_s="1/5")
@@ -326,26 +326,35 @@ def test_undirected_edges_have_their_rate_each_way_and_parallel_ones_add_up() ->
 def test_rates_of_all_kinds(value: object) -> None:
     graph = nx.DiGraph()
     graph.add_edge("a", "b", capacity=value)
-    topology = from_networkx(graph, rate="capacity")
+    topology = from_networkx(graph, rate="capacity", kind="gpu")
     assert topology.num_links == 1
     assert topology.gb_per_s(0) == 25
+    in_bits = from_networkx(graph, rate="capacity", unit="Gb/s", kind="gpu")
+    assert in_bits.gb_per_s(0) == Fraction(25, 8)
 
 
 def test_rounding() -> None:
     graph = nx.DiGraph()
     graph.add_edge("a", "b", gb_per_s=1 / 3)
-    assert from_networkx(graph, round_digits=3).gb_per_s(0) == Fraction(333, 1000)
+    assert from_networkx(graph, round_digits=3, kind="gpu").gb_per_s(0) == Fraction(333, 1000)
 
 
 def test_missing_rates_and_clashing_names_are_refused() -> None:
     graph = nx.path_graph(2)
-    with pytest.raises(InputError, match="gb_per_s"):
-        from_networkx(graph)
+    graph.edges[0, 1]["capacity"] = 100
+    with pytest.raises(InputError, match=r"'gb_per_s' on the edge 0 - 1, found 'capacity': .*unit='Gb/s'"):
+        from_networkx(graph, kind="gpu")
+    with pytest.raises(
+        InputError, match=r"a kind at the node 0 \(gpu, switch or nic\), found none: .*kind='gpu'"
+    ):
+        from_networkx(graph, rate="capacity")
+    with pytest.raises(InputError, match=r"expected a `unit` of GB/s, .* found 'bits'"):
+        from_networkx(graph, rate="capacity", unit="bits", kind="gpu")
     graph = nx.Graph()
     graph.add_nodes_from([1, "1"])
     with pytest.raises(InputError, match="unique"):
-        from_networkx(graph)
+        from_networkx(graph, kind="gpu")
     graph = nx.Graph()
     graph.add_edge("a", "b", gb_per_s=float("inf"))
-    with pytest.raises(InputError, match=r"graph\.links\[0\]\.gb_per_s"):
-        from_networkx(graph)
+    with pytest.raises(InputError, match="gb_per_s of 'a' - 'b'"):
+        from_networkx(graph, kind="gpu")
