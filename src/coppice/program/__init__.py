@@ -7,5 +7,7 @@ without trust in who made them (``verify``), and finds the schedule that they ca
 
 What stands here is common to both: buffers, addresses and values (``memory``), how values are summed and judged at the
 end (``symbolic``), where a lowered schedule keeps its chunks (``placement``) and in which messages it moves them
-(``messages``), how a deadlock is told (``deadlock``), and the schedule of single moves (``moves``).
+(``messages``), how a deadlock is told (``deadlock``), and the schedule of single moves (``moves``). Programs are judged
+as what they unroll into (``model``): by what always comes before what (``order``), races (``judge``) and symbolic
+execution (``values``).
 """

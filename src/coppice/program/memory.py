@@ -26,6 +26,7 @@ the data.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -35,7 +36,10 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.display import Brief
-from coppice.rows import last_before, next_after, offsets
+from coppice.rows import last_before, next_after, offsets, positions, ranges
+
+NO_CHUNK = -1
+"""Stands for the chunk of memory that nothing was written to."""
 
 NOTHING = 0
 """The value of memory that nothing was written to."""
@@ -45,6 +49,8 @@ EVERYONE = -1
 
 _IN_BLOCKS = (Collective.ALL_GATHER, Collective.GATHER)
 _OUT_BLOCKS = (Collective.REDUCE_SCATTER, Collective.SCATTER)
+
+_Pair = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Buffer(enum.IntEnum):
@@ -81,6 +87,17 @@ class MemoryLayout(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class SlotContents(Brief):
+    """What slots of all ranks hold, as columns."""
+
+    rank: NDArray[np.int64]  # Rank (int64)
+    slot: NDArray[np.int64]  # Slot of its buffer (int64)
+    address: NDArray[np.int64]  # Its address (int64)
+    chunk: NDArray[np.int64]  # Chunk (int64)
+    member: NDArray[np.int64]  # Who has contributed to it, a rank or EVERYONE (int64)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class ProgramMemory(Brief):
     """Addresses of one program, run in place or not."""
 
@@ -114,6 +131,28 @@ class ProgramMemory(Brief):
         for _, first, values in self.start:
             words[first : first + len(values)] = values
         return words
+
+    @cached_property
+    def given(self) -> SlotContents:
+        """What inputs hold at the start."""
+        return self._columns(Buffer.INPUT, start_columns)
+
+    @cached_property
+    def wanted(self) -> SlotContents:
+        """What outputs must hold at the end."""
+        return self._columns(Buffer.OUTPUT, end_columns)
+
+    def _columns(self, buffer: Buffer, contents: Callable[[MemoryLayout, int], _Pair]) -> SlotContents:
+        ranks = range(self.layout.num_ranks)
+        found = [contents(self.layout, rank) for rank in ranks]
+        count = np.array([len(chunk) for chunk, _ in found])
+        return SlotContents(
+            rank=np.repeat(ranks, count),
+            slot=positions(count),
+            address=ranges(self.base[buffer], count),
+            chunk=np.concatenate([chunk for chunk, _ in found]),
+            member=np.concatenate([member for _, member in found]),
+        )
 
     def _values(self, chunks: NDArray[np.int64], member: NDArray[np.int64]) -> tuple[int, ...]:
         """Chunks and their contributors as integers."""

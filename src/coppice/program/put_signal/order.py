@@ -1,4 +1,4 @@
-"""What is promised about the order of a put/signal program: which wait ends by which signal, deadlock, and knowledge.
+"""What is promised about the order of a put/signal program: which wait ends by which signal, and deadlock.
 
 Two orders matter. Whether a program can stand still is asked of the *strongest*: hosts issue calls one after the other,
 and streams may share a hardware queue, so that every call may wait for all that its rank issued before. Whether one
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.deadlock import circle_from, waits_in_words
-from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
-from coppice.rows import begins_run, distinct, grouped, nth_in_group, rows_of_groups, sorted_rows
+from coppice.program.order import levels
+from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
+from coppice.rows import begins_run, grouped, nth_in_group, sorted_rows
 from coppice.schedule.verification.report import Findings
 
 _Ints = NDArray[np.int64]
@@ -34,14 +35,6 @@ class CallOrder:
     delivered: _Ints
     sent_by: _Ints  # Transfer calls that wait calls wait for, in pairs with the next (int64)
     awaited_by: _Ints  # The wait calls (int64)
-
-    def known_before(self, earlier: _Ints, later: _Ints) -> NDArray[np.bool_]:
-        """Whether the end of a call always comes before the begin of another; -1 is the begin of a rank's program.
-
-        Args:
-            earlier: Calls; ``-1 - r`` is where rank r has begun.
-        """
-        return _CallClocks(self).known(earlier, later)
 
 
 def call_order(program: PutSignalProgram, findings: Findings) -> CallOrder | None:
@@ -68,7 +61,7 @@ def call_order(program: PutSignalProgram, findings: Findings) -> CallOrder | Non
     every = np.arange(program.num_calls)
     following = every[1:][program.call_rank[1:] == program.call_rank[:-1]]
     issue = np.stack([following - 1, following])
-    level = _levels(program.num_calls, np.concatenate([issue, edges], axis=1))
+    level = levels(program.num_calls, *np.concatenate([issue, edges], axis=1))
     if (level < 0).any():
         findings.add(f"it stands still: {_circle(program, level, edges)}")
         return None
@@ -111,7 +104,7 @@ def is_graph_safe(program: PutSignalProgram) -> bool:
         np.stack([node_of[signal], calls + call[wait_of]]),
         np.stack([calls + call[wait_of[same]], node_of[signal[same + 1]]]),
     ]
-    return bool((_levels(2 * calls + len(sends), np.concatenate(edges, axis=1)) >= 0).all())
+    return bool((levels(2 * calls + len(sends), *np.concatenate(edges, axis=1)) >= 0).all())
 
 
 def _counters(program: PutSignalProgram, sends: _Ints, waits: _Ints) -> _Ints:
@@ -163,30 +156,6 @@ def _count_failures(
     findings.add_examples(sentences, len(wrong), "counters")
 
 
-def _levels(nodes: int, edges: NDArray[np.int64]) -> _Ints:
-    """Longest way to each node along edges; -1 for nodes in circles and behind them."""
-    by_source, start = grouped(edges[0], nodes)
-    target = edges[1][by_source]
-    left = np.bincount(edges[1], minlength=nodes)
-    level = np.full(nodes, -1, dtype=np.int64)
-    ready = np.flatnonzero(left == 0)
-    depth = 0
-    while len(ready):
-        level[ready] = depth
-        depth += 1
-        reached = target[rows_of_groups(start, ready)[0]]
-        if len(reached) * 8 < nodes:
-            found, times = distinct(reached)
-            left[found] -= times
-            ready = found[left[found] == 0]
-        else:
-            times = np.bincount(reached, minlength=nodes)
-            left -= times
-            found = np.flatnonzero(times)
-            ready = found[left[found] == 0]
-    return level
-
-
 def _circle(program: PutSignalProgram, level: _Ints, edges: NDArray[np.int64]) -> str:
     """The circle of waiting in words."""
     stuck = level < 0
@@ -231,91 +200,3 @@ def _delivered(program: PutSignalProgram, sends: _Ints, waits: _Ints, last: _Int
     covered = (of_wait[order][at] == of_send) & (reach[at] >= of_send * wide + nth[sends])
     found[sends] = np.where(covered, call[waits[order[at]]], -1)
     return found
-
-
-class _CallClocks:
-    """What every call knows when it begins: of each (rank, stream) how many calls are over.
-
-    Calls are counted from 1; 0 is known once the rank is known to have begun.
-    """
-
-    def __init__(self, order: CallOrder) -> None:
-        program = order.program
-        self.order = order
-        chains = program.num_streams
-        self.chain = program.call_rank * chains + program.stream
-        self.place = nth_in_group(self.chain) + 1
-        every = np.arange(program.num_calls)
-        self.before_on_stream = _previous(self.chain, every)
-        remote = program.call_kind != PutSignalCall.LOCAL
-        lines = program.call_rank * max(program.num_communicators, 1) + program.communicator
-        self.before_on_communicator = np.full(program.num_calls, -1, dtype=np.int64)
-        self.before_on_communicator[remote] = _previous(lines[remote], every[remote])
-        self.width = program.num_ranks * chains
-
-    def known(self, earlier: _Ints, later: _Ints) -> NDArray[np.bool_]:
-        order, program = self.order, self.order.program
-        streams = program.num_streams
-        chain = np.where(earlier >= 0, self.chain[np.maximum(earlier, 0)], (-1 - earlier) * streams)
-        place = np.where(earlier >= 0, self.place[np.maximum(earlier, 0)], 0)
-        found = np.zeros(len(earlier), dtype=np.bool_)
-        by_level, level_start = grouped(order.level, int(order.level.max(initial=-1)) + 1)
-        asks, ask_start = grouped(order.level[later], len(level_start) - 1)
-        signals, signal_start = grouped(order.awaited_by, program.num_calls)
-        slot = np.zeros(program.num_calls, dtype=np.int64)
-        last_use = np.arange(len(level_start) - 1)
-        for source, target in (
-            (self.before_on_stream, np.arange(program.num_calls)),
-            (self.before_on_communicator, np.arange(program.num_calls)),
-            (order.sent_by, order.awaited_by),
-        ):
-            has = source >= 0
-            np.maximum.at(last_use, order.level[source[has]], order.level[target[has]])
-        kept: dict[
-            int, tuple[NDArray[np.int32], NDArray[np.int32]]
-        ] = {}  # by level: knowledge at begin, at end
-        drops, drop_start = grouped(last_use, len(level_start))
-        rank_chains = np.arange(streams)
-        for level in range(len(level_start) - 1):
-            calls = by_level[level_start[level] : level_start[level + 1]]
-            slot[calls] = np.arange(len(calls))
-            begin = np.full((len(calls), self.width), -1, dtype=np.int32)
-            own = program.call_rank[calls][:, None] * streams + rank_chains
-            begin[np.arange(len(calls))[:, None], own] = 0
-            for before in (self.before_on_stream[calls], self.before_on_communicator[calls]):
-                self._join(begin, np.flatnonzero(before >= 0), before[before >= 0], kept, slot, 1)
-            end = begin.copy()
-            rows, starts = rows_of_groups(signal_start, calls)
-            into = np.repeat(np.arange(len(calls)), np.diff(starts))
-            self._join(end, into, order.sent_by[signals[rows]], kept, slot, 0)
-            end[np.arange(len(calls)), self.chain[calls]] = self.place[calls]
-            kept[level] = (begin, end)
-            mine = asks[ask_start[level] : ask_start[level + 1]]
-            found[mine] = begin[slot[later[mine]], chain[mine]] >= place[mine]
-            for old in drops[drop_start[level] : drop_start[level + 1]].tolist():
-                kept.pop(old, None)
-        return found
-
-    def _join(
-        self, into: NDArray[np.int32], rows: _Ints, calls: _Ints,
-        kept: dict[int, tuple[NDArray[np.int32], NDArray[np.int32]]], slot: _Ints, which: int,
-    ) -> None:  # fmt: skip
-        """Add what some calls know to rows, which ascend."""
-        if not len(rows):
-            return
-        levels = self.order.level[calls]
-        for level in np.unique(levels).tolist():
-            chosen = levels == level
-            mine = rows[chosen]
-            knows = kept[level][which][slot[calls[chosen]]]
-            heads = np.flatnonzero(begins_run(mine))
-            best = np.maximum.reduceat(knows, heads, axis=0)
-            into[mine[heads]] = np.maximum(into[mine[heads]], best)
-
-
-def _previous(group: _Ints, calls: _Ints) -> _Ints:
-    """The call before each one in its group, -1 where there is none."""
-    order = np.argsort(group, kind="stable")
-    before = np.full(len(group), -1, dtype=np.int64)
-    before[order[1:]] = np.where(group[order][1:] == group[order][:-1], calls[order[:-1]], -1)
-    return before

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from coppice.program.memory import Buffer, ProgramMemory, end_columns, start_columns
 from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
-from coppice.program.put_signal.races import addresses_of
+from coppice.program.put_signal.unroll import addresses_of
 from coppice.rows import ranges
 
 _Ints = NDArray[np.int64]

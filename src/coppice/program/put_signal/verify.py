@@ -4,7 +4,7 @@ What passes is right in every order that the documents of the libraries allow, i
 for both, however often it is run: counters end as they began, and nobody writes into the memory of a rank that has not
 begun.
 
-The time grows with the slots that operations touch, and with calls x ranks x streams for what is known of others.
+The time grows with the slots that operations touch, and with waits x ranks x streams for what is known of others.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from coppice.errors import InputError
-from coppice.program.memory import memory_of
-from coppice.program.put_signal.order import call_order, is_graph_safe
-from coppice.program.put_signal.program import PutSignalProgram
-from coppice.program.put_signal.races import find_races
+from coppice.program.judge import Judgement
+from coppice.program.memory import NO_CHUNK, memory_of
+from coppice.program.put_signal.order import CallOrder, call_order, is_graph_safe
+from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
 from coppice.program.put_signal.structure import check_form
 from coppice.program.put_signal.twin import twin_runs
-from coppice.program.put_signal.values import check_values
+from coppice.program.put_signal.unroll import unroll
+from coppice.rows import begins_run
 from coppice.schedule.verification.report import Findings, Verdict
+
+_EXAMPLES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +62,12 @@ def verify_put_signal(program: PutSignalProgram, *, schedules: int = 0) -> PutSi
         for way in (name for name, meant in ways.items() if meant):
             memory = memory_of(program, in_place=way == "in place")
             words = f"{way}, " if all(ways.values()) else ""
-            checked["pairs"] += find_races(order, memory, findings, way=words)
+            judgement = Judgement(unroll(order, memory), memory)
+            checked["pairs"] += len(judgement.conflicts.first)
+            _tell_races(program, judgement, findings, words)
             if not findings.failures:
-                checked["slots"] += check_values(order, memory, findings, way=words)
+                checked["slots"] += len(memory.wanted.slot)
+                _tell_values(order, judgement, findings, words)
             if findings.failures:
                 break
         else:
@@ -80,3 +88,69 @@ def _run(program: PutSignalProgram, ways: list[bool], schedules: int, findings: 
         if each.fault:
             findings.add(f"{each.fault}.")
     return {"schedules": sum(each.runs for each in done), "actions": sum(each.actions for each in done)}
+
+
+def _tell_races(program: PutSignalProgram, judgement: Judgement, findings: Findings, way: str) -> None:
+    """Pairs of accesses that may happen at the same time, or in either order."""
+    conflicts, accesses = judgement.conflicts, judgement.execution.accesses
+    first, second = conflicts.first[judgement.races], conflicts.second[judgement.races]
+    shown = np.lexsort((second, first))[:_EXAMPLES]
+    pairs = zip(accesses.actor[first[shown]].tolist(), accesses.actor[second[shown]].tolist(), strict=True)
+    sentences = [
+        f"{way}{program.place(one)} and {program.place(two)} may come in either order, and "
+        f"{_what(program, one, two)}."
+        for one, two in pairs
+    ]
+    findings.add_examples(sentences, len(first), "pairs of operations")
+    # Before a rank has begun its memory is the caller's.
+    puts = np.flatnonzero(accesses.write & (program.act[accesses.actor] == PutSignalAct.PUT))
+    operation, begin = accesses.actor[puts], accesses.begin[puts]
+    early = operation[~judgement.known.holds(program.peer[operation], begin)]
+    sentences = [
+        f"{program.place(op)} may write into the memory of rank {program.peer[op]} before that has begun."
+        for op in early[:_EXAMPLES].tolist()
+    ]
+    findings.add_examples(sentences, len(early), "puts")
+
+
+def _what(program: PutSignalProgram, one: int, two: int) -> str:
+    """What two operations have in common, roughly."""
+    puts = [op for op in (one, two) if program.act[op] == PutSignalAct.PUT]
+    if not puts:
+        return "use the same slots"
+    op = puts[-1]
+    target = program.slots(int(program.target_buffer[op]), int(program.target[op]), int(program.count[op]))
+    return f"use the same slots (rank {program.peer[op]} {target} is put to, or what the put reads)"
+
+
+def _tell_values(order: CallOrder, judgement: Judgement, findings: Findings, way: str) -> None:
+    """What is read, added or left that should not be."""
+    program, values, accesses = order.program, judgement.values, judgement.execution.accesses
+    missing = accesses.actor[np.repeat(np.arange(len(accesses.count)), accesses.count)[values.missing]]
+    sums, slots = values.wrong_sums, values.wrong_slots
+    adds = judgement.execution.values.actor[sums.value]
+    found = [
+        (op, 0, f"{program.place(op)} reads what nothing was written to.")
+        for op in np.unique(missing).tolist()
+    ]
+    for row in np.flatnonzero(begins_run(adds)).tolist():
+        op, one, other = int(adds[row]), sums.one[row], sums.other[row]
+        again = f"adds a contribution to chunk {other} that it has already."
+        what = again if one == other else f"adds chunk {other} to chunk {one}: expected the same."
+        found.append((op, 1, f"{program.place(op)} {what}"))
+    found.sort(key=lambda each: (order.level[program.call_of[each[0]]], *each[1::-1]))
+    sentences = [sentence for *_, sentence in found]
+    for row in np.flatnonzero(begins_run(slots.rank, slots.have == slots.want)).tolist():
+        rank, slot, have, want = (int(each[row]) for each in (slots.rank, slots.slot, slots.have, slots.want))
+        where = f"chunk {slot} of the output of rank {rank}"
+        if have != want:
+            words = "is never written" if have == NO_CHUNK else f"ends with chunk {have}"
+            sentences.append(f"{where} {words}: expected chunk {want}.")
+            continue
+        lacks, _ = values.differing(row)
+        name = (lacks & -lacks).bit_length() - 1
+        sentences.append(
+            f"{where} ends without the contribution of rank {name} ({lacks.bit_count()} missing)."
+        )
+    count = len(missing) + len(adds) + len(slots.rank)
+    findings.add_examples([way + each for each in sentences[:_EXAMPLES]], count, "symbolic checks")

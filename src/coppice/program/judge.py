@@ -1,0 +1,93 @@
+"""The judge of all programs: races, and which chunk with whose contributions every slot holds.
+
+Accesses are sorted by address and time once. Two accesses of one address conflict if one of them is a write. It is
+enough to look at neighbours along any one order of execution: a read with the writes next to it on either side, and a
+write with the next one. If all these pairs are always in order, so are all conflicting accesses; those that are not are
+races. The write before a read is also the one that the read sees, so that values need not be followed step by step
+(:mod:`coppice.program.values`). Of a program without races they are the same in every order in which it can run,
+otherwise those of the order that accesses have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.program.memory import ProgramMemory
+from coppice.program.model import ProgramExecution
+from coppice.program.order import PointOrder
+from coppice.program.values import SymbolicValues
+from coppice.rows import last_before, next_after, ranges
+
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Conflicts:
+    """Pairs of accesses of one address, one of them a write, each pair once."""
+
+    first: _Ints  # Row of the earlier access (int64)
+    second: _Ints  # Row of the later one (int64)
+    address: _Ints  # The first address that both use (int64)
+
+
+class Judgement:
+    """What is wrong with an execution, found as it is asked for.
+
+    Args:
+        execution: What is judged.
+        memory: Its addresses, what they hold at the start and must hold at the end.
+    """
+
+    def __init__(self, execution: ProgramExecution, memory: ProgramMemory) -> None:
+        self.execution, self.memory = execution, memory
+        accesses = execution.accesses
+        self._access = np.repeat(np.arange(len(accesses.count)), accesses.count)
+        address = ranges(accesses.first, accesses.count)
+        write = accesses.write[self._access]
+        self._order = np.lexsort((write, accesses.time[self._access], address))
+        self._address, self._write = address[self._order], write[self._order]
+        self._before = last_before(self._address, self._write)
+
+    @cached_property
+    def conflicts(self) -> Conflicts:
+        """The pairs of accesses that have to be in order."""
+        after = next_after(self._address, self._write)
+        has_before = np.flatnonzero(self._before >= 0)
+        has_after = np.flatnonzero(~self._write & (after >= 0))
+        earlier = np.concatenate([self._before[has_before], has_after])
+        later = np.concatenate([has_before, after[has_after]])
+        first, second = self._access[self._order[earlier]], self._access[self._order[later]]
+        rows = np.unique(first * len(self.execution.accesses.count) + second, return_index=True)[1]
+        rows.sort()
+        return Conflicts(first[rows], second[rows], self._address[later[rows]])
+
+    @cached_property
+    def known(self) -> PointOrder:
+        """What always comes before what."""
+        points = self.execution.points
+        return PointOrder(points.chain, points.earlier, points.later)
+
+    @cached_property
+    def races(self) -> _Ints:
+        """Rows of the conflicts of different operations that nothing puts in order."""
+        accesses, conflicts = self.execution.accesses, self.conflicts
+        rows = np.flatnonzero(accesses.actor[conflicts.first] != accesses.actor[conflicts.second])
+        for ends in (accesses.end, accesses.also):
+            over, begin = ends[conflicts.first[rows]], accesses.begin[conflicts.second[rows]]
+            rows = rows[~self.known.holds(over, begin)]
+        return rows
+
+    @cached_property
+    def values(self) -> SymbolicValues:
+        """What every slot holds."""
+        sees = np.full(len(self._order), -1, dtype=np.int64)
+        found = np.flatnonzero(self._before >= 0)
+        sees[self._order[found]] = self._order[self._before[found]]
+        last = np.full(self.memory.words, -1, dtype=np.int64)
+        writes = np.flatnonzero(self._write)
+        last[self._address[writes]] = self._order[writes]  # of several writes the last one stays
+        return SymbolicValues(self.execution, self.memory, sees, last)

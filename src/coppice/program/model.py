@@ -1,0 +1,64 @@
+"""The one model of programs that are judged: what is read and written, by whom, and what always comes before what.
+
+Every kind of program unrolls into it, in one way to run it: in place or not, with chunks cut in some way. Memory is
+addresses (:mod:`coppice.program.memory`); an *access* reads or writes consecutive ones. What an operation makes is a
+*value*, slot by slot: what it has read, what another operation made (the message that it receives), or the sum of two
+of these; writes say which value they write. *Points* and edges between them say in which order things always are
+(:mod:`coppice.program.order`): an access comes before another one if the point at which it is over is the point at
+which the other begins, or always comes before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.display import Brief
+
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class MemoryAccesses(Brief):
+    """Reads and writes of consecutive addresses."""
+
+    actor: _Ints  # Operation that does it (int64)
+    first: _Ints  # First address (int64)
+    count: _Ints  # Addresses, 1 or more (int64)
+    write: NDArray[np.bool_]  # It is a write, otherwise a read (bool)
+    value: _Ints  # What a write writes, a row of values (int64); of a read it means nothing
+    # When, in an order in which the program can run: what is at one time reads before it writes (int64)
+    time: _Ints
+    begin: _Ints  # Point after which it begins (int64)
+    end: _Ints  # Point before which it is over (int64)
+    also: _Ints  # Another such point; the same where there is none (int64)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Values(Brief):
+    """What operations make; operands are rows of accesses, and behind these, rows of values."""
+
+    actor: _Ints  # Operation that makes it (int64)
+    count: _Ints  # Slots (int64)
+    one: _Ints  # What it is, or the first term of a sum (int64)
+    other: _Ints  # The second term, -1 where it is no sum (int64)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Points(Brief):
+    """Moments of an execution, and edges from one to another that always comes later."""
+
+    chain: _Ints  # Chain of each point; those of a chain are in the order of their numbers (int64)
+    earlier: _Ints  # Where each edge begins (int64)
+    later: _Ints  # Where it ends (int64)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class ProgramExecution(Brief):
+    """A program in one way to run it."""
+
+    accesses: MemoryAccesses
+    values: Values
+    points: Points

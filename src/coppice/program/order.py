@@ -1,0 +1,216 @@
+"""What comes before what: longest ways through a graph of waits, and whether one point always precedes another.
+
+A *point* is a moment of a program's execution, such as the end of a step. Points of one *chain* come one after the
+other, in the order of their numbers: what one thread does, say. Edges between chains are what synchronisation says:
+messages, signals, dependencies.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.rows import begins_run, distinct, grouped, inverse, last_before, rows_of_groups
+
+_CELLS = 2**25
+_PATIENCE = 256
+_NARROW = 16
+
+_Ints = NDArray[np.int64]
+
+
+def levels(nodes: int, source: _Ints, target: _Ints, gap: _Ints | None = None) -> _Ints:
+    """Longest way to each node along edges; -1 for nodes in circles and behind them.
+
+    Nodes that wait for nothing any more are taken all at once, in waves; where waves are many and narrow, one by one.
+
+    Args:
+        source: Where each edge begins.
+        target: Where it ends.
+        gap: Length of each edge, 0 or more; None: 1.
+
+    Examples:
+        >>> levels(4, np.array([0, 1, 3]), np.array([1, 2, 3])).tolist()
+        [0, 1, 2, -1]
+    """
+    by_source, start = grouped(source, nodes)
+    target = target[by_source]
+    length = None if gap is None else gap[by_source]
+    left = np.bincount(target, minlength=nodes)
+    level = np.zeros(nodes, dtype=np.int64)
+    ready = np.flatnonzero(left == 0)
+    waves = done = 0
+    while len(ready):
+        waves, done = waves + 1, done + len(ready)
+        if waves % _PATIENCE == 0 and done < waves * _NARROW:
+            _one_by_one(ready, start, target, length, left, level)
+            break
+        edges, first = rows_of_groups(start, ready)
+        reached = target[edges]
+        if length is None:
+            level[reached] = waves
+        else:
+            np.maximum.at(level, reached, np.repeat(level[ready], np.diff(first)) + length[edges])
+        if len(reached) * 8 < nodes:
+            found, times = distinct(reached)
+            left[found] -= times
+        else:
+            times = np.bincount(reached, minlength=nodes)
+            left -= times
+            found = np.flatnonzero(times)
+        ready = found[left[found] == 0]
+    level[left > 0] = -1
+    return level
+
+
+def _one_by_one(
+    ready: _Ints, start: _Ints, target: _Ints, length: _Ints | None, left: _Ints, level: _Ints
+) -> None:
+    """Go on from the nodes that are ready, with lists, which are quicker to look into one at a time."""
+    begin: list[int] = start.tolist()
+    ends: list[int] = target.tolist()
+    gaps: list[int] = [1] * len(ends) if length is None else length.tolist()
+    waits: list[int] = left.tolist()
+    found: list[int] = level.tolist()
+    stack: list[int] = ready.tolist()
+    while stack:
+        node = stack.pop()
+        here = found[node]
+        for edge in range(begin[node], begin[node + 1]):
+            other = ends[edge]
+            found[other] = max(found[other], here + gaps[edge])
+            waits[other] -= 1
+            if not waits[other]:
+                stack.append(other)
+    level[:], left[:] = found, waits
+
+
+class PointOrder:
+    """Order of points in every execution, by vector clocks, some chains at a time.
+
+    Only points that another chain tells something learn anything: clocks are kept for these alone. A question that one
+    edge answers, with the order within the chains at its ends, needs no clock.
+
+    Args:
+        chain: Chain of each point.
+        earlier: Points of edges, without circles.
+        later: What always comes after each of them.
+
+    Examples:
+        Chains 0, 1 and 3, 4; what 1 sends arrives at 4, by way of 2:
+
+        >>> known = PointOrder(np.array([0, 0, 1, 2, 2]), np.array([1, 2]), np.array([2, 4]))
+        >>> known.holds(np.array([0, 0, 0]), np.array([1, 3, 4])).tolist()
+        [True, False, True]
+    """
+
+    def __init__(self, chain: _Ints, earlier: _Ints, later: _Ints) -> None:
+        self._chain = chain
+        across = chain[earlier] != chain[later]
+        earlier, later = earlier[across], later[across]
+        self._earlier, self._later = earlier, later
+
+    def holds(self, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
+        """Whether each point of ``first`` is that of ``second``, or always comes before it."""
+        chain = self._chain
+        same = chain[first] == chain[second]
+        answer: NDArray[np.bool_] = same & (first <= second)
+        if not len(self._earlier):
+            return answer
+        rows = np.flatnonzero(~same)
+        direct = self._direct.holds(chain, first[rows], second[rows])
+        answer[rows] = direct
+        rows = rows[~direct]
+        if not len(rows):
+            return answer
+        clocks = self._clocks
+        rows = rows[clocks.heard[second[rows]] >= 0]
+        source = chain[first[rows]]
+        sources = np.unique(source)
+        column = np.searchsorted(sources, source)
+        width = max(1, _CELLS // clocks.number)
+        for start in range(0, len(sources), width):
+            clock = clocks.of(sources[start : start + width])
+            mine = np.flatnonzero((column >= start) & (column < start + width))
+            at = rows[mine]
+            answer[at] = clock[clocks.row[clocks.heard[second[at]]], column[mine] - start] >= first[at]
+        return answer
+
+    @cached_property
+    def _direct(self) -> _DirectOrder:
+        return _DirectOrder(self._chain, self._earlier, self._later)
+
+    @cached_property
+    def _clocks(self) -> _Clocks:
+        return _Clocks(self._chain, self._earlier, self._later)
+
+
+class _DirectOrder:
+    """Up to which point of each chain each other chain was told by edges of its own, so far."""
+
+    def __init__(self, chain: _Ints, earlier: _Ints, later: _Ints) -> None:
+        self.chains, self.span = int(chain.max(initial=0)) + 1, len(chain) + 1
+        pair = chain[later] * self.chains + chain[earlier]
+        order = np.lexsort((later, pair))
+        begins = begins_run(pair[order])
+        self.pairs = pair[order][begins]
+        base = (np.cumsum(begins) - 1) * self.span
+        self.at = base + later[order]
+        self.told = np.maximum.accumulate(base + earlier[order]) - base
+
+    def holds(self, chain: _Ints, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
+        pair = chain[second] * self.chains + chain[first]
+        which = np.minimum(np.searchsorted(self.pairs, pair), len(self.pairs) - 1)
+        place = np.searchsorted(self.at, which * self.span + second, side="right") - 1
+        known = (self.pairs[which] == pair) & (self.at[place] >= which * self.span) & (place >= 0)
+        return np.asarray(known & (self.told[place] >= first))
+
+
+class _Clocks:
+    """For each point that other chains tell something, the last point of every chain that comes before it."""
+
+    def __init__(self, chain: _Ints, earlier: _Ints, later: _Ints) -> None:
+        # Of all edges from one chain to one point, the last says it all.
+        order = np.lexsort((earlier, chain[earlier], later))
+        earlier, later = earlier[order], later[order]
+        last = np.ones(len(order), dtype=np.bool_)
+        last[:-1] = begins_run(later, chain[earlier])[1:]
+        self.chain, self.earlier, later = chain, earlier[last], later[last]
+        begins = begins_run(later)
+        points, self.told = later[begins], np.cumsum(begins) - 1
+        self.number = number = len(points)
+        # The last such point at or before each point in its chain
+        by_chain = np.argsort(chain, kind="stable")
+        told = np.full(len(chain), -1, dtype=np.int64)
+        told[points] = np.arange(number)
+        before = last_before(chain[by_chain], told[by_chain] >= 0)
+        previous = np.empty(len(chain), dtype=np.int64)
+        previous[by_chain] = np.where(before >= 0, told[by_chain[before]], -1)
+        self.heard = np.where(told >= 0, told, previous)
+        source = np.concatenate([self.heard[self.earlier], previous[points]])
+        target = np.concatenate([self.told, np.arange(number)])
+        source, target = source[source >= 0], target[source >= 0]
+        level = levels(number, source, target)
+        self.row = inverse(np.argsort(level, kind="stable"))
+        order = np.lexsort((source, self.row[target]))
+        self.source, target = self.row[source[order]], self.row[target[order]]
+        bounds = np.searchsorted(np.sort(level), np.arange(1, int(level.max(initial=0)) + 2)).tolist()
+        heads = np.searchsorted(target, np.arange(number + 1))
+        self.layers = [(low, high, heads[low : high + 1]) for low, high in pairwise(bounds)]
+
+    def of(self, chains: _Ints) -> NDArray[np.int32]:
+        """A row for each such point (:attr:`row`), a column for each of some chains; -1 where nothing is known."""
+        column = np.full(int(self.chain.max(initial=0)) + 1, -1, dtype=np.int64)
+        column[chains] = np.arange(len(chains))
+        clock = np.full((self.number, len(chains)), -1, dtype=np.int32)
+        into = column[self.chain[self.earlier]]
+        rows = np.flatnonzero(into >= 0)
+        clock[self.row[self.told[rows]], into[rows]] = self.earlier[rows]
+        for low, high, heads in self.layers:
+            reached = clock[self.source[heads[0] : heads[-1]]]
+            best = np.maximum.reduceat(reached, heads[:-1] - heads[0], axis=0)
+            np.maximum(clock[low:high], best, out=clock[low:high])
+        return clock

@@ -1,0 +1,189 @@
+"""Symbolic execution of all of an execution at once: which chunk with whose contributions every slot holds.
+
+A *place* is an address as it is at the start, or a slot of a value. What a read sees is what the write before it has
+written. Places that only pass something on are followed back to where it comes from, by pointer jumping; what is left
+are sums, which are carried out level by level. A set of contributors has a number; equal sets may have several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.program.memory import EVERYONE, NO_CHUNK, ProgramMemory
+from coppice.program.model import ProgramExecution
+from coppice.program.order import levels
+from coppice.rows import grouped, offsets, ranges
+
+_BITS = 64
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class WrongSums:
+    """Slots of sums that cannot be added, as columns."""
+
+    value: _Ints  # Row of values (int64)
+    one: _Ints  # Chunk of the first term (int64)
+    other: _Ints  # Chunk of the second; where it is the same, some have contributed to both (int64)
+
+
+@dataclass(frozen=True, eq=False)
+class WrongSlots:
+    """Slots of outputs that do not hold what they must, as columns."""
+
+    rank: _Ints  # Rank (int64)
+    slot: _Ints  # Slot of its output (int64)
+    have: _Ints  # Chunk that it holds, or NO_CHUNK (int64)
+    want: _Ints  # Chunk that it must hold (int64)
+
+
+class SymbolicValues:
+    """What every read sees, and every output holds in the end.
+
+    Args:
+        execution: What is run.
+        memory: Its addresses, what they hold at the start and must hold at the end.
+        sees: For each address of each access, the one of these that is the last write of it before, or -1.
+        last: For each address of memory, the one of these that is its last write, or -1.
+    """
+
+    def __init__(self, execution: ProgramExecution, memory: ProgramMemory, sees: _Ints, last: _Ints) -> None:
+        self._execution, self._memory = execution, memory
+        accesses, values = execution.accesses, execution.values
+        self._start, self._words = offsets(values.count), memory.words
+        # Of a write the place that it writes; of a read the one that it sees.
+        place = ranges(self._words + self._start[np.where(accesses.write, accesses.value, 0)], accesses.count)
+        write = np.repeat(accesses.write, accesses.count)
+        seen = np.where(sees >= 0, place[sees], ranges(accesses.first, accesses.count))
+        self._seen = np.where(write, place, seen)
+        held = (
+            np.where(last >= 0, place[last], np.arange(self._words)) if len(place) else np.arange(self._words)
+        )
+        self._follow(*(self._operands(operand) for operand in (values.one, values.other)))
+        self._held = self._root[held]
+
+    def _operands(self, operand: _Ints) -> _Ints:
+        """The place of each slot of the operands of all values, -1 where there is none."""
+        accesses, count = self._execution.accesses, self._execution.values.count
+        number = len(accesses.count)
+        reads = (operand >= 0) & (operand < number)
+        start = np.concatenate([offsets(accesses.count)[:-1], self._words + self._start[:-1], [-1]])
+        found = ranges(start[operand], count)
+        rows = np.flatnonzero(np.repeat(reads, count))
+        found[rows] = self._seen[found[rows]]
+        found[np.repeat(operand < 0, count)] = -1
+        return found
+
+    def _follow(self, one: _Ints, other: _Ints) -> None:
+        """Find what every place holds: its origin, an address or a sum, and what that holds."""
+        words, total = self._words, self._words + len(one)
+        given = self._memory.given
+        chunk, member = np.full((2, words), NO_CHUNK)
+        chunk[given.address], member[given.address] = given.chunk, given.member
+        sums = np.flatnonzero(other >= 0)
+        up = np.arange(total)
+        up[words:] = one
+        while True:
+            up[words + sums] = words + sums
+            root = _roots(up)
+            terms = root[one[sums]], root[other[sums]]
+            empty = [(term < words) & (chunk[np.minimum(term, words - 1)] == NO_CHUNK) for term in terms]
+            broken = empty[0] | empty[1]
+            if not broken.any():
+                break
+            # What cannot be added is passed on, so that one fault is told once.
+            up[words + sums[broken]] = np.where(empty[0], terms[1], terms[0])[broken]
+            sums = sums[~broken]
+        label = np.arange(total)
+        label[words + sums] = words + np.arange(len(sums))
+        self._root = label[root]
+        self._add(sums, label[terms[0]], label[terms[1]], chunk, member)
+
+    def _add(self, sums: _Ints, one: _Ints, other: _Ints, chunk: _Ints, member: _Ints) -> None:
+        """Carry out all sums, of terms that are addresses or, behind these, sums."""
+        ranks, words, number = self._memory.layout.num_ranks, self._words, len(sums)
+        self._sets = np.zeros((ranks + 1, -(-ranks // _BITS)), dtype=np.uint64)
+        every = np.arange(ranks)
+        self._sets[every, every // _BITS] = np.uint64(1) << (every % _BITS).astype(np.uint64)
+        self._chunk = np.concatenate([chunk, np.zeros(number, dtype=np.int64)])
+        self._set = np.concatenate([np.where(member < 0, ranks, member), np.zeros(number, dtype=np.int64)])
+        made = ranks + 1
+        edges = [(term[term >= words] - words, np.flatnonzero(term >= words)) for term in (one, other)]
+        source, target = (np.concatenate(ends) for ends in zip(*edges, strict=True))
+        level = levels(number, source, target)
+        wrong: list[_Ints] = []
+        by_level, start = grouped(level, int(level.max(initial=-1)) + 1)
+        for depth in range(len(start) - 1):
+            rows = by_level[start[depth] : start[depth + 1]]
+            first, second = one[rows], other[rows]
+            pairs, which = np.unique(self._set[first] << 32 | self._set[second], return_inverse=True)
+            left, right = self._sets[pairs >> 32], self._sets[pairs & 0xFFFFFFFF]
+            while made + len(pairs) > len(self._sets):
+                self._sets = np.concatenate([self._sets, np.zeros_like(self._sets)])
+            self._sets[made : made + len(pairs)] = left | right
+            self._set[words + rows] = made + which
+            self._chunk[words + rows] = self._chunk[first]
+            made += len(pairs)
+            again = (left & right).any(axis=1)[which]
+            wrong.append(rows[again | (self._chunk[first] != self._chunk[second])])
+        rows = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *wrong]))
+        self._wrong_terms = one[rows], other[rows]
+        self.wrong_sums = WrongSums(
+            value=np.searchsorted(self._start, sums[rows], side="right") - 1,
+            one=self._chunk[one[rows]],
+            other=self._chunk[other[rows]],
+        )
+
+    def common(self, row: int) -> int:
+        """Ranks that have contributed to both terms of a wrong sum, a bit for each."""
+        one, other = (self._sets[self._set[terms[row]]] for terms in self._wrong_terms)
+        return _bits(one & other)
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        """For each address of each access, whether it reads what nothing was written to."""
+        accesses = self._execution.accesses
+        nothing = self._chunk[self._root[self._seen]] == NO_CHUNK
+        return np.asarray(nothing & ~np.repeat(accesses.write, accesses.count))
+
+    @cached_property
+    def wrong_slots(self) -> WrongSlots:
+        """What outputs hold that they must not."""
+        wanted, ranks = self._memory.wanted, self._memory.layout.num_ranks
+        found = self._held[wanted.address]
+        pairs, which = np.unique(self._set[found] * (ranks + 1) + wanted.member + 1, return_inverse=True)
+        have, want = np.divmod(pairs, ranks + 1)
+        wrong = (self._sets[have] != self._wanted(want - 1)).any(axis=1)[which]
+        rows = np.flatnonzero(wrong | (self._chunk[found] != wanted.chunk))
+        self._wrong_members = self._set[found[rows]], wanted.member[rows]
+        return WrongSlots(wanted.rank[rows], wanted.slot[rows], self._chunk[found[rows]], wanted.chunk[rows])
+
+    def differing(self, row: int) -> tuple[int, int]:
+        """Ranks whose contributions a wrong slot lacks, and those that do not belong there, a bit for each."""
+        held, member = self._wrong_members
+        have, want = self._sets[held[row]], self._wanted(member[row : row + 1])[0]
+        return _bits(want & ~have), _bits(have & ~want)
+
+    def _wanted(self, member: _Ints) -> NDArray[np.uint64]:
+        """Sets of single members, or EVERYONE."""
+        ranks = self._memory.layout.num_ranks
+        every = np.bitwise_or.reduce(self._sets[:ranks], axis=0)
+        return np.where((member == EVERYONE)[:, None], every, self._sets[np.maximum(member, 0)])
+
+
+def _bits(members: NDArray[np.uint64]) -> int:
+    """A set as one number."""
+    return int.from_bytes(members.astype("<u8").tobytes(), "little")
+
+
+def _roots(up: _Ints) -> _Ints:
+    """Where pointers lead to in the end."""
+    while True:
+        further = up[up]
+        if np.array_equal(further, up):
+            return further
+        up = further
