@@ -28,7 +28,7 @@ from coppice.program.two_sided.cutting import (
     within_safe_sizes,
 )
 from coppice.program.two_sided.lower import emit, lower_to_program, prepare
-from coppice.program.two_sided.order import check_in_parts, find_order
+from coppice.program.two_sided.order import check_in_parts, execution_order
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.structure import check_structure
 from coppice.program.two_sided.verify import verify_program
@@ -73,7 +73,7 @@ def limit_of(program: Program, buffers: Buffers) -> int | None:
     assert messages is not None, findings.failures
     depth = fifo_depth(program.protocol)
     try:
-        find_order(program, messages, depth=depth)
+        execution_order(program, messages, depth=depth)
     except Deadlock:
         return 0
     return largest_safe(program, fewest_together(program, messages, depth=depth)[0], buffers)

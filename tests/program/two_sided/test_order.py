@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-import coppice.program.two_sided.order
+import coppice.program.order
 from coppice.program.deadlock import Deadlock
 from coppice.program.two_sided.order import execution_order
 from coppice.program.two_sided.program import Program
@@ -16,8 +17,8 @@ from reference.programs import pair_all_reduce, ring_all_gather, ring_all_reduce
 PROGRAMS = [ring_all_gather(2), ring_all_gather(7), ring_all_reduce(3), ring_all_reduce(6), pair_all_reduce()]
 
 
-def assert_in_order(program: Program, order: list[int], depth: int) -> None:
-    assert sorted(order) == list(range(program.num_steps))
+def assert_in_order(program: Program, order: NDArray[np.int64], depth: int) -> None:
+    assert sorted(order.tolist()) == list(range(program.num_steps))
     time = np.empty(program.num_steps, dtype=np.int64)
     time[order] = np.arange(program.num_steps)
     for block in range(program.num_blocks):
@@ -40,8 +41,8 @@ def assert_in_order(program: Program, order: list[int], depth: int) -> None:
 def test_every_step_after_what_it_waits_for(
     program: Program, depth: int, narrow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coppice.program.two_sided.order, "_PATIENCE", 2)
-    monkeypatch.setattr(coppice.program.two_sided.order, "_NARROW", narrow)
+    monkeypatch.setattr(coppice.program.order, "_PATIENCE", 2)
+    monkeypatch.setattr(coppice.program.order, "_NARROW", narrow)
     messages = message_pairs(program, Findings())
     for seed in (None, 1, 2):
         assert_in_order(program, execution_order(program, messages, depth=depth, seed=seed), depth)
@@ -49,8 +50,8 @@ def test_every_step_after_what_it_waits_for(
 
 @pytest.mark.parametrize("narrow", [0, 10**6])
 def test_what_stands_still_does_so_however_it_is_run(narrow: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coppice.program.two_sided.order, "_PATIENCE", 2)
-    monkeypatch.setattr(coppice.program.two_sided.order, "_NARROW", narrow)
+    monkeypatch.setattr(coppice.program.order, "_PATIENCE", 2)
+    monkeypatch.setattr(coppice.program.order, "_NARROW", narrow)
     late = with_columns(pair_all_reduce(), dep_block=[1, 1], dep_step=[3, 3])
     told = set()
     for program, depth in ((late, 2), (ring_all_reduce(5), 1)):
@@ -67,4 +68,4 @@ def test_no_steps_at_all() -> None:
         ring_all_gather(2), step_start=[0, 0, 0], dep_start=[0], dep_block=[], dep_step=[],
         op=[], src_buffer=[], src_offset=[], dst_buffer=[], dst_offset=[], count=[],
     )  # fmt: skip
-    assert execution_order(empty, message_pairs(empty, Findings()), depth=2) == []
+    assert execution_order(empty, message_pairs(empty, Findings()), depth=2).tolist() == []

@@ -24,9 +24,9 @@ from coppice.program.two_sided.cutting import (
     most_in_passes,
 )
 from coppice.program.two_sided.early_sends import early_sends
-from coppice.program.two_sided.order import find_order
+from coppice.program.two_sided.order import execution_order
 from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.races import written_early
+from coppice.program.two_sided.races import early_sentence, written_early
 from coppice.program.two_sided.structure import check_structure
 from coppice.schedule.verification.report import Findings
 from coppice.text import short_size
@@ -56,7 +56,7 @@ def _limit(file: MscclFile) -> _Limit | None:
         return None
     depth = fifo_depth(program.protocol)
     try:
-        find_order(program, messages, depth=depth)
+        execution_order(program, messages, depth=depth)
     except Deadlock as circle:
         return _Limit(0, f"thread blocks wait for each other at every size: {circle}".rstrip("."))
     together, circle_in_parts = fewest_together(program, messages, depth=depth)
@@ -124,7 +124,7 @@ def _early(file: MscclFile) -> Iterator[Complaint]:
     if not early.any():
         return
     try:
-        order = find_order(program, messages, depth=fifo_depth(program.protocol)).steps
+        order = execution_order(program, messages, depth=fifo_depth(program.protocol))
     except Deadlock:
         return  # another rule tells
     for in_place in (True, False):
@@ -132,10 +132,10 @@ def _early(file: MscclFile) -> Iterator[Complaint]:
             continue
         memory = memory_of(program, in_place=in_place)
         found = written_early(program, memory, messages, order, early)
-        if found.sentence:
-            number = len(found.send)
+        number = len(found.first)
+        if number:
             more = f" (and {number - 1} others likewise)" if number > 1 else ""
-            what, _, fix = found.sentence.rstrip(".").partition("; ")
+            what, _, fix = early_sentence(program, memory, found, 0).rstrip(".").partition("; ")
             yield (
                 file.document.algo_line,
                 what + more,

@@ -2,6 +2,6 @@
 
 Lowering (``lower``) deals transfers out to channels (``channels``, ``nics``) and thread blocks (``thread_blocks``) and
 emits their steps (``emit``). The verifier (``verify``) judges form (``structure``), finds an order of execution or a
-deadlock (``order``), looks for races (``races``), and executes symbolically. What people write down themselves, slot by
-slot, is lowered by ``operations/``.
+deadlock (``order``), has the program judged as what it unrolls into (``unroll``), and tells its races (``races``). What
+people write down themselves, slot by slot, is lowered by ``operations/``.
 """

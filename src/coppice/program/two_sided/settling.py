@@ -75,5 +75,5 @@ def _awaited_early(program: Program, buffers: Buffers) -> NDArray[np.int64]:
     ways = [way for way in (True, False) if (program.in_place if way else program.out_of_place)]
     memories = (memory_of(program, in_place=way) for way in ways)
     return np.unique(
-        np.concatenate([written_early(program, memory, messages, order, early).send for memory in memories])
+        np.concatenate([written_early(program, memory, messages, order, early).first for memory in memories])
     )

@@ -54,7 +54,7 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
     if messages is None:
         raise InputError(f"expected a program that verifies: {findings.failures[0]}")
     try:
-        order = execution_order(program, messages, depth=fifo_depth(program.protocol))
+        order = execution_order(program, messages, depth=fifo_depth(program.protocol)).tolist()
     except Deadlock as circle:
         raise InputError(f"expected a program that verifies: {circle}") from None
     trace = _StepTrace(program, memory_of(program, in_place=program.in_place))

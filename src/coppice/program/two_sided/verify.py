@@ -7,17 +7,11 @@ than the one asked for, and at every size that it is meant for: execution does n
 same result (:mod:`coppice.program.two_sided.races`), and in one of them, which is executed symbolically, the outcome
 is what the collective promises. Every message that is sent is received, with the length that its receiver expects.
 
-Symbolic execution says which chunk with whose contributions every slot holds. It is done step by step, to say in words
-what is wrong: sending, copying or adding what nothing was written to is a failure, besides those of
-:mod:`coppice.program.symbolic`. For large programs it is done in whole waves of steps first, with arrays instead of
-values: each slot holds the number of a chunk and the number of a set of contributors, and sets get numbers as they come
-up. That says nothing about what is wrong. Steps of one wave do not wait for each other, so it is only for programs
-without races: then no two of them use the same slot while one of them writes it.
+Sending, copying or adding what nothing was written to is a failure, besides those of :mod:`coppice.program.faults`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,17 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.deadlock import Deadlock
-from coppice.program.memory import (
-    EVERYONE,
-    NOTHING,
-    Buffer,
-    ProgramMemory,
-    buffer_sizes,
-    end_columns,
-    memory_of,
-    start_columns,
-)
-from coppice.program.symbolic import SymbolicMemory
+from coppice.program.faults import ChunkNames, value_faults
+from coppice.program.judge import Judgement
+from coppice.program.memory import Buffer, buffer_sizes, memory_of
 from coppice.program.two_sided.cutting import (
     SMALLEST,
     Buffers,
@@ -45,14 +31,14 @@ from coppice.program.two_sided.cutting import (
     most_in_passes,
 )
 from coppice.program.two_sided.early_sends import early_sends
-from coppice.program.two_sided.order import StepOrder, find_order
-from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.races import find_races
-from coppice.program.two_sided.structure import MessagePairs, check_structure, step_addresses, step_name
-from coppice.rows import first_rows, positions
+from coppice.program.two_sided.order import execution_order
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.races import early_sentence, race_sentence, races_of, written_early
+from coppice.program.two_sided.structure import MessagePairs, check_structure, step_name
+from coppice.program.two_sided.unroll import unroll
 from coppice.schedule.verification.report import Findings, Verdict
 
-_WIDE = 128
+_EXAMPLES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +94,7 @@ step 1 (send), behind its step 0.
         warnings.extend(_warnings(program))
         checked["messages"] = len(messages.send)
         try:
-            order = find_order(program, messages, depth=depth, seed=seed)
+            order = execution_order(program, messages, depth=depth, seed=seed)
         except Deadlock as circle:
             findings.add(f"it stands still with connections of {depth} messages: {circle}")
         else:
@@ -116,25 +102,19 @@ step 1 (send), behind its step 0.
             if sentence:
                 findings.add(sentence)
             warnings.extend(_warnings_of_sizes(program, buffers))
-            early = early_sends(program, buffers)
             checked["slots"] = 0
-            steps = order.steps
+            both = program.in_place and program.out_of_place
             for in_place in [
                 way for way in (True, False) if (program.in_place, program.out_of_place)[not way]
             ]:
                 memory = memory_of(program, in_place=in_place)
-                prefix = "" if program.in_place != program.out_of_place else _prefix(in_place=in_place)
-                races, count = find_races(program, memory, messages, steps, early=early)
-                findings.add_examples([prefix + each for each in races], count, "pairs of steps")
-                slots = None if count or not _wide(order) else accepts(program, memory, messages, order.waves)
-                if slots is None:
-                    contents = Contents(program, memory)
-                    contents.run(steps, messages)
-                    findings.add_examples(
-                        [prefix + each for each in contents.failures], contents.count, "symbolic checks"
-                    )
-                    slots = contents.slots
-                checked["slots"] += slots
+                judgement = Judgement(unroll(program, messages, order, memory), memory)
+                way = _prefix(in_place=in_place) if both else ""
+                races, count = _races(judgement, program, messages, order, buffers)
+                findings.add_examples([way + each for each in races], count, "pairs of steps")
+                values, count = _value_faults(judgement, program)
+                findings.add_examples([way + each for each in values], count, "symbolic checks")
+                checked["slots"] += len(memory.wanted.slot)
     return ProgramReport(
         ok=not findings.failures,
         failures=tuple(findings.failures),
@@ -172,11 +152,6 @@ def _warnings_of_sizes(program: Program, buffers: Buffers) -> list[str]:
     return [words]
 
 
-def _wide(order: StepOrder) -> bool:
-    """Whether waves are so wide that they are quicker than one step after the other."""
-    return not order.rest and sum(map(len, order.waves)) >= _WIDE * len(order.waves)
-
-
 def _prefix(*, in_place: bool) -> str:
     return "in place: " if in_place else "out of place: "
 
@@ -203,165 +178,35 @@ def _warnings(program: Program) -> list[str]:
     return warnings
 
 
-_Ints = NDArray[np.int64]
+def _races(
+    judgement: Judgement, program: Program, messages: MessagePairs, order: NDArray[np.int64], buffers: Buffers
+) -> tuple[list[str], int]:
+    """The first few races, a sentence each, and how many pairs of steps there are."""
+    memory, early = judgement.memory, early_sends(program, buffers)
+    races = races_of(judgement)
+    sentences = [
+        race_sentence(program, memory, races, row) for row in range(min(_EXAMPLES, len(races.first)))
+    ]
+    if not early.any():
+        return sentences, len(races.first)
+    fresh = written_early(program, memory, messages, order, early).without(races)
+    shown = range(min(_EXAMPLES - len(sentences), len(fresh.first)))
+    sentences += [early_sentence(program, memory, fresh, row) for row in shown]
+    return sentences, len(races.first) + len(fresh.first)
 
 
-class Contents(SymbolicMemory):
-    """Runs the steps of a program one after the other.
+def _value_faults(judgement: Judgement, program: Program) -> tuple[list[str], int]:
+    """The first few faults of values, a sentence each, and how many there are."""
+    actor, sources = judgement.execution.accesses.actor, int(program.reads_src.sum())
 
-    Args:
-        program: What is run.
-        memory: Its slots.
-    """
-
-    def __init__(self, program: Program, memory: ProgramMemory) -> None:
-        super().__init__(memory)
-        self.program = program
-
-    def name(self, actor: int) -> str:
-        """A step in words."""
-        return step_name(self.program, actor)
-
-    def run(self, order: list[int], messages: MessagePairs) -> None:
-        """Carry out all steps in an order in which they can take place, and judge the outcome."""
-        program, held = self.program, self.held
-        src, dst = (each.tolist() for each in step_addresses(program, self.memory))
-        count, ops = program.count.tolist(), program.op.tolist()
-        receives, sends = program.receives.tolist(), program.sends.tolist()
-        reads, writes = program.reads_src.tolist(), program.writes_dst.tolist()
-        message_of: list[int] = [-1] * program.num_steps
-        for send, recv in zip(messages.send.tolist(), messages.recv.tolist(), strict=True):
-            message_of[recv] = send
-        travelling: dict[int, list[int]] = {}
-        for step in order:
-            length, op = count[step], ops[step]
-            value: list[int] = []
-            if reads[step]:
-                value = held[src[step] : src[step] + length]
-                if NOTHING in value:
-                    self.fail(self._unwritten(step, program.src_buffer, program.src_offset, value))
-            if receives[step]:
-                message = travelling.pop(message_of[step])
-                value = self.sum(step, value, message) if reads[step] else message
-            elif op == StepOp.REDUCE:
-                there = held[dst[step] : dst[step] + length]
-                if NOTHING in there:
-                    self.fail(self._unwritten(step, program.dst_buffer, program.dst_offset, there))
-                value = self.sum(step, there, value)
-            if writes[step]:
-                held[dst[step] : dst[step] + length] = value
-            if sends[step]:
-                travelling[step] = value
-        self.check_end()
-
-    def _unwritten(
-        self, step: int, buffer: NDArray[np.int8], offset: NDArray[np.int32], values: list[int]
-    ) -> str:
-        slot = int(offset[step]) + values.index(NOTHING)
+    def unwritten(access: int, place: int) -> str:
+        step = int(actor[access])
+        src, dst = (program.src_buffer, program.src_offset), (program.dst_buffer, program.dst_offset)
+        buffer, offset = src if access < sources else dst
+        slot = int(offset[step]) + place
         name = ("input", "output", "scratch")[int(buffer[step])]
-        where = step_name(self.program, step)
-        return f"{where} reads slot {slot} of the {name}, which nothing was written to."
+        return f"{step_name(program, step)} reads slot {slot} of the {name}, which nothing was written to."
 
-
-def accepts(
-    program: Program, memory: ProgramMemory, messages: MessagePairs, waves: Iterable[NDArray[np.int64]]
-) -> int | None:
-    """Carry out a program, and judge the outcome.
-
-    Args:
-        program: A program of sound structure without races.
-        waves: All its steps; those of a wave can take place at once.
-
-    Returns:
-        Number of final slots if everything is right, otherwise None.
-    """
-    execution = _WaveExecution(program, memory, messages)
-    return execution.final_slots() if all(map(execution.carried_out, waves)) else None
-
-
-class _WaveExecution:
-    def __init__(self, program: Program, memory: ProgramMemory, messages: MessagePairs) -> None:
-        self.program, self.memory = program, memory
-        ranks = program.num_ranks
-        self.sets: list[int] = [0, *(1 << rank for rank in range(ranks))]  # no one, then every rank alone
-        self.number = {members: number for number, members in enumerate(self.sets)}
-        self.chunk = np.zeros(memory.words, dtype=np.int64)
-        self.members = np.zeros(memory.words, dtype=np.int64)
-        for rank in range(ranks):
-            chunk, member = start_columns(program, rank)
-            first = memory.base[Buffer.INPUT, rank]
-            self.chunk[first : first + len(chunk)] = chunk
-            self.members[first : first + len(chunk)] = member + 1
-        self.src, self.dst = step_addresses(program, memory)
-        # Where each step finds what it receives, and leaves what it sends, among all that travels.
-        length = program.count[messages.send].astype(np.int64)
-        self.place = np.zeros((2, program.num_steps), dtype=np.int64)
-        self.place[0, messages.recv] = self.place[1, messages.send] = first_rows(length)
-        self.travelling = np.zeros((2, int(length.sum())), dtype=np.int64)
-
-    def carried_out(self, wave: NDArray[np.int64]) -> bool:
-        """Carry out the steps of a wave; whether they all can be."""
-        program = self.program
-        count = program.count[wave].astype(np.int64)
-        step, within = np.repeat(wave, count), positions(count)
-        chunk, members = np.zeros(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
-        reads, receives = program.reads_src[step], program.receives[step]
-        at = self.src[step[reads]] + within[reads]
-        chunk[reads], members[reads] = self.chunk[at], self.members[at]
-        if not self.members[at].all():
-            return False
-        at = self.place[0, step[receives]] + within[receives]
-        came = self.travelling[0, at], self.travelling[1, at]
-        adds = program.op[step] == StepOp.REDUCE
-        at = self.dst[step[adds]] + within[adds]
-        held = self.chunk[at], self.members[at]
-        if not held[1].all():
-            return False
-        both = reads[receives]
-        fresh = np.flatnonzero(receives)[~both]
-        chunk[fresh], members[fresh] = came[0][~both], came[1][~both]
-        for rows, (other_chunk, other) in (
-            (np.flatnonzero(receives)[both], (came[0][both], came[1][both])),
-            (np.flatnonzero(adds), held),
-        ):
-            if len(rows):
-                total = self._together(members[rows], other)
-                if total is None or (chunk[rows] != other_chunk).any():
-                    return False
-                members[rows] = total
-        writes, sends = program.writes_dst[step], program.sends[step]
-        at = self.dst[step[writes]] + within[writes]
-        self.chunk[at], self.members[at] = chunk[writes], members[writes]
-        at = self.place[1, step[sends]] + within[sends]
-        self.travelling[0, at], self.travelling[1, at] = chunk[sends], members[sends]
-        return True
-
-    def _together(self, one: _Ints, other: _Ints) -> _Ints | None:
-        """Numbers of the unions of sets, or None if some of them have a member in common."""
-        pairs, which = np.unique(one << 32 | other, return_inverse=True)
-        unions = []
-        for a, b in zip((pairs >> 32).tolist(), (pairs & 0xFFFFFFFF).tolist(), strict=True):
-            first, second = self.sets[a], self.sets[b]
-            if first & second:
-                return None
-            members = first | second
-            found = self.number.get(members)
-            if found is None:
-                found = self.number[members] = len(self.sets)
-                self.sets.append(members)
-            unions.append(found)
-        return np.array(unions, dtype=np.int64)[which]
-
-    def final_slots(self) -> int | None:
-        """How many slots were compared with what they must hold, if all hold it."""
-        everyone = self.number.get((1 << self.program.num_ranks) - 1, -1)
-        slots = 0
-        for rank in range(self.program.num_ranks):
-            chunk, member = end_columns(self.program, rank)
-            first = int(self.memory.base[Buffer.OUTPUT, rank])
-            here = slice(first, first + len(chunk))
-            wanted = np.where(member == EVERYONE, everyone, member + 1)
-            if (self.chunk[here] != chunk).any() or (self.members[here] != wanted).any():
-                return None
-            slots += len(chunk)
-        return slots
+    return value_faults(
+        judgement, ChunkNames(program), name=lambda step: step_name(program, step), unwritten=unwritten
+    )
