@@ -12,7 +12,7 @@ collective on it; every verb takes what the others return::
     coppice.simulate(result, "64M")                      when every message runs, at a size
     coppice.compare(cluster, "all_reduce", sizes="1K:4G")    every algorithm at every size, beside the limits
     coppice.synthesize(cluster, "all_gather", method="tacos")    by a published method, beside the bound
-    coppice.placement(cluster, axes="dp=2,tp=8", reduce="dp,tp")    where to place axes of parallelism, and how to reduce
+    coppice.placement(cluster, axes="dp=2,tp=8", reduce="dp,tp")    where to place axes, and how to reduce
     coppice.report(result, "report.html")                one page, or a picture (.svg), or a graph (.dot)
     coppice.export(result, "msccl-xml", "algo.xml", target="rccl")    a file for a runtime or a library
     coppice.doctor("algo.xml", target="rccl", ranks=16)      would that runtime load and use it?

@@ -98,10 +98,11 @@ def _asked(
     named = {name for chosen, _ in found for name in chosen}
     silent = [name for name, members in axes.items() if members > 1 and name not in named]
     if silent:
+        given = ",".join([*texts, silent[0]])
         raise InputError(
             f"expected what every axis exchanges (`reduce`), found nothing of {', '.join(silent)}: the placement that "
-            f"suits the others alone may be the worst for it; give its bytes too, as `reduce={','.join([*texts, silent[0]])}"
-            f"=16M`, or {silent[0]}=0 if it exchanges nothing."
+            f"suits the others alone may be the worst for it; give its bytes too, as `reduce={given}=16M`, or "
+            f"{silent[0]}=0 if it exchanges nothing."
         )
     found = [each for each in found if each[1]]
     if not found:
