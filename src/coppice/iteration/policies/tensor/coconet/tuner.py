@@ -54,7 +54,7 @@ def autotune(program: TensorProgram, machine: Machine, *, most: int = 200_000) -
     """The quickest variant; of equal ones that with the fewest rewrites, then the first.
 
     Examples:
-        >>> from coppice.iteration.policies.tensor.coconet.program import pipeline_handoff
+        >>> from coppice.iteration.policies.tensor.coconet.examples import pipeline_handoff
         >>> found = autotune(pipeline_handoff(ranks=4, rows=64, columns=1024), Machine())
         >>> found.rewrites[:2]
         ('split sum along 0', 'reorder sent')
