@@ -202,10 +202,12 @@ def test_rccl_is_called_by_its_name(tmp_path: Any) -> None:
 
 
 def test_more_connections_than_cuda_takes_are_not_asked_for() -> None:
-    made = lower_put_signal(forest("ring", Collective.ALL_GATHER, (("gpus", 4),)), pieces=40, lanes=40)
+    made = lower_put_signal(
+        forest("ring", Collective.ALL_GATHER, (("gpus", 4),)), pieces=40, communicators=40
+    )
     found = diagnose(text_of(tree_of(made)), "nccl", options={"max_connections": "32"})
     assert [each.fix for each in found.findings if each.rule == "D01"] == [
-        "export with fewer than 32 `lanes`"
+        "export with fewer than 32 `communicators`"
     ]
 
 

@@ -38,6 +38,10 @@ def test_a_plan_what_has_one_and_its_file_are_the_same(plan: Plan, tmp_path: Pat
         export(tmp_path / "a.xml", "msccl-xml", target="msccl", channels=2)
 
 
+def test_an_option_has_its_earlier_name_too(plan: Plan) -> None:
+    assert export(plan, "put-signal", lanes="2").text == export(plan, "put-signal", communicators=2).text
+
+
 def test_a_plan_stands_for_its_topology(plan: Plan) -> None:
     made = export(plan, "rank-order", launcher="mpich")
     assert made == export(

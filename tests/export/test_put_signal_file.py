@@ -204,7 +204,7 @@ def test_staging_is_given_in_per_cent() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"lanes": 0}, "expected `lanes` from 1 to 1024, found 0"),
+        ({"communicators": 0}, "expected `communicators` from 1 to 1024, found 0"),
         ({"groups": 0}, "expected `groups` from 1 to 1024, found 0"),
         ({"size": 0}, "expected `size` of 1 byte or more, found 0"),
         ({"staging": "-1"}, "expected staging to be a whole number"),

@@ -78,7 +78,7 @@ def test_every_collective_runs(
 ) -> None:
     script = tmp_path / "plan.py"
     made = coppice.plan(preset("ring", gpus=4), collective)
-    coppice.export(made, "python", script, pieces=2, lanes=2)
+    coppice.export(made, "python", script, pieces=2, communicators=2)
     done = bare(script, "--runs", 3)
     assert done.stdout.count("3 run(s) equal NumPy's") == 1 + (collective != "all_to_all"), done.stderr
     assert "False" in done.stdout
@@ -241,7 +241,7 @@ def test_calls_of_nccl4py(collective: str, tmp_path: Path, *, in_place: bool) ->
     torch = pytest.importorskip("torch", reason="needs torch")
     path = tmp_path / "plan.py"
     coppice.export(
-        coppice.plan(preset("ring", gpus=4), collective), "python", path, pieces=4, lanes=2, signals=2
+        coppice.plan(preset("ring", gpus=4), collective), "python", path, pieces=4, communicators=2, signals=2
     )
     script, world = _loaded(path), _World()
     program = script.program_of(script.PROGRAM)
@@ -387,7 +387,7 @@ def test_calls_of_torchs_symmetric_memory(tmp_path: Path) -> None:
         )
 
     assert _run_all(script, program, engine_of) == [True] * 8
-    coppice.export(coppice.plan(preset("ring", gpus=4), "all_reduce"), "python", path, lanes=2)
+    coppice.export(coppice.plan(preset("ring", gpus=4), "all_reduce"), "python", path, communicators=2)
     script = _loaded(path)
     program = script.program_of(script.PROGRAM)
     with pytest.raises(RuntimeError, match="one communicator, signal and context"):

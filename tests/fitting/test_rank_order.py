@@ -302,15 +302,15 @@ def test_a_box_scatters_sums_at_nearly_the_rate_of_the_plan() -> None:
 
 def test_what_is_given_stays() -> None:
     body = forest("star", Collective.ALL_REDUCE, (("gpus", 4), ("gb_per_s", 100)))
-    found = fit_put_signal(body, SIZE, lanes=6, pieces=5, effort=20_000)
+    found = fit_put_signal(body, SIZE, communicators=6, pieces=5, effort=20_000)
     assert (found.way.communicators, found.way.pieces, found.program.num_communicators) == (6, 5, 6)
     assert fit_put_signal(body, SIZE, groups=2, effort=20_000).way.groups == 2
 
 
 def test_lanes_that_no_groups_divide_are_refused() -> None:
     body = forest("star", Collective.ALL_GATHER, (("gpus", 3), ("gb_per_s", 100)))
-    with pytest.raises(InputError, match=r"expected `groups` to divide the 4 lanes, found 3\."):
-        fit_put_signal(body, SIZE, lanes=4, groups=3)
+    with pytest.raises(InputError, match=r"expected `groups` to divide the 4 communicators, found 3\."):
+        fit_put_signal(body, SIZE, communicators=4, groups=3)
 
 
 def test_a_small_message_takes_no_pieces() -> None:

@@ -233,12 +233,14 @@ def test_another_box_is_reached_by_the_proxy() -> None:
     assert time_us(told_us=4) == pytest.approx(bytes_us + 8)
 
 
-@pytest.mark.parametrize(("collective", "lanes"), list(zip(COLLECTIVES, (1, 3, 2, 1, 1, 3), strict=True)))
-def test_no_program_is_faster_than_the_rate_of_its_plan(collective: Collective, lanes: int) -> None:
+@pytest.mark.parametrize(
+    ("collective", "communicators"), list(zip(COLLECTIVES, (1, 3, 2, 1, 1, 3), strict=True))
+)
+def test_no_program_is_faster_than_the_rate_of_its_plan(collective: Collective, communicators: int) -> None:
     topology = preset("dgx-a100", boxes=2)
     root = 0 if collective.rooted else None
     made = plan(Problem(topology=topology, collective=collective, root=root)).plan
-    program = lower_put_signal(made.body, pieces=1, lanes=lanes)
+    program = lower_put_signal(made.body, pieces=1, communicators=communicators)
     size = 64 * MB
     best_us = float(size / made.algbw_gb_per_s) / 1e3
     for costs in (

@@ -50,7 +50,7 @@ def verify(
 
     Trees span the ranks, roots carry their shares, paths follow links of the topology, switches do not copy
     unless they can, every byte arrives (exactly once where it is added), and no link carries more than the
-    claimed time allows. An MSCCL XML file is run symbolically instead: it must not stand still with the connections
+    claimed time allows. An MSCCL XML file is run symbolically instead: it must not deadlock with the connections
     that its protocol has, have no race, and bring about what its collective promises, in the kernels of every runtime
     that reads such files unless `--target` names one. So is an execution plan of
     MSCCL++, where every put must be signalled as well, and a program of puts and signals, which must be right in every

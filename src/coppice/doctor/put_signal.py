@@ -293,7 +293,7 @@ def _connections(job: PutSignalJob) -> Iterator[Complaint]:
     if have is not None and have <= streams:
         own = f"{plural(streams, 'stream')} of the program and those of the job"
         more = f"set it to {max(8, streams + 1)} or more"
-        fewer = f"export with fewer than {_MOST_CONNECTIONS} `lanes`"
+        fewer = f"export with fewer than {_MOST_CONNECTIONS} `communicators`"
         text = f"CUDA_DEVICE_MAX_CONNECTIONS={have}, with {own}"
         yield 0, text, more if streams < _MOST_CONNECTIONS else fewer
 
@@ -325,7 +325,7 @@ def _queues(job: PutSignalJob) -> Iterator[Complaint]:
     for line, count in zip(lines.tolist(), streams.tolist(), strict=True):
         if count > 1:
             text = f"communicator {line} is used from {count} streams, and is one queue"
-            yield 0, text, "export with `lanes`, which takes a communicator for each"
+            yield 0, text, "export with `communicators`, which takes a communicator for each"
 
 
 @RULES.rule(

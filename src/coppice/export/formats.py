@@ -146,13 +146,15 @@ class PutSignalOptions(Struct, frozen=True, kw_only=True):
         int | None,
         option("pieces of every chunk, which follow each other (default: as few as keep the rate)"),
     ] = None
-    lanes: Annotated[
-        int | None, option("communicators, each with a stream, that go side by side (default: 1)")
+    communicators: Annotated[
+        int | None, option("communicators, each with a stream, that run concurrently (default: 1)")
     ] = None
-    groups: Annotated[int | None, option("groups of lanes, each with trees of its own (default: 1)")] = None
+    groups: Annotated[
+        int | None, option("groups of communicators, each with trees of its own (default: 1)")
+    ] = None
     size: Annotated[
         Size | None,
-        option("size of the message for which pieces, lanes and groups are chosen, by simulation"),
+        option("size of the message for which pieces, communicators and groups are chosen, by simulation"),
     ] = None
     signals: Annotated[int, option("signal indices of a peer; more than 1 needs NCCL 2.31 (default: 1)")] = 1
     graphs: Annotated[bool, option("may be captured as a CUDA graph: yes (default) or no")] = True

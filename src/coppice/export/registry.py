@@ -18,6 +18,9 @@ from coppice.schedule.plan import Plan
 from coppice.text import suggestion
 from coppice.topology.model import Topology
 
+_RENAMED = {"lanes": "communicators"}
+"""Options by their names in earlier versions."""
+
 
 @checked
 def export(
@@ -55,7 +58,8 @@ def export(
     if format not in FORMATS:
         raise InputError(f"there is no export {format!r}: {suggestion(format, FORMATS)}")
     chosen = FORMATS[format]
-    record = recorded(chosen.record, options, owner=format)
+    named = {_RENAMED.get(name, name): value for name, value in options.items()}
+    record = recorded(chosen.record, named, owner=format)
     told = {"on_stage": on_stage} if chosen.tells_stages and on_stage is not None else {}
     made = chosen.write(_source(source, format, chosen), record, **told)
     if path is not None:

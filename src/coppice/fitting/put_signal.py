@@ -34,7 +34,7 @@ _FEW_TRANSFERS = 8_000
 _LITTLE_MEMORY = 4 << 20
 """Bytes that are worth no time."""
 _BETTER = 0.998
-"""Twice as many lanes or pieces are taken where they save so much."""
+"""Twice as many communicators or pieces are taken where they save so much."""
 
 
 class PutSignalLowering(NamedTuple):
@@ -63,7 +63,7 @@ def fit_put_signal(
     size_bytes: int,  # M in bytes
     *,
     pieces: int | None = None,  # Pieces of every chunk; None chooses
-    lanes: int | None = None,  # Communicators; None chooses, up to 64
+    communicators: int | None = None,  # Communicators; None chooses, up to 64
     groups: int | None = None,  # Groups of them; None chooses
     signals: int = 1,  # As of :func:`~coppice.program.put_signal.lower.lower_put_signal`, like the next two
     graphs: bool = True,
@@ -92,18 +92,26 @@ def fit_put_signal(
         staging = max(MOST_STAGING, Fraction(_LITTLE_MEMORY, max(size_bytes, 1)))
     lowered = partial(lower_put_signal, schedule, signals=signals, graphs=graphs, staging=staging, name=name)
     return _LoweringSearch(
-        schedule, lowered, size_bytes, pieces, lanes, groups, staging, costs or PutSignalCosts(), effort
+        schedule,
+        lowered,
+        size_bytes,
+        pieces,
+        communicators,
+        groups,
+        staging,
+        costs or PutSignalCosts(),
+        effort,
     ).run()
 
 
 class _LoweringSearch:
     def __init__(
         self, schedule: Schedule, lowered: Callable[..., PutSignalProgram], size_bytes: int, pieces: int | None,
-        lanes: int | None, groups: int | None, staging: Fraction, costs: PutSignalCosts, effort: int,
+        communicators: int | None, groups: int | None, staging: Fraction, costs: PutSignalCosts, effort: int,
     ) -> None:  # fmt: skip
         self.schedule, self.lowered, self.size_bytes = schedule, lowered, size_bytes
         self.costs, self.effort = costs, effort
-        self.pieces, self.communicators, self.staging = pieces, lanes, staging
+        self.pieces, self.communicators, self.staging = pieces, communicators, staging
         trees = max(schedule.num_chunks, 1)
         self.groups = (
             sorted(
@@ -138,8 +146,8 @@ class _LoweringSearch:
             self._climb(way)
         if self.best is not None:
             return self.best
-        if self.failure is None:  # no groups of so many lanes
-            self.lowered(lanes=self.communicators or 1, groups=self.groups[0])
+        if self.failure is None:  # no groups of so many communicators
+            self.lowered(communicators=self.communicators or 1, groups=self.groups[0])
         raise self.failure or InputError("expected a plan that can be lowered, found none.")
 
     def _climb(self, way: PutSignalLowering) -> None:
@@ -158,7 +166,7 @@ class _LoweringSearch:
         return over, time_us / _BETTER ** (way.communicators.bit_length() + way.pieces.bit_length())
 
     def _way(self, groups: int, own: int, pieces: int) -> PutSignalLowering | None:
-        """A way, with the number of lanes that is given."""
+        """A way, with the number of communicators that is given."""
         if self.communicators is not None:
             own = self.communicators // groups
         if (
@@ -196,7 +204,7 @@ class _LoweringSearch:
         ):
             return False
         try:
-            program = self.lowered(pieces=way.pieces, lanes=way.communicators, groups=way.groups)
+            program = self.lowered(pieces=way.pieces, communicators=way.communicators, groups=way.groups)
         except InputError as error:
             self.failure = error
             return False

@@ -53,7 +53,7 @@ def test_many_sums_of_one_value_are_joined_in_pairs() -> None:
 @pytest.mark.parametrize("name", ["dgx-a100", "dgx-1v", "ring"])
 def test_what_kernels_move(name: str, collective: Collective) -> None:
     """Beside a cache that takes everything: what is not there is read, and what was written goes to memory once."""
-    program = lower_put_signal(forest(name, collective), pieces=4, lanes=2)
+    program = lower_put_signal(forest(name, collective), pieces=4, communicators=2)
     moved = chunks_moved(program).tolist()
     for call, (first, last) in enumerate(pairwise(program.call_start.tolist())):
         read, written = set(), set()
@@ -71,7 +71,7 @@ def test_what_kernels_move(name: str, collective: Collective) -> None:
 def test_groups_of_lanes_have_trees_of_their_own(groups: int) -> None:
     program = lower_put_signal(
         forest("dgx-a100", Collective.ALL_REDUCE, (("boxes", 2),)),
-        lanes=4,
+        communicators=4,
         groups=groups,
         pieces=4,
         graphs=False,
@@ -85,5 +85,5 @@ def test_groups_of_lanes_have_trees_of_their_own(groups: int) -> None:
 
 def test_groups_that_do_not_divide_lanes_are_refused() -> None:
     body = forest("star", Collective.ALL_GATHER, (("gpus", 3),))
-    with pytest.raises(InputError, match=r"expected `groups` to divide the 4 lanes, found 3\."):
-        lower_put_signal(body, lanes=4, groups=3)
+    with pytest.raises(InputError, match=r"expected `groups` to divide the 4 communicators, found 3\."):
+        lower_put_signal(body, communicators=4, groups=3)

@@ -24,7 +24,7 @@ def options(number: int) -> dict[str, object]:
     """One of many ways to lower."""
     return {
         "pieces": (None, 1, 2, 3)[number % 4],
-        "lanes": (1, 2, 1, 3, 1)[number % 5],
+        "communicators": (1, 2, 1, 3, 1)[number % 5],
         "signals": (1, 1, 2)[number % 3],
         "graphs": number % 7 != 0,
         "staging": (Fraction(0), Fraction(1, 4), Fraction(1, 16))[number // 2 % 3],
@@ -68,7 +68,7 @@ def test_more_staging_costs_fewer_signals() -> None:
 
 
 def test_lanes_have_communicators_and_memory_of_their_own() -> None:
-    program = lower_put_signal(forest("dgx-a100", Collective.ALL_REDUCE), lanes=3)
+    program = lower_put_signal(forest("dgx-a100", Collective.ALL_REDUCE), communicators=3)
     verify_put_signal(program).require_ok()
     assert program.num_communicators == 3
     remote = program.call_kind != PutSignalCall.LOCAL
@@ -95,7 +95,7 @@ def test_one_rank_only_copies() -> None:
     assert calls_between(program, 0) == [PutSignalCall.LOCAL]
 
 
-@pytest.mark.parametrize("wrong", [{"pieces": 0}, {"lanes": 0}, {"signals": 2000}])
+@pytest.mark.parametrize("wrong", [{"pieces": 0}, {"communicators": 0}, {"signals": 2000}])
 def test_options_out_of_range_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InputError, match=r"expected `\w+` from 1 to 1024, found"):
         lower_put_signal(forest("ring", Collective.ALL_GATHER, (("gpus", 3),)), **wrong)  # type: ignore[arg-type]

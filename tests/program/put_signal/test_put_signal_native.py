@@ -87,7 +87,9 @@ def test_both_machines_do_the_same(place: int, fault: int, number: int) -> None:
 
 @pytest.mark.parametrize("adversary", range(KINDS_OF_ADVERSARIES))
 def test_every_kind_of_adversary_on_a_larger_program(adversary: int) -> None:
-    program = lower_put_signal(forest("ring", Collective.ALL_REDUCE, (("gpus", 6),)), pieces=3, lanes=2)
+    program = lower_put_signal(
+        forest("ring", Collective.ALL_REDUCE, (("gpus", 6),)), pieces=3, communicators=2
+    )
     assert not same_on_both(program, KINDS_OF_ADVERSARIES * 5 + adversary, in_place=adversary % 2 == 0)
 
 

@@ -41,7 +41,7 @@ def verified_put_signal(
     plan: Plan, options: PutSignalOptions, *, on_stage: Callable[[str], None] = lambda _: None
 ) -> PutSignalProgram:
     """Lower and verify a plan; parameters that are not given are tuned to the size by simulation."""
-    pieces, lanes, groups, size = options.pieces, options.lanes, options.groups, options.size
+    pieces, communicators, groups, size = options.pieces, options.communicators, options.groups, options.size
     if options.staging is not None and not 0 <= options.staging <= 1000:
         raise InputError(
             f"expected `staging` in per cent of the message, 0 to 1000, found {options.staging}."
@@ -57,11 +57,17 @@ def verified_put_signal(
         shared["staging"] = Fraction(options.staging, 100)
     if size is None:
         on_stage("lowering the plan")
-        given = {key: value for key, value in (("lanes", lanes), ("groups", groups)) if value is not None}
+        given = {
+            key: value
+            for key, value in (("communicators", communicators), ("groups", groups))
+            if value is not None
+        }
         program = lower_put_signal(plan.body, pieces=pieces, **given, **shared)
     else:
-        on_stage("choosing lanes and pieces")
-        program = fit_put_signal(plan.body, size, pieces=pieces, lanes=lanes, groups=groups, **shared).program
+        on_stage("choosing communicators and pieces")
+        program = fit_put_signal(
+            plan.body, size, pieces=pieces, communicators=communicators, groups=groups, **shared
+        ).program
     on_stage("verifying the program")
     verify_put_signal(program).require_ok()
     return program

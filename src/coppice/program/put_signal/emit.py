@@ -12,32 +12,36 @@ from numpy.typing import NDArray
 
 from coppice.program.memory import Buffer
 from coppice.program.placement import Placement
-from coppice.program.put_signal.landings import LaneSteps
+from coppice.program.put_signal.landings import CommunicatorSteps
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.rows import begins_run, offsets
 
 _Ints = NDArray[np.int64]
-_KEYS = ("rank", "tick", "lane", "kind", "order")
+_KEYS = ("rank", "tick", "communicator", "kind", "order")
 _COLUMNS = (
     "act", "peer", "context", "signal", "count", "source_buffer", "source", "addend_buffer", "addend",
     "target_buffer", "target",
 )  # fmt: skip
 
 
-def emit(lanes: Sequence[LaneSteps], placement: Placement, *, name: str) -> PutSignalProgram:
-    """The program of some lanes: independent sequences of steps, each with a communicator and a stream.
+def emit(communicators: Sequence[CommunicatorSteps], placement: Placement, *, name: str) -> PutSignalProgram:
+    """Emit the program of several communicators: independent sequences of steps, each with a stream.
 
     Args:
         placement: Where values lie, out of place.
     """
-    tables = [table for lane, steps in enumerate(lanes) for table in _lane(steps, lane, placement.ranks)]
-    tables.append(_own_copies(lanes, placement, len(lanes)))
+    tables = [
+        table
+        for communicator, steps in enumerate(communicators)
+        for table in _communicator(steps, communicator, placement.ranks)
+    ]
+    tables.append(_own_copies(communicators, placement, len(communicators)))
     rows = {key: np.concatenate([table[key] for table in tables]) for key in (*_KEYS, *_COLUMNS)}
     order = np.lexsort([rows[key] for key in reversed(_KEYS)])
     rows = {key: column[order] for key, column in rows.items()}
     first = np.flatnonzero(begins_run(*(rows[key] for key in _KEYS[:-1]))) if len(order) else order
-    stream, kind = rows["lane"][first], rows["kind"][first]
-    staging = lanes[-1].staging if lanes else [0] * placement.ranks
+    stream, kind = rows["communicator"][first], rows["kind"][first]
+    staging = communicators[-1].staging if communicators else [0] * placement.ranks
     return PutSignalProgram(
         collective=placement.collective,
         num_ranks=placement.ranks,
@@ -64,8 +68,8 @@ def _table(length: int, **columns: _Ints | int) -> dict[str, _Ints]:
     }
 
 
-def _lane(steps: LaneSteps, lane: int, ranks: int) -> list[dict[str, _Ints]]:
-    """The operations of one lane."""
+def _communicator(steps: CommunicatorSteps, communicator: int, ranks: int) -> list[dict[str, _Ints]]:
+    """The operations of one communicator."""
     puts = np.concatenate([np.zeros((9, 0), dtype=np.int64), *steps.puts], axis=1)
     tick, src, dst, signal, source_buffer, source, target_buffer, target, count = puts
     when, giver, taker = np.array(sorted(steps.credits), dtype=np.int64).reshape(-1, 3).T
@@ -83,7 +87,7 @@ def _lane(steps: LaneSteps, lane: int, ranks: int) -> list[dict[str, _Ints]]:
             len(tick),
             rank=src,
             tick=tick,
-            lane=lane,
+            communicator=communicator,
             kind=int(PutSignalCall.TRANSFER),
             order=(dst - src) % ranks * len(tick) + np.arange(len(tick)),  # not all to one peer at first
             act=int(PutSignalAct.PUT),
@@ -99,7 +103,7 @@ def _lane(steps: LaneSteps, lane: int, ranks: int) -> list[dict[str, _Ints]]:
             len(when),
             rank=giver,
             tick=when,
-            lane=lane,
+            communicator=communicator,
             kind=int(PutSignalCall.TRANSFER),
             order=ranks * len(tick) + np.arange(len(when)),
             act=int(PutSignalAct.SIGNAL),
@@ -109,7 +113,7 @@ def _lane(steps: LaneSteps, lane: int, ranks: int) -> list[dict[str, _Ints]]:
             len(number),
             rank=waits[0],
             tick=waits[1],
-            lane=lane,
+            communicator=communicator,
             kind=int(PutSignalCall.WAIT),
             order=np.arange(len(number)),
             act=int(PutSignalAct.WAIT),
@@ -119,7 +123,7 @@ def _lane(steps: LaneSteps, lane: int, ranks: int) -> list[dict[str, _Ints]]:
         ),
     ]
     if steps.locals:
-        tables.append(_local(_joined(np.concatenate(steps.locals, axis=1)), lane))
+        tables.append(_local(_joined(np.concatenate(steps.locals, axis=1)), communicator))
     return tables
 
 
@@ -141,13 +145,13 @@ def _joined(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return joined
 
 
-def _local(rows: NDArray[np.int64], lane: int) -> dict[str, _Ints]:
+def _local(rows: NDArray[np.int64], communicator: int) -> dict[str, _Ints]:
     tick, _, rank, act, source_buffer, source, addend_buffer, addend, target_buffer, target, count = rows
     return _table(
         len(tick),
         rank=rank,
         tick=tick,
-        lane=lane,
+        communicator=communicator,
         kind=int(PutSignalCall.LOCAL),
         order=np.arange(len(tick)),
         act=act,
@@ -161,10 +165,12 @@ def _local(rows: NDArray[np.int64], lane: int) -> dict[str, _Ints]:
     )
 
 
-def _own_copies(lanes: Sequence[LaneSteps], placement: Placement, lane: int) -> dict[str, _Ints]:
+def _own_copies(
+    communicators: Sequence[CommunicatorSteps], placement: Placement, communicator: int
+) -> dict[str, _Ints]:
     """What every rank copies from its input to its output."""
     received = [np.zeros((3, 0), dtype=np.int64)]
-    for steps in lanes:
+    for steps in communicators:
         for puts in steps.puts:
             into = puts[6] == Buffer.OUTPUT
             received.append(puts[[2, 7, 8]][:, into])
@@ -175,7 +181,7 @@ def _own_copies(lanes: Sequence[LaneSteps], placement: Placement, lane: int) -> 
         len(rank),
         rank=rank,
         tick=-2,
-        lane=lane,
+        communicator=communicator,
         kind=int(PutSignalCall.LOCAL),
         order=np.arange(len(rank)),
         act=int(PutSignalAct.COPY),

@@ -36,7 +36,7 @@ _MOST_KNOWLEDGE = 2**28
 
 
 @dataclass
-class LaneSteps:
+class CommunicatorSteps:
     """Operations with their ticks, as lists of columns; data ticks are even, credits before the first put odd."""
 
     # Columns tick, src, dst, signal, source buffer, source, target buffer, target, count
@@ -51,7 +51,7 @@ class LaneSteps:
 
 def land(
     rows: Transfers, placement: Placement, *, signals: int, in_turn: bool, most: int, base: list[int]
-) -> LaneSteps:
+) -> CommunicatorSteps:
     """Decide on landings and credits for some transfers.
 
     Args:
@@ -101,9 +101,9 @@ class _LandingLedger:
         self.free: list[dict[int, deque[tuple[int, int]]]] = [defaultdict(deque) for _ in range(ranks)]
         self.used = [0] * ranks
         self.base = base
-        self.steps = LaneSteps()
+        self.steps = CommunicatorSteps()
 
-    def run(self) -> LaneSteps:
+    def run(self) -> CommunicatorSteps:
         rounds = self.rows.round
         start = np.append(np.flatnonzero(begins_run(rounds)), len(rounds)).tolist()
         tick = 0

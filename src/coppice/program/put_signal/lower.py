@@ -1,8 +1,8 @@
 """Lower a schedule or a forest to a put/signal program.
 
 Every chunk is cut into pieces that follow each other (:mod:`.rounds`); landings and credits are decided round by round
-(:mod:`.landings`). Values may be dealt out to several *lanes*, each with a communicator, a stream and a part of the
-staging memory of its own: a communicator is one queue, so that only lanes overlap transfers with sums.
+(:mod:`.landings`). Values may be distributed over several *communicators*, each with a stream and a part of the
+staging memory of its own: a communicator is one queue, so that only several overlap transfers with sums.
 
 The work grows with the messages (transfers x pieces), and with messages x ranks for what ranks know of each other.
 """
@@ -20,7 +20,7 @@ from coppice.errors import InputError
 from coppice.program.messages import Transfers
 from coppice.program.placement import Placement, in_units
 from coppice.program.put_signal.emit import emit
-from coppice.program.put_signal.landings import LaneSteps, land
+from coppice.program.put_signal.landings import CommunicatorSteps, land
 from coppice.program.put_signal.program import PutSignalProgram
 from coppice.program.put_signal.rounds import in_pieces_of, pieces_for_rate, rounds_of
 from coppice.schedule.forest import Forest
@@ -48,10 +48,10 @@ def lower_put_signal(
     # link is busy for 92% of the rounds and staging memory stays within a quarter of M, and fewer where there
     # would be more than 2^18 transfers
     pieces: int | None = None,
-    lanes: int = 1,  # Communicators and streams that values are dealt out to
-    # Groups of lanes that chunks are dealt out to, and their pieces to the lanes of a group. With one, every
-    # lane has pieces of all trees; with as many as there are lanes, each lane has trees of its own, of which
-    # few messages go between two ranks at a time.
+    communicators: int = 1,  # Communicators and streams that values are dealt out to
+    # Groups of communicators: chunks go round-robin to groups, and their pieces to the communicators of a group. With
+    # one, every communicator has pieces of all trees; with as many as there are communicators, each has trees of its
+    # own, of which few messages go between two ranks at a time.
     groups: int = 1,
     signals: int = 1,  # Signal indices of a peer; more than 1 needs NCCL 2.31
     # It may be captured as a CUDA graph: two ranks never put twice to each other with one signal index before
@@ -74,11 +74,18 @@ def lower_put_signal(
         >>> verify_put_signal(program).ok, program.in_place, program.out_of_place, max(program.messages.tolist())
         (True, True, True, 26)
     """
-    for option, value in (("pieces", pieces), ("lanes", lanes), ("groups", groups), ("signals", signals)):
+    for option, value in (
+        ("pieces", pieces),
+        ("communicators", communicators),
+        ("groups", groups),
+        ("signals", signals),
+    ):
         if value is not None and not 1 <= value <= 1024:
             raise InputError(f"expected `{option}` from 1 to 1024, found {value}.")
-    if lanes % groups:
-        raise InputError(f"expected `groups` to divide the {plural(lanes, 'lane')}, found {groups}.")
+    if communicators % groups:
+        raise InputError(
+            f"expected `groups` to divide the {plural(communicators, 'communicator')}, found {groups}."
+        )
     if plan.collective is Collective.BARRIER:
         raise InputError(
             "expected a collective that moves data, found a barrier: put/signal programs are made of puts."
@@ -95,10 +102,10 @@ def lower_put_signal(
         )
     )
     rows = in_pieces_of(transfers, whole, placement, number)
-    lane = _lanes(rows, placement, number, lanes, groups)
-    done: list[LaneSteps] = []
-    for each in range(lanes):
-        mine = lane == each
+    communicator = _communicators(rows, placement, number, communicators, groups)
+    done: list[CommunicatorSteps] = []
+    for each in range(communicators):
+        mine = communicator == each
         part = Transfers(
             *(column[mine] for column in (rows.src, rows.dst, rows.run, rows.op, rows.path, rows.round))
         )
@@ -108,7 +115,7 @@ def lower_put_signal(
                 placement,
                 signals=signals,
                 in_turn=graphs,
-                most=int(placement.units.num_chunks * staging * _USED_AGAIN_FROM / lanes),
+                most=int(placement.units.num_chunks * staging * _USED_AGAIN_FROM / communicators),
                 base=done[-1].staging if done else [0] * placement.ranks,
             )
         )
@@ -140,8 +147,10 @@ def _pieces(schedule: Schedule, placement: Placement, rows: Transfers) -> int:
     return min(1 << max(wanted - 1, 0).bit_length(), most)
 
 
-def _lanes(rows: Transfers, placement: Placement, pieces: int, lanes: int, groups: int) -> np.ndarray:
-    """Lane of each transfer: chunks are dealt out to groups of lanes, and all their pieces to the lanes of a group."""
-    start, own = placement.units.start, lanes // groups
+def _communicators(
+    rows: Transfers, placement: Placement, pieces: int, communicators: int, groups: int
+) -> np.ndarray:
+    """Communicator of each transfer: chunks go round-robin to groups, their pieces to the communicators of a group."""
+    start, own = placement.units.start, communicators // groups
     chunk, piece = np.divmod(np.repeat(np.arange(len(start) - 1), np.diff(start))[rows.run], pieces)
     return np.asarray(chunk % groups * own + (chunk // groups * pieces + piece) % own)

@@ -166,7 +166,7 @@ class EmulatedDevice:
         if communicators > MOST_COMMUNICATORS:
             raise InputError(
                 f"expected a program of {MOST_COMMUNICATORS} communicators or fewer, found {communicators}: use fewer "
-                "lanes."
+                "communicators."
             )
         if num_bytes > self._num_bytes:
             if self.record is not None:

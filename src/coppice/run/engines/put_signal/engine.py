@@ -174,7 +174,7 @@ class PutSignalEngine(BaseEngine):
         device: What puts and signals; the engine closes it.
         below: An engine of the same ranks, which the engine closes as well.
         owns_below: It does; otherwise whoever made that engine closes it.
-        lanes: Communicators and streams of the programs.
+        communicators: Communicators and streams of the programs.
         pieces: Pieces of every chunk, None for what the lowering takes.
         left_to: Who carries out what puts cannot, for messages, if not the engine below.
 
@@ -190,7 +190,7 @@ class PutSignalEngine(BaseEngine):
         below: Engine,
         *,
         owns_below: bool = True,
-        lanes: int = 1,
+        communicators: int = 1,
         pieces: int | None = None,
         left_to: str | None = None,
         timeout_s: float = 300.0,
@@ -202,7 +202,7 @@ class PutSignalEngine(BaseEngine):
             )
         super().__init__(below.rank, below.ranks, timeout_s)
         self.device, self.below = device, below
-        self._owns_below, self._lanes, self._pieces = owns_below, lanes, pieces
+        self._owns_below, self._communicators, self._pieces = owns_below, communicators, pieces
         self._lowered: WeakKeyDictionary[Schedule | Forest, PutSignalProgram | str] = WeakKeyDictionary()
         self._programs: WeakKeyDictionary[RankProgram, PutSignalProgram] = WeakKeyDictionary()
         self._calls: WeakKeyDictionary[RankProgram, dict[DataType, IssuedCalls]] = WeakKeyDictionary()
@@ -373,7 +373,9 @@ class PutSignalEngine(BaseEngine):
     def _lower(self, body: Schedule | Forest) -> PutSignalProgram | str:
         """The program of a plan, the same on all ranks, or why there is none."""
         try:  # as graphs, which also keeps a pair's puts in flight few: before NCCL 2.30.7 a 257th may be lost
-            program = lower_put_signal(body, lanes=self._lanes, pieces=self._pieces, graphs=True)
+            program = lower_put_signal(
+                body, communicators=self._communicators, pieces=self._pieces, graphs=True
+            )
         except InputError as error:
             return str(error)
         report = verify_put_signal(program)

@@ -20,7 +20,7 @@ DEVICE_VARIABLE = "COPPICE_PUT_SIGNAL"
 
 _OLD_NAMES = {"twin": "emulated"}
 
-GPU_LANES = 8
+GPU_COMMUNICATORS = 8
 """Communicators of programs on GPUs: with fewer, calls are not hidden behind bytes (benchmarks/put_signal.md)."""
 
 _LOG = logging.getLogger("coppice")
@@ -72,13 +72,13 @@ def put_signal_engine(
             reason = str(found)
         reason = _first(below.exchange(reason.encode()))
         if not reason:
-            lanes = 1 if name == "emulated" else GPU_LANES
+            communicators = 1 if name == "emulated" else GPU_COMMUNICATORS
             try:
                 engine = PutSignalEngine(
                     open_device(name, below, store=store),
                     below,
                     owns_below=False,
-                    lanes=lanes,
+                    communicators=communicators,
                     left_to=left_to,
                     timeout_s=timeout_s,
                 )

@@ -90,7 +90,7 @@ class SymmetricMemoryDevice(CudaStreams):
         if communicators * _SIGNALS > room:
             raise InputError(
                 f"expected a program of {room // _SIGNALS} communicators or fewer for the signal pad, found "
-                f"{communicators}: use fewer lanes."
+                f"{communicators}: use fewer communicators."
             )
         if not length:
             return
