@@ -113,7 +113,6 @@ def waits_with_ll(most: int) -> str:
     return text.replace("Simple", "LL").replace('maxBytes="0"', f'maxBytes="{most}"')
 
 
-RANK_ZERO = '<gpu id="0" i_chunks="1" o_chunks="2" s_chunks="0">'
 STEP_ZERO = '<step s="0" type="s" srcbuf="o" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>'
 COPY = step(0, "cpy", tell=1)
 

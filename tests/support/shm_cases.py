@@ -11,7 +11,6 @@ from coppice.collectives import Collective
 from coppice.run.engines.datatype import DataType, ReduceOp, combine, divide
 
 COLLECTIVES = tuple(Collective)
-EXACT = tuple(dtype for dtype in DataType if not dtype.is_float)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from coppice._switch import Node
-
 Sent = list[tuple[list[int], bytes]]
 
 
@@ -119,7 +117,3 @@ class Altering(Exchange):
             if done():
                 return
             self.step()
-
-
-def counters_of(node: Node) -> dict[str, int]:
-    return {name: count for name, count in node.counters().items() if count}

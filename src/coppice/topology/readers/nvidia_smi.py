@@ -36,6 +36,7 @@ from coppice.topology.readers.smi_table import (
     named_model,
     parse_matrices,
     text_lines,
+    told_model,
 )
 
 _MOST_LINKS = 18
@@ -225,20 +226,9 @@ class _NvidiaSmiReader:
                 "no NVLink is listed (`topo -mp` never lists them): the GPUs are joined by PCIe only"
                 + rates_only
             )
-        if self.options.gpu is not None:
-            if self.options.gpu.xgmi:
-                raise InputError(
-                    f"expected a model of NVIDIA for the matrix of {self.file}, found gpu={self.options.gpu.name}, "
-                    "which AMD makes: name another."
-                )
-            return self.options.gpu
-        if self.named is not None:
-            self.log.add(
-                f"the text names {self.named.text}: rates not given are those of model {self.named.model.name} "
-                "(`gpu=NAME` sets it)",
-                self.named.line,
-            )
-            return self.named.model
+        told = told_model(self.options, self.named, self.log, text=f"the matrix of {self.file}", amd=False)
+        if told is not None:
+            return told
         most = max(self.nvlinks.values(), default=0)
         if self.options.no_gpu_links or not most:
             self.tell_guess("gen 4", "the PCIe generation")

@@ -29,6 +29,7 @@ from coppice.topology.readers.smi_table import (
     named_model,
     parse_matrices,
     text_lines,
+    told_model,
 )
 
 _ONE_HOP = range(1, 16)
@@ -140,20 +141,9 @@ class _RocmSmiReader:
 
     def model(self, direct: list[tuple[str, str]]) -> GpuModel:
         """The GPU model, given, named in the text around the tables, or guessed from their shape."""
-        if self.options.gpu is not None:
-            if not self.options.gpu.xgmi:
-                raise InputError(
-                    f"expected a model of AMD for the tables of {self.file}, found gpu={self.options.gpu.name}, which "
-                    "NVIDIA makes: name another."
-                )
-            return self.options.gpu
-        if self.named is not None:
-            self.log.add(
-                f"the text names {self.named.text}: rates not given are those of model {self.named.model.name} "
-                "(`gpu=NAME` sets it)",
-                self.named.line,
-            )
-            return self.named.model
+        told = told_model(self.options, self.named, self.log, text=f"the tables of {self.file}", amd=True)
+        if told is not None:
+            return told
         count = len(self.gpus)
         own_numa = len({self.numa_nodes.get(gpu) for gpu in self.gpus}) == count
         if count == 4 and self.complete(direct):

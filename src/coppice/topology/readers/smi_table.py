@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from coppice.errors import InputError
 from coppice.text import shortened
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel
-from coppice.topology.readers.reading import WarningLog
+from coppice.topology.readers.reading import ReadOptions, WarningLog
 
 _ESCAPE = re.compile(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]"
@@ -397,3 +397,28 @@ def named_model(lines: Sequence[SmiLine], names: Mapping[str, str], log: Warning
         )
         return None
     return exact[0] if exact else None
+
+
+def told_model(
+    options: ReadOptions, named: NamedGpu | None, log: WarningLog, *, text: str, amd: bool
+) -> GpuModel | None:
+    """The GPU model given as an option, or else named around a table; None if neither is known.
+
+    Raises:
+        InputError: If the other maker makes the model that is given.
+    """
+    if options.gpu is not None:
+        if options.gpu.xgmi != amd:
+            maker, other = ("AMD", "NVIDIA") if amd else ("NVIDIA", "AMD")
+            raise InputError(
+                f"expected a model of {maker} for {text}, found gpu={options.gpu.name}, which {other} makes: "
+                "name another."
+            )
+        return options.gpu
+    if named is None:
+        return None
+    log.add(
+        f"the text names {named.text}: rates not given are those of model {named.model.name} (`gpu=NAME` sets it)",
+        named.line,
+    )
+    return named.model
