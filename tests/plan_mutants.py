@@ -1,7 +1,7 @@
 """Change plan files at random and hold the verifier against a judge that shares no code with it.
 
 `python tests/plan_mutants.py --count 100000 --seed 1` prints what came of the mutants; the exit status is 1 where the
-verifier accepts what is wrong, or claims what is not true. tests/schedule/verification/test_plan_mutants.py runs some.
+verifier accepts what is wrong, or claims what is not true. tests/schedule/verification/test_mutations.py runs some.
 """
 
 from __future__ import annotations

@@ -207,14 +207,14 @@ def test_sweep_keeps_nothing_where_no_file_is_asked_for(tmp_path: Path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-distributed = pytest.importorskip("distributed", reason="dask is not installed: pip install 'coppice[dask]'")
-
-
 NAMES = ["forest", "ring", "recursive-doubling"]
 
 
 @pytest.mark.filterwarnings("default")  # Dask's own
 def test_same_outcome_on_a_dask_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip(
+        "distributed", reason="dask is not installed: pip install 'coppice[dask]'"
+    )
     alone = compare(star(), sizes=SIZES, algorithms=NAMES, jobs=1)
     path = tmp_path / "results.jsonl"
     seen: list[int] = []

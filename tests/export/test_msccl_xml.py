@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import coppice.export.msccl.writer
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.doctor import diagnose
@@ -19,13 +22,16 @@ from coppice.export.msccl.program import MscclOptions, program_for
 from coppice.export.msccl.reader import MscclReading, program_of, read_msccl_xml
 from coppice.export.msccl.rows import excesses
 from coppice.export.msccl.targets import TARGETS, target_named
-from coppice.export.msccl.writer import msccl_xml
+from coppice.export.msccl.writer import encode_msccl_xml, msccl_xml
 from coppice.planners.planning import plan
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.verify import verify_program
 from coppice.topology.presets import preset
+from reference.programs_mutants import mutant
+from reference.programs_samples import SAMPLES
+from reference.programs_xml import lines_of
 from support.msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
 
 
@@ -415,3 +421,64 @@ def test_loaders_count_gather_and_scatter_by_the_share_of_a_rank(collective: Col
         :1
     ] == ["A12"]
     assert not verify_program(read(wrong).program).ok
+
+
+def below_the_head(program: Program, target: str) -> str:
+    text = b"".join(encode_msccl_xml(program, TARGETS[target])).decode()
+    head, algo, rest = text.split("\n", 2)
+    assert head.startswith("<!--")
+    assert algo.startswith("<algo ")
+    return rest
+
+
+def assert_same_text(program: Program, target: str) -> bool:
+    """Both write the same, or refuse in the same words."""
+    if program.collective not in TARGETS[target].collectives:
+        return False
+    found = [
+        told(lambda: "".join(lines_of(program, TARGETS[target]))),
+        told(lambda: below_the_head(program, target)),
+    ]
+    assert found[0] == found[1]
+    return not found[0].startswith("refused")
+
+
+def told(write: Callable[[], str]) -> str:
+    """The text, or the words of the refusal."""
+    try:
+        return write()
+    except InputError as error:
+        return f"refused: {error}"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_samples(target: str) -> None:
+    assert sum(assert_same_text(program, target) for program in SAMPLES) > 100
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_programs_of_random_operations(seed: int) -> None:
+    """Reductions that follow each other, steps that do nothing, and waits for those."""
+    numbers, rng = np.random.default_rng(seed), random.Random(seed)
+    written = 0
+    for program in SAMPLES[seed::3]:
+        op = program.op.copy()
+        op[numbers.random(len(op)) < 0.5] = StepOp.REDUCE
+        op[numbers.random(len(op)) < 0.05] = StepOp.NOP
+        changed = replace(
+            program,
+            op=op,
+            dst_buffer=np.ones_like(program.dst_buffer),
+            src_buffer=np.zeros_like(program.src_buffer),
+            dst_offset=numbers.integers(0, 2, len(op)).astype(np.int32),
+            count=numbers.integers(1, 3, len(op)).astype(np.int32),
+        )
+        changed = mutant(changed, "drop_step", rng) or changed
+        written += assert_same_text(changed, "azure-executor")
+    assert written > 20
+
+
+def test_pieces_and_tables_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coppice.export.msccl.writer, "_PIECE", 5)
+    monkeypatch.setattr(coppice.export.msccl.writer, "_MANY", 3)
+    assert sum(assert_same_text(program, "rccl") for program in SAMPLES[::7]) > 20
