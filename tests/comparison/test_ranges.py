@@ -204,7 +204,7 @@ def test_picture_of_one_size(tmp_path: Path) -> None:
 def test_pictures_that_cannot_be_drawn(
     compared: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InputError, match=r"called \*.png, \*.svg, \*.pdf, compared picture.gif"):
+    with pytest.raises(InputError, match=r"called \*.png, \*.svg, \*.pdf, found picture.gif"):
         plot.plot(compared, tmp_path / "picture.gif")
     barrier = compare(star(4, Collective.BARRIER), sizes=[1], jobs=1)
     with pytest.raises(InputError, match="nothing to draw"):

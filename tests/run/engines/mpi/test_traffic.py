@@ -181,7 +181,7 @@ MPICH, schedule_of_mpich = mpich_table.MPICH, mpich_table.schedule_of_mpich
 WITHIN = 0.02
 
 mpich_reason = reason_to_skip_network("mpich")
-needs_lab = pytest.mark.skipif(mpich_reason is not None, mpich_reason=str(mpich_reason))
+needs_lab = pytest.mark.skipif(mpich_reason is not None, reason=str(mpich_reason))
 
 
 @needs_lab
