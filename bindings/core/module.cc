@@ -10,6 +10,7 @@ void init_simulator(nb::module_& m);
 void init_symmetry(nb::module_& m);
 void init_tacos(nb::module_& m);
 void init_tasks(nb::module_& m);
+void init_tour(nb::module_& m);
 
 NB_MODULE(_core, m) {
   m.doc() = "Native core of Coppice, planning and simulation: arrays in, arrays out.";
@@ -22,4 +23,5 @@ NB_MODULE(_core, m) {
   init_symmetry(m);
   init_tacos(m);
   init_tasks(m);
+  init_tour(m);
 }

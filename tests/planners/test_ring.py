@@ -21,6 +21,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
+from tests.reference.tours import cheapest_tour
 
 PLANNED = [c for c in Collective if c.made_of_trees]
 
@@ -282,6 +283,15 @@ def test_exact_tours_and_paths_against_all_orders(size: int) -> None:
                     path = path_of(first, last)
                     assert sorted(path) == list(range(size))
                     assert sum(cost[u, v] for u, v in pairwise(path)) == pytest.approx(min(lengths))
+
+
+@pytest.mark.parametrize("size", range(2, 10))
+def test_exact_tours_are_those_of_the_slow_twin(size: int) -> None:
+    rng = np.random.default_rng(size)
+    for _ in range(10):
+        cost = rng.integers(1, 6, (size, size)).astype(np.float64)  # many tours are equally cheap
+        cost[rng.random((size, size)) < 0.2] = np.inf
+        assert exact_tour(cost) == cheapest_tour(cost)
 
 
 def test_local_tours_are_near_the_optimum() -> None:

@@ -11,6 +11,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice import _core
+
 PathOf = Callable[[int, int], list[int]]
 """The path through all points from one point to another."""
 
@@ -37,7 +39,7 @@ def _layers(points: int) -> list[list[NDArray[np.int64]]]:
 
 
 def exact_tour(cost: NDArray[np.float64]) -> list[int] | None:
-    """Shortest tour by dynamic programming (Held, Karp), or None where there is none.
+    """The cheapest closed tour, or None where there is none (Held and Karp, see cpp/graph/tour.h).
 
     Args:
         cost: Square matrix of 2 to :data:`EXACT_POINTS` points.
@@ -46,25 +48,8 @@ def exact_tour(cost: NDArray[np.float64]) -> list[int] | None:
         >>> exact_tour(np.array([[9.0, 5, 1], [1, 9, 5], [5, 1, 9]]))
         [0, 2, 1]
     """
-    last = len(cost) - 1  # the tour starts at point `last`, which is in no subset
-    inner = cost[:last, :last]
-    best = np.full((1 << last, last), np.inf)  # best[mask, j]: from `last` through mask, ending at j
-    for j in range(last):
-        best[1 << j, j] = cost[last, j]
-    for layer in _layers(last)[2:]:
-        for j, masks in enumerate(layer):
-            best[masks, j] = (best[masks ^ (1 << j)] + inner[:, j]).min(axis=1)
-    mask = (1 << last) - 1
-    closing = best[mask] + cost[:last, last]
-    j = int(np.argmin(closing))
-    if not np.isfinite(closing[j]):
-        return None
-    tour = [j]
-    while mask != 1 << j:
-        mask ^= 1 << j
-        j = int(np.argmin(best[mask] + inner[:, j]))
-        tour.append(j)
-    return _from_zero([last, *tour[::-1]])
+    tour: list[int] = _core.cheapest_tour(len(cost), np.ascontiguousarray(cost).reshape(-1)).tolist()
+    return tour or None
 
 
 def all_paths(cost: NDArray[np.float64]) -> tuple[NDArray[np.float64], PathOf]:
