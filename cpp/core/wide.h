@@ -12,6 +12,7 @@
 namespace coppice {
 
 __extension__ typedef __int128 Wide;
+__extension__ typedef unsigned __int128 UnsignedWide;
 
 inline constexpr Wide kSumLimit = Wide{1} << 62;
 

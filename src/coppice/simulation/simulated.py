@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from math import ceil, lcm, log2
+from math import ceil, lcm
 from typing import Any
 
 import numpy as np
@@ -351,30 +351,35 @@ def sizes_reaching(
         return None
     us_per_byte = float(plan.inv_rate / plan.problem.shards) / 1000
     taken: dict[int, float] = {}  # the time of a size, or one that was enough
+    searched: set[int] = set()  # sizes whose time is the least that was found
+    # Beside its bytes a size takes some time however small it is, and more as it grows, about as the root of its root.
+    fixed_us = fastest(body, 2 ** _EXPONENTS[0], model=chosen, keep_hops=False).time_us
+    growth_us = 0.0
 
     def reaches(exponent: int, share: float) -> bool:
-        enough_us = us_per_byte * 2**exponent / share
+        nonlocal growth_us
+        bytes_us = us_per_byte * 2**exponent
+        enough_us = bytes_us / share
         if exponent not in taken or (taken[exponent] > enough_us and exponent not in searched):
             timeline = fastest(body, 2**exponent, model=chosen, keep_hops=False, enough_us=enough_us)
             taken[exponent] = timeline.time_us
             if timeline.time_us > enough_us:
                 searched.add(exponent)
+                growth_us = max(0.0, timeline.time_us - bytes_us - fixed_us) / 2 ** (exponent / 4)
         return bool(taken[exponent] <= enough_us)
 
-    # Where bytes take as long as everything else they make up half of the time.
-    beside_us = fastest(body, 2 ** _EXPONENTS[0], model=chosen, keep_hops=False).time_us
-    searched: set[int] = set()  # sizes whose time is the least that there is
     found: dict[float, int | None] = {}
 
-    def guess(share: float, beside_us: float) -> int:
-        size = share / (1 - share) * beside_us / us_per_byte if us_per_byte else 1.0
-        return min(max(round(log2(max(size, 1.0))), _EXPONENTS[0]), _EXPONENTS[-1])
+    def guess(share: float) -> int:
+        for exponent in _EXPONENTS[:-1]:
+            if us_per_byte * 2**exponent * (1 / share - 1) >= fixed_us + growth_us * 2 ** (exponent / 4):
+                return exponent
+        return _EXPONENTS[-1]
 
     for share in shares:
-        exponent = guess(share, beside_us)
+        exponent = guess(share)
         while exponent < _EXPONENTS[-1] and not reaches(exponent, share):
-            beside_us = max(beside_us, taken[exponent] - us_per_byte * 2**exponent)
-            exponent = max(exponent + 1, guess(share, beside_us))
+            exponent = max(exponent + 1, guess(share))
         while exponent > _EXPONENTS[0] and reaches(exponent - 1, share):
             exponent -= 1
         found[share] = 2**exponent if reaches(exponent, share) else None

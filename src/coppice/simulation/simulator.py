@@ -245,7 +245,7 @@ def fastest(
         pieces: Cut every chunk into so many pieces; None takes the fastest number.
         most: Most pieces to try.
         keep_hops: As :func:`run`.
-        enough_us: The search ends with the first timeline that takes no longer.
+        enough_us: The search ends with the first timeline that takes no longer, and leaves out what cannot.
 
     Raises:
         InputError: If columns are malformed, or the size or number of pieces is out of range.
@@ -262,7 +262,7 @@ def fastest(
     cut = {given: whole}
     for profile in sorted(profiles, key=lambda each: _least_us(whole, each, model)):
         if best is not None and (
-            best.time_us <= enough_us or _least_us(whole, profile, model) >= best.time_us
+            best.time_us <= enough_us or _least_us(whole, profile, model) >= (enough_us or best.time_us)
         ):
             continue
 
@@ -305,7 +305,11 @@ def _too_many_messages(body: Schedule | Forest) -> bool:
 def _best_pieces(
     first: Timeline, attempt: Callable[[int], Timeline], limit: int, *, guessed: bool, enough_us: float
 ) -> Timeline:
-    """The fastest number of pieces of the powers of two, found from a guess or from what one piece takes."""
+    """The fastest number of pieces of the powers of two, found from a guess or from what one piece takes.
+
+    With m pieces a plan takes about ``a + b / m + c m``: each step gains at most half of what the one before gained, so
+    that where the last one did not get half of the way to what is enough, none will.
+    """
     highest, middle, best = limit.bit_length() - 1, first.pieces.bit_length() - 1, first
     if not guessed:
         waiting = (chain_length(first) - 1) * float(first.link_busy_us.max(initial=0.0))
@@ -313,13 +317,17 @@ def _best_pieces(
         guess = math.sqrt(waiting / cost) if cost else limit
         middle = min(round(math.log2(max(guess, 1))), highest)
         best = min((first, attempt(2**middle)), key=_worth) if middle else first
+    gain_us = math.inf  # of the last step in this direction
     for direction in (-1, 1):
         exponent = middle + direction
         while (0 if guessed else 1) <= exponent <= highest and best.time_us > enough_us:
+            if enough_us and best.time_us - gain_us > enough_us:
+                break
             found = attempt(2**exponent)
             if _worth(found) >= _worth(best):
+                gain_us = found.time_us - best.time_us
                 break
-            best, exponent = found, exponent + direction
+            best, exponent, gain_us = found, exponent + direction, best.time_us - found.time_us
     return best
 
 
