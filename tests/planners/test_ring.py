@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.tours import cheapest_tour
 
 from coppice.bounds import bound
 from coppice.bounds.problem import Problem
@@ -21,7 +22,6 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
-from tests.reference.tours import cheapest_tour
 
 PLANNED = [c for c in Collective if c.made_of_trees]
 

@@ -1,4 +1,4 @@
-"""The cheapest closed tour by dynamic programming over subsets, one subset after the other: cpp/graph/tour.cc's twin."""
+"""The cheapest closed tour by dynamic programming over subsets, one subset after the other: twin of cpp/graph/tour.cc."""
 
 from __future__ import annotations
 

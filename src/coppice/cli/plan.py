@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from pathlib import Path
+from time import process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -122,7 +123,6 @@ def plan(
       coppice plan degraded.json --repair plan.json -o repaired.json
       coppice plan nccl.xml --ranks 0,1,2 --relays --collective broadcast --root 1 -o -
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.comparison.planned import plan_for
     from coppice.planners.alternatives import lowest
     from coppice.planners.planning import plan as make_plan
     from coppice.schedule.explanation import title_of
@@ -159,6 +159,8 @@ def plan(
         elif sizes is None:
             result = make_plan(problem, **options)
         else:
+            from coppice.comparison.planned import plan_for  # brings the comparison of algorithms
+
             wanted = parse_sizes(sizes, option="--sizes")
             result, chosen = plan_for(problem, wanted, model=assumed, **options)
         if output is not None:
@@ -169,9 +171,11 @@ def plan(
     if as_json:
         reached = reached or {}
         at = {f"size_bytes_at_{100 * share:.0f}_percent": reached.get(share) for share in _SHARES}
-        print_json({**result.record(), **at, **_chosen_record(chosen), "model": model_record(assumed)})
+        figures = {**result.record(), "processor_seconds": process_time()}
+        print_json({**figures, **at, **_chosen_record(chosen), "model": model_record(assumed)})
         return
-    fields = plan_fields(result, [*_chosen_fields(chosen), ("message size", _reach_text(reached, assumed))])
+    timed = [*_chosen_fields(chosen), ("message size", _reach_text(reached, assumed))]
+    fields = plan_fields(result, timed, processor_seconds=process_time())
     if output is not None and not printed:
         fields.append(("written to", str(output)))
     print_fields(title_of(problem), fields, file=sys.stderr if printed else sys.stdout)
@@ -183,8 +187,13 @@ def given_options(context: typer.Context) -> set[str]:
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
-def plan_fields(result: PlannedResult, timed: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Output lines about a plan; ``timed`` are those about time at a size."""
+def plan_fields(
+    result: PlannedResult,
+    timed: list[tuple[str, str]],  # The lines about time at a size
+    *,
+    processor_seconds: float | None = None,  # What the whole process has taken, from its start on
+) -> list[tuple[str, str]]:
+    """Output lines about a plan."""
     loss = "optimal" if not result.loss else f"{percent_text(result.loss)} below the optimum"
     if result.loss and result.report.optimal:
         loss = "optimal, as switches only pass on what they get"
@@ -206,7 +215,10 @@ def plan_fields(result: PlannedResult, timed: list[tuple[str, str]]) -> list[tup
     fields.append(("verified", _verified_text(result)))
     spent = result.seconds["bound"] + result.seconds["plan"]
     checked, memory = seconds_text(result.seconds["verify"]), size_text(result.peak_rss_bytes)
-    fields.append(("took", f"{seconds_text(spent)} to plan, {checked} to verify, {memory} of memory"))
+    took = [f"{seconds_text(spent)} to plan", f"{checked} to verify", f"{memory} of memory"]
+    if processor_seconds is not None:
+        took.insert(2, f"{seconds_text(processor_seconds)} of processor time in all")
+    fields.append(("took", ", ".join(took)))
     return fields
 
 

@@ -12,10 +12,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from coppice.cli.output.breaking import LEAST_WIDTH, broken, terminal_width
+from coppice.cli.output.terminal import may_be_terminal
 from coppice.errors import InputError
 from coppice.files import write_atomically
 
 if TYPE_CHECKING:
+    from rich.status import Status
     from rich.text import Text
 
 LEAST_SECONDS = 2
@@ -58,11 +60,16 @@ def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO 
 
     On a terminal names are dimmed, and long values go on below their beginning; in a pipe or a file a line is a field.
     """
+    width = max((len(name) for name, _ in fields), default=0)
+    stream = file or sys.stdout
+    if not may_be_terminal(stream):
+        rows = [title, *(f"  {name:<{width}}  {value}" for name, value in fields)]
+        stream.write("".join(f"{row}\n" for row in rows))
+        return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True, file=file)
-    width = max((len(name) for name, _ in fields), default=0)
     max_width = console.width - width - 4 if console.is_terminal else 0
     console.print(
         Text("\n".join(broken(title, console.width if console.is_terminal else None)), style="bold")
@@ -106,6 +113,9 @@ class Progressing(Protocol):
 @contextmanager
 def progress_bar(words: str = "starting") -> Iterator[Progressing | None]:
     """Progress callback that draws a bar on standard error; None where that is no terminal."""
+    if not may_be_terminal(sys.stderr):
+        yield None
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -140,18 +150,18 @@ class Stages:
     """Spinner on standard error with stage and elapsed time, on terminals only."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.status import Status
-
-        self._console = Console(stderr=True)
         self._status: Status | None = None
         self._words = "starting"
         self._since = monotonic()
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._status = self._console.status(self)
-            self._status.start()
+        if may_be_terminal(sys.stderr):
+            from rich.console import Console
+
+            console = Console(stderr=True)
+            if console.is_terminal:
+                self._status = console.status(self)
+                self._status.start()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,10 +1,12 @@
-"""Fall back to ASCII on terminals whose encoding lacks box-drawing characters."""
+"""What is a terminal, and ASCII on those whose encoding lacks box-drawing characters."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
+from typing import TextIO
 
 _ASCII = {"█": "#", "─": "-", "│": "|", "├": "|", "└": "`", "→": ">", "…": "."}
 
@@ -15,6 +17,11 @@ def use_terminal_characters() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="coppice-ascii")
+
+
+def may_be_terminal(stream: TextIO) -> bool:
+    """Whether rich could take a stream for a terminal: where not, it need not be loaded."""
+    return stream.isatty() or any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -1,0 +1,52 @@
+"""How far a command walks through the code: calls from one file of the package to another.
+
+    python tests/walks.py plan dgx-a100 --boxes 2 --collective all_reduce
+
+Loading a module is no call. Calls that pass through other packages, or through code that Python makes, count too: what
+counts is the last file of the package on the way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+PACKAGE = f"{Path(__file__).resolve().parents[1] / 'src' / 'coppice'}/"
+
+
+def walk(arguments: Sequence[str]) -> Counter[tuple[str, str, str]]:
+    """Run a command of `coppice` in this process: how often a file calls a function of another one."""
+    from coppice.cli import main
+
+    moves: Counter[tuple[str, str, str]] = Counter()
+
+    def on_event(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or code.co_name == "<module>" or not code.co_filename.startswith(PACKAGE):
+            return
+        caller = frame.f_back
+        while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
+            caller = caller.f_back
+        if caller is not None and caller.f_code.co_filename != code.co_filename:
+            files = (caller.f_code.co_filename, code.co_filename)
+            moves[files[0][len(PACKAGE) :], files[1][len(PACKAGE) :], code.co_qualname] += 1
+
+    sys.argv = ["coppice", *arguments]
+    sys.setprofile(on_event)
+    try:
+        main()
+    except SystemExit:
+        pass
+    finally:
+        sys.setprofile(None)
+    return moves
+
+
+if __name__ == "__main__":
+    found = walk(sys.argv[1:])
+    print(f"{found.total()} moves between files", file=sys.stderr)
+    for (caller, file, function), times in found.most_common(40):
+        print(f"{times:6} {caller} -> {file}: {function}", file=sys.stderr)
