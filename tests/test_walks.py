@@ -15,7 +15,8 @@ WALKS = Path(__file__).with_name("walks.py")
 @pytest.mark.parametrize(
     ("most", "command"),
     [
-        (2_200, "plan dgx-a100 --boxes 2 --collective all_reduce"),
+        (2_000, "plan dgx-a100 --boxes 2 --collective all_reduce"),
+        (500, "bound dgx-a100 --boxes 2 --collective all_reduce"),
     ],
 )
 def test_a_command_moves_between_files_no_more_often_than(most: int, command: str) -> None:

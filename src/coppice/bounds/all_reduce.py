@@ -307,7 +307,7 @@ def _known(
     method: str,
 ) -> CombinedAllReduce:
     """Reduce-scatter then all-gather as the best that is known."""
-    rates = [topology.gb_per_s(e) for e in range(topology.num_links)]
+    rates = [Fraction(each, topology.denominator) for each in topology.capacity.tolist()]
     part = Fraction(0) if split is None else split.broadcast_part
     ranks = topology.num_ranks
     return CombinedAllReduce(
@@ -324,7 +324,7 @@ def _known(
 def _with_free_roots(
     topology: Topology, at_roots: dict[int, Fraction], partition: PartitionBound
 ) -> CombinedAllReduce:
-    half = [topology.gb_per_s(e) / 2 for e in range(topology.num_links)]
+    half = [Fraction(each, 2 * topology.denominator) for each in topology.capacity.tolist()]
     return CombinedAllReduce(
         rate=partition.rate,
         upper=partition.rate,

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from coppice.bounds import bound
 from coppice.bounds.attainable import in_network_optimum
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.network import Network
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bandwidths, Bound
 from coppice.bounds.tree_optimum import TreeOptimum, fewest_trees, tree_optimum
@@ -105,13 +105,13 @@ def bound_figures(
         >>> figures.inv_rate, figures.trees_per_root, figures.algbw_gb_per_s
         (Fraction(1, 25), 1, Fraction(75, 1))
     """
-    found = bound(problem)
+    found = bound_of(problem)
     helped = None
     if in_network:
         found = in_network_optimum(found)
     elif _switches_can(problem) and problem.topology.num_ranks <= MOST_HELPED:
         small = replace(problem, topology=without_dead_ends(problem.topology))
-        helped = in_network_optimum(bound(small))
+        helped = in_network_optimum(bound_of(small))
     figures = BoundFigures(
         bound=found, inv_rate=found.inv_rate, trees_per_root=None, in_network=in_network, helped=helped
     )
@@ -163,7 +163,7 @@ def _switches_can(problem: Problem) -> bool:
 
 def _plain(problem: Problem, found: Bound) -> Bound:
     """The bound of one phase without help of switches; ``found`` is the bound of the whole problem."""
-    return found if found.problem is problem and found.attainable is not None else bound(problem)
+    return found if found.problem is problem and found.attainable is not None else bound_of(problem)
 
 
 def _best(plain: Bound) -> Fraction:

@@ -63,7 +63,12 @@ def bound(
         >>> found.inv_rate, found.algbw_gb_per_s
         (Fraction(1, 25), Fraction(75, 1))
     """
-    problem = problem_of(problem, collective, root=root, weights=weights, demands=demands)
+    asked = problem_of(problem, collective, root=root, weights=weights, demands=demands)
+    return bound_of(asked, time_limit=time_limit)
+
+
+def bound_of(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Bound:
+    """The bound of a problem, as :func:`bound` finds it."""
     if problem.collective is Collective.ALL_REDUCE:
         return all_reduce_bound(problem, time_limit)
     if problem.collective is Collective.ALL_TO_ALL:
@@ -103,8 +108,8 @@ def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
     """Better of two phases and the combined optimum, with a proof of optimality."""
     check_problem(problem)
     topology = problem.topology
-    gather = bound(replace(problem, collective=Collective.ALL_GATHER), time_limit=time_limit)
-    scatter = bound(replace(problem, collective=Collective.REDUCE_SCATTER), time_limit=time_limit)
+    gather = bound_of(replace(problem, collective=Collective.ALL_GATHER), time_limit=time_limit)
+    scatter = bound_of(replace(problem, collective=Collective.REDUCE_SCATTER), time_limit=time_limit)
     reached = [
         phase.inv_rate if phase.attainable is None else phase.attainable for phase in (gather, scatter)
     ]

@@ -70,7 +70,7 @@ def verify(
     from coppice.export.mscclpp.document import is_mscclpp
     from coppice.export.put_signal.document import is_put_signal
     from coppice.schedule.files.plan_file import decode_plan, plan_bytes
-    from coppice.schedule.verification.verify import verify as check
+    from coppice.schedule.verification.verify import verify_plan
 
     data, name = plan_bytes(plan), file_name(plan)
     if is_put_signal(data):
@@ -91,7 +91,7 @@ def verify(
         stages.begin("reading the plan")
         loaded = decode_plan(data, name=name)
         stages.begin("verifying the plan")
-        report = check(loaded)
+        report = verify_plan(loaded)
     if as_json:
         print_json(report_record(loaded, report))
     else:

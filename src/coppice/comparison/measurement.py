@@ -14,7 +14,7 @@ from functools import lru_cache
 import msgspec
 import numpy as np
 
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.errors import InputError, MissingExtraError, UnreachableError
@@ -273,7 +273,7 @@ def measure(job: MeasurementJob) -> list[SimulatedTime]:
 def _problem(data: bytes) -> tuple[Problem, Bound]:
     """The problem with its bound; a process that measures several candidates unpacks it once."""
     problem: Problem = pickle.loads(data)
-    return problem, bound(problem)
+    return problem, bound_of(problem)
 
 
 @dataclass(frozen=True, kw_only=True)

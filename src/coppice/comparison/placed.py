@@ -24,7 +24,7 @@ from coppice.planners.synthesis.p2.placements import AxisPlacement
 from coppice.planners.synthesis.p2.reductions import Program
 from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.verification.verify import verify
+from coppice.schedule.verification.verify import verify_plan
 from coppice.simulation.model import Model
 from coppice.topology.model import Topology
 
@@ -258,6 +258,6 @@ def verified_groups(found: PlacementResult) -> int | None:
         if transfers > _MOST_VERIFIED:
             return None
         for plan in found.plans(number):
-            verify(plan).require_ok()
+            verify_plan(plan).require_ok()
             count += 1
     return count

@@ -11,7 +11,7 @@ from typing import Any
 from coppice.arguments import checked
 from coppice.bounds.attainable import in_network_optimum
 from coppice.bounds.network import check_problem
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.collectives import Collective
 from coppice.comparison.in_network import modelled_systems
@@ -131,7 +131,7 @@ def compare(
         problem, names, order=order, relay_gpus=relaying, in_network=helping
     )
     tried += synthesized_candidates(synthesize, seed=seed, time_limit_s=synthesis_time_limit_s)
-    plain = bound(problem)
+    plain = bound_of(problem)
     file = MeasurementsFile(results, problem)
 
     def measured(some: Sequence[AlgorithmVariant]) -> list[SimulatedTime]:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
@@ -24,7 +24,7 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.report import Report
-from coppice.schedule.verification.verify import verify
+from coppice.schedule.verification.verify import verify_plan
 from coppice.simulation.model import IDEAL
 from coppice.simulation.simulated import model_record
 from coppice.simulation.simulator import fastest
@@ -131,7 +131,7 @@ def evaluate(
         body = designed.schedule
         inv_rate = designed.inv_rate(_link_rate(graph, topology))
         tell("finding the bound")
-        found = bound(problem)
+        found = bound_of(problem)
     made = Plan(
         problem=problem,
         inv_rate=inv_rate,
@@ -141,7 +141,7 @@ def evaluate(
         parameters={"recipe": graph.name, "pieces": 1 if designed is None else designed.pieces},
     )
     tell("verifying")
-    report = verify(made)
+    report = verify_plan(made)
     tell("simulating")
     forest_times: dict[int, float] = {}
     times = _times(body, sizes)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.choice import FOREST
@@ -25,7 +25,7 @@ from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import shape
-from coppice.schedule.verification.verify import verify
+from coppice.schedule.verification.verify import verify_plan
 
 ELEMENT_BYTES = 4
 """Bytes of an element by which sizes are judged: float32, as nccl-tests takes by default."""
@@ -115,7 +115,7 @@ def _has_trees(plan: Plan) -> bool:
 
 def _with_trees(plan: Plan, trees: int) -> Plan:
     """The plan with another number of trees per root."""
-    problem, found = plan.problem, bound(plan.problem)
+    problem, found = plan.problem, bound_of(plan.problem)
     forest = plan_forest(problem, trees=trees, optimum=found)
     return replace(
         plan,
@@ -148,7 +148,7 @@ def _best(
     for each in tried:
         with suppress(CheckError):
             program = _verified(lowering(each.body), buffers)
-            verify(each).require_ok()
+            verify_plan(each).require_ok()
             return FittedPlan(
                 plan=each,
                 program=program,

@@ -8,7 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from coppice.bounds import Problem, bound
+from coppice.bounds.optimum import bound_of
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.iteration.devices import CALIBRATIONS, DEVICES, KERNELS, Calibration, Device
@@ -147,7 +148,7 @@ def _let_through(topology: Topology) -> float:
     ]
     network = Topology.of(topology.name, nodes, links)
     ways = (Collective.BROADCAST, Collective.REDUCE)
-    return min(float(bound(Problem(network, way, root=0)).algbw_gb_per_s) * 1e9 for way in ways)
+    return min(float(bound_of(Problem(network, way, root=0)).algbw_gb_per_s) * 1e9 for way in ways)
 
 
 def _no_more_than(rate: float, most: float, whose: str, where: str) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 
 from coppice.arguments import checked
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.display import Brief
@@ -37,7 +37,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.transfers import verify_schedule
-from coppice.schedule.verification.verify import verify
+from coppice.schedule.verification.verify import verify_plan
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
@@ -310,7 +310,7 @@ def compile_program(
         root=None if program.root < 0 else program.root,
         demands=program.demands,
     )
-    found = bound(problem)
+    found = bound_of(problem)
     stage("bound", "verifying the plan")
     counted = verify_schedule(schedule, demands=program.demands, relay_gpus=relay_gpus)
     counted.require_ok()
@@ -329,7 +329,7 @@ def compile_program(
             **({"relay_gpus": True} if relay_gpus else {}),
         },
     )
-    report = verify(plan)
+    report = verify_plan(plan)
     report.require_ok()
     stage("verify", "done")
     return CompiledProgram(source=program, plan=plan, report=report, program=lowered, seconds=seconds)

@@ -19,7 +19,7 @@ from typing import Any
 from coppice.arguments import checked
 from coppice.bounds.attainable import in_network_optimum
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bandwidths, Bound
 from coppice.bounds.tree_optimum import TreeOptimum
@@ -37,7 +37,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import ForestShape, shape
 from coppice.schedule.verification.report import Report
-from coppice.schedule.verification.verify import verify
+from coppice.schedule.verification.verify import verify_plan
 
 RING_RANKS = 2_048
 """Up to this many ranks the best ring is searched by default; it takes longer than the plan beyond."""
@@ -250,7 +250,7 @@ def plan(
     )
     watch = Stopwatch(on_stage)
     with watch.stage("bound", "computing the bound"):
-        plain = bound(problem)
+        plain = bound_of(problem)
     with watch.stage("plan", "planning"):
         made = (
             make_body(problem, choice, plain)
@@ -281,7 +281,7 @@ def verified(
     body = made.body
     with watch.stage("verify", "verifying the plan"):
         planned = _plan(problem, made, found, planner)
-        report = verify(planned)
+        report = verify_plan(planned)
         report.require_ok()
     with watch.stage("figures", "measuring the trees"):
         trees_shape = shape(body) if isinstance(body, Forest) else None
@@ -317,7 +317,7 @@ def peak_rss_bytes() -> int:
 
 def _of_phases(problem: Problem, plain: Bound) -> list[Bound]:
     """The bound of each phase; ``plain`` is that of the whole problem."""
-    return [plain if each is problem else bound(each) for each in problem.phases]
+    return [plain if each is problem else bound_of(each) for each in problem.phases]
 
 
 def _plan(problem: Problem, made: Made, found: Bound, planner: str) -> Plan:

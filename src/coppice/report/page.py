@@ -25,7 +25,7 @@ from coppice.schedule.loads import LinkLoads
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.report import Report
-from coppice.schedule.verification.verify import verify
+from coppice.schedule.verification.verify import verify_plan
 from coppice.simulation.model import Model
 from coppice.simulation.models import DEFAULT_MODEL
 from coppice.simulation.simulator import fastest
@@ -150,7 +150,7 @@ def report_html(
     """
     stage = on_stage or (lambda _: None)
     stage("verifying the plan")
-    checked = verify(plan)
+    checked = verify_plan(plan)
     checked.require_ok()
     stage("counting loads")
     loads = plan_loads(plan)

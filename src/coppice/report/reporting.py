@@ -20,7 +20,7 @@ from coppice.report.topology.picture import topology_svg
 from coppice.schedule.explanation import plan_loads
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.plan import Plan
-from coppice.schedule.verification.verify import verify
+from coppice.schedule.verification.verify import verify_plan
 from coppice.simulation.model import Model
 from coppice.simulation.models import model_of
 from coppice.text import parse_size, parse_sizes
@@ -128,7 +128,7 @@ def report_text(
                 found, size_bytes=size_bytes, comparison=rivals, whole=whole, model=assumed, on_stage=on_stage
             )
         stage("drawing")
-        verify(found).require_ok()
+        verify_plan(found).require_ok()
         cut = () if found.bound is None else found.bound.cut
         if suffix == ".dot":
             return to_dot(found.topology, cut=cut)

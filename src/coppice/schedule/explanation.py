@@ -18,7 +18,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape, tree_heights
 from coppice.schedule.trees import draw_tree
 from coppice.schedule.verification.report import Report
-from coppice.schedule.verification.verify import verify
+from coppice.schedule.verification.verify import verify_plan
 from coppice.text import bandwidth_text, bar, percent_text, plural, rate_text
 from coppice.topology.model import NodeKind
 
@@ -248,7 +248,7 @@ def explain(plan: object) -> Explanation:
         4
     """
     found = plan_of(plan)
-    report = verify(found)
+    report = verify_plan(found)
     report.require_ok()
     loads = plan_loads(found)
     heights = None if found.forest is None else height_counts(found.forest)

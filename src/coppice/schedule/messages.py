@@ -12,6 +12,7 @@ number of rows however many rows depend on how many.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,17 +41,17 @@ class Routes(Brief):
     link_start: NDArray[np.int64]  # Links of route r are `links[link_start[r] : link_start[r + 1]]` (int64)
     links: NDArray[np.int32]  # Links of all routes (int32)
 
-    @property
+    @cached_property
     def src(self) -> NDArray[np.int32]:
         """First node of each route."""
         return self.nodes[self.node_start[:-1]]
 
-    @property
+    @cached_property
     def dst(self) -> NDArray[np.int32]:
         """Last node of each route."""
         return self.nodes[self.node_start[1:] - 1]
 
-    @property
+    @cached_property
     def num_links(self) -> NDArray[np.int64]:
         """Number of links of each route."""
         return np.diff(self.link_start)

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from coppice.bounds import Problem, bound
+from coppice.bounds.optimum import bound_of
+from coppice.bounds.problem import Problem
 from coppice.bounds.attainable import in_network_bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -92,7 +93,7 @@ def _us_per_byte(topology: Topology, collective: Collective, root: int | None, a
             topology, multicast=topology.multicast | switches, aggregate=topology.aggregate | switches
         )
     problem = Problem(topology=without_dead_ends(topology), collective=collective, root=root)
-    inv_rate = bound(problem).inv_rate if adding == "none" else in_network_bound(problem).inv_rate
+    inv_rate = bound_of(problem).inv_rate if adding == "none" else in_network_bound(problem).inv_rate
     return inv_rate / problem.shards / 1000
 
 

@@ -17,7 +17,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds import Problem, bound
+from coppice.bounds.optimum import bound_of
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.selection.nccl_model import constants
@@ -287,7 +288,7 @@ def _ring_rate(box: _Box, links: dict[tuple[int, int], Fraction]) -> Fraction:
     )
     try:
         return min(
-            bound(Problem(topology=topology, collective=each, root=0)).algbw_gb_per_s
+            bound_of(Problem(topology=topology, collective=each, root=0)).algbw_gb_per_s
             for each in (Collective.BROADCAST, Collective.REDUCE)
         )
     except UnreachableError:  # they meet outside of the box only

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from os import PathLike
 from typing import Any, Literal
 
@@ -307,7 +307,8 @@ def _best_pieces(
 ) -> Timeline:
     """The fastest number of pieces of the powers of two, found from a guess or from what one piece takes.
 
-    Where a time is enough, what cannot get there is not tried: see :func:`_left_to_gain`.
+    With m pieces a plan takes about ``a + b / m + c m``: a step gains half of what the one before it did, or less. So
+    where a time is enough, the search ends where it is twice as far from that as the last step got.
     """
     highest, middle, best = limit.bit_length() - 1, first.pieces.bit_length() - 1, first
     if not guessed:
@@ -316,36 +317,18 @@ def _best_pieces(
         guess = math.sqrt(waiting / cost) if cost else limit
         middle = min(round(math.log2(max(guess, 1))), highest)
         best = min((first, attempt(2**middle)), key=_worth) if middle else first
-    gains_us: list[float] = []  # of the steps in one direction
+    below_us = math.inf  # what the step to the middle from below it gained
     for direction in (-1, 1):
-        exponent = middle + direction
+        exponent, gain_us = middle + direction, below_us
         while (0 if guessed else 1) <= exponent <= highest and best.time_us > enough_us:
-            if enough_us and best.time_us - _left_to_gain(gains_us) > enough_us:
+            if enough_us and best.time_us - 2 * gain_us > enough_us:
                 break
             found = attempt(2**exponent)
             if _worth(found) >= _worth(best):
-                # Seen from the other direction the step gained; beyond better ones on this side nothing is gained there.
-                gains_us = [0.0 if gains_us else found.time_us - best.time_us]
+                below_us = found.time_us - best.time_us if exponent == middle - 1 else math.inf
                 break
-            gains_us.append(best.time_us - found.time_us)
-            best, exponent = found, exponent + direction
+            best, exponent, gain_us = found, exponent + direction, best.time_us - found.time_us
     return best
-
-
-def _left_to_gain(gains_us: Sequence[float]) -> float:
-    """What is to be gained by more steps, each to twice (or half) as many pieces, after so much by the last ones.
-
-    A plan in m pieces takes about ``a + b / m + c m``. A step then gains at most half of what the one before did, all
-    that follow at most as much as the last, and two steps tell what the third will gain.
-
-    Examples:
-        >>> _left_to_gain([]), _left_to_gain([4.0]), _left_to_gain([10.0, 4.5]), _left_to_gain([10.0, 3.0])
-        (inf, 4.0, 2.5, 0.0)
-    """
-    if not gains_us:
-        return math.inf
-    following = gains_us[-1] / 2 if len(gains_us) == 1 else 2.5 * gains_us[-1] - gains_us[-2]
-    return 2 * max(following, 0.0)
 
 
 def _worth(timeline: Timeline) -> float:

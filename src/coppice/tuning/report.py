@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -273,7 +273,7 @@ def bounds_us(runs: Iterable[TimedRun], topology: Topology) -> dict[tuple[CallSh
             continue
         if run.collective not in rates:
             root = 0 if run.collective.rooted else None
-            limit = bound(Problem(topology=topology, collective=run.collective, root=root))
+            limit = bound_of(Problem(topology=topology, collective=run.collective, root=root))
             rates[run.collective] = float(limit.algbw_gb_per_s)
         if rates[run.collective]:
             found[run.shape, run.size_bytes] = run.size_bytes / rates[run.collective] / 1e3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -46,7 +47,7 @@ def test_never_more_links_than_in_rank_order(name: str, seed: int | None) -> Non
     ranks = tuple(range(topology.num_ranks))
     order = box_order(topology)
     assert sorted(order) == list(ranks)
-    assert order == box_order(topology)
+    assert order == box_order(replace(topology))  # found anew
     assert links_crossed(topology, order) <= links_crossed(topology, ranks)
     for policy in POLICIES:
         assert sorted(order_by(topology, policy)) == list(ranks)

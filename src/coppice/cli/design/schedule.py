@@ -55,7 +55,7 @@ def schedule(
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import write_plan
     from coppice.schedule.plan import Plan
-    from coppice.schedule.verification.verify import verify
+    from coppice.schedule.verification.verify import verify_plan
 
     printed = to_stdout(output, as_json=as_json)
     with Stages() as stages:
@@ -73,7 +73,7 @@ def schedule(
             parameters={"pieces": made.pieces},
         )
         stages.begin("verifying")
-        report = verify(plan)
+        report = verify_plan(plan)
         if output is not None:
             stages.begin("writing the plan")
             write_plan(plan, output)

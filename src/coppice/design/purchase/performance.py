@@ -16,7 +16,7 @@ import numpy as np
 
 from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow
 from coppice.bounds.latency import latency_bound
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.design.purchase.offers import Offer
@@ -97,7 +97,7 @@ def bound_us(topology: Topology, use: Use, group: list[int], *, relays: bool) ->
 
 
 def _bound_us(problem: Problem, use: Use, *, relays: bool) -> float:
-    bandwidth = float(bound(problem).inv_rate * Fraction(use.size_bytes, problem.shards) / 1000)
+    bandwidth = float(bound_of(problem).inv_rate * Fraction(use.size_bytes, problem.shards) / 1000)
     latency = latency_bound(problem, overhead_us=IDEAL.overhead_us, relay_gpus=relays)
     return max(bandwidth, latency.time_us)
 

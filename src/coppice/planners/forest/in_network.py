@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.network import Network, cut_bound
-from coppice.bounds.optimum import bound, symmetry_for_programs
+from coppice.bounds.optimum import bound_of, symmetry_for_programs
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.bounds.tree_units import exact_units
@@ -50,7 +50,7 @@ def plan_in_network(problem: Problem, *, optimum: Bound | None = None) -> Forest
         >>> forest_loads(forest, None).inv_rate
         Fraction(1, 300)
     """
-    plain = bound(problem) if optimum is None else optimum
+    plain = bound_of(problem) if optimum is None else optimum
     best = plain.inv_rate if plain.attainable is None else plain.attainable
     found: list[PackedTrees] | None = None
     for spanning in groups(problem):

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.network import Network, cut_bound
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.partition import is_even_both_ways
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
@@ -112,7 +112,7 @@ def plan_all_reduce(
     """Trees of an all-reduce, in two phases or with combined root rates."""
     combined = None
     if trees is None:
-        optimum = bound(problem) if optimum is None else optimum
+        optimum = bound_of(problem) if optimum is None else optimum
         combined = optimum.combined
         if combined is not None and tolerance is None:
             return PlannedForest(forest=forest_of(problem, combined_trees(problem, combined)))
@@ -140,7 +140,7 @@ def phase_trees(
     """Optimal trees of a one-phase collective, in dataflow direction."""
     network = Network.of(problem)
     if optimum is None:
-        optimum = bound(problem)
+        optimum = bound_of(problem)
     best = optimum.inv_rate if optimum.attainable is None else optimum.attainable
     capacity = optimum.capacity
     if trees is not None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.arguments import checked
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bandwidths, Bound
 from coppice.display import Shown
@@ -32,7 +32,7 @@ from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.loads import LinkLoads
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.report import Report
-from coppice.schedule.verification.verify import cut_inv_rate, verify
+from coppice.schedule.verification.verify import cut_inv_rate, verify_plan
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 
@@ -158,8 +158,8 @@ def repair(plan: Any, topology: Any, *, optimum: bool | None = None) -> Repaired
     if optimum is None:
         optimum = now.num_ranks <= OPTIMUM_RANKS
     if optimum and repaired.bound is None:
-        repaired = replace(repaired, bound=bound(repaired.problem))
-    report = verify(repaired)
+        repaired = replace(repaired, bound=bound_of(repaired.problem))
+    report = verify_plan(repaired)
     report.require_ok()
     return RepairedResult(plan=repaired, report=report, before=given.inv_rate, cpu_seconds=seconds, **figures)
 

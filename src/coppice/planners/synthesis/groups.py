@@ -28,7 +28,7 @@ from coppice.planners.synthesis.tacos.matching import Attempts, BestAttempt, Dem
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
 from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.verification.verify import verify
+from coppice.schedule.verification.verify import verify_plan
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 
@@ -252,7 +252,7 @@ def _plan(
         planner="tacos",
         parameters={"chunks": chunks, "group": number},
     )
-    report = verify(plan)
+    report = verify_plan(plan)
     if not report.ok:
         raise CheckError(f"expected a plan of group {number} that verifies, found: {report.failures[0]}.")
     return plan

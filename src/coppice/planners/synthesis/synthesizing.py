@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coppice.arguments import checked
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
@@ -116,7 +116,7 @@ def synthesize(
     read = chosen.read_options(options or {})
     watch = Stopwatch(on_stage)
     with watch.stage("bound", "computing the bound"):
-        found = bound(asked)
+        found = bound_of(asked)
     with watch.stage("plan", f"synthesising by {method}"):
         answer = chosen.run(
             Request(

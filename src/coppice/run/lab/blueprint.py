@@ -19,7 +19,7 @@ from ipaddress import IPv4Address
 
 import numpy as np
 
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
@@ -273,5 +273,5 @@ def load_of(topology: Topology, scale: Fraction, *, cores: int | None = None) ->
     limit = Fraction(_BITS_PER_S_AND_CORE * usable * _RANKS_AT_THAT_RATE, crowd)
     if ranks == 1:
         return Load(bits_per_s=Fraction(0), limit_bits_per_s=limit)
-    optimum = bound(Problem(topology=topology, collective=Collective.ALL_GATHER)).algbw_gb_per_s
+    optimum = bound_of(Problem(topology=topology, collective=Collective.ALL_GATHER)).algbw_gb_per_s
     return Load(bits_per_s=(ranks - 1) * optimum * scale * BITS_PER_GB, limit_bits_per_s=limit)

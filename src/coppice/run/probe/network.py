@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
@@ -47,7 +47,7 @@ class Probed:
     @cached_property
     def bound(self) -> Bound:
         """Bound of an all-gather, with its bottleneck."""
-        return bound(Problem(topology=self.topology, collective=Collective.ALL_GATHER))
+        return bound_of(Problem(topology=self.topology, collective=Collective.ALL_GATHER))
 
     def require_rates(self) -> None:
         """Raise unless all expected links reach their rates.

@@ -144,7 +144,11 @@ def verify(plan: object) -> Report:
         >>> verify(read_plan("plan.json")).ok                                           # doctest: +SKIP
         True
     """
-    plan = plan_of(plan)
+    return verify_plan(plan_of(plan))
+
+
+def verify_plan(plan: Plan) -> Report:
+    """The report about a plan, as :func:`verify` makes it."""
     problem = plan.problem
     try:
         check_problem(problem)

@@ -21,6 +21,7 @@ is at c + 2.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -55,6 +56,7 @@ def _length_of_order(topology: Topology, order: tuple[int, ...]) -> tuple[int, i
     return int((hops // RELAY).sum()), int((hops % RELAY).sum())
 
 
+@lru_cache(maxsize=16)
 def box_order(topology: Topology) -> tuple[int, ...]:
     """Rank order with nearby neighbours: ``result[p]`` is the rank at position p.
 

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from coppice.bounds.lp.program import Constraint, LinearProgram
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Brief
@@ -281,7 +281,7 @@ class _OnePhase:
                         "add links or leave a rank out."
                     )
         self.fewest_steps = self.model.fewest_steps
-        self.least = bound(forward).inv_rate * unit if self.model.blocks else Fraction(0)
+        self.least = bound_of(forward).inv_rate * unit if self.model.blocks else Fraction(0)
         self._known: dict[StepInstance, InstanceVerdict] = {}
         self._least_in: dict[int, Fraction] = {}
 

@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import msgspec
 
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -312,7 +312,7 @@ class _Stages:
         least = 0.0
         if self.costs.profile is None:
             root = copying.pieces[0].source if copying.collective is Collective.BROADCAST else None
-            exact = bound(Problem(copying.topology, copying.collective, root=root)).inv_rate
+            exact = bound_of(Problem(copying.topology, copying.collective, root=root)).inv_rate
             per_block = max(piece.number for piece in copying.pieces) + 1
             least = float(exact * per_block * self.costs.chunk_bytes / 1000)
         program = RoutingProgram(copying, network, horizon=_ROOM * horizon, least=least)

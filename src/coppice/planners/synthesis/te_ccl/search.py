@@ -8,7 +8,7 @@ from math import ceil
 
 import msgspec
 
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.synthesis.method import Request
@@ -119,7 +119,7 @@ class EpochSearch:
     def _least(self, copying: Copying, clock: Clock) -> int:
         """Epochs that any schedule takes: by the exact bound, and by the farthest rank."""
         root = copying.pieces[0].source if copying.collective is Collective.BROADCAST else None
-        exact = bound(Problem(copying.topology, copying.collective, root=root)).inv_rate
+        exact = bound_of(Problem(copying.topology, copying.collective, root=root)).inv_rate
         fluid = self.options.solver == "lp"
         transit = [1 + delay for delay in clock.delay] if fluid else clock.transit
         dist = distances(copying.topology.num_ranks, clock.legs, transit)
