@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
+from coppice.bounds.attainable import in_network_bound
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
-from coppice.bounds.attainable import in_network_bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection.nccl_machine import NcclMachine, machine_of
