@@ -140,6 +140,60 @@ class TestVerbsTakeWhatOthersReturn:
             assert coppice.report(result, tmp_path / name) == (tmp_path / name).stat().st_size
             coppice.report(cluster, tmp_path / name)
 
+    def test_clusters_joined_and_degraded(self, cluster: coppice.Topology) -> None:
+        assert coppice.compose(["2xdgx-a100"], fabric="switch").num_ranks == 16
+        mixed = coppice.compose(["dgx-a100", "mi250", "2xdgx-a100"], fabric="rail", name="mixed")
+        assert (mixed.name, mixed.hosts) == ("mixed", ("dgx-a1000", "mi250", "dgx-a1001", "dgx-a1002"))
+        joined = coppice.compose(
+            [coppice.load("star", gpus=4), coppice.load("ring", gpus=3)], port_gb_per_s=25
+        )
+        assert (joined.num_ranks, len(joined.hosts)) == (7, 2)
+        slow = coppice.degrade(
+            cluster, nodes={"box0/nic3": "50%"}, links={("box1/gpu0", "box1/nvswitch"): 100}
+        )
+        assert (
+            coppice.bound(slow, "all_gather").algbw_gb_per_s
+            < coppice.bound(cluster, "all_gather").algbw_gb_per_s
+        )
+        fewer = coppice.degrade(cluster, remove=["rank3", ("box0/gpu0", "box0/nvswitch")])
+        assert (fewer.num_ranks, fewer.num_links) == (15, cluster.num_links - 6)
+        assert coppice.degrade(cluster, remove=[("box0/gpu0", "box0/nvswitch")], one_way=True) != cluster
+
+    def test_arrays_stand_for_sequences(self) -> None:
+        weights = np.array([1, 1, 1, 1, 1, 1, 1, 2])
+        assert coppice.bound("star", "all_gather", weights=weights) == coppice.bound(
+            "star", "all_gather", weights=weights.tolist()
+        )
+        demands = np.ones((8, 8), dtype=np.int64)
+        skewed, plain = (
+            coppice.bound("star", "all_to_all", demands=demands),
+            coppice.bound("star", "all_to_all"),
+        )
+        assert skewed.inv_rate == plain.inv_rate
+        found = coppice.compare(
+            "star", "all_gather", sizes=np.array([1024, 4096]), algorithms=["ring"], jobs=1
+        )
+        assert found.sizes == (1024, 4096)
+
+    def test_plans_of_mine_are_compared(self, tmp_path: Path) -> None:
+        star, sizes, rows = coppice.load("star"), "1K:1M", tmp_path / "rows"
+        mine = coppice.plan(star, "all_gather", algorithm="ring")
+        coppice.write_plan(mine, tmp_path / "mine.json")
+        asked = ["ring", mine, str(tmp_path / "mine.json")]
+        found = coppice.compare(star, "all_gather", sizes=sizes, algorithms=asked, jobs=1, results=rows)
+        assert set(found.times) == {"ring", "plan 1", "mine.json"}
+        for size in found.sizes:
+            assert len({by_size[size].time_us for by_size in found.times.values()}) == 1
+        again = coppice.compare(star, "all_gather", sizes=sizes, algorithms=asked, jobs=1, results=rows)
+        assert again.measurements == found.measurements
+        with pytest.raises(InputError, match="a plan of all_reduce to compare, found plan 1 of all_gather"):
+            coppice.compare("star", "all_reduce", algorithms=[mine])
+        with pytest.raises(InputError, match="a plan on ring of 8 to compare, found plan 1 on star"):
+            coppice.compare(coppice.load("ring"), "all_gather", algorithms=[mine])
+        found.plot(tmp_path / "picture.svg")
+        assert b"mine.json" in (tmp_path / "picture.svg").read_bytes()
+        assert coppice.simulate(mine, "1M").write_trace(tmp_path / "trace.json") > 0
+
     def test_what_there_is_to_choose(self, cluster: coppice.Topology) -> None:
         assert coppice.algorithms("all_gather")[0].name == "forest"
         assert coppice.select("nccl", "all_reduce", "1M", topology=cluster).algorithm
@@ -165,12 +219,15 @@ class TestWrongArguments:
         "bound": (("star", "all_gather"), {}),
         "compile_program": (("PROGRAM",), {}),
         "compare": (("star", "all_gather"), {"sizes": [1024], "algorithms": ["ring"], "jobs": 1}),
+        "compose": ((["2xdgx-a100"],), {"fabric": "rail"}),
+        "degrade": (("dgx-a100",), {"nodes": {"gpu0": 0.5}, "remove": ["rank3"]}),
         "design": ((4, 2), {"jobs": 1}),
         "doctor": (("<algo/>",), {"target": "rccl"}),
         "explain": (("PLAN",), {}),
         "export": (("PLAN", "rank-order"), {}),
         "import_plan": (("FILE",), {}),
         "load": (("star",), {}),
+        "model": (("nccl-2.30",), {}),
         "placement": (("star",), {"axes": "dp=8", "reduce": "dp"}),
         "plan": (("star", "all_gather"), {"ring": False}),
         "read_logs": (("FILE",), {}),

@@ -16,15 +16,17 @@ collective on it; every verb takes what the others return::
     coppice.report(result, "report.html")                one page, or a picture (.svg), or a graph (.dot)
     coppice.export(result, "msccl-xml", "algo.xml", target="rccl")    a file for a runtime or a library
     coppice.doctor("algo.xml", target="rccl", ranks=16)      would that runtime load and use it?
+    degraded = coppice.degrade(cluster, nodes={"box0/nic3": 0.5})    a slow NIC; compose joins boxes by a fabric
     coppice.repair(result, degraded)                     the same plan after a fault: most trees stay, the others move
     coppice.write_plan(result, "plan.json")              and read_plan
 
-Besides: :func:`compile_program` makes a plan of a collective that you write down yourself, chunk by chunk
-(:class:`ChunkProgram`), :func:`algorithms` lists what can be planned, :func:`select` says what a library would pick and
-why, :func:`design` which network to build, :func:`import_plan` reads algorithm files of runtimes and :func:`read_logs`
-what libraries print. The options have the names of the command line. Objects print in short, and show themselves as a
-table and a picture in a notebook. What cannot be used raises :class:`InputError`: what was expected, what was found,
-and what to do. docs/python.md is a study from start to end.
+Besides: :func:`compose` joins boxes by a fabric, :func:`model` is a model of time by its name, :func:`compile_program`
+makes a plan of a collective that you write down yourself, chunk by chunk (:class:`ChunkProgram`), :func:`algorithms`
+lists what can be planned, :func:`select` says what a library would pick and why, :func:`design` which network to build,
+:func:`import_plan` reads algorithm files of runtimes and :func:`read_logs` what libraries print. The options have the
+names of the command line. Objects print in short, and show themselves as a table and a picture in a notebook. What
+cannot be used raises :class:`InputError`: what was expected, what was found, and what to do. docs/python.md is a study
+from start to end.
 
 Importing this package loads nothing else: every name comes with its module, when it is first used.
 """
@@ -69,10 +71,16 @@ if TYPE_CHECKING:
     from coppice.schedule.verification.verify import verify
     from coppice.selection import Selection, select
     from coppice.simulation import Model, Timeline, simulate
+    from coppice.simulation.models import model_of as model
+    from coppice.topology.composition.joining import join as compose
+    from coppice.topology.degrading import degrade
     from coppice.topology.load import load
     from coppice.topology.model import Link, Node, NodeKind, Topology
 
 _LAZY = {
+    "model": "coppice.simulation.models:model_of",
+    "degrade": "coppice.topology.degrading",
+    "compose": "coppice.topology.composition.joining:join",
     "Bound": "coppice.bounds.result",
     "CheckError": "coppice.errors",
     "ChunkProgram": "coppice.language",
@@ -164,12 +172,15 @@ __all__ = [
     "bound",
     "compare",
     "compile_program",
+    "compose",
+    "degrade",
     "design",
     "doctor",
     "explain",
     "export",
     "import_plan",
     "load",
+    "model",
     "placement",
     "plan",
     "read_logs",

@@ -17,6 +17,7 @@ from coppice.text import nearest
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+_SEQUENCES = (collections.abc.Sequence, collections.abc.Iterable, tuple, list)
 _NUMBERS: dict[object, tuple[type, ...]] = {int: (int,), float: (int, float), Fraction: (int, Fraction)}
 
 
@@ -63,7 +64,10 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InputError(_unbound(name, signature, kwargs, str(error))) from None
-        for key, value in bound.arguments.items():
+        for key, found in bound.arguments.items():
+            value = _listed(found, hints().get(key))
+            if value is not found:
+                bound.arguments[key] = value
             kind = signature.parameters[key].kind
             if kind is inspect.Parameter.VAR_KEYWORD or kind is inspect.Parameter.VAR_POSITIONAL:
                 continue
@@ -195,6 +199,15 @@ def _fits(value: object, hint: Any) -> bool:
     return True
 
 
+def _listed(value: Any, hint: Any) -> Any:
+    """An array of NumPy as lists where a sequence is expected; anything else as it is."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.ndarray):
+        return value
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return value.tolist() if any(typing.get_origin(each) in _SEQUENCES for each in parts) else value
+
+
 def _words(hint: Any) -> str:
     """A type in words: ``an int, a str or None``."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
@@ -211,9 +224,11 @@ def _one(hint: Any) -> str:
     if origin is collections.abc.Callable:
         return "a function"
     name = (origin or hint).__name__
-    if inner and origin is not None and origin.__name__ in ("Sequence", "Iterable", "tuple", "list"):
-        return f"a {name.lower()} of {_one(inner[0]).split(' ')[-1]}s"
-    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+    article = "an" if name[0] in "aeiouAEIO" else "a"
+    if inner and origin in _SEQUENCES:
+        kinds = typing.get_args(inner[0]) if isinstance(inner[0], types.UnionType) else (inner[0],)
+        return f"{article} {name.lower()} of {' or '.join(_one(each).split(' ')[-1] + 's' for each in kinds)}"
+    return f"{article} {name}"
 
 
 class CallableRoom(types.ModuleType):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import warnings
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -33,11 +33,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, show, import, compose, subset and degrade topologies.")
 
-_HOST = re.compile(r"(?:(?P<count>[0-9]{1,5})x)?(?P<spec>[^@]+)(?:@(?P<name>[^@/]+))?")
 
 # Longer texts are not read back from a native file.
-_MAX_NAME = 200
-_MAX_SOURCE = 1000
 
 NameOption = Annotated[str | None, typer.Option("--name", help="Name of the new topology.")]
 
@@ -152,36 +149,21 @@ def compose(
       coppice topology compose 2xdgx-a100 mi250.json@amd --port-rate 25 -o mixed.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.topology import exact_rate
-    from coppice.topology.composition.compose import Host, gpu_ports, repeated
-    from coppice.topology.composition.compose import compose as compose_hosts
-    from coppice.topology.composition.fabric import fabric_from_fields
-    from coppice.topology.sources import resolve_host
+    from coppice.topology.composition.joining import join
 
-    options = settings_with_rates(host_settings, rates, option="--host-set")
-    joined: list[Host] = []
-    told: list[str] = []
-    for text in hosts:
-        found = _HOST.fullmatch(text)
-        if found is None:
-            raise InputError(
-                f"expected a host as [COUNTx]SPEC[@NAME], found {text!r}: write for example 2xdgx-a100."
-            )
-        spec = found["spec"]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         try:
-            host, warnings = resolve_host(spec, options)
+            made = join(
+                hosts,
+                fabric=fabric,
+                host_options=settings_with_rates(host_settings, rates, option="--host-set"),
+                port_gb_per_s=None if port_rate is None else exact_rate(port_rate, where="--port-rate"),
+                **parse_settings(settings or ()),
+            )
         except InputError as error:
             raise InputError(with_flags(str(error), {"settings": "--host-set"})) from None
-        told += [warning for warning in warnings if warning not in told]
-        ports = host.ports
-        if port_rate is not None:
-            ports = gpu_ports(host.topology, exact_rate(port_rate, where="--port-rate"))
-        label = found["name"] or ("box" if len(hosts) == 1 else Path(spec).stem)
-        joined += repeated(Host(name=label, topology=host.topology, ports=ports), int(found["count"] or 1))
-    print_reader_warnings(told)
-    chosen = fabric_from_fields(fabric, parse_settings(settings or ()))
-    sources = dict.fromkeys(host.topology.source for host in joined if host.topology.source)
-    title = " + ".join(text.rpartition("/")[2] for text in hosts)[:_MAX_NAME]
-    made = compose_hosts(joined, chosen, name=title, source="; ".join(sources)[:_MAX_SOURCE])
+    print_reader_warnings(dict.fromkeys(str(each.message) for each in told))
     _deliver(made, output, name=name, as_json=as_json)
 
 
@@ -232,22 +214,19 @@ def degrade(
       coppice topology degrade dgx-a100 --boxes 2 --node box0/nic3=50% -o slow.json
       coppice topology degrade box.json --link gpu0,gpu1=12.5 --remove rank7 -o broken.json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.topology import remove_links, remove_nodes, scale_nodes, set_link_rate
+    from coppice.topology.degrading import degrade as degraded
 
     if not (links or nodes or removed):
         raise InputError("expected something to degrade, found no --link, --node or --remove: name one.")
-    loaded = asked.load()
-    for text in links or ():
-        ends, rate = _assignment(text, "--link A,B=RATE")
-        src, dst = _link_ends(ends, text)
-        loaded = set_link_rate(loaded, src, dst, rate, one_way=one_way)
-    for text in nodes or ():
-        node, share = _assignment(text, "--node NODE=SHARE")
-        loaded = scale_nodes(loaded, {node: share})
-    pairs = [_link_ends(text, text) for text in removed or () if "," in text]
-    loaded = remove_links(loaded, pairs, one_way=one_way)
-    loaded = remove_nodes(loaded, [text for text in removed or () if "," not in text])
-    _deliver(loaded, output, name=name, as_json=as_json)
+    rates = [_assignment(text, "--link A,B=RATE") for text in links or ()]
+    found = degraded(
+        asked.load(),
+        links={_link_ends(ends, text): rate for (ends, rate), text in zip(rates, links or (), strict=True)},
+        nodes=dict(_assignment(text, "--node NODE=SHARE") for text in nodes or ()),
+        remove=[_link_ends(text, text) if "," in text else text for text in removed or ()],
+        one_way=one_way,
+    )
+    _deliver(found, output, name=name, as_json=as_json)
 
 
 def _assignment(text: str, shape: str) -> tuple[str, str]:

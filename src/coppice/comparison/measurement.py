@@ -8,8 +8,12 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from hashlib import sha256
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,10 +29,12 @@ from coppice.planners.algorithms.parts.orders import box_order
 from coppice.planners.choice import FOREST, ORDERS, Choice, make_body, optimal_planner
 from coppice.planners.synthesis.method import METHODS
 from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
+from coppice.schedule.files.plan_file import encode_plan, plan_of
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule, routed
+from coppice.schedule.verification.verify import verify
 from coppice.simulation.model import Model
 from coppice.simulation.simulator import chain_length, fastest
 from coppice.simulation.timeline import Timeline
@@ -61,6 +67,22 @@ class AlgorithmVariant:
     order: str = "auto"  # One of :data:`~coppice.planners.choice.ORDERS`
     relay_gpus: bool = False  # GPUs may pass on what is not theirs where no path of switches and NICs exists
     in_network: bool = False  # Switches that can copy or add may do so
+
+    def facts(self) -> dict[str, Any]:
+        """What distinguishes it from others, as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenVariant(AlgorithmVariant):
+    """A plan that is there already, under a name of its own."""
+
+    body: Forest | Schedule = field(repr=False)  # Its trees or transfers, verified
+    sha256: str  # Of its plan file
+
+    def facts(self) -> dict[str, Any]:
+        """The plan by its hash."""
+        return {"algorithm": self.algorithm, "plan_sha256": self.sha256}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +162,33 @@ def synthesized_candidates(
         for name in names
         for options in TRIED.get(name, ({},))
     ]
+
+
+def given_candidates(problem: Problem, plans: Iterable[object]) -> list[GivenVariant]:
+    """Candidates from plans, results with one, or plan files; files are named as they are, others by their number.
+
+    Raises:
+        InputError: If one is for another collective or topology.
+        CheckError: If one does not do what it claims.
+    """
+    found: list[GivenVariant] = []
+    for number, each in enumerate(plans, 1):
+        plan = plan_of(each)
+        name = Path(each).name if isinstance(each, (str, PathLike)) else f"plan {number}"
+        if plan.problem.collective is not problem.collective:
+            raise InputError(
+                f"expected a plan of {problem.collective} to compare, found {name} of {plan.problem.collective}: give "
+                "one of the same collective."
+            )
+        if plan.topology != problem.topology:
+            raise InputError(
+                f"expected a plan on {problem.topology.name} to compare, found {name} on {plan.topology.name} or with "
+                "other links: plan on the same topology."
+            )
+        verify(plan).require_ok()
+        digest = sha256(encode_plan(plan)).hexdigest()
+        found.append(GivenVariant(algorithm=name, body=plan.body, sha256=digest))
+    return found
 
 
 def _doubled(entry: Algorithm) -> str | None:
@@ -361,6 +410,8 @@ class Bodies:
         """Schedule for a value of the doubled parameter, prepared for simulations."""
         if doubled not in self._made:
             candidate = self.candidate
+            if isinstance(candidate, GivenVariant):
+                return self._made.setdefault(doubled, _ready(candidate.body))
             if isinstance(candidate, SynthesizedVariant):
                 self._made[doubled] = _ready(self._synthesized(candidate))
                 return self._made[doubled]

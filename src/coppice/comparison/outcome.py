@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from coppice.bounds.result import Bound
 from coppice.comparison.in_network import ModelledSystems, ModelledTime
 from coppice.comparison.measurement import SimulatedTime, faster
 from coppice.comparison.ranges import LibraryPick, Range, nccl_picks, ranges
-from coppice.display import Shown
+from coppice.display import Shown, loaded
 from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
@@ -251,6 +252,15 @@ class Comparison(Shown):
             (dict.fromkeys(found[0][0] if found else ()) | row, "modelled") for row in self.modelled_rows()
         ]
         return [{**row, "status": kind if row["refusal"] is None else "refused"} for row, kind in found]
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw times and rates over size, with the limits: a file called ``*.png``, ``*.svg`` or ``*.pdf``.
+
+        Raises:
+            InputError: If the name ends otherwise, or nothing was timed.
+            MissingExtraError: If matplotlib is not installed.
+        """
+        loaded("coppice.comparison.plot:plot")(self, path)
 
     def to_pandas(self) -> Any:
         """The rows of :meth:`to_table` as a ``pandas.DataFrame``.

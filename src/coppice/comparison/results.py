@@ -202,7 +202,7 @@ def key_of(problem_hash: str, candidate: AlgorithmVariant, size_bytes: int, mode
     return _hash(
         {
             "problem": problem_hash,
-            "candidate": asdict(candidate),
+            "candidate": candidate.facts(),
             "size_bytes": size_bytes,
             "model": asdict(model),
             "coppice": __version__,

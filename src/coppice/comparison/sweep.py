@@ -22,6 +22,7 @@ from coppice.comparison.measurement import (
     SimulatedTime,
     SynthesizedVariant,
     candidates,
+    given_candidates,
     measure,
     packed,
     synthesized_candidates,
@@ -58,7 +59,7 @@ def compare(
     root: int | None = None,
     weights: Sequence[int] | None = None,
     demands: Sequence[Sequence[int]] | None = None,
-    algorithms: Iterable[str] | None = None,
+    algorithms: Iterable[Any] | None = None,
     synthesize: Iterable[str] = (),
     synthesis_time_limit_s: float | None = 60.0,
     seed: int = 0,
@@ -86,7 +87,8 @@ def compare(
         root: Root rank of a rooted collective; None is 0.
         weights: Relative shard size of each rank (all_gather, reduce_scatter).
         demands: For all_to_all, relative size from each rank to each.
-        algorithms: Names to try; None takes all that perform the collective.
+        algorithms: Names to try, and plans, results with one or names of plan files (``*.json``), which are verified;
+            None takes all that perform the collective.
         synthesize: Methods of synthesis whose schedules are compared as well (see
             :data:`coppice.planners.synthesis.method.METHODS`).
         synthesis_time_limit_s: Seconds for each of them, after which the best that it found so far counts; None: until
@@ -125,11 +127,14 @@ def compare(
     wanted = _sizes(problem, sizes_of(sizes))
     asked = list(systems)
     modelled = modelled_systems(problem, asked, sizes=wanted, model=chosen) if asked else None
-    names = None if algorithms is None else list(algorithms)
+    wished = None if algorithms is None else list(algorithms)
+    given = [each for each in wished or () if not isinstance(each, str) or each.endswith(".json")]
+    names = None if wished is None else [each for each in wished if each not in given]
     helping, relaying = in_network is True, relay_gpus is True
-    tried: list[AlgorithmVariant] = candidates(
-        problem, names, order=order, relay_gpus=relaying, in_network=helping
-    )
+    tried: list[AlgorithmVariant] = []
+    if names or not given:
+        tried = candidates(problem, names, order=order, relay_gpus=relaying, in_network=helping)
+    tried += given_candidates(problem, given)
     tried += synthesized_candidates(synthesize, seed=seed, time_limit_s=synthesis_time_limit_s)
     plain = bound_of(problem)
     file = MeasurementsFile(results, problem)

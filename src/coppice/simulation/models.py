@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.arguments import checked
 from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import read_bytes
@@ -48,6 +49,7 @@ def named_models() -> dict[str, NamedModel]:
     return dict(_named())
 
 
+@checked
 def model_of(name: Model | str | os.PathLike[str] | None = None) -> Model:
     """Look up a model by name, or read it from a file; None is the default.
 

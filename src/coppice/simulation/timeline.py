@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.display import Brief, Shown
+from coppice.display import Brief, Shown, loaded
 from coppice.errors import InputError
 from coppice.schedule.messages import Messages
 from coppice.simulation.model import Model, Sharing
@@ -93,6 +94,15 @@ class Timeline(Shown):
     def __repr__(self) -> str:
         rates = f"algbw {self.algbw_gb_per_s:.4g} GB/s, busbw {self.busbw_gb_per_s:.4g} GB/s"
         return f"<{self.collective} of {size_text(self.size_bytes)}: {time_text(self.time_us)}, {rates}>"
+
+    def write_trace(self, path: str | os.PathLike[str]) -> int:
+        """Write it as a trace that Perfetto and chrome://tracing open; returns how many messages it shows.
+
+        Raises:
+            InputError: If the file cannot be written.
+        """
+        shown: int = loaded("coppice.simulation.trace:write_trace")(self, path)
+        return shown
 
     @property
     def topology(self) -> Topology:

@@ -18,6 +18,10 @@ from coppice.topology.readers.networkx_graph import from_networkx
 from coppice.topology.sources import resolve_reading
 
 
+_OF_GRAPHS = ("rate", "unit", "kind", "name")
+"""Parameters of a networkx graph."""
+
+
 @checked
 def load(
     source: Any,
@@ -86,11 +90,12 @@ def _made(source: Any, boxes: int | None, options: Mapping[str, str]) -> Topolog
                 f"give one, such as {next(iter(PRESETS))!r}."
             )
         if graph:
-            named = {key: options[key] for key in ("rate", "unit", "kind", "name") if key in options}
+            named: dict[str, Any] = {key: options[key] for key in _OF_GRAPHS if key in options}
             _refuse_options({"boxes": boxes, **dict(options.items() - named.items())}, "graph")
             return from_networkx(source, **named)
+        made: Topology = source
         _refuse_options({"boxes": boxes, **options}, "topology that is made already")
-        return source
+        return made
     for text in reading.warnings:
         warnings.warn(text, stacklevel=4)
     return reading.topology

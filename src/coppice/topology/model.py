@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import lcm
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.display import Shown
+from coppice.display import Shown, loaded
 from coppice.equality import ByContent
 from coppice.errors import InputError
 from coppice.text import plural
@@ -99,6 +100,17 @@ class Topology(ByContent, Shown):
         hosts = f" on {plural(len(self.hosts), 'host')}" if self.hosts else ""
         sizes = f"{plural(self.num_nodes, 'node')}, {plural(self.num_links, 'link')}"
         return f"Topology({self.name[:80]!r}, {plural(self.num_ranks, 'rank')}{hosts}, {sizes})"
+
+    def to_networkx(self) -> Any:
+        """This topology as a directed graph of networkx, which :func:`coppice.load` turns back into an equal one.
+
+        Nodes carry ``kind``, ``host``, ``rank``, ``multicast``, ``aggregate``; edges ``gb_per_s`` as exact fractions
+        and ``latency_us``.
+
+        Raises:
+            MissingExtraError: If networkx is not installed.
+        """
+        return loaded("coppice.topology.readers.networkx_graph:to_networkx")(self)
 
     @classmethod
     def of(cls, name: str, nodes: Sequence[Node], links: Iterable[Link], *, source: str = "") -> Topology:
