@@ -17,7 +17,6 @@ from coppice.topology.readers import read
 from coppice.topology.readers.networkx_graph import from_networkx
 from coppice.topology.sources import resolve_reading
 
-
 _OF_GRAPHS = ("rate", "unit", "kind", "name")
 """Parameters of a networkx graph."""
 
