@@ -120,8 +120,15 @@ def rails() -> Topology:
 FAULTS: dict[str, Callable[[Topology], Topology]] = {
     "a NIC at half rate": lambda whole: set_link_rate(whole, "box5/gpu3", "rail3/leaf0", "50%"),
     "a dead NIC": lambda whole: remove_links(whole, [("box5/gpu3", "rail3/leaf0")]),
+    "a NIC at half rate one way": lambda whole: set_link_rate(
+        whole, "box5/gpu3", "rail3/leaf0", "50%", one_way=True
+    ),
     "a GPU less": lambda whole: remove_nodes(whole, ["box5/gpu3"]),
+    "a GPU without NVLink": lambda whole: remove_links(whole, [("box5/gpu3", "box5/nvswitch")]),
+    "NVLink of a GPU at half rate": lambda whole: set_link_rate(whole, "box5/gpu3", "box5/nvswitch", "50%"),
+    "no spine link": lambda whole: remove_links(whole, [("rail3/leaf0", "spine2")]),
     "no spine link one way": lambda whole: remove_links(whole, [("rail3/leaf0", "spine2")], one_way=True),
+    "a spine less": lambda whole: remove_nodes(whole, ["spine2"]),
 }
 
 

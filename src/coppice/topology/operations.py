@@ -204,6 +204,24 @@ def remove_links(topology: Topology, ends: Iterable[tuple[str, str]], *, one_way
     return _restricted(topology, links=keep)
 
 
+def slower_both_ways(topology: Topology) -> Topology:
+    """The topology with each link at the rate of the slower direction; links that lead one way only are gone.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> torn = remove_links(preset("ring", gpus=4), [("gpu0", "gpu1")], one_way=True)
+        >>> torn.num_links, slower_both_ways(torn).num_links
+        (7, 6)
+    """
+    index = topology.link_index
+    rates = _rates(topology)
+    back = (index.get((b, a)) for a, b in index)
+    none = Fraction(0)
+    return _with_rates(
+        topology, [min(rates[e], none if other is None else rates[other]) for e, other in enumerate(back)]
+    )
+
+
 def set_link_rate(
     topology: Topology, src: str, dst: str, gb_per_s: Rate, *, one_way: bool = False
 ) -> Topology:

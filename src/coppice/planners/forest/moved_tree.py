@@ -28,15 +28,17 @@ class MovedTree:
         found: list[int] = np.flatnonzero(self.parent == node).tolist()
         return [child for child in found if child not in self.detached]
 
-    def hangs(self, node: int) -> bool:
-        """Whether a node is connected to the root, ignoring detached subtrees."""
+    def depth(self, node: int) -> int:
+        """Hops between a node and the root, -1 where it is not connected to it, ignoring detached subtrees."""
+        hops = 0
         while node != self.root:
             if node in self.detached:
-                return False
+                return -1
             node = int(self.parent[node])
             if node < 0:
-                return False
-        return True
+                return -1
+            hops += 1
+        return hops
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from coppice.bounds.tree_units import TreeUnits, exact_units
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
+from coppice.planners.forest.after_fault import forest_after_fault
 from coppice.planners.forest.packed import PackedTrees, forest_of, joined, pack, pack_templates, same_weight
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
@@ -101,8 +102,12 @@ def planned_forest(
         raise InputError("all_to_all is not made of spanning trees: plan it with the all_to_all planner.")
     if collective is Collective.ALL_REDUCE:
         return plan_all_reduce(problem, trees, tolerance, optimum)
-    packed, known = phase_trees(problem, trees, tolerance, optimum)
     free = trees is None and tolerance is None
+    if free and problem.topology.num_ranks >= MANY_RANKS:
+        optimum = bound(problem) if optimum is None else optimum
+        if (forest := after_fault(problem, optimum)) is not None:
+            return PlannedForest(forest=forest)
+    packed, known = phase_trees(problem, trees, tolerance, optimum)
     return PlannedForest(forest=forest_of(problem, [packed]), phases=() if free else (known,))
 
 
@@ -114,6 +119,8 @@ def plan_all_reduce(
     if trees is None:
         optimum = bound_of(problem) if optimum is None else optimum
         combined = optimum.combined
+        if tolerance is None and (forest := after_fault(problem, optimum)) is not None:
+            return PlannedForest(forest=forest)
         if combined is not None and tolerance is None:
             return PlannedForest(forest=forest_of(problem, combined_trees(problem, combined)))
     gather = phase_trees(replace(problem, collective=Collective.ALL_GATHER), trees, tolerance, None)
@@ -132,6 +139,14 @@ def plan_all_reduce(
         free = trees is None and tolerance is None
         return PlannedForest(forest=forest, phases=() if free else tuple(known for _, known in phases))
     return PlannedForest(forest=forest_of(problem, combined_trees(problem, combined)))
+
+
+def after_fault(problem: Problem, optimum: Bound) -> Forest | None:
+    """Optimal trees of a large network that one fault made unequal, from those of the network without it."""
+    if problem.topology.num_ranks < MANY_RANKS:
+        return None
+    best = optimum.inv_rate if optimum.attainable is None else optimum.attainable
+    return forest_after_fault(problem, best, plan_forest)
 
 
 def phase_trees(

@@ -29,11 +29,17 @@ MOST_ENTRIES = 64
 MOST_MISSES = 256
 """Subtrees for which no place was found after which a crowded link is given up."""
 
+MOST_ALIKE = 16
+"""Subtrees between the same two ranks after which no more of these are tried."""
+
 MOST_SPLITS = 64
 """Trees that are split before an attempt is given up: more would hardly fill what is left."""
 
 _CROWDING = 16.0
 """How many times as much a link without room costs, where there is none with room."""
+
+_DEEPER = 1 / 4
+"""What every hop between a new parent and the root costs, as a share of the dearest link: tall trees are slow."""
 
 _DETOURED = 5
 """Nodes of a path that a detour serves: a rank, a switch, the switch that is replaced, a switch, a rank."""
@@ -54,7 +60,6 @@ class Rehanging:
         self.topology, self.links_by_ends = topology, damaged.links
         self.limit = limit
         self.room = [most - scale * load for most, load in zip(limit, damaged.load, strict=True)]
-        self.cost: list[float] = (topology.denominator / topology.capacity).tolist()
         self.rank: list[int] = topology.rank.tolist()
         self.edge_path = forest.edge_path.copy()
         self.first_new = len(forest.path_start) - 1
@@ -63,9 +68,15 @@ class Rehanging:
         self.split: list[MovedTree] = []
         self.rerouted: set[int] = set()
         self.entering, self.leaving = neighbours(topology)
+        self.set_cost((topology.denominator / topology.capacity).tolist())
+
+    def set_cost(self, cost: list[float]) -> None:
+        """What a unit of weight costs on each link from now on."""
+        self.cost = cost
+        self.deeper = _DEEPER * max(cost, default=0.0)
         self.ahead = {
-            False: cost_ahead(self.leaving, self.cost, self.rank),
-            True: cost_ahead(self.entering, self.cost, self.rank),
+            False: cost_ahead(self.leaving, cost, self.rank),
+            True: cost_ahead(self.entering, cost, self.rank),
         }
 
     def run(self) -> bool:
@@ -76,6 +87,10 @@ class Rehanging:
         return self._rehang_broken(broken) and all(
             self._rehang_crowded(rows.tolist(), link) for link, rows in self._crowded().items()
         )
+
+    def mend(self) -> bool:
+        """Move what hangs on links that are gone, over full links where there is no room; whether all hangs again."""
+        return self._rehang_broken(self._detour(self.damaged.broken, None))
 
     def _crowded(self) -> dict[int, NDArray[np.int64]]:
         """Rows over every link that carries too much, as the forest was."""
@@ -92,6 +107,10 @@ class Rehanging:
         found: list[int] = forest.path_nodes[forest.path_start[path] : forest.path_start[path + 1]].tolist()
         return found
 
+    def links_of(self, path: int) -> list[int]:
+        """Links of a path by its number; those that are gone are left out."""
+        return self._links(self._path(path))
+
     def _links(self, nodes: Sequence[int]) -> list[int]:
         """Links of a path; those that are gone are left out."""
         links = self.links_by_ends
@@ -102,7 +121,8 @@ class Rehanging:
         self.new_paths.append(nodes)
         return self.first_new + len(self.new_paths) - 1
 
-    def _use(self, links: Sequence[int], units: int) -> None:
+    def use(self, links: Sequence[int], units: int) -> None:
+        """Count units of weight on links."""
         for link in links:
             self.room[link] -= units
 
@@ -163,7 +183,8 @@ class Rehanging:
 
     # Trees.
 
-    def _tree(self, tree: int) -> MovedTree:
+    def tree(self, tree: int) -> MovedTree:
+        """A tree of the forest, as one that can be changed."""
         found = self.trees.get(tree)
         if found is None:
             forest = self.damaged.forest
@@ -180,7 +201,7 @@ class Rehanging:
 
     def _child(self, row: int) -> tuple[MovedTree, int]:
         forest = self.damaged.forest
-        tree = self._tree(int(forest.edge_tree[row]))
+        tree = self.tree(int(forest.edge_tree[row]))
         ends = forest.edge_src if tree.reduces else forest.edge_dst
         return tree, int(ends[row])
 
@@ -193,14 +214,14 @@ class Rehanging:
         for tree, children in by_tree.values():
             tree.detached.update(children)
             for child in children:
-                self._use(self._links(self._path(int(tree.path[child]))), -tree.weight)
+                self.use(self.links_of(int(tree.path[child])), -tree.weight)
         pending = list(by_tree.values())
         while pending and len(self.split) <= MOST_SPLITS:
             tree, children = pending.pop()
             tries = len(children)
             while children and tries:
                 child = children.pop(0)
-                found = self._search(tree, child, banned=-1) or self._search(
+                found = self.search(tree, child, banned=-1) or self.search(
                     tree, child, banned=-1, crowding=True
                 )
                 if found is None:
@@ -212,7 +233,7 @@ class Rehanging:
                     rest = self._halved(tree, units)
                     # What hangs already is used by both parts alike; of the detached parts nothing is used.
                     pending.append((rest, [child, *children]))
-                self._hang(tree, child, found, units)
+                self.hang(tree, child, found, units)
                 tries = len(children)
             if children and not self._regrow(tree):
                 return False
@@ -225,7 +246,7 @@ class Rehanging:
         """
         for child in tree.children.tolist():
             if child not in tree.detached:
-                self._use(self._links(self._path(int(tree.path[child]))), -tree.weight)
+                self.use(self.links_of(int(tree.path[child])), -tree.weight)
         tree.detached.clear()
         onwards = self.entering if tree.reduces else self.leaving
         wanted = set(tree.children.tolist())
@@ -243,17 +264,17 @@ class Rehanging:
                 tree.parent[node] = path[-1]
                 if not tree.reduces:
                     path.reverse()
-                self._use(self._links(path), tree.weight)
+                self.use(self._links(path), tree.weight)
                 tree.path[node] = self._add_path(path)
                 price[node] = at = 0.0
             for other, link in onwards[node]:
-                there = at + self._price(link)
+                there = at + self.price(link)
                 if there < price.get(other, float("inf")) and (self.rank[other] < 0 or other in wanted):
                     price[other], origin[other] = there, node
                     heapq.heappush(heap, (there, other))
         return not wanted
 
-    def _price(self, link: int) -> float:
+    def price(self, link: int) -> float:
         """What a unit costs on a link, more where there is no room."""
         if self.room[link] >= 1:
             return self.cost[link]
@@ -262,32 +283,35 @@ class Rehanging:
     def _rehang_crowded(self, rows: list[int], link: int) -> bool:
         """Re-hang subtrees until no more cross the link than may; whether that is reached."""
         misses = 0
+        missed: Counter[tuple[int, int, bool]] = Counter()
         for row in rows:
             if self.room[link] >= 0 or misses == MOST_MISSES:
                 break
             tree, child = self._child(row)
-            old = self._links(self._path(int(tree.path[child])))
-            if link not in old:
+            hop = child, int(tree.parent[child]), tree.reduces
+            old = self.links_of(int(tree.path[child]))
+            if link not in old or missed[hop] == MOST_ALIKE:
                 continue
             while self.room[link] < 0 and len(self.split) <= MOST_SPLITS:
                 units = min(tree.weight, -self.room[link])
-                self._use(old, -units)
+                self.use(old, -units)
                 tree.detached.add(child)
-                found = self._search(tree, child, banned=link)
+                found = self.search(tree, child, banned=link)
                 taken = 0 if found is None else min(units, found.units)
-                self._use(old, units - taken)
+                self.use(old, units - taken)
                 if found is None:
                     tree.detached.discard(child)
                     misses += 1
+                    missed[hop] += 1
                     break
                 misses = 0
                 if taken == tree.weight:
-                    self._hang(tree, child, found, taken)
+                    self.hang(tree, child, found, taken)
                     break
                 tree.detached.discard(child)
                 moved = self._halved(tree, tree.weight - taken)
                 moved.detached.add(child)
-                self._hang(moved, child, found, taken)
+                self.hang(moved, child, found, taken)
         return self.room[link] >= 0
 
     def _halved(self, tree: MovedTree, units: int) -> MovedTree:
@@ -303,11 +327,11 @@ class Rehanging:
         self.split.append(rest)
         return rest
 
-    def _hang(self, tree: MovedTree, child: int, found: Hanging, units: int) -> None:
+    def hang(self, tree: MovedTree, child: int, found: Hanging, units: int) -> None:
         """Hang the subtree of ``child``, whose old hop is not counted any more, as the search found it."""
         tree.detached.discard(child)
-        self._use(found.gained, units)
-        self._use(found.freed, -units)
+        self.use(found.gained, units)
+        self.use(found.freed, -units)
         above, path = found.parent, self._add_path(found.path)
         node = found.entry
         turned = [node]
@@ -319,7 +343,7 @@ class Rehanging:
             if reversed_path is not None:
                 above, path = below, self._add_path(reversed_path)
 
-    def _search(self, tree: MovedTree, child: int, *, banned: int, crowding: bool = False) -> Hanging | None:
+    def search(self, tree: MovedTree, child: int, *, banned: int, crowding: bool = False) -> Hanging | None:
         """The cheapest hop from the rest of the tree into the subtree of ``child``.
 
         It has room; with ``crowding`` it need not, and costs the more the less there is: others make room then.
@@ -364,11 +388,16 @@ class Rehanging:
                     continue
                 if room[link] < 1 and not crowding:
                     continue
-                there = price + (self._price(link) if crowding else cost[link])
+                there = price + (self.price(link) if crowding else cost[link])
                 if there >= best.get(other, float("inf")):
                     continue
-                if rank[other] >= 0 and not tree.hangs(other):
-                    continue
+                if rank[other] >= 0:
+                    depth = tree.depth(other)
+                    if depth < 0:
+                        continue
+                    there += depth * self.deeper
+                    if there >= best.get(other, float("inf")):
+                        continue
                 best[other], origin[other] = there, node
                 heapq.heappush(heap, (there + ahead[other], ahead[other], other))
         return None

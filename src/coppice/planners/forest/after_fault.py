@@ -1,0 +1,93 @@
+"""Plan a large network with one fault from the plan of the network without it.
+
+A thousand equal GPUs are planned by symmetry in a tenth of a second, with trees as low as they can be. One slow link
+breaks that: no two trees need be alike any more. But the trees of the whole network still nearly fit. So the network
+without its fault is guessed (:mod:`coppice.topology.twin`) and planned, what the fault broke is hung somewhere else,
+and all trees get weights at which the links are filled exactly (:mod:`coppice.planners.forest.reweighting`). What does
+not reach the bound in the end is not taken; the trees are then packed one by one.
+
+A fault in one direction of a link often costs nothing more where it is taken for one in both, which leaves more alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from coppice.bounds.optimum import bound
+from coppice.bounds.partition import is_even_both_ways
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import UnreachableError
+from coppice.planners.forest.damage import Damaged, damaged_by
+from coppice.planners.forest.rehanging import Rehanging
+from coppice.planners.forest.reweighting import Reweighting
+from coppice.schedule.forest import Forest, expanded
+from coppice.schedule.loads import forest_loads
+from coppice.topology.operations import slower_both_ways
+from coppice.topology.symmetry import find_symmetry
+from coppice.topology.twin import healthy_twin
+
+
+def forest_after_fault(problem: Problem, best: Fraction, plan: Callable[[Problem], Forest]) -> Forest | None:
+    """Trees that take no longer than ``best`` on a large network with one fault; None where none are found.
+
+    Args:
+        best: Time per shard, in 1 / (GB/s), that trees can reach.
+        plan: Plans the network without its fault.
+    """
+    if problem.root is not None or problem.weights is not None or not best:
+        return None
+    topology = problem.topology
+    if not is_even_both_ways(topology):
+        forest = _as_slow_both_ways(problem, best, plan)
+        if forest is not None:
+            return forest
+    if find_symmetry(topology).order > 1:
+        return None
+    twin = healthy_twin(topology)
+    if twin is None or find_symmetry(twin).order == 1:
+        return None
+    index = topology.node_index
+    where = np.array([index.get(name, topology.num_nodes) for name in twin.node_ids], dtype=np.int32)
+    whole = expanded(plan(replace(problem, topology=twin)))
+    damaged, _ = damaged_by(whole, topology, where)
+    mended = _mended(damaged, best, problem)
+    if mended is None:
+        return None
+    rate = topology.denominator / best
+    total, at_root = None, dict.fromkeys(topology.rank_nodes.tolist(), rate)
+    if problem.collective is Collective.ALL_REDUCE:
+        total, at_root = rate, {}
+    found = Reweighting(mended, total, at_root).run()
+    return found if found is not None and forest_loads(found).inv_rate == best else None
+
+
+def _as_slow_both_ways(problem: Problem, best: Fraction, plan: Callable[[Problem], Forest]) -> Forest | None:
+    """Trees that leave the faster direction of a link as idle as the slower one, where that costs nothing."""
+    less = replace(problem, topology=slower_both_ways(problem.topology))
+    try:
+        if bound(less).inv_rate != best:
+            return None
+    except UnreachableError:
+        return None
+    forest = replace(expanded(plan(less)), topology=problem.topology)
+    return forest if forest_loads(forest).inv_rate == best else None
+
+
+def _mended(damaged: Damaged, best: Fraction, problem: Problem) -> Damaged | None:
+    """The forest with what the fault broke hung somewhere else; links may carry too much."""
+    if not len(damaged.broken):
+        return damaged
+    topology = damaged.forest.topology
+    shard = Fraction(
+        damaged.forest.total_weight, problem.collective.shards(topology.num_ranks, problem.weights)
+    )
+    each = best * shard / topology.denominator
+    attempt = Rehanging(damaged, scale=1, limit=[int(c * each) for c in topology.capacity.tolist()])
+    if not attempt.mend():
+        return None
+    return damaged_by(attempt.forest(), topology, np.arange(topology.num_nodes, dtype=np.int32))[0]

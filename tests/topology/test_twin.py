@@ -1,0 +1,79 @@
+"""What the network was before one fault, as far as the nodes that are unlike their kind show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from coppice import load
+from coppice.topology.composition.compose import Host, compose, gpu_ports, repeated
+from coppice.topology.composition.fabric import RailFabric
+from coppice.topology.model import Link, Topology
+from coppice.topology.operations import remove_links, remove_nodes, set_link_rate
+from coppice.topology.twin import healthy_twin
+
+
+def rails() -> Topology:
+    """Eight boxes on rails of two leaves each over four spines."""
+    box = load("dgx-h100")
+    hosts = repeated(Host(name="box", topology=box, ports=gpu_ports(box, 50)), 8)
+    return compose(hosts, RailFabric(rails=8, spines=4, hosts_per_leaf=4), name="rails")
+
+
+WHOLE: dict[str, Callable[[], Topology]] = {
+    "rails": rails,
+    "boxes": lambda: load("dgx-a100", boxes=6),
+    "dragonfly": lambda: load("dragonfly", groups=5, routers_per_group=4, gpus_per_router=2),
+    "torus": lambda: load("torus", dims="4x4"),
+}
+
+
+def links(topology: Topology) -> list[Link]:
+    """Links by name, with whatever was lost under one name."""
+    return sorted(topology.links(), key=lambda link: (link.src, link.dst))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_network_has_no_twin(name: str) -> None:
+    assert healthy_twin(WHOLE[name]()) is None
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("one_way", [False, True])
+@pytest.mark.parametrize("rate", ["50%", "0"])
+def test_a_slow_or_lost_link_is_restored(name: str, one_way: bool, rate: str) -> None:
+    whole = WHOLE[name]()
+    for link in {0, whole.num_links // 3, whole.num_links // 2, whole.num_links - 1}:
+        src, dst = (whole.node_ids[end[link]] for end in (whole.src, whole.dst))
+        if rate == "0":
+            hurt = remove_links(whole, [(src, dst)], one_way=one_way)
+        else:
+            hurt = set_link_rate(whole, src, dst, rate, one_way=one_way)
+        twin = healthy_twin(hurt)
+        assert twin is not None
+        assert links(twin) == links(whole)
+
+
+@pytest.mark.parametrize("name", ["rails", "dragonfly"])
+def test_a_lost_gpu_is_restored_under_another_name(name: str) -> None:
+    whole = WHOLE[name]()
+    lost = whole.node_ids[whole.rank_nodes[3]]
+    twin = healthy_twin(remove_nodes(whole, [lost]))
+    assert twin is not None
+    assert twin.num_ranks == whole.num_ranks
+    assert twin.node_ids[-1] == "lost"
+    renamed = {"lost": lost}
+
+    def named(end: str) -> str:
+        return renamed.get(end, end)
+
+    found = {(named(link.src), named(link.dst), link.gb_per_s) for link in twin.links()}
+    assert found == {(link.src, link.dst, link.gb_per_s) for link in whole.links()}
+
+
+def test_several_faults_have_no_twin() -> None:
+    whole = rails()
+    slow = set_link_rate(whole, "box5/gpu3", "rail3/leaf1", "50%")
+    assert healthy_twin(slow) is not None
+    assert healthy_twin(set_link_rate(slow, "box2/gpu6", "rail6/leaf0", "50%")) is None
