@@ -25,7 +25,7 @@ from tracked_cases import tracked
 from coppice.errors import CheckError
 from coppice.iteration.policies.tensor.recompute_windows import LayerWindows, stage_graph
 from coppice.training.torch import MegatronBlock, SummedPart, TrackedProduct, tensor_parallel
-from coppice.training.torch.tensor.recompute_costs import RecordedBlock
+from coppice.training.torch.tensor.recompute_blocks import RecordedBlock
 
 WIDTH, HEADS, TOKENS, ROWS = 16, 4, 6, 5
 

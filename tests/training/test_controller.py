@@ -16,8 +16,18 @@ from hypothesis import strategies as st
 
 from coppice.errors import CheckError, InputError
 from coppice.training.autolrs.controller import Controller
-from coppice.training.autolrs.log import Event, Finished, Kept, Method, Retreat, Settings, TrialEnd
-from coppice.training.autolrs.state import Action, SearchPhase, State
+from coppice.training.autolrs.log import (
+    Action,
+    Event,
+    Finished,
+    Kept,
+    Method,
+    Retreat,
+    SearchPhase,
+    Settings,
+    State,
+    TrialEnd,
+)
 
 Loss = Callable[[float, int, int], float]
 """Loss for (learning rate, step of the segment, stage)."""

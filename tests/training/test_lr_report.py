@@ -15,9 +15,16 @@ from typer.testing import CliRunner
 from coppice.cli.train import app
 from coppice.errors import InputError, MissingExtraError
 from coppice.training.autolrs.controller import Controller
-from coppice.training.autolrs.log import EventLog, Retreat, Settings, curve, read_events, read_search
+from coppice.training.autolrs.log import (
+    EventLog,
+    Retreat,
+    SearchPhase,
+    Settings,
+    curve,
+    read_events,
+    read_search,
+)
 from coppice.training.autolrs.report import write_report
-from coppice.training.autolrs.state import SearchPhase
 
 
 def loss(rate: float, step: int, stage: int) -> float:

@@ -169,7 +169,7 @@ def test_gradients_of_matrices_are_rebuilt_from_factors(tmp_path: Path) -> None:
 def test_pace_steps_when_its_settings_say(scope: str) -> None:
     from coppice.iteration.layers import LayerWorkload
     from coppice.iteration.policies.catalogue import policy_named
-    from coppice.training.torch.overlap.planning import launch_plan
+    from coppice.training.torch.overlap.recorder import launch_plan
 
     work = LayerWorkload(forward=(1, 1), backward=(2, 2), bytes=(2, 8), bytes_per_second=1.0)
     policy: Any = policy_named("pace").of(update_scope=scope)

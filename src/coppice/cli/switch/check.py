@@ -58,7 +58,7 @@ def check(
       coppice switch check --losses 0 --early-timeouts 0 --set published_rule=1
       coppice switch check --workers 3 --slots 2 --elements 2,1 --duplicates 0 --early-timeouts 0
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.innetwork.simulated.checking import search_interleavings
+    from coppice.innetwork.simulated.all_reduce import search_interleavings
 
     found = search_interleavings(
         protocol=protocol,

@@ -15,7 +15,7 @@ from coppice.text import suggestion
 
 if TYPE_CHECKING:
     from coppice.iteration.job import TrainingJob
-    from coppice.iteration.job.record import JobRecord
+    from coppice.iteration.job.job import JobRecord
     from coppice.topology.model import Topology
 
 JobArgument = Annotated[
@@ -73,7 +73,7 @@ def job_record_of_options(
         InputError: If the file cannot be read, or nothing says which cluster.
     """
     from coppice.iteration.job.file import read_job_record, with_values
-    from coppice.iteration.job.record import JobRecord, ModelTable
+    from coppice.iteration.job.job import JobRecord, ModelTable
 
     folder = None
     if job.endswith(".toml"):

@@ -31,8 +31,7 @@ def job(
     import msgspec
 
     from coppice.iteration.job.file import read_job_record
-    from coppice.iteration.job.job import job_of
-    from coppice.iteration.job.record import JobRecord
+    from coppice.iteration.job.job import JobRecord, job_of
     from coppice.iteration.transformer import Transformer
 
     if schema:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from coppice.innetwork.simulated.all_reduce import LinkTraffic, SwitchedAllReduce, simulate_all_reduce
-from coppice.innetwork.simulated.checking import ProtocolSearch, search_interleavings
+from coppice.innetwork.simulated.all_reduce import (
+    LinkTraffic,
+    ProtocolSearch,
+    SwitchedAllReduce,
+    search_interleavings,
+    simulate_all_reduce,
+)
 
 __all__ = [
     "LinkTraffic",

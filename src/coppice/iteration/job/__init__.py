@@ -1,7 +1,7 @@
 """Training jobs: model, machines, layout and run options, from one TOML file; estimates and what-if variants.
 
-``record`` has the tables of the file, ``file`` reads it, ``job`` makes the job, ``paced`` simulates it, ``what_if``
-changes it.
+``job`` has the tables of the file and the job that is made of them, ``file`` reads it, ``paced`` simulates it,
+``what_if`` changes it.
 """
 
 from coppice.iteration.job.file import read_job

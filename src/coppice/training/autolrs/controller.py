@@ -22,17 +22,21 @@ from coppice.errors import CheckError, InputError
 from coppice.training.autolrs.forecast import ExponentialFit, fit_exponential, fit_published
 from coppice.training.autolrs.log import (
     FEWEST_TRIAL_STEPS,
+    Action,
     Event,
     Finished,
     Kept,
     Method,
     Retreat,
+    SearchDecision,
+    SearchPhase,
     Settings,
+    State,
+    Trial,
     TrialEnd,
     curve,
 )
 from coppice.training.autolrs.search import best_of, propose
-from coppice.training.autolrs.state import Action, SearchDecision, SearchPhase, State, Trial
 
 READ_EVERY = 100
 """Most steps between two looks at the losses."""

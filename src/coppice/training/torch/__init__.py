@@ -23,7 +23,7 @@ from coppice.training.torch.mixture.layer import MixtureOfExperts, expert_parame
 from coppice.training.torch.mixture.skewed import PlannedExchange  # noqa: E402
 from coppice.training.torch.ordering.gathers import prefetch_order  # noqa: E402
 from coppice.training.torch.overlap.scheduling import schedule  # noqa: E402
-from coppice.training.torch.pipelines.api import pipeline  # noqa: E402
+from coppice.training.torch.pipelines.training import pipeline  # noqa: E402
 from coppice.training.torch.servers.server import serve_parameters  # noqa: E402
 from coppice.training.torch.tensor.coconet_handoff import PipelineHandoff  # noqa: E402
 from coppice.training.torch.tensor.coconet_optimizer import fused_optimizer  # noqa: E402

@@ -19,8 +19,16 @@ import torch.distributed as dist
 from coppice.decoding import decodable
 from coppice.errors import InputError, MissingExtraError
 from coppice.training.autolrs.controller import READ_EVERY, Controller
-from coppice.training.autolrs.log import EventLog, Method, Settings
-from coppice.training.autolrs.state import Action, ProgressLine, SearchDecision, SearchPhase, State
+from coppice.training.autolrs.log import (
+    Action,
+    EventLog,
+    Method,
+    ProgressLine,
+    SearchDecision,
+    SearchPhase,
+    Settings,
+    State,
+)
 from coppice.training.torch import checkpoints
 from coppice.training.torch.losses import LearningRates, LossBuffer
 from coppice.training.torch.snapshot import (

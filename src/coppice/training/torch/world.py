@@ -12,7 +12,7 @@ import torch.distributed as dist
 from coppice.decoding import decodable
 from coppice.errors import CheckError, CoppiceError
 from coppice.training.autolrs.controller import Controller
-from coppice.training.autolrs.state import Action, SearchDecision, State
+from coppice.training.autolrs.log import Action, SearchDecision, State
 
 _FAILED, _GOES_ON, _ENDED = 0, 1, 2
 

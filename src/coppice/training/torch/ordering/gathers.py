@@ -23,8 +23,7 @@ from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.tictac import TicTac
-from coppice.training.torch.overlap.planning import launch_plan
-from coppice.training.torch.overlap.recorder import IterationTimes, measure_network
+from coppice.training.torch.overlap.recorder import IterationTimes, launch_plan, measure_network
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from coppice.errors import CheckError
 from coppice.iteration.policies.messages import Message
 from coppice.training.torch.overlap.factors import LinearFactors
-from coppice.training.torch.overlap.planning import LaunchPlan
+from coppice.training.torch.overlap.recorder import LaunchPlan
 from coppice.training.torch.overlap.sparse import SparseSums
 from coppice.training.torch.overlap.streams import Streams, all_gather, pull, push, reduce_scatter, used_here
 

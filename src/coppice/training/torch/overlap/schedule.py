@@ -34,8 +34,7 @@ from coppice.training.torch.overlap.pending import (
     ZeroedGradients,
     update_only,
 )
-from coppice.training.torch.overlap.planning import LaunchPlan, launch_plan
-from coppice.training.torch.overlap.recorder import Readers, Recorder
+from coppice.training.torch.overlap.recorder import LaunchPlan, Readers, Recorder, launch_plan
 from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, require_whole, sparse_sums
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.overlap.trained import (

@@ -21,7 +21,7 @@ from coppice.training.torch.agreement import require_equal_arguments
 from coppice.training.torch.chunked.whole import schedule_whole_step
 from coppice.training.torch.mixture.schedule import schedule_mixture
 from coppice.training.torch.overlap.pending import ScheduledOptimizer
-from coppice.training.torch.overlap.planning import data_parallel_policy
+from coppice.training.torch.overlap.recorder import data_parallel_policy
 from coppice.training.torch.overlap.schedule import OverlapSchedule
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.overlap.tuner import TuningOptions

@@ -18,7 +18,7 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.data_parallel.tictac import TicTac
 from coppice.iteration.policies.messages import Message
 from coppice.training.torch.overlap.carrier import Carrier
-from coppice.training.torch.overlap.planning import LaunchPlan
+from coppice.training.torch.overlap.recorder import LaunchPlan
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.servers.server import (
     SERVED_OPTIMIZERS,
