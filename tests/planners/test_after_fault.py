@@ -14,6 +14,7 @@ from coppice.collectives import Collective
 from coppice.planners.forest.after_fault import forest_after_fault
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
+from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.topology.composition.compose import Host, compose, gpu_ports, repeated
@@ -94,6 +95,13 @@ def test_large_networks_are_planned_so() -> None:
     report.require_ok()
     assert report.inv_rate == best.inv_rate
     assert shape(forest).mean_height < Fraction(5)
+
+
+@pytest.mark.parametrize("collective", PHASED, ids=str)
+def test_large_networks_are_planned_so_without_a_bound(collective: Collective) -> None:
+    problem = Problem(FAULTS["slow NIC"](rails(32)), collective)
+    forest = plan_forest(problem)
+    assert forest_loads(forest).inv_rate == bound(problem).inv_rate
 
 
 def test_whole_networks_and_chosen_roots_are_left_to_others() -> None:

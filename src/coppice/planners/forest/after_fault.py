@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from coppice.bounds.optimum import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.partition import is_even_both_ways
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
@@ -70,7 +70,7 @@ def _as_slow_both_ways(problem: Problem, best: Fraction, plan: Callable[[Problem
     """Trees that leave the faster direction of a link as idle as the slower one, where that costs nothing."""
     less = replace(problem, topology=slower_both_ways(problem.topology))
     try:
-        if bound(less).inv_rate != best:
+        if bound_of(less).inv_rate != best:
             return None
     except UnreachableError:
         return None

@@ -104,7 +104,7 @@ def planned_forest(
         return plan_all_reduce(problem, trees, tolerance, optimum)
     free = trees is None and tolerance is None
     if free and problem.topology.num_ranks >= MANY_RANKS:
-        optimum = bound(problem) if optimum is None else optimum
+        optimum = bound_of(problem) if optimum is None else optimum
         if (forest := after_fault(problem, optimum)) is not None:
             return PlannedForest(forest=forest)
     packed, known = phase_trees(problem, trees, tolerance, optimum)
