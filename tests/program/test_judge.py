@@ -125,7 +125,8 @@ def execution_of(program: list[Step], rng: np.random.Generator) -> ProgramExecut
     ends = np.sort(rng.integers(0, steps, (2, 12)), axis=0)
     return ProgramExecution(
         accesses=MemoryAccesses(
-            actor=actor, first=first, count=count, write=write, value=value, time=actor, begin=actor, end=actor,
+            actor=actor, first=first, count=count,
+            stride=np.ones(len(rows), dtype=np.int64), write=write, value=value, time=actor, begin=actor, end=actor,
             also=actor,
         ),
         values=Values(

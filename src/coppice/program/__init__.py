@@ -5,9 +5,9 @@ blocks send and receive over FIFOs; in *one-sided* programs (MSCCL++) they put d
 Each folder describes its programs (``program``), lowers a schedule or a forest to them (``lower``), verifies them
 without trust in who made them (``verify``), and finds the schedule that they carry out (``to_schedule``).
 
-What stands here is common to both: buffers, addresses and values (``memory``), how values are summed and judged at the
-end (``symbolic``), where a lowered schedule keeps its chunks (``placement``) and in which messages it moves them
-(``messages``), how a deadlock is told (``deadlock``), and the schedule of single moves (``moves``). Programs are judged
-as what they unroll into (``model``): by what always comes before what (``order``), races (``judge``) and symbolic
-execution (``values``).
+What stands here is common to all: buffers, addresses, and what they hold at the start and must hold at the end
+(``memory``), where a lowered schedule keeps its chunks (``placement``) and in which messages it moves them
+(``messages``), how a deadlock is told (``deadlock``), and the schedule of single moves (``moves``). Every program is
+judged as what it unrolls into (``model``), by one judge: what always comes before what (``order``), races (``judge``),
+and values (``values``), the faults of which it says in words (``faults``).
 """

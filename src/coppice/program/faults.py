@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from coppice.program.memory import NO_CHUNK, MemoryLayout
 from coppice.rows import begins_run, offsets
 
 _EXAMPLES = 5
+_NO_OTHERS: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ def value_faults(
     name: Callable[[int], str],  # An operation in words
     # The sentence for an access (row) of whose slots the given one is the first that nothing was written to
     unwritten: Callable[[int, int], str],
+    misread: Mapping[int, str] = _NO_OTHERS,  # Other faults of accesses (rows), a sentence each
     slot_noun: str = "slot",  # What a slot of an output is called
 ) -> tuple[list[str], int]:
     """The first few faults in the order of time, a sentence each, and how many there are."""
@@ -48,7 +51,8 @@ def value_faults(
     empty = np.flatnonzero(values.missing)
     access = np.searchsorted(start, empty, side="right") - 1
     heads = begins_run(access)
-    empty, access = empty[heads], access[heads]
+    first = dict(zip(access[heads].tolist(), (empty - start[access])[heads].tolist(), strict=True))
+    access = np.array([*first, *misread], dtype=np.int64)
     sums, actor = values.wrong_sums, judgement.execution.values.actor
     adder = actor[sums.value]
     time = np.zeros(int(max(accesses.actor.max(initial=0), actor.max(initial=0))) + 1, dtype=np.int64)
@@ -57,7 +61,8 @@ def value_faults(
     sentences = []
     for row in np.argsort(when, kind="stable")[:_EXAMPLES].tolist():
         if row < len(access):
-            sentences.append(unwritten(int(access[row]), int(empty[row] - start[access[row]])))
+            mine = int(access[row])
+            sentences.append(unwritten(mine, first[mine]) if mine in first else misread[mine])
             continue
         row -= len(access)
         one, other = int(sums.one[row]), int(sums.other[row])

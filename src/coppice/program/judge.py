@@ -20,7 +20,7 @@ from coppice.program.memory import ProgramMemory
 from coppice.program.model import ProgramExecution
 from coppice.program.order import PointOrder
 from coppice.program.values import SymbolicValues
-from coppice.rows import last_before, next_after, ranges
+from coppice.rows import last_before, next_after, positions
 
 _Ints = NDArray[np.int64]
 
@@ -46,7 +46,8 @@ class Judgement:
         self.execution, self.memory = execution, memory
         accesses = execution.accesses
         self._access = np.repeat(np.arange(len(accesses.count)), accesses.count)
-        address = ranges(accesses.first, accesses.count)
+        within = positions(accesses.count) * accesses.stride[self._access]
+        self._at = address = accesses.first[self._access] + within
         write = accesses.write[self._access]
         self._order = np.lexsort((write, accesses.time[self._access], address))
         self._address, self._write = address[self._order], write[self._order]
@@ -84,10 +85,21 @@ class Judgement:
     @cached_property
     def values(self) -> SymbolicValues:
         """What every slot holds."""
+        last = np.full(self.memory.words, -1, dtype=np.int64)
+        writes = np.flatnonzero(self._write)
+        writes = writes[self.execution.accesses.value[self._access[self._order[writes]]] >= 0]
+        last[self._address[writes]] = self._order[writes]  # of several writes the last one stays
+        return SymbolicValues(self.execution, self.memory, self._at, self._sees, last)
+
+    @property
+    def writers(self) -> _Ints:
+        """For each address of each access, the access (row) that wrote last before, or -1."""
+        return np.where(self._sees >= 0, self._access[self._sees], -1)
+
+    @cached_property
+    def _sees(self) -> _Ints:
+        """For each address of each access, the one of these that is the last write of it before, or -1."""
         sees = np.full(len(self._order), -1, dtype=np.int64)
         found = np.flatnonzero(self._before >= 0)
         sees[self._order[found]] = self._order[self._before[found]]
-        last = np.full(self.memory.words, -1, dtype=np.int64)
-        writes = np.flatnonzero(self._write)
-        last[self._address[writes]] = self._order[writes]  # of several writes the last one stays
-        return SymbolicValues(self.execution, self.memory, sees, last)
+        return sees

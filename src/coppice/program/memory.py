@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.display import Brief
-from coppice.rows import last_before, next_after, offsets, positions, ranges
+from coppice.rows import offsets, positions, ranges
 
 NO_CHUNK = -1
 """Stands for the chunk of memory that nothing was written to."""
@@ -131,6 +131,15 @@ class ProgramMemory(Brief):
         for _, first, values in self.start:
             words[first : first + len(values)] = values
         return words
+
+    @cached_property
+    def owner(self) -> NDArray[np.int64]:
+        """Rank of each address; those of a rank follow each other."""
+        owner = np.zeros(self.words, dtype=np.int64)
+        owner[ranges(self.base.reshape(-1), self.size.reshape(-1))] = np.repeat(
+            np.tile(np.arange(self.layout.num_ranks), len(self.base)), self.size.reshape(-1)
+        )
+        return owner
 
     @cached_property
     def given(self) -> SlotContents:
@@ -273,34 +282,3 @@ def end_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], ND
             return source * chunks + rank * block + whole % max(block, 1), source
         case _:
             return whole, np.full(chunks, EVERYONE)
-
-
-def conflicting_pairs(
-    address: NDArray[np.int64], time: NDArray[np.int64], write: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The pairs of accesses that have to be in order for a program to be free of races: earlier and later row of each.
-
-    Two accesses of one address conflict if one of them is a write. It is enough to look at neighbours along any one
-    order of execution: a read with the writes next to it on either side, and a write with the next one. If all these
-    pairs are always in order, so are all conflicting accesses.
-
-    Args:
-        address: What each access reads or writes.
-        time: When; what happens at one time reads before it writes.
-
-    Examples:
-        A write, a read and a write of one address: write and read, write and write, read and write.
-
-        >>> same, time = np.array([8, 8, 8]), np.array([0, 1, 2])
-        >>> [rows.tolist() for rows in conflicting_pairs(same, time, np.array([True, False, True]))]
-        [[0, 0, 1], [1, 2, 2]]
-    """
-    order = np.lexsort((write, time, address))
-    address, write = address[order], write[order]
-    before, after = last_before(address, write), next_after(address, write)
-    has_before = np.flatnonzero(before >= 0)
-    has_after = np.flatnonzero(~write & (after >= 0))
-    return (
-        order[np.concatenate([before[has_before], has_after])],
-        order[np.concatenate([has_before, after[has_after]])],
-    )

@@ -1,7 +1,7 @@
 """The one model of programs that are judged: what is read and written, by whom, and what always comes before what.
 
 Every kind of program unrolls into it, in one way to run it: in place or not, with chunks cut in some way. Memory is
-addresses (:mod:`coppice.program.memory`); an *access* reads or writes consecutive ones. What an operation makes is a
+addresses (:mod:`coppice.program.memory`); an *access* reads or writes some of them. What an operation makes is a
 *value*, slot by slot: what it has read, what another operation made (the message that it receives), or the sum of two
 of these; writes say which value they write. *Points* and edges between them say in which order things always are
 (:mod:`coppice.program.order`): an access comes before another one if the point at which it is over is the point at
@@ -22,13 +22,16 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class MemoryAccesses(Brief):
-    """Reads and writes of consecutive addresses."""
+    """Reads and writes of addresses at equal distances."""
 
     actor: _Ints  # Operation that does it (int64)
     first: _Ints  # First address (int64)
-    count: _Ints  # Addresses, 1 or more (int64)
+    count: _Ints  # Addresses (int64)
+    stride: _Ints  # From one address to the next (int64)
     write: NDArray[np.bool_]  # It is a write, otherwise a read (bool)
-    value: _Ints  # What a write writes, a row of values (int64); of a read it means nothing
+    # What a write writes, a row of values; -1 where it is the caller that may write, before a rank has begun or
+    # after it has ended; of a read it means nothing (int64)
+    value: _Ints
     # When, in an order in which the program can run: what is at one time reads before it writes (int64)
     time: _Ints
     begin: _Ints  # Point after which it begins (int64)

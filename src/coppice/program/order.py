@@ -8,12 +8,11 @@ messages, signals, dependencies.
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.rows import begins_run, distinct, grouped, inverse, last_before, rows_of_groups
+from coppice.rows import begins_run, inverse, last_before, nth_in_group, rows_of_groups
 
 _CELLS = 2**25
 _PATIENCE = 256
@@ -36,11 +35,12 @@ def levels(nodes: int, source: _Ints, target: _Ints, gap: _Ints | None = None) -
         >>> levels(4, np.array([0, 1, 3]), np.array([1, 2, 3])).tolist()
         [0, 1, 2, -1]
     """
-    by_source, start = grouped(source, nodes)
-    target = target[by_source]
+    by_source = np.argsort(source)
+    start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=nodes))])
     length = None if gap is None else gap[by_source]
-    left = np.bincount(target, minlength=nodes)
+    target, left = target[by_source], np.bincount(target, minlength=nodes)
     level = np.zeros(nodes, dtype=np.int64)
+    mark = np.zeros(nodes, dtype=np.int64)
     ready = np.flatnonzero(left == 0)
     waves = done = 0
     while len(ready):
@@ -54,14 +54,10 @@ def levels(nodes: int, source: _Ints, target: _Ints, gap: _Ints | None = None) -
             level[reached] = waves
         else:
             np.maximum.at(level, reached, np.repeat(level[ready], np.diff(first)) + length[edges])
-        if len(reached) * 8 < nodes:
-            found, times = distinct(reached)
-            left[found] -= times
-        else:
-            times = np.bincount(reached, minlength=nodes)
-            left -= times
-            found = np.flatnonzero(times)
-        ready = found[left[found] == 0]
+        np.subtract.at(left, reached, 1)
+        reached = reached[left[reached] == 0]
+        mark[reached] = np.arange(len(reached))
+        ready = reached[mark[reached] == np.arange(len(reached))]
     level[left > 0] = -1
     return level
 
@@ -118,10 +114,10 @@ class PointOrder:
         chain = self._chain
         same = chain[first] == chain[second]
         answer: NDArray[np.bool_] = same & (first <= second)
-        if not len(self._earlier):
-            return answer
         rows = np.flatnonzero(~same)
-        direct = self._direct.holds(chain, first[rows], second[rows])
+        if not len(rows) or not len(self._earlier):
+            return answer
+        direct = self._directly(first[rows], second[rows])
         answer[rows] = direct
         rows = rows[~direct]
         if not len(rows):
@@ -139,34 +135,31 @@ class PointOrder:
             answer[at] = clock[clocks.row[clocks.heard[second[at]]], column[mine] - start] >= first[at]
         return answer
 
-    @cached_property
-    def _direct(self) -> _DirectOrder:
-        return _DirectOrder(self._chain, self._earlier, self._later)
+    def _directly(self, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
+        """Pairs of points of different chains that one edge puts in order."""
+        chain, chains, span = self._chain, int(self._chain.max(initial=0)) + 1, len(self._chain) + 1
+        asked = np.zeros((2, chains), dtype=np.bool_)
+        asked[0, chain[first]] = asked[1, chain[second]] = True
+        used = np.flatnonzero(asked[0, chain[self._earlier]] & asked[1, chain[self._later]])
+        if not len(used):
+            return np.zeros(len(first), dtype=np.bool_)
+        earlier, later = self._earlier[used], self._later[used]
+        pair = chain[later] * chains + chain[earlier]
+        order = np.lexsort((later, pair))
+        begins = begins_run(pair[order])
+        base = (np.cumsum(begins) - 1) * span
+        at = base + later[order]
+        # The last point of the earlier chain that is told of so far
+        told = np.maximum.accumulate(base + earlier[order]) - base
+        pairs, wanted = pair[order][begins], chain[second] * chains + chain[first]
+        which = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+        place = np.searchsorted(at, which * span + second, side="right") - 1
+        known = (pairs[which] == wanted) & (at[place] >= which * span) & (place >= 0)
+        return np.asarray(known & (told[place] >= first))
 
     @cached_property
     def _clocks(self) -> _Clocks:
         return _Clocks(self._chain, self._earlier, self._later)
-
-
-class _DirectOrder:
-    """Up to which point of each chain each other chain was told by edges of its own, so far."""
-
-    def __init__(self, chain: _Ints, earlier: _Ints, later: _Ints) -> None:
-        self.chains, self.span = int(chain.max(initial=0)) + 1, len(chain) + 1
-        pair = chain[later] * self.chains + chain[earlier]
-        order = np.lexsort((later, pair))
-        begins = begins_run(pair[order])
-        self.pairs = pair[order][begins]
-        base = (np.cumsum(begins) - 1) * self.span
-        self.at = base + later[order]
-        self.told = np.maximum.accumulate(base + earlier[order]) - base
-
-    def holds(self, chain: _Ints, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
-        pair = chain[second] * self.chains + chain[first]
-        which = np.minimum(np.searchsorted(self.pairs, pair), len(self.pairs) - 1)
-        place = np.searchsorted(self.at, which * self.span + second, side="right") - 1
-        known = (self.pairs[which] == pair) & (self.at[place] >= which * self.span) & (place >= 0)
-        return np.asarray(known & (self.told[place] >= first))
 
 
 class _Clocks:
@@ -195,11 +188,12 @@ class _Clocks:
         source, target = source[source >= 0], target[source >= 0]
         level = levels(number, source, target)
         self.row = inverse(np.argsort(level, kind="stable"))
-        order = np.lexsort((source, self.row[target]))
-        self.source, target = self.row[source[order]], self.row[target[order]]
-        bounds = np.searchsorted(np.sort(level), np.arange(1, int(level.max(initial=0)) + 2)).tolist()
-        heads = np.searchsorted(target, np.arange(number + 1))
-        self.layers = [(low, high, heads[low : high + 1]) for low, high in pairwise(bounds)]
+        # What a point hears from one after the other, is heard by all points of a level at once.
+        turn = nth_in_group(target)
+        order = np.lexsort((turn, level[target]))
+        heads = np.flatnonzero(begins_run(level[target][order], turn[order]))
+        source, target = self.row[source[order]], self.row[target[order]]
+        self.turns = list(zip(np.split(target, heads[1:]), np.split(source, heads[1:]), strict=True))
 
     def of(self, chains: _Ints) -> NDArray[np.int32]:
         """A row for each such point (:attr:`row`), a column for each of some chains; -1 where nothing is known."""
@@ -209,8 +203,6 @@ class _Clocks:
         into = column[self.chain[self.earlier]]
         rows = np.flatnonzero(into >= 0)
         clock[self.row[self.told[rows]], into[rows]] = self.earlier[rows]
-        for low, high, heads in self.layers:
-            reached = clock[self.source[heads[0] : heads[-1]]]
-            best = np.maximum.reduceat(reached, heads[:-1] - heads[0], axis=0)
-            np.maximum(clock[low:high], best, out=clock[low:high])
+        for target, source in self.turns:
+            clock[target] = np.maximum(clock[target], clock[source])
         return clock

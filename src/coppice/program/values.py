@@ -47,19 +47,22 @@ class SymbolicValues:
     Args:
         execution: What is run.
         memory: Its addresses, what they hold at the start and must hold at the end.
-        sees: For each address of each access, the one of these that is the last write of it before, or -1.
+        address: The addresses of all accesses.
+        sees: For each of them, the one of these that is the last write of it before, or -1.
         last: For each address of memory, the one of these that is its last write, or -1.
     """
 
-    def __init__(self, execution: ProgramExecution, memory: ProgramMemory, sees: _Ints, last: _Ints) -> None:
+    def __init__(
+        self, execution: ProgramExecution, memory: ProgramMemory, address: _Ints, sees: _Ints, last: _Ints
+    ) -> None:
         self._execution, self._memory = execution, memory
         accesses, values = execution.accesses, execution.values
         self._start, self._words = offsets(values.count), memory.words
         # Of a write the place that it writes; of a read the one that it sees.
-        place = ranges(self._words + self._start[np.where(accesses.write, accesses.value, 0)], accesses.count)
-        write = np.repeat(accesses.write, accesses.count)
-        seen = np.where(sees >= 0, place[sees], ranges(accesses.first, accesses.count))
-        self._seen = np.where(write, place, seen)
+        place = ranges(self._words + self._start[np.maximum(accesses.value, 0)], accesses.count)
+        made = np.repeat(accesses.write & (accesses.value >= 0), accesses.count)
+        place = np.where(made, place, address)
+        self._seen = np.where(made | (sees < 0), place, place[sees])
         held = (
             np.where(last >= 0, place[last], np.arange(self._words)) if len(place) else np.arange(self._words)
         )
@@ -69,14 +72,14 @@ class SymbolicValues:
     def _operands(self, operand: _Ints) -> _Ints:
         """The place of each slot of the operands of all values, -1 where there is none."""
         accesses, count = self._execution.accesses, self._execution.values.count
-        number = len(accesses.count)
-        reads = (operand >= 0) & (operand < number)
-        start = np.concatenate([offsets(accesses.count)[:-1], self._words + self._start[:-1], [-1]])
+        number, slots = len(accesses.count), int(self._start[-1])
+        if not (operand >= 0).any():
+            return np.full(slots, -1)
+        start = np.concatenate([offsets(accesses.count)[:-1], self._words + self._start[:-1], [-slots]])
         found = ranges(start[operand], count)
-        rows = np.flatnonzero(np.repeat(reads, count))
+        rows = np.flatnonzero(np.repeat((operand >= 0) & (operand < number), count))
         found[rows] = self._seen[found[rows]]
-        found[np.repeat(operand < 0, count)] = -1
-        return found
+        return np.maximum(found, -1, out=found)
 
     def _follow(self, one: _Ints, other: _Ints) -> None:
         """Find what every place holds: its origin, an address or a sum, and what that holds."""
@@ -89,8 +92,8 @@ class SymbolicValues:
         up[words:] = one
         while True:
             up[words + sums] = words + sums
-            root = _roots(up)
-            terms = root[one[sums]], root[other[sums]]
+            _follow_up(up)
+            terms = up[one[sums]], up[other[sums]]
             empty = [(term < words) & (chunk[np.minimum(term, words - 1)] == NO_CHUNK) for term in terms]
             broken = empty[0] | empty[1]
             if not broken.any():
@@ -100,7 +103,7 @@ class SymbolicValues:
             sums = sums[~broken]
         label = np.arange(total)
         label[words + sums] = words + np.arange(len(sums))
-        self._root = label[root]
+        self._root = label[up] if len(sums) else up
         self._add(sums, label[terms[0]], label[terms[1]], chunk, member)
 
     def _add(self, sums: _Ints, one: _Ints, other: _Ints, chunk: _Ints, member: _Ints) -> None:
@@ -143,22 +146,35 @@ class SymbolicValues:
         one, other = (self._sets[self._set[terms[row]]] for terms in self._wrong_terms)
         return _bits(one & other)
 
+    @cached_property
+    def used(self) -> NDArray[np.bool_]:
+        """Whether something is made of each access."""
+        accesses, values = self._execution.accesses, self._execution.values
+        used = np.zeros(len(accesses.count), dtype=np.bool_)
+        for operand in (values.one, values.other):
+            used[operand[(operand >= 0) & (operand < len(used))]] = True
+        return used
+
     @property
     def missing(self) -> NDArray[np.bool_]:
-        """For each address of each access, whether it reads what nothing was written to."""
-        accesses = self._execution.accesses
+        """For each address of each access, whether something is made of it that nothing was written to."""
         nothing = self._chunk[self._root[self._seen]] == NO_CHUNK
-        return np.asarray(nothing & ~np.repeat(accesses.write, accesses.count))
+        return np.asarray(nothing & np.repeat(self.used, self._execution.accesses.count))
 
     @cached_property
     def wrong_slots(self) -> WrongSlots:
         """What outputs hold that they must not."""
         wanted, ranks = self._memory.wanted, self._memory.layout.num_ranks
         found = self._held[wanted.address]
-        pairs, which = np.unique(self._set[found] * (ranks + 1) + wanted.member + 1, return_inverse=True)
+        wrong = self._chunk[found] != wanted.chunk
+        # The set of a rank alone has its number: others are compared member by member.
+        others = np.flatnonzero(~wrong & (self._set[found] != wanted.member))
+        pairs, which = np.unique(
+            self._set[found[others]] * (ranks + 1) + wanted.member[others] + 1, return_inverse=True
+        )
         have, want = np.divmod(pairs, ranks + 1)
-        wrong = (self._sets[have] != self._wanted(want - 1)).any(axis=1)[which]
-        rows = np.flatnonzero(wrong | (self._chunk[found] != wanted.chunk))
+        wrong[others] = (self._sets[have] != self._wanted(want - 1)).any(axis=1)[which]
+        rows = np.flatnonzero(wrong)
         self._wrong_members = self._set[found[rows]], wanted.member[rows]
         return WrongSlots(wanted.rank[rows], wanted.slot[rows], self._chunk[found[rows]], wanted.chunk[rows])
 
@@ -180,10 +196,12 @@ def _bits(members: NDArray[np.uint64]) -> int:
     return int.from_bytes(members.astype("<u8").tobytes(), "little")
 
 
-def _roots(up: _Ints) -> _Ints:
-    """Where pointers lead to in the end."""
-    while True:
-        further = up[up]
-        if np.array_equal(further, up):
-            return further
-        up = further
+def _follow_up(up: _Ints) -> None:
+    """Let pointers lead to where they lead to in the end."""
+    rows = np.flatnonzero(up != np.arange(len(up)))
+    while len(rows):
+        current = up[rows]
+        further = up[current]
+        moved = further != current
+        rows = rows[moved]
+        up[rows] = further[moved]

@@ -2,6 +2,6 @@
 
 Lowering (``lower``) decides where messages land (``placement``) and emits puts, signals and waits (``emit``). The
 verifier (``verify``) judges form (``structure``), gives every word an address (``words``), unrolls a program into
-events (``events``), finds an order of execution or a deadlock and what holds in every order (``order``), looks for
-races (``races``), and executes symbolically.
+events (``events``), finds an order of execution or a deadlock and what holds in every order (``order``), has it judged
+with what they touch (``unroll``), and tells their races (``races``).
 """

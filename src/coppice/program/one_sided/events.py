@@ -22,6 +22,9 @@ from coppice.program.one_sided.words import Words
 
 _Ints = NDArray[np.int64]
 
+# Kinds of chains
+_BEGIN, _END, _JOIN, _THREAD, _DATA, _PROXY = range(6)
+
 
 @dataclass(frozen=True, slots=True)
 class EventStep:
@@ -63,8 +66,9 @@ class Events:
     step_of: list[int] = field(default_factory=list)  # Step of each event
     # (earlier, later) events; the later one cannot come first
     before: list[tuple[int, int]] = field(default_factory=list)
-    # Number of joins before each event in its thread block; -1 for what proxies do
-    phase: list[int] = field(default_factory=list)
+    # Chain of each event: events of one always take place in the order of their numbers
+    chain: list[int] = field(default_factory=list)
+    chains: dict[tuple[int, ...], int] = field(default_factory=dict)  # Number of each chain
     # Counters by (`channel`, row) or (`semaphore`, rank, id)
     counters: dict[tuple[int, ...], SignalCounter] = field(default_factory=dict)
     reads: dict[int, tuple[Touch, ...]] = field(default_factory=dict)  # What events of data read, by event
@@ -108,10 +112,14 @@ class Events:
         """Row of its thread block, or -1."""
         return self.steps[self.step_of[event]].row
 
-    def add(self, *, phase: int = -1) -> int:
-        """A further event of the step that comes next."""
+    def add(self, *chain: int) -> int:
+        """A further event of the step that comes next.
+
+        Args:
+            chain: What its chain is known by.
+        """
         self.step_of.append(len(self.steps))
-        self.phase.append(phase)
+        self.chain.append(self.chains.setdefault(chain, len(self.chains)))
         return len(self.step_of) - 1
 
 
@@ -124,14 +132,14 @@ def events_of(words: Words) -> Events:
     events = Events(words)
     program = events.program
     for rank in range(program.num_ranks):
-        event = events.add()
+        event = events.add(_BEGIN, rank)
         events.steps.append(EventStep(-1, rank, -1, 0, None, (event,)))
         events.begins.append(event)
     last: list[list[int]] = [[event] for event in events.begins]
     for row, block in enumerate(program.blocks):
         last[block.rank].append(_Thread(events, row, events.begins[block.rank]).run())
     for rank, finals in enumerate(last):
-        event = events.add()
+        event = events.add(_END, rank)
         events.steps.append(EventStep(-1, rank, -1, 0, None, (event,)))
         events.ends.append(event)
         events.before.extend((earlier, event) for earlier in finals)
@@ -151,7 +159,8 @@ class _Thread:
         self.phase = 0
         self.heads: dict[int, int] = {}  # last event of a thread, where it is not the join
         self.loose: list[int] = []  # events of data since the join
-        self.orders: dict[int, tuple[int, int, int]] = {}  # channel: last order, its thread, its phase
+        # Channel: last order, its thread, its phase, and the first order of its chain
+        self.orders: dict[int, tuple[int, int, int, int]] = {}
         self.rounds: dict[int, int] = defaultdict(int)  # of barriers
 
     def run(self) -> int:
@@ -196,7 +205,7 @@ class _Thread:
 
     def _joined(self) -> int:
         self.phase += 1
-        event = self.events.add(phase=self.phase)
+        event = self.events.add(_JOIN, self.row)
         self._after(event, self.join)
         for earlier in (*self.heads.values(), *self.loose):
             self._after(event, earlier)
@@ -217,7 +226,7 @@ class _Thread:
 
     def _by(self, thread: int) -> int:
         """A new event of one thread."""
-        event = self.events.add(phase=self.phase)
+        event = self.events.add(_THREAD, self.row, thread)
         self._after(event, self.heads.get(thread, self.join))
         self.heads[thread] = event
         return event
@@ -256,12 +265,15 @@ class _Thread:
 
     def _ordered(self, thread: int, channel: int) -> int:
         """A new event of the proxy, on the order of a thread."""
-        event = self.events.add()
-        self._after(event, self.heads.get(thread, self.join))
         earlier = self.orders.get(channel)
-        if earlier is not None and (earlier[1] == thread or earlier[2] < self.phase):
+        if earlier is not None and earlier[1] != thread and earlier[2] == self.phase:
+            earlier = None
+        head = len(self.events.chain) if earlier is None else earlier[3]
+        event = self.events.add(_PROXY, head)
+        self._after(event, self.heads.get(thread, self.join))
+        if earlier is not None:
             self._after(event, earlier[0])
-        self.orders[channel] = (event, thread, self.phase)
+        self.orders[channel] = (event, thread, self.phase, head)
         return event
 
     def _order(self, thread: int, op: Operation, loop: Operation | None, iteration: int) -> int:
@@ -275,7 +287,7 @@ class _Thread:
         return event
 
     def _data(self, op: Operation, loop: Operation | None, iteration: int) -> int:
-        event = self.events.add(phase=self.phase)
+        event = self.events.add(_DATA, self.row, len(self.loose))
         self._after(event, self.join)
         self.loose.append(event)
         self._touch(event, op, op.sources, op.targets, loop, iteration)

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from coppice.program.deadlock import Deadlock, circle_from, waits_in_words
 from coppice.program.one_sided.events import Events, EventStep, SignalCounter
 from coppice.program.one_sided.program import Act
-from coppice.rows import begins_run, grouped
+from coppice.program.one_sided.unroll import points_of
+from coppice.program.order import PointOrder
 
 
 def run_order(
@@ -219,29 +220,28 @@ class _EventRun:
         return "packets that nothing writes"
 
 
-_CELLS = 2**24
-
-_Ints = NDArray[np.int64]
-
 _Edges = list[tuple[int, int]]
 
 
-def known_order(events: Events, order: list[int], packets: _Edges) -> tuple[_Edges, _Edges]:
+def known_order(events: Events, packets: _Edges) -> tuple[_Edges, _Edges]:
     """All (earlier, later) pairs that hold in every order, and those of them that carry data along."""
     strong: _Edges = list(events.before)
     weak: _Edges = list(packets)
     unclear: list[SignalCounter] = []
-    direct = set(events.before)
-    for counter in events.counters.values():
-        if _in_line(events, counter.posts, direct) and _in_line(events, counter.waits, direct):
-            unpaired = max(-counter.start, 0)
-            posts, waits = counter.posts[unpaired:], counter.waits[max(counter.start, 0) :]
-            for post, wait in zip(posts, waits, strict=False):  # what is left over waits for nobody
-                (weak if _relaxed(events, post, wait) else strong).append((post, wait))
-        else:
+    counters = list(events.counters.values())
+    clear = _in_line(events, [each.posts for each in counters]) & _in_line(
+        events, [each.waits for each in counters]
+    )
+    for counter, sure in zip(counters, clear.tolist(), strict=True):
+        if not sure:
             unclear.append(counter)
+            continue
+        unpaired = max(-counter.start, 0)
+        posts, waits = counter.posts[unpaired:], counter.waits[max(counter.start, 0) :]
+        for post, wait in zip(posts, waits, strict=False):  # what is left over waits for nobody
+            (weak if _relaxed(events, post, wait) else strong).append((post, wait))
     while unclear:
-        found = _further(HappensBefore(order, strong + weak), unclear, set(strong) | set(weak))
+        found = _further(order_of(events, strong + weak), unclear, set(strong) | set(weak))
         if not found:
             break
         for post, wait in found:
@@ -249,7 +249,13 @@ def known_order(events: Events, order: list[int], packets: _Edges) -> tuple[_Edg
     return strong + weak, strong
 
 
-def check_every_order(events: Events, order: list[int], edges: _Edges) -> None:
+def order_of(events: Events, edges: _Edges) -> PointOrder:
+    """The order of events that edges make known."""
+    points = points_of(events, edges)
+    return PointOrder(points.chain, points.earlier, points.later)
+
+
+def check_every_order(events: Events, edges: _Edges) -> None:
     """Make sure that no order stands still, where several thread blocks take from one counter."""
     shared = [
         counter
@@ -258,10 +264,10 @@ def check_every_order(events: Events, order: list[int], edges: _Edges) -> None:
     ]
     if not shared:
         return
-    known = HappensBefore(order, edges)
+    known = order_of(events, edges)
     required: dict[int, int] = {}
     for counter in shared:
-        later = known.among(counter.waits).sum(axis=1)
+        later = _among(known, counter.waits).sum(axis=1)
         required.update(
             (wait, len(counter.waits) - after - counter.start)
             for wait, after in zip(counter.waits, later.tolist(), strict=True)
@@ -272,15 +278,15 @@ def check_every_order(events: Events, order: list[int], edges: _Edges) -> None:
         raise Deadlock(f"in an order in which others take first, {circle}") from None
 
 
-def _in_line(events: Events, members: list[int], before: set[tuple[int, int]]) -> bool:
-    """All in one thread block, and each after the one before."""
-    if len(members) < 2:
-        return True
-    if len({events.block(event) for event in members}) > 1:
-        return False
-    return all(
-        0 <= events.phase[one] < events.phase[two] or (one, two) in before for one, two in pairwise(members)
+def _in_line(events: Events, groups: list[list[int]]) -> NDArray[np.bool_]:
+    """Groups of events that are all in one thread block, and each after the one before."""
+    found = np.array(
+        [len({events.block(event) for event in members}) < 2 for members in groups], dtype=np.bool_
     )
+    pairs = [(number, *pair) for number, members in enumerate(groups) for pair in pairwise(members)]
+    group, one, two = np.array(pairs, dtype=np.int64).reshape(-1, 3).T
+    found[group[~order_of(events, events.before).holds(one, two)]] = False
+    return found
 
 
 def _relaxed(events: Events, post: int, wait: int) -> bool:
@@ -289,15 +295,15 @@ def _relaxed(events: Events, post: int, wait: int) -> bool:
     )
 
 
-def _further(order: HappensBefore, counters: list[SignalCounter], known: set[tuple[int, int]]) -> _Edges:
+def _further(order: PointOrder, counters: list[SignalCounter], known: set[tuple[int, int]]) -> _Edges:
     """Posts that must come before events that take, as far as it is known by now."""
     found: _Edges = []
     for counter in counters:
         if not counter.posts or not counter.waits:
             continue
         # Posts that need not come after each post, itself not counted, and takers that come before each taker.
-        free = len(counter.posts) - 1 - order.among(counter.posts).sum(axis=1)
-        before = order.among(counter.waits).sum(axis=0)
+        free = len(counter.posts) - 1 - _among(order, counter.posts).sum(axis=1)
+        before = _among(order, counter.waits).sum(axis=0)
         sure = free[None, :] < (before + 1 - counter.start)[:, None]
         found += [
             pair
@@ -307,68 +313,10 @@ def _further(order: HappensBefore, counters: list[SignalCounter], known: set[tup
     return found
 
 
-class HappensBefore:
-    """A graph without circles, asked about many pairs at once.
-
-    Args:
-        order: All events in an order that agrees with the edges.
-        edges: (earlier, later) pairs.
-
-    Examples:
-        >>> known = HappensBefore([0, 1, 2, 3], [(0, 1), (1, 3)])
-        >>> known.holds(np.array([0, 0, 2]), np.array([3, 2, 3])).tolist()
-        [True, False, False]
-    """
-
-    def __init__(self, order: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        self._count = len(order)
-        time = [0] * self._count
-        for place, event in enumerate(order):
-            time[event] = place
-        ends = sorted({(time[later], time[earlier]) for earlier, later in edges})
-        level = [0] * self._count
-        for later, earlier in ends:
-            level[later] = max(level[later], level[earlier] + 1)
-        self._time = np.array(time, dtype=np.int64)
-        self._source = np.array([earlier for _, earlier in ends], dtype=np.int64)
-        self._target = np.array([later for later, _ in ends], dtype=np.int64)
-        depth = np.array(level, dtype=np.int64)[self._target]
-        by, start = grouped(
-            depth, int(depth.max(initial=0)) + 1
-        )  # by target within a layer, as ``ends`` are sorted
-        self._source, self._target = self._source[by], self._target[by]
-        self._layers = list(pairwise(start.tolist()))
-
-    def holds(self, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
-        """Whether each event of ``first`` always comes before that of ``second``."""
-        one, two = self._time[first], self._time[second]
-        answer: NDArray[np.bool_] = np.zeros(len(one), dtype=np.bool_)
-        sources = np.unique(one)
-        column = np.searchsorted(sources, one)
-        width = max(64, _CELLS // max(self._count, 1) // 64 * 64)
-        for start in range(0, len(sources), width):
-            bits = self._from(sources[start : start + width])
-            rows = np.flatnonzero((column >= start) & (column < start + width))
-            place = column[rows] - start
-            answer[rows] = (bits[two[rows], place // 64] >> (place % 64).astype(np.uint64)) & np.uint64(1) > 0
-        answer &= one != two
-        return answer
-
-    def among(self, events: Sequence[int]) -> NDArray[np.bool_]:
-        """Whether each of some events (row) always comes before each of them (column)."""
-        members = np.array(events, dtype=np.int64)
-        count = len(members)
-        return self.holds(np.repeat(members, count), np.tile(members, count)).reshape(count, count)
-
-    def _from(self, sources: _Ints) -> NDArray[np.uint64]:
-        """For every event, a bit for each source that is it or comes before it."""
-        bits = np.zeros((self._count, -(-len(sources) // 64)), dtype=np.uint64)
-        place = np.arange(len(sources))
-        bits[sources, place // 64] |= np.uint64(1) << (place % 64).astype(np.uint64)
-        for low, high in self._layers:
-            if low == high:
-                continue
-            target = self._target[low:high]
-            heads = np.flatnonzero(begins_run(target))
-            bits[target[heads]] |= np.bitwise_or.reduceat(bits[self._source[low:high]], heads, axis=0)
-        return bits
+def _among(order: PointOrder, events: Sequence[int]) -> NDArray[np.bool_]:
+    """Whether each of some events (row) always comes before each other one (column)."""
+    members = np.array(events, dtype=np.int64)
+    count = len(members)
+    found = order.holds(np.repeat(members, count), np.tile(members, count)).reshape(count, count)
+    np.fill_diagonal(found, val=False)
+    return found

@@ -5,24 +5,27 @@ programs with loops are run with chunks of one piece, of three, and of more than
 size. Nothing is left over: there are as many waits as signals, so that the next run begins like the first.
 
 Moving or adding what nothing was written to, and reading packets as data, are failures besides those of
-:mod:`coppice.program.symbolic`.
+:mod:`coppice.program.faults`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from coppice.program.deadlock import Deadlock
-from coppice.program.memory import NOTHING, Buffer
-from coppice.program.one_sided.events import Events, Touch, events_of
+from coppice.program.faults import ChunkNames, value_faults
+from coppice.program.judge import Judgement
+from coppice.program.memory import Buffer
+from coppice.program.one_sided.events import Events, events_of
 from coppice.program.one_sided.order import check_every_order, known_order, run_order
 from coppice.program.one_sided.program import Act, OneSidedProgram
 from coppice.program.one_sided.races import find_races
 from coppice.program.one_sided.structure import check_form
+from coppice.program.one_sided.unroll import EventAccesses
 from coppice.program.one_sided.words import Words, words_of
-from coppice.program.symbolic import SymbolicMemory
 from coppice.schedule.verification.report import Findings, Verdict
 
 
@@ -94,20 +97,21 @@ def _run(words: Words, findings: Findings, warnings: list[str], checked: dict[st
         return
     try:
         order, packets = run_order(events)
-        edges, strong = known_order(events, order, packets)
-        check_every_order(events, order, edges)
+        edges, strong = known_order(events, packets)
+        check_every_order(events, edges)
     except Deadlock as circle:
         findings.add(f"it stands still: {circle}")
         return
     _left_over(events, findings)
-    races = find_races(events, order, edges, strong)
+    made = EventAccesses(events)
+    judgement = Judgement(made.execution(order, edges), words.memory)
+    races = find_races(made, judgement, strong)
     large = "with messages larger than its scratch memory: " if words.ring else ""
     findings.add_examples([large + each for each in races.failures], races.count, "pairs of operations")
     warnings += races.warnings
-    contents = OneSidedContents(events)
-    contents.run(order)
-    findings.add_examples(contents.failures, contents.count, "symbolic checks")
-    checked["words"] += contents.slots
+    values, count = _value_faults(made, judgement)
+    findings.add_examples(values, count, "symbolic checks")
+    checked["words"] += len(words.memory.wanted.slot)
 
 
 def _left_over(events: Events, findings: Findings) -> None:
@@ -142,71 +146,37 @@ def _warnings(program: OneSidedProgram) -> list[str]:
     return warnings
 
 
-class OneSidedContents(SymbolicMemory):
-    """Carries out events one after the other.
+def _value_faults(made: EventAccesses, judgement: Judgement) -> tuple[list[str], int]:
+    """The first few faults of values, a sentence each, and how many there are."""
+    events, accesses = made.events, judgement.execution.accesses
+    words = events.words
 
-    Args:
-        events: What is run.
-    """
+    def unwritten(access: int, place: int) -> str:
+        slots = made.slots[access]
+        assert slots is not None
+        chunk, buffer = slots.index + place // words.per_chunk, slots.buffer.name.lower()
+        return (
+            f"{events.name(int(accesses.actor[access]))} reads chunk {chunk} of the {buffer} of rank "
+            f"{slots.ranks[0]}, which nothing was written to."
+        )
 
-    slot_noun: ClassVar[str] = "chunk"
-
-    def __init__(self, events: Events) -> None:
-        words = events.words
-        super().__init__(words.memory, words.per_chunk, in_pieces=words.piece > 0)
-        self.events = events
-        self._packed = bytearray(words.memory.words)
-
-    def name(self, actor: int) -> str:
-        """An event in words."""
-        return self.events.name(actor)
-
-    def run(self, order: Sequence[int]) -> None:
-        """Carry out all events in an order in which they can take place, and judge the outcome."""
-        for event in order:
-            if event in self.events.writes:
-                self._carry_out(event)
-        self.check_end()
-
-    def _carry_out(self, event: int) -> None:
-        op = self.events.steps[self.events.step_of[event]].op
-        reads, writes = self.events.reads.get(event, ()), self.events.writes[event]
-        if op is not None and op.act is Act.SUM:
-            total = self._read(event, reads[0])
-            for touch in reads[1:]:
-                total = self.sum(event, total, self._read(event, touch))
-            for touch in writes:
-                self._write(touch, total)
-            return
-        for source, target in zip(reads, writes, strict=True):
-            self._write(target, self._read(event, source))
-
-    def _read(self, event: int, touch: Touch) -> list[int]:
-        """The values of some words; of several ranks, their sum."""
-        total: list[int] | None = None
-        stride = 2 if touch.slots.packets else 1
-        for part in touch.parts:
-            places = part.tolist()[::stride]
-            values = [self.held[place] for place in places]
-            if NOTHING in values:
-                self.fail(
-                    f"{self.name(event)} reads {self._slot(touch, values)}, which nothing was written to."
-                )
-            elif any(bool(self._packed[place]) != touch.slots.packets for place in places):
-                forms = ("data", "packets") if touch.slots.packets else ("packets", "data")
-                self.fail(f"{self.name(event)} reads as {forms[1]} what was written as {forms[0]}.")
-            total = values if total is None else self.sum(event, total, values)
-        return total or []
-
-    def _slot(self, touch: Touch, values: list[int]) -> str:
-        slots, words = touch.slots, self.events.words
-        chunk = slots.index + values.index(NOTHING) // words.per_chunk
-        return f"chunk {chunk} of the {slots.buffer.name.lower()} of rank {slots.ranks[0]}"
-
-    def _write(self, touch: Touch, values: list[int]) -> None:
-        stride = 2 if touch.slots.packets else 1
-        for part in touch.parts:
-            places = part.tolist()
-            for place, address in enumerate(places):
-                self.held[address] = values[place // stride]
-                self._packed[address] = touch.slots.packets
+    packets = np.array([slots is not None and slots.packets for slots in made.slots], dtype=np.bool_)
+    access = np.repeat(np.arange(len(packets)), accesses.count)
+    writers = judgement.writers
+    wrong = (writers >= 0) & (packets[np.maximum(writers, 0)] != packets[access])
+    strange = np.unique(access[wrong & judgement.values.used[access]])
+    strange = strange[~np.isin(strange, access[judgement.values.missing])]
+    forms = ("data", "packets")
+    misread = {
+        row: f"{events.name(int(accesses.actor[row]))} reads as {forms[int(packets[row])]} what was written as "
+        f"{forms[1 - int(packets[row])]}."
+        for row in strange.tolist()
+    }
+    return value_faults(
+        judgement,
+        ChunkNames(words, words.per_chunk, in_pieces=words.piece > 0),
+        name=events.name,
+        unwritten=unwritten,
+        misread=misread,
+        slot_noun="chunk",
+    )

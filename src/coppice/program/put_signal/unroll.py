@@ -60,6 +60,7 @@ def unroll(order: CallOrder, memory: ProgramMemory) -> ProgramExecution:
             actor=operation,
             first=np.concatenate([source[makes], addend[adds], target[makes]]),
             count=program.count[operation],
+            stride=np.ones(len(operation), dtype=np.int64),
             write=write,
             value=value[operation],
             time=time[operation],

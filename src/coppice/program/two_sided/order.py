@@ -74,8 +74,9 @@ class _StepRun:
         self.done = level >= 0
         if not self.done.all():
             raise Deadlock(self._circle(), stuck=parts.step[self._standing()].tolist())
-        among = np.zeros(parts.number) if rng is None else rng.random(parts.number)
-        return np.lexsort((among, level))
+        return (
+            np.argsort(level, kind="stable") if rng is None else np.lexsort((rng.random(len(level)), level))
+        )
 
     def _standing(self) -> _Ints:
         """The part at which each thread block stands that is not at its end."""

@@ -41,11 +41,12 @@ def unroll(
     writing = program.writes_dst & ~((program.op == StepOp.COPY) & (src == dst))
     reads, held, writes = np.flatnonzero(program.reads_src), np.flatnonzero(adds), np.flatnonzero(writing)
     actor = np.concatenate([reads, held, writes])
-    # What each step makes is a value of its own, operands of which are reads or what its sender has made.
+    # What a step makes is a value of its own, of what it reads or of what its sender has made; a send makes none.
     read_of, held_of, sent = np.full((3, steps), -1)
     read_of[reads] = np.arange(len(reads))
     held_of[held] = len(reads) + np.arange(len(held))
-    sent[messages.recv] = len(actor) + messages.send
+    plain = program.op[messages.send] == StepOp.SEND
+    sent[messages.recv] = np.where(plain, read_of[messages.send], len(actor) + messages.send)
     both = program.reads_src & program.receives
     points, begin, end, write_begin = _points(program, messages, memory, early)
     time = inverse(order)
@@ -55,6 +56,7 @@ def unroll(
             actor=actor,
             first=np.concatenate([src[reads], dst[held], dst[writes]]).astype(np.int64),
             count=count[actor],
+            stride=np.ones(len(actor), dtype=np.int64),
             write=np.arange(len(actor)) >= len(reads) + len(held),
             value=actor,
             time=time[actor],
@@ -64,7 +66,7 @@ def unroll(
         ),
         values=Values(
             actor=np.arange(steps),
-            count=count,
+            count=np.where(program.op == StepOp.SEND, 0, count),
             one=np.where(adds, held_of, np.where(program.reads_src, read_of, sent)),
             other=np.where(adds, read_of, np.where(both, sent, -1)),
         ),
