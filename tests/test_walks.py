@@ -15,7 +15,7 @@ WALKS = Path(__file__).with_name("walks.py")
 @pytest.mark.parametrize(
     ("most", "command"),
     [
-        (2_000, "plan dgx-a100 --boxes 2 --collective all_reduce"),
+        (1_700, "plan dgx-a100 --boxes 2 --collective all_reduce"),
         (500, "bound dgx-a100 --boxes 2 --collective all_reduce"),
     ],
 )

@@ -114,10 +114,30 @@ def messages_of(
             way in a step is one message. Otherwise every row is a message, and steps order only what happens to one
             chunk at one rank: what channels of a GPU library wait for.
     """
+    return messages_of_routed(routed_body(body), size_bytes, pieces=pieces, steps_bind=steps_bind)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class RoutedBody(Brief):
+    """What is carried out as rows with their routes, whatever its size: made once for many sizes or pieces."""
+
+    schedule: Schedule  # A row names its path; every node sequence that is used stands in the table once
+    topology: Topology  # Where the rows travel; in that of the schedule switches that pass on count as ranks
+    routes: Routes  # The paths
+
+
+def routed_body(body: Schedule | Forest) -> RoutedBody:
+    """The rows of a schedule or forest; it should have been verified."""
     schedule, topology = _as_schedule(body)
     require_well_formed(schedule)
     _check_steps(schedule)
-    schedule = in_pieces(_distinct_paths(routed(schedule)), pieces)
+    schedule = _distinct_paths(routed(schedule))
+    return RoutedBody(schedule=schedule, topology=topology, routes=_routes(schedule))
+
+
+def messages_of_routed(rows: RoutedBody, size_bytes: int, *, pieces: int, steps_bind: bool) -> Messages:
+    """As :func:`messages_of`, of rows that are routed already."""
+    topology, schedule = rows.topology, in_pieces(rows.schedule, pieces)
     _, length = chunk_bounds(schedule, size_bytes)
     row_bytes = length[schedule.chunk]
     message, first_row = _grouped(schedule, steps_bind=steps_bind)
@@ -134,7 +154,7 @@ def messages_of(
     after_start, after = _after(schedule, message)
     return Messages(
         topology=topology,
-        routes=_routes(schedule),
+        routes=rows.routes,
         route=route.astype(np.int32),
         num_bytes=num_bytes,
         added_bytes=added,

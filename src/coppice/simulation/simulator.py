@@ -17,7 +17,7 @@ from coppice.errors import InputError
 from coppice.rows import offsets
 from coppice.schedule.files.plan_file import body_of
 from coppice.schedule.forest import Forest
-from coppice.schedule.messages import Messages, messages_of
+from coppice.schedule.messages import Messages, messages_of_routed, routed_body
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles, with_transport
 from coppice.simulation.model import Model, Sharing
@@ -258,7 +258,8 @@ def fastest(
     limit = most_pieces(body, size_bytes, model=model, most=most)
     steps_bind = model.steps_bind or _too_many_messages(body)
     given = 1 if pieces is None else pieces
-    whole = messages_of(body, size_bytes, pieces=given, steps_bind=steps_bind)
+    rows = routed_body(body)
+    whole = messages_of_routed(rows, size_bytes, pieces=given, steps_bind=steps_bind)
     cut = {given: whole}
     for profile in sorted(profiles, key=lambda each: _least_us(whole, each, model)):
         if best is not None and (
@@ -268,7 +269,7 @@ def fastest(
 
         def attempt(count: int, profile: TransportProfile = profile, *, hops: bool = False) -> Timeline:
             if count not in cut:
-                cut[count] = messages_of(body, size_bytes, pieces=count, steps_bind=steps_bind)
+                cut[count] = messages_of_routed(rows, size_bytes, pieces=count, steps_bind=steps_bind)
             return run(
                 cut[count],
                 model=model,
