@@ -1,0 +1,36 @@
+"""The page of questions: every command on it runs, in its order, and answers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coppice.cli import COMMANDS, app
+from support.paths import ROOT
+
+COMMANDS_OF_THE_PAGE = re.findall(r"\| `coppice ([^`]+)` \|", (ROOT / "docs" / "questions.md").read_text())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("questions")
+    (made / "examples").symlink_to(ROOT / "examples")
+    return made
+
+
+def test_commands_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert len(COMMANDS_OF_THE_PAGE) >= 20
+    for command in COMMANDS_OF_THE_PAGE:
+        found = CliRunner().invoke(app, shlex.split(command))
+        assert found.exit_code == 0, (command, found.stderr)
+        assert found.stdout or " -o " in command, command
+
+
+def test_most_commands_are_named_on_some_page() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md")
+    assert not [name for name in COMMANDS if f"coppice {name}" not in pages]
