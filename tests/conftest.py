@@ -16,17 +16,8 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 _LONG = (
-    "run",
-    "docs",
-    "test_docs.py",
-    "training",
-    "comparison",
-    "tuning",
-    "planners",
-    "benchmarks",
-    "simulation",
-    "program",
-    "cli",
+    *("run", "docs", "test_docs.py", "training", "comparison", "tuning", "planners", "benchmarks"),
+    *("simulation", "program", "cli"),
 )
 """Folders whose files take longest, and a file that does: two processes begin with them, and end together."""
 

@@ -101,13 +101,7 @@ def seeds() -> Iterator[dict[str, Any]]:
 
 _SHOWN = 40
 _COLLECTIVES = (
-    "all_gather",
-    "reduce_scatter",
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "gather",
+    *("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all", "gather"),
     "scatter",
 )
 _ALGORITHMS = (

@@ -16,14 +16,8 @@ from support.paths import ROOT
 
 BOUND_KEYS = {"collective", "ranks", "inv_rate", "algbw_gb_per_s", "algbw_exact", "trees_per_root", "cut"}
 PLAN_KEYS = BOUND_KEYS | {
-    "planned_algbw_exact",
-    "distinct_trees",
-    "max_height",
-    "mean_height",
-    "max_link_load",
-    "verified",
-    "seconds",
-    "peak_rss_bytes",
+    *("planned_algbw_exact", "distinct_trees", "max_height", "mean_height", "max_link_load", "verified"),
+    *("seconds", "peak_rss_bytes"),
 }
 FOREST_COLLECTIVES = [c for c in Collective if c.made_of_trees]
 

@@ -31,15 +31,7 @@ def test_figures_of_the_literature(run: Run) -> None:
     rates = []
     for slots in (32, 64, 128):
         words = (
-            "switch",
-            "model",
-            "switchml",
-            "--gb-per-s",
-            "12.5",
-            "--rtt-us",
-            "6",
-            "--slots",
-            slots,
+            *("switch", "model", "switchml", "--gb-per-s", "12.5", "--rtt-us", "6", "--slots", slots),
             "--json",
         )
         rates.append(8 * json.loads(run(*words).out)["systems"][0]["gb_per_s"])
@@ -48,14 +40,7 @@ def test_figures_of_the_literature(run: Run) -> None:
 
 def test_a_sweep_and_its_picture(run: Run, tmp_path: Path) -> None:
     words = (
-        "switch",
-        "model",
-        "switchml,camdoop,ring",
-        "--sweep",
-        "workers",
-        "--values",
-        "8,27",
-        "--size",
+        *("switch", "model", "switchml,camdoop,ring", "--sweep", "workers", "--values", "8,27", "--size"),
         "1G",
     )
     shown = run(*words).out.splitlines()

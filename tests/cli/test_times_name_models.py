@@ -168,15 +168,7 @@ def test_exports_are_simulated_with_the_model_that_is_asked_for(run: Run, made: 
     assert notes[None] == notes["nccl-2.30"] != notes["ideal"]
     assert "nccl-ring with" not in notes["ideal"], "that model has no protocols"
     rules = (
-        "export",
-        "star",
-        "--set",
-        "gpus=4",
-        "--to",
-        "ompi-rules",
-        "--option",
-        "sizes=1K",
-        "--option",
+        *("export", "star", "--set", "gpus=4", "--to", "ompi-rules", "--option", "sizes=1K", "--option"),
         "jobs=1",
     )
     assert "# model ideal: 1 us per message" in run(*rules).out

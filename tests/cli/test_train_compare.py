@@ -180,14 +180,7 @@ def test_what_cannot_be_asked(run: Run, tmp_path: Path) -> None:
 
 
 REPORT_JOB = (
-    "gpt-7.5b",
-    "--cluster",
-    "dgx-a100",
-    "--boxes",
-    "2",
-    "--parallel",
-    "tp=4,pp=4",
-    "--global-batch",
+    *("gpt-7.5b", "--cluster", "dgx-a100", "--boxes", "2", "--parallel", "tp=4,pp=4", "--global-batch"),
     "16",
 )
 FILE = """

@@ -89,16 +89,8 @@ def test_a_measured_device(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "device.json"
     path.write_text(json.dumps(RECORD))
     words = [
-        "train",
-        "estimate",
-        "gpt-7.5b",
-        "--cluster",
-        "hgx-h200",
-        "--parallel",
-        "tp=8",
-        "--global-batch",
-        "8",
-        "--json",
+        *("train", "estimate", "gpt-7.5b", "--cluster", "hgx-h200", "--parallel", "tp=8", "--global-batch"),
+        *("8", "--json"),
     ]
     plain, measured = run(*words).json, run(*words, "--device", path).json
     assert measured["device"] == plain["device"] == "H200"

@@ -140,14 +140,7 @@ def test_bad_input_is_one_sentence(run: Run, arguments: tuple[str, ...], words: 
 def test_what_is_left_out_and_what_needs_help_is_named(run: Run) -> None:
     """Relaying is a mark, the help of switches a section with an optimum of its own, and the rest has its reason."""
     words = (
-        "dgx-h100",
-        "--boxes",
-        "2",
-        "--sizes",
-        "64M",
-        "-j",
-        "1",
-        "-a",
+        *("dgx-h100", "--boxes", "2", "--sizes", "64M", "-j", "1", "-a"),
         "forest,allgather-reduce,nvls-tree,nvls",
     )
     shown = run(*words).out

@@ -40,13 +40,7 @@ def test_json_has_the_keys_of_a_plan() -> None:
     shared = ("collective", "topology_sha256", "inv_rate", "cut", "planned_inv_rate", "optimal", "loss")
     assert [made[key] for key in shared] == [planned[key] for key in shared]
     own = {
-        "operations",
-        "chunks",
-        "transfers",
-        "in_place",
-        "instances",
-        "protocol",
-        "thread_blocks",
+        *("operations", "chunks", "transfers", "in_place", "instances", "protocol", "thread_blocks"),
         "channels",
     }
     assert own | {"steps", "most_steps", "steps_by_type", "max_bytes", "output", "program_file"} <= set(made)

@@ -265,19 +265,8 @@ def test_cells_between_marks(mark: str) -> None:
     """Tables as people paste them into reports and sheets; an empty cell has no value."""
     names = ["size (B)", "count", "type", "redop", "root", *(["time (us)", "algbw", "busbw", "#wrong"] * 2)]
     cells = [
-        "1048576",
-        "262144",
-        "float",
-        "sum",
-        "-1",
-        "60.00",
-        "17.48",
-        "26.21",
-        "0",
-        "55.00",
-        "19.07",
-        "28.60",
-        "N/A",
+        *("1048576", "262144", "float", "sum", "-1", "60.00", "17.48", "26.21", "0", "55.00", "19.07"),
+        *("28.60", "N/A"),
     ]
     lines = [mark.join(names), mark.join(cells)]
     text = "\n".join(f"{mark}{line}{mark}" if mark == "|" else line for line in lines)

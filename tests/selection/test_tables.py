@@ -115,16 +115,9 @@ def test_constants_have_every_row() -> None:
     data: Any = constants()
     generations = set(GENERATIONS)
     for key in (
-        "ll_gb_per_s",
-        "ring_ll128_gb_per_s_per_channel",
-        "tree_ll128_gb_per_s_per_channel",
-        "tree_gb_per_s_per_channel",
-        "nvls_tree_gb_per_s_per_channel",
-        "nvls_efficiency",
-        "most_nvlinks",
-        "usual_cpu",
-        "speeds_within",
-        "speeds_across",
+        *("ll_gb_per_s", "ring_ll128_gb_per_s_per_channel", "tree_ll128_gb_per_s_per_channel"),
+        *("tree_gb_per_s_per_channel", "nvls_tree_gb_per_s_per_channel", "nvls_efficiency", "most_nvlinks"),
+        *("usual_cpu", "speeds_within", "speeds_across"),
     ):
         assert set(getattr(data, key)) == generations, key
     assert all(len(row) == 24 for row in data.tree_correction.values())

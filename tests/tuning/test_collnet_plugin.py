@@ -138,13 +138,7 @@ def test_it_needs_nothing_but_the_system(library: Path) -> None:
     found = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=True).stdout
     names = {line.split()[0].split("/")[-1].split(".so")[0] for line in found.splitlines()}
     assert names <= {
-        "linux-vdso",
-        "libc",
-        "libm",
-        "libstdc++",
-        "libgcc_s",
-        "libpthread",
-        "ld-linux-x86-64",
+        *("linux-vdso", "libc", "libm", "libstdc++", "libgcc_s", "libpthread", "ld-linux-x86-64"),
         "ld-linux-aarch64",
     }
     shown = subprocess.run(

@@ -32,17 +32,8 @@ from coppice.topology.presets import preset
 from support.run_cases import case, catalogue_bodies, star
 
 COLUMNS = (
-    "step",
-    "kind",
-    "peer",
-    "tag",
-    "buffer",
-    "offset",
-    "length",
-    "source",
-    "source_offset",
-    "predecessors",
-    "predecessors_start",
+    *("step", "kind", "peer", "tag", "buffer", "offset", "length", "source", "source_offset"),
+    *("predecessors", "predecessors_start"),
 )
 
 
