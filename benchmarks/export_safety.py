@@ -35,7 +35,7 @@ from coppice.fitting.trees import fit_trees
 from coppice.planners.planning import plan
 from coppice.program.deadlock import Deadlock
 from coppice.program.two_sided.channels import ChannelLimits
-from coppice.program.two_sided.cutting import fifo_depth, misled_proxies, most_in_passes
+from coppice.program.two_sided.cutting import fifo_depth, most_in_passes, proxy_step_deadlock
 from coppice.program.two_sided.lower import emit, prepare
 from coppice.program.two_sided.order import check_in_parts
 from coppice.program.two_sided.program import Program
@@ -128,7 +128,7 @@ def hangs(program: Program, target: MscclTarget, topology: Topology, low: int, h
     hosts = topology.host[topology.rank_nodes]
     senders = program.block_send >= 0
     between = (hosts[program.block_rank] != hosts[program.block_send])[senders].any()
-    if misled_proxies(program.protocol, program.collective) and between:
+    if proxy_step_deadlock(program.protocol, program.collective) and between:
         return True
     passes = most_in_passes(program, target.buffers)
     if passes is not None and high > passes:

@@ -2,7 +2,7 @@
 
 Usage: python benchmarks/put_signal_schedules.py [--planner P ...] [--minutes M] [--write]
 
-Runs what `tests/program/put_signal/test_put_signal_twin.py` runs under its mark `slow`, one case (topology, planner,
+Runs what `tests/program/put_signal/test_put_signal_fuzzer.py` runs under its mark `slow`, one case (topology, planner,
 collective) after the other, small topologies first; a case is all its programs, in place and out of place, with chunks
 of three sizes. What has been done is kept in put_signal_schedules.json (or --figures FILE), and a further call goes on
 from there; delete a case there to run it anew. After M minutes no case is begun. --write replaces the table of

@@ -157,7 +157,7 @@ def test_twins() -> None:
     plan = pair()
     plan["gpus"][0]["channels"] = [{"channel_type": "memory", "connected_to": [1, 1]}]
     channels = read(plan).program.channels
-    assert [(end.rank, end.peer, end.twin) for end in channels] == [(0, 1, 2), (0, 1, -1), (1, 0, 0)]
+    assert [(end.rank, end.peer, end.peer_channel) for end in channels] == [(0, 1, 2), (0, 1, -1), (1, 0, 0)]
 
 
 def set_at(*path: str | int, value: object) -> Callable[[Plan], None]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.buffer_layout import BufferLayout
 from coppice.program.memory import Buffer, buffer_sizes
 from coppice.program.messages import MessageTable
-from coppice.program.placement import Placement
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.thread_blocks import Blocks
 from coppice.schedule.schedule import Op
@@ -58,7 +58,7 @@ class Emitter:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: BufferLayout,
         table: MessageTable,
         blocks: Blocks,
         *,

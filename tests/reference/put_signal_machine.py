@@ -12,7 +12,7 @@ holds all of its memory before the rank has begun, and once it may end. Whoever 
 of them writes, may as well have come before it.
 
 Memory is int64 numbers: the caller fills it with noise before and after, so that what comes too early or too late shows
-in the sums. The same machine, natively, is cpp/put_signal; :mod:`coppice.program.put_signal.twin` runs that one.
+in the sums. The same machine, natively, is cpp/put_signal; :mod:`coppice.program.put_signal.fuzzer` runs that one.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class PutSignalScript:
         return found
 
     def owned(self, rank: int) -> list[tuple[int, int]]:
-        """Stretches of addresses of a rank's memory: first, count."""
+        """MemoryIntervals of addresses of a rank's memory: first, count."""
         sizes, bases = self.memory.size[:, rank].tolist(), self.memory.base[:, rank].tolist()
         return [(base, size) for base, size in zip(bases, sizes, strict=True) if size]
 

@@ -10,9 +10,9 @@ from coppice.errors import CoppiceError
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
 from coppice.planners.synthesis.synthesizing import synthesize
+from coppice.program.put_signal.fuzzer import FuzzRuns, fuzz
 from coppice.program.put_signal.lower import lower_put_signal
 from coppice.program.put_signal.program import PutSignalProgram
-from coppice.program.put_signal.twin import TwinRuns, run_on_twin
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
@@ -59,13 +59,13 @@ def _bodies(asked: Problem, planner: str) -> Iterator[tuple[str, Forest | Schedu
             yield name, body
 
 
-def run_in_every_way(program: PutSignalProgram, schedules: int) -> TwinRuns:
+def run_in_every_way(program: PutSignalProgram, schedules: int) -> FuzzRuns:
     """All sizes at once, out of place and in place as far as it is meant for both."""
     slots = 2 * program.num_ranks * program.num_chunks + int(program.staging.sum())
     elements = max(SIZES if 8 * max(SIZES) * slots < _MANY_BYTES else SIZES_OF_MANY)
     done = [
-        run_on_twin(program, in_place=in_place, elements=elements, schedules=schedules)
+        fuzz(program, in_place=in_place, elements=elements, schedules=schedules)
         for in_place, meant in ((False, program.out_of_place), (True, program.in_place))
         if meant
     ]
-    return TwinRuns(runs=sum(each.runs for each in done), actions=sum(each.actions for each in done))
+    return FuzzRuns(runs=sum(each.runs for each in done), actions=sum(each.actions for each in done))

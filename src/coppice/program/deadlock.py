@@ -1,4 +1,4 @@
-"""Deadlock of a program: who waits for whom in a circle, and how that is said."""
+"""Deadlock of a program: the cycle of waits, and its description."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SHOWN = 8
 
 
 class Deadlock(Exception):  # noqa: N818  (an outcome, caught by verifiers)
-    """The program stands still; the message is the circle of waiting, a sentence.
+    """The program deadlocks; the message is the cycle of waits, a sentence.
 
     Args:
         circle: The circle of waiting.
@@ -21,7 +21,7 @@ class Deadlock(Exception):  # noqa: N818  (an outcome, caught by verifiers)
 
 
 def circle_from(start: int, waits_for: Callable[[int], int | None]) -> list[int]:
-    """The circle that one comes to by going from each thread block to the one that it waits for.
+    """Cycle reached by following the waits of thread blocks.
 
     Args:
         waits_for: What a thread block waits for, None where nothing will ever end its waiting.
@@ -48,7 +48,7 @@ def circle_from(start: int, waits_for: Callable[[int], int | None]) -> list[int]
 
 
 def waits_in_words(first: str, waits: Sequence[str]) -> str:
-    """The sentence for a circle, without its middle where it is long.
+    """Sentence about a cycle of waits, without its middle where it is long.
 
     Args:
         waits: For what it waits; for what that waits; and so on.

@@ -1,4 +1,4 @@
-"""Faults of values in words: reads of what nothing was written to, sums that cannot be, outputs that are wrong."""
+"""Descriptions of faults: reads of unwritten slots, invalid sums, wrong outputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def value_faults(
     misread: Mapping[int, str] = _NO_OTHERS,  # Other faults of accesses (rows), a sentence each
     slot_noun: str = "slot",  # What a slot of an output is called
 ) -> tuple[list[str], int]:
-    """The first few faults in the order of time, a sentence each, and how many there are."""
+    """First faults in time, a sentence each, and their number."""
     values, accesses = judgement.values, judgement.execution.accesses
     start = offsets(accesses.count)
     empty = np.flatnonzero(values.missing)

@@ -1,4 +1,4 @@
-"""The judge of all programs: races, and which chunk with whose contributions every slot holds.
+"""Judge of all programs: data races, and the chunk and contributions that every slot holds.
 
 Accesses are sorted by address and time once. Two accesses of one address conflict if one of them is a write. It is
 enough to look at neighbours along any one order of execution: a read with the writes next to it on either side, and a
@@ -27,7 +27,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Conflicts:
-    """Pairs of accesses of one address, one of them a write, each pair once."""
+    """Pairs of accesses to one address, one of them a write."""
 
     first: _Ints  # Row of the earlier access (int64)
     second: _Ints  # Row of the later one (int64)
@@ -35,7 +35,7 @@ class Conflicts:
 
 
 class Judgement:
-    """What is wrong with an execution, found as it is asked for.
+    """Faults of an execution, computed on demand.
 
     Args:
         execution: What is judged.
@@ -55,7 +55,7 @@ class Judgement:
 
     @cached_property
     def conflicts(self) -> Conflicts:
-        """The pairs of accesses that have to be in order."""
+        """Pairs of accesses that must be ordered."""
         after = next_after(self._address, self._write)
         has_before = np.flatnonzero(self._before >= 0)
         has_after = np.flatnonzero(~self._write & (after >= 0))
@@ -68,13 +68,13 @@ class Judgement:
 
     @cached_property
     def known(self) -> PointOrder:
-        """What always comes before what."""
+        """Happens-before relation."""
         points = self.execution.points
         return PointOrder(points.chain, points.earlier, points.later)
 
     @cached_property
     def races(self) -> _Ints:
-        """Rows of the conflicts of different operations that nothing puts in order."""
+        """Conflicts of different operations that are unordered."""
         accesses, conflicts = self.execution.accesses, self.conflicts
         rows = np.flatnonzero(accesses.actor[conflicts.first] != accesses.actor[conflicts.second])
         for ends in (accesses.end, accesses.also):
@@ -84,7 +84,7 @@ class Judgement:
 
     @cached_property
     def values(self) -> SymbolicValues:
-        """What every slot holds."""
+        """Value of every slot."""
         last = np.full(self.memory.words, -1, dtype=np.int64)
         writes = np.flatnonzero(self._write)
         writes = writes[self.execution.accesses.value[self._access[self._order[writes]]] >= 0]

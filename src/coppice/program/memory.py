@@ -1,4 +1,4 @@
-"""Where the slots of a program lie, what they hold at the start, and what they must hold at the end.
+"""Addresses of a program's slots, their initial values, and the required final values.
 
 A program runs one collective on R ranks. All M bytes of the collective (see :mod:`coppice.collectives`) are cut into
 ``num_chunks`` = C equal chunks, numbered in the order of the data; every buffer is an array of *slots* of one chunk:
@@ -54,7 +54,7 @@ _Pair = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Buffer(enum.IntEnum):
-    """Where a slot lies."""
+    """Buffer of a slot."""
 
     NONE = -1
     INPUT = 0
@@ -63,11 +63,11 @@ class Buffer(enum.IntEnum):
 
 
 class MemoryLayout(Protocol):
-    """What decides on addresses and values: the attributes of these names of a program."""
+    """Attributes of a program that determine addresses and values."""
 
     @property
     def collective(self) -> Collective:
-        """What is implemented."""
+        """Collective of the program."""
 
     @property
     def num_ranks(self) -> int:
@@ -88,7 +88,7 @@ class MemoryLayout(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SlotContents(Brief):
-    """What slots of all ranks hold, as columns."""
+    """Values of the slots of all ranks, as columns."""
 
     rank: NDArray[np.int64]  # Rank (int64)
     slot: NDArray[np.int64]  # Slot of its buffer (int64)
@@ -99,7 +99,7 @@ class SlotContents(Brief):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProgramMemory(Brief):
-    """Addresses of one program, run in place or not."""
+    """Addresses of one program, in place or not."""
 
     # Address of slot 0 of each buffer (row, as :class:`Buffer`) of each rank (column) (int64)
     base: NDArray[np.int64]
@@ -109,7 +109,7 @@ class ProgramMemory(Brief):
 
     @cached_property
     def start(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """(rank, first address, values) of what the inputs hold at the start."""
+        """(rank, first address, values) of the inputs."""
         return tuple(
             (rank, int(self.base[Buffer.INPUT, rank]), values)
             for rank in range(self.layout.num_ranks)
@@ -118,7 +118,7 @@ class ProgramMemory(Brief):
 
     @cached_property
     def end(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """(rank, first address, values) of what the outputs must hold at the end."""
+        """(rank, first address, values) of the required outputs."""
         return tuple(
             (rank, int(self.base[Buffer.OUTPUT, rank]), values)
             for rank in range(self.layout.num_ranks)
@@ -126,7 +126,7 @@ class ProgramMemory(Brief):
         )
 
     def initial(self) -> list[int]:
-        """The value at every address at the start."""
+        """Initial value at every address."""
         words = [NOTHING] * self.words
         for _, first, values in self.start:
             words[first : first + len(values)] = values
@@ -143,12 +143,12 @@ class ProgramMemory(Brief):
 
     @cached_property
     def given(self) -> SlotContents:
-        """What inputs hold at the start."""
+        """Initial values of inputs."""
         return self._columns(Buffer.INPUT, start_columns)
 
     @cached_property
     def wanted(self) -> SlotContents:
-        """What outputs must hold at the end."""
+        """Required values of outputs."""
         return self._columns(Buffer.OUTPUT, end_columns)
 
     def _columns(self, buffer: Buffer, contents: Callable[[MemoryLayout, int], _Pair]) -> SlotContents:
@@ -213,7 +213,7 @@ def all_sizes(program: MemoryLayout) -> NDArray[np.int64]:
 
 
 def memory_of(program: MemoryLayout, *, in_place: bool) -> ProgramMemory:
-    """Addresses and values for one way to run a program whose scalars are sound."""
+    """Addresses and values of a program, in place or not."""
     ranks, chunks, collective = program.num_ranks, program.num_chunks, program.collective
     size = all_sizes(program)
     own = np.arange(ranks, dtype=np.int64) * (chunks // ranks)
@@ -242,7 +242,7 @@ def memory_of(program: MemoryLayout, *, in_place: bool) -> ProgramMemory:
 
 
 def start_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(chunk, contributing rank) of each slot of the input of a rank, as far as it holds something."""
+    """(chunk, contributing rank) of each filled input slot of a rank."""
     chunks = program.num_chunks
     match program.collective:
         case Collective.ALL_GATHER | Collective.GATHER:
@@ -258,7 +258,7 @@ def start_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], 
 
 
 def end_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(chunk, contributing rank or EVERYONE) of each slot that the output of a rank must hold."""
+    """(chunk, contributing rank or EVERYONE) of each required output slot of a rank."""
     ranks, chunks, root = program.num_ranks, program.num_chunks, program.root
     block = chunks // ranks
     whole, own = np.arange(chunks), rank * block + np.arange(block)

@@ -1,4 +1,4 @@
-"""The messages of a schedule, and an order of their sends and receives in which no program can deadlock.
+"""Messages of a schedule, with a deadlock-free order of sends and receives.
 
 Transfers are put into *rounds*: their steps, or, where they have none, their depth among the transfers that they wait
 for. In a round every connection carries its messages one after the other: first all first messages are sent and then
@@ -10,11 +10,11 @@ nothing deadlocks.
 Transfers of a round between the same ranks whose slots follow each other at both ends become one message.
 
 That holds as long as a connection has room for a whole message. Where a message may be longer than that, whoever sends
-it goes on only when its receiver has begun to receive. Then thread blocks *take turns*: messages that are sent and
-received first, messages that come next, and so on, where none of them has two messages in one turn. Carried out so,
-nothing deadlocks even if connections hold nothing at all: of the messages that are not done, the first one finds both
-of its thread blocks at it. Two ranks that exchange one value for the other cannot take turns, since both must
-send before any of them receives.
+it goes on only when its receiver has begun to receive. Then thread blocks *take rendezvous_rounds*: messages that are
+sent and received first, messages that come next, and so on, where none of them has two messages in one turn. Carried
+out so, nothing deadlocks even if connections hold nothing at all: of the messages that are not done, the first one
+finds both of its thread blocks at it. Two ranks that exchange one value for the other cannot take rendezvous_rounds,
+since both must send before any of them receives.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.display import Brief
+from coppice.program.buffer_layout import BufferLayout
 from coppice.program.memory import Buffer
-from coppice.program.placement import Placement
-from coppice.program.turns import turns
+from coppice.program.rendezvous import rendezvous_rounds
 from coppice.rows import begins_run, first_rows, nth_in_run, ranges
 from coppice.schedule.schedule import Op, Schedule
 
@@ -38,7 +38,7 @@ _FAR = 2**40
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """Transfers of runs of units, in the order of their rounds."""
+    """Transfers of intervals of sub-chunks, by round."""
 
     src: _Ints  # Sending rank (int64)
     dst: _Ints  # Receiving rank (int64)
@@ -50,7 +50,7 @@ class Transfers:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MessageTable(Brief):
-    """Messages, and the order of their sends and receives."""
+    """Messages with the order of their sends and receives."""
 
     src: _Ints  # Sending rank (int64)
     dst: _Ints  # Receiving rank (int64)
@@ -72,8 +72,8 @@ class MessageTable(Brief):
     round: _Ints  # Round of each message (int64)
 
 
-def transfers_of(schedule: Schedule, placement: Placement) -> Transfers:
-    """The transfers of a schedule, run by run, with their rounds."""
+def transfers_of(schedule: Schedule, placement: BufferLayout) -> Transfers:
+    """Transfers of a schedule with their rounds."""
     step = schedule.step
     rounds = _depths(schedule) if not len(step) or int(step.min()) < 0 else step.astype(np.int64)
     start = placement.units.start
@@ -128,13 +128,13 @@ def _depths(schedule: Schedule) -> _Ints:
 def message_table(
     rows: Transfers,
     color: _Ints,
-    placement: Placement,
+    placement: BufferLayout,
     *,
     max_count: int | None = None,
-    # Thread block that sends each row, and the one that receives it, if they are to take turns
+    # Thread block that sends each row, and the one that receives it, if they are to take rendezvous_rounds
     actors: tuple[_Ints, _Ints] | None = None,
 ) -> MessageTable:
-    """Join rows into messages, give them their slots, and put their ends in order."""
+    """Combine rows into messages, assign slots, and order their ends."""
     order = np.lexsort((rows.run, rows.op, color, rows.dst, rows.src, rows.round))
     src, dst, run, op, rounds = (
         column[order] for column in (rows.src, rows.dst, rows.run, rows.op, rows.round)
@@ -186,7 +186,9 @@ def message_table(
     if actors is not None:
         sender, receiver = (each[order[first]] for each in actors)
         group = rounds[first] * (int(position.max(initial=0)) + 1) + position
-        turn = turns(group, sender, receiver, *_overwritten(group[np.cumsum(heads) - 1], into, outof, heads))
+        turn = rendezvous_rounds(
+            group, sender, receiver, *_overwritten(group[np.cumsum(heads) - 1], into, outof, heads)
+        )
     events = event[
         np.lexsort((event, event % 2, turn[event // 2], position[event // 2], rounds[first][event // 2]))
     ]
@@ -213,7 +215,7 @@ def message_table(
 
 
 def _take_scratch(
-    placement: Placement, values: _Ints, value: _Ints, kept_buffer: _Ints, kept_offset: _Ints
+    placement: BufferLayout, values: _Ints, value: _Ints, kept_buffer: _Ints, kept_offset: _Ints
 ) -> _Ints:
     """Slots for what is kept in scratch memory, in the order of first writes; how many each rank has."""
     first_row = np.unique(value, return_index=True)[1]

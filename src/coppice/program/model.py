@@ -1,4 +1,4 @@
-"""The one model of programs that are judged: what is read and written, by whom, and what always comes before what.
+"""Model of an execution for all judges: accesses, program order, and synchronisation edges.
 
 Every kind of program unrolls into it, in one way to run it: in place or not, with chunks cut in some way. Memory is
 addresses (:mod:`coppice.program.memory`); an *access* reads or writes some of them. What an operation makes is a
@@ -41,7 +41,7 @@ class MemoryAccesses(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Values(Brief):
-    """What operations make; operands are rows of accesses, and behind these, rows of values."""
+    """Values made by operations; operands are rows of accesses, and behind these, rows of values."""
 
     actor: _Ints  # Operation that makes it (int64)
     count: _Ints  # Slots (int64)
@@ -51,7 +51,7 @@ class Values(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Points(Brief):
-    """Moments of an execution, and edges from one to another that always comes later."""
+    """Points of an execution, and happens-before edges."""
 
     chain: _Ints  # Chain of each point; those of a chain are in the order of their numbers (int64)
     earlier: _Ints  # Where each edge begins (int64)
@@ -60,7 +60,7 @@ class Points(Brief):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ProgramExecution(Brief):
-    """A program in one way to run it."""
+    """Execution of a program, in place or not."""
 
     accesses: MemoryAccesses
     values: Values

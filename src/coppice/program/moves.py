@@ -1,4 +1,4 @@
-"""From a program back to a schedule: what every chunk did while the program ran, as the transfers of a schedule.
+"""Reconstruct a schedule from a program: trace every chunk to the transfers of a schedule.
 
 A schedule knows one value of a chunk at a rank at a time, which a program need not keep to. Moves of chunks that travel
 together all the way become transfers of one chunk, and rows are put in order.
@@ -37,7 +37,7 @@ class Move:
 
 
 class ChunkTrace:
-    """What every rank holds of every chunk while a program runs, and the moves that brought it there."""
+    """Chunks held by every rank while a program runs, and the moves that brought them."""
 
     def __init__(self, memory: ProgramMemory) -> None:
         self.layout = memory.layout  # What decides on the program's values
@@ -49,11 +49,11 @@ class ChunkTrace:
         self.moves: dict[int, list[Move]] = defaultdict(list)  # Moves of each chunk so far
 
     def chunk_of(self, value: int) -> int:
-        """The chunk of a value."""
+        """Chunk of a value."""
         return value >> self.layout.num_ranks
 
     def added_later(self, held: int, value: int, replaced: int) -> bool:
-        """Whether a value that arrives is to be added to what its receiver holds, and does not take its place.
+        """Whether an arriving value is to be added later instead of replacing the held one.
 
         Args:
             held: What the receiver holds of the chunk, or NOTHING.
@@ -63,14 +63,14 @@ class ChunkTrace:
         return bool(self.layout.collective.reduces and held and apart and replaced != held)
 
     def several_values(self, where: str) -> InputError:
-        """The error for a program that keeps several values of a chunk at a rank."""
+        """Error about several values of a chunk at one rank."""
         return InputError(
             f"{where} handles another value of a chunk than the one its rank holds: expected one value of each chunk "
             "at a rank; verify and use it as a program."
         )
 
     def unit_moves(self) -> list[list[Move]]:
-        """Moves of each chunk of each slot, in the order in which they are written."""
+        """Moves of each chunk of each slot, in order."""
         slots = self.layout.num_ranks if self.layout.collective is Collective.ALL_TO_ALL else 1
         return [
             sorted(self.moves.get(unit, ()), key=lambda move: move.written)
@@ -79,7 +79,7 @@ class ChunkTrace:
 
 
 class StagedTrace(ChunkTrace, ABC):
-    """A trace in which what arrives may wait at another address, to be added later."""
+    """Trace in which arriving values may be staged, to be added later."""
 
     def __init__(self, memory: ProgramMemory) -> None:
         super().__init__(memory)
@@ -88,10 +88,10 @@ class StagedTrace(ChunkTrace, ABC):
 
     @abstractmethod
     def strange(self, actor: int) -> InputError:
-        """The error for a step or operation that handles another value than the one of its rank."""
+        """Error about a step or operation on a value other than its rank's."""
 
     def add(self, actor: int, here: int, value: int, message: int, move: Move) -> None:
-        """A message is added to a value as it arrives."""
+        """Add an arriving message to a value."""
         chunk = self.chunk_of(message)
         if self.held.get((here, chunk)) != value:
             raise self.strange(actor)
@@ -99,7 +99,7 @@ class StagedTrace(ChunkTrace, ABC):
         self.moves[chunk].append(move)
 
     def arrive(self, here: int, message: int, address: int, move: Move) -> None:
-        """A message is written: in place of what the rank holds, or to be added to it later."""
+        """Write an arriving message: replace the held value, or stage it."""
         chunk = self.chunk_of(message)
         held = self.held.get((here, chunk), 0)
         self.staged.pop(address, None)
@@ -110,7 +110,7 @@ class StagedTrace(ChunkTrace, ABC):
         self.moves[chunk].append(move)
 
     def take(self, actor: int, here: int, value: int, address: int) -> None:
-        """What arrived is used by itself: it took the place of what the rank held."""
+        """Use a staged value by itself: it replaced the held one."""
         move, before = self.staged.pop(address)
         chunk = self.chunk_of(value)
         if self.held.get((here, chunk)) != before:
@@ -119,7 +119,7 @@ class StagedTrace(ChunkTrace, ABC):
         self.moves[chunk].append(move)
 
     def reduce(self, actor: int, here: int, source: int, target: int, time: int) -> int:
-        """What came before is added to what the rank holds, or the other way round."""
+        """Add a staged value to the held one, or the other way round."""
         one, other = self.words[target], self.words[source]
         chunk = self.chunk_of(one)
         staged, value = (source, one) if source in self.staged else (target, other)
@@ -132,7 +132,7 @@ class StagedTrace(ChunkTrace, ABC):
 
 
 def check_ranks(program: MemoryLayout, topology: Topology) -> None:
-    """Refuse a topology that is not the program's."""
+    """Refuse a topology of other ranks than the program's."""
     if topology.num_ranks != program.num_ranks:
         raise InputError(
             f"expected a topology of {program.num_ranks} ranks, as the program has, found {topology.num_ranks}."
@@ -147,7 +147,7 @@ def schedule_of_moves(
     # Nodes of the path of a move, where something is known of it; None is the default route
     path_of: Callable[[Move], tuple[int, ...] | None] = lambda _: None,
 ) -> Schedule:
-    """Join what travels together, and put the rows in order.
+    """Combine moves that travel together, and order them.
 
     Returns:
         Transfers without steps if an order of rows says it all; otherwise with the fewest steps.

@@ -1,4 +1,4 @@
-"""What comes before what: longest ways through a graph of waits, and whether one point always precedes another.
+"""Longest paths through a graph of waits, and happens-before between points.
 
 A *point* is a moment of a program's execution, such as the end of a step. Points of one *chain* come one after the
 other, in the order of their numbers: what one thread does, say. Edges between chains are what synchronisation says:
@@ -22,7 +22,7 @@ _Ints = NDArray[np.int64]
 
 
 def levels(nodes: int, source: _Ints, target: _Ints, gap: _Ints | None = None) -> _Ints:
-    """Longest way to each node along edges; -1 for nodes in circles and behind them.
+    """Longest path to each node; -1 for nodes on and behind cycles.
 
     Nodes that wait for nothing any more are taken all at once, in waves; where waves are many and narrow, one by one.
 
@@ -85,7 +85,7 @@ def _one_by_one(
 
 
 class PointOrder:
-    """Order of points in every execution, by vector clocks, some chains at a time.
+    """Happens-before by vector clocks, some chains at a time.
 
     Only points that another chain tells something learn anything: clocks are kept for these alone. A question that one
     edge answers, with the order within the chains at its ends, needs no clock.
@@ -110,7 +110,7 @@ class PointOrder:
         self._earlier, self._later = earlier, later
 
     def holds(self, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
-        """Whether each point of ``first`` is that of ``second``, or always comes before it."""
+        """Whether each point of ``first`` equals, or happens before, that of ``second``."""
         chain = self._chain
         same = chain[first] == chain[second]
         answer: NDArray[np.bool_] = same & (first <= second)

@@ -315,7 +315,7 @@ def critical_lines(timeline: Timeline, most: int = 12) -> list[str]:
     """Critical path as lines of text; the middle of a long one is omitted.
 
     Args:
-        most: Stretches that are told at most.
+        most: MemoryIntervals that are told at most.
     """
     segments = critical_segments(timeline)
     if len(segments) <= most:

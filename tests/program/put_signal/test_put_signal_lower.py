@@ -9,10 +9,10 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.put_signal.fuzzer import fuzz
 from coppice.program.put_signal.lower import MOST_STAGING, lower_put_signal
 from coppice.program.put_signal.order import is_graph_safe
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
-from coppice.program.put_signal.twin import run_on_twin
 from coppice.program.put_signal.verify import verify_put_signal
 from coppice.topology.presets import preset
 from support.put_signal_cases import COLLECTIVES, catalogue, classic, forest
@@ -41,7 +41,7 @@ def test_algorithms_verify_and_run_with_every_option() -> None:
         report = verify_put_signal(program)
         assert report.ok, (name, chosen, report.failures)
         assert report.graph_safe or not chosen["graphs"], (name, chosen)
-        run_on_twin(program, in_place=program.in_place and number % 4 == 0, schedules=22, seed=number)
+        fuzz(program, in_place=program.in_place and number % 4 == 0, schedules=22, seed=number)
         seen.add(name.split()[-1])
     assert seen >= {str(each) for each in COLLECTIVES}
 

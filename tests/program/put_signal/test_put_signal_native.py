@@ -22,11 +22,11 @@ from coppice.export.put_signal.document import parse_put_signal
 from coppice.program.memory import Buffer, memory_of
 from coppice.program.put_signal.contents import PutSignalContents
 from coppice.program.put_signal.faults import PutSignalFault, fault_sentence
+from coppice.program.put_signal.fuzzer import fuzz, fuzz_runs, native_runs
+from coppice.program.put_signal.intervals import intervals_of
 from coppice.program.put_signal.lower import lower_put_signal
 from coppice.program.put_signal.program import PutSignalProgram
-from coppice.program.put_signal.stretches import stretches_of
 from coppice.program.put_signal.structure import check_form
-from coppice.program.put_signal.twin import native_runs, run_on_twin, twin_runs
 from coppice.program.put_signal.verify import verify_put_signal
 from coppice.schedule.verification.report import Findings
 from reference.put_signal_explore import explore
@@ -103,7 +103,7 @@ def test_slots_stand_together_only_where_they_do_the_same(mutation: int) -> None
     program = program_of(tree)
     assert program is not None
     memory = memory_of(program, in_place=False)
-    assert len(stretches_of(program, memory).first) < memory.words * 3 // 4
+    assert len(intervals_of(program, memory).first) < memory.words * 3 // 4
     for number in range(KINDS_OF_ADVERSARIES):
         same_on_both(program, number, in_place=False)
 
@@ -115,13 +115,13 @@ def test_stretches_end_where_an_output_goes_on_with_another_rank_s_block() -> No
     program = program_of(tree)
     assert program is not None
     memory = memory_of(program, in_place=False)
-    found = stretches_of(program, memory)
+    found = intervals_of(program, memory)
     outputs = [
         int(base) + block for base in memory.base[Buffer.OUTPUT] for block in range(0, slots, slots // 3)
     ]
     assert set(outputs) <= set(found.first.tolist())
     assert len(found.first) == 2 * len(outputs)  # inputs are cut as the outputs that they are copied to
-    assert "wrong output" in twin_runs(program, in_place=False).fault
+    assert "wrong output" in fuzz_runs(program, in_place=False).fault
 
 
 def agreement(numbers: range, *, most_states: int, schedules: int) -> Counter[str]:
@@ -132,7 +132,7 @@ def agreement(numbers: range, *, most_states: int, schedules: int) -> Counter[st
         if program is None:
             continue
         for in_place in ways(program):
-            native = twin_runs(program, in_place=in_place, schedules=schedules)
+            native = fuzz_runs(program, in_place=in_place, schedules=schedules)
             judged = explore(program, in_place=in_place, most_states=most_states)
             if judged.complete:
                 assert bool(native.fault) == bool(judged.fault), (number, native.fault, judged.fault)
@@ -164,7 +164,7 @@ def test_a_wrong_program_of_each_kind_of_fault_is_caught(kind: int) -> None:
             continue
         program = program_of(tree)
         if program is not None and any(
-            twin_runs(program, in_place=each, schedules=66).fault for each in ways(program)
+            fuzz_runs(program, in_place=each, schedules=66).fault for each in ways(program)
         ):
             assert not verify_put_signal(program).ok
             return
@@ -180,7 +180,7 @@ def test_a_sum_that_takes_an_operand_twice_is_caught_by_values(elements: int) ->
     ]
     rows[-1][3:5] = rows[-1][1:3]
     program = parse_put_signal(text_of(tree), file="twice").program
-    found = twin_runs(program, in_place=False, elements=elements, schedules=2)
+    found = fuzz_runs(program, in_place=False, elements=elements, schedules=2)
     assert "ends with a wrong output" in found.fault
     assert found.runs == 1
 
@@ -210,4 +210,4 @@ def test_the_number_of_a_run_decides_on_it_alone() -> None:
     for one, other in zip(together, reversed(again), strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(one[3:], other[3:], strict=True))
     assert not np.array_equal(together[0][4], together[1][4])
-    assert run_on_twin(large_program(), in_place=True, seed=5, schedules=4).runs == 4
+    assert fuzz(large_program(), in_place=True, seed=5, schedules=4).runs == 4

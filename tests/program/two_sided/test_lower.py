@@ -13,7 +13,7 @@ from coppice.errors import CheckError, InputError
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
-from coppice.program.placement import in_units
+from coppice.program.buffer_layout import in_sub_chunks
 from coppice.program.two_sided.lower import lower_to_program
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.verify import verify_program
@@ -172,7 +172,7 @@ def test_shares_that_are_too_fine() -> None:
         chunk=body.chunk * 2,
     )
     with pytest.raises(InputError, match="plan with fewer trees"):
-        in_units(double)
+        in_sub_chunks(double)
 
 
 # What a program says is needed: each change of it is found.

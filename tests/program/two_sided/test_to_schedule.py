@@ -13,7 +13,7 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
-from coppice.program.placement import in_units
+from coppice.program.buffer_layout import in_sub_chunks
 from coppice.program.two_sided.builder import ProgramBuilder
 from coppice.program.two_sided.lower import lower_to_program
 from coppice.program.two_sided.program import StepOp
@@ -41,7 +41,7 @@ UNUSED = {("recursive-doubling", Collective.REDUCE_SCATTER)}
 
 def moves_of(schedule: Schedule, units: int) -> Counter[tuple[int, int, int, int]]:
     """(sender, receiver, operation, unit) of every transfer, in ``units`` units a block or in all."""
-    cut = in_units(schedule)
+    cut = in_sub_chunks(schedule)
     factor = units // cut.num_chunks
     assert factor * cut.num_chunks == units
     found: Counter[tuple[int, int, int, int]] = Counter()

@@ -20,8 +20,8 @@ from coppice.program.two_sided.cutting import (
     fewest_together,
     fifo_depth,
     largest_safe,
-    misled_proxies,
     most_in_passes,
+    proxy_step_deadlock,
 )
 from coppice.program.two_sided.early_sends import early_sends
 from coppice.program.two_sided.order import execution_order
@@ -96,7 +96,7 @@ def _cut(file: MscclFile) -> Iterator[Complaint]:
 def _proxies(file: MscclFile) -> Iterator[Complaint]:
     algo, words = file.document.algo, file.target.collectives
     found = next((each for each, word in words.items() if word == algo.get("coll")), None)
-    if found is not None and misled_proxies(algo.get("proto", ""), found):
+    if found is not None and proxy_step_deadlock(algo.get("proto", ""), found):
         text = (
             f"{file.target.title} tells its proxies of a quarter of the steps of a {found} with {algo.get('proto')}: "
             "connections between hosts stand still, those within a host do not"

@@ -14,7 +14,7 @@ from coppice.export.exported import Excess
 from coppice.export.msccl.rows import STEPS, excesses
 from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.two_sided.channels import ChannelLimits
-from coppice.program.two_sided.cutting import misled_proxies, within_safe_sizes
+from coppice.program.two_sided.cutting import proxy_step_deadlock, within_safe_sizes
 from coppice.program.two_sided.lower import Prepared, emit, prepare
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.settling import settled
@@ -73,7 +73,7 @@ def rough_program(plan: Schedule | Forest, target: str, form: MscclOptions | Non
     chosen, form = target_named(target), form or MscclOptions()
     usual = usual_protocol(plan.collective, plan.topology)
     form = replace(form, protocol=form.protocol or usual)
-    if usual != "Simple" and misled_proxies(form.protocol or usual, plan.collective):
+    if usual != "Simple" and proxy_step_deadlock(form.protocol or usual, plan.collective):
         raise InputError(
             f"a {plan.collective} between hosts stands still in {chosen.title} with `protocol={form.protocol}`, since "
             f"its proxies are told of a quarter of the steps: export it with `protocol={usual}`."
@@ -96,7 +96,7 @@ def usual_protocol(collective: Collective, topology: Topology) -> str:
         'LL'
     """
     hosts = len(np.unique(topology.host[topology.rank_nodes]))
-    return "LL" if hosts > 1 and misled_proxies("Simple", collective) else "Simple"
+    return "LL" if hosts > 1 and proxy_step_deadlock("Simple", collective) else "Simple"
 
 
 def serves_both(collective: Collective, target: MscclTarget) -> bool:

@@ -201,13 +201,13 @@ class _PlanReader:
         lines: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
         for row, key in enumerate(self.ends):
             lines[key].append(row)
-        twins = [-1] * len(self.ends)
+        peer_channels = [-1] * len(self.ends)
         for (rank, peer, port), rows in lines.items():
-            for row, twin in zip(rows, lines.get((peer, rank, port), ()), strict=False):
-                twins[row] = twin
+            for row, peer_channel in zip(rows, lines.get((peer, rank, port), ()), strict=False):
+                peer_channels[row] = peer_channel
         return tuple(
-            ChannelEnd(rank=rank, peer=peer, port=port, twin=twin)
-            for (rank, peer, port), twin in zip(self.ends, twins, strict=True)
+            ChannelEnd(rank=rank, peer=peer, port=port, peer_channel=peer_channel)
+            for (rank, peer, port), peer_channel in zip(self.ends, peer_channels, strict=True)
         )
 
     def _semaphores(self, gpu: Value) -> tuple[int, ...]:

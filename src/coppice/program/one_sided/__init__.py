@@ -1,4 +1,4 @@
-"""One-sided programs: thread blocks that put data into the memory of other ranks and signal, as MSCCL++ runs them.
+"""One-sided programs: thread blocks that put data into remote memory and signal, for MSCCL++.
 
 Lowering (``lower``) decides where messages land (``placement``) and emits puts, signals and waits (``emit``). The
 verifier (``verify``) judges form (``structure``), gives every word an address (``words``), unrolls a program into

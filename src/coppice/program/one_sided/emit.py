@@ -1,4 +1,4 @@
-"""Emits the operations of thread blocks for messages that ranks put into each other's memory.
+"""Emit the thread-block operations for put messages.
 
 A thread block first tells the senders of what it will receive that it has begun, and hears the same from its receivers.
 Then it goes from round to round: put all, join, signal; wait, join, add and copy. A put by a proxy signals by itself.
@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from coppice.program.buffer_layout import BufferLayout
 from coppice.program.memory import Buffer
-from coppice.program.one_sided.placement import Landing
 from coppice.program.one_sided.program import Act, Block, ChannelEnd, OneSidedProgram, Operation, Slots
-from coppice.program.placement import Placement
+from coppice.program.one_sided.receive_buffers import ReceivedMessage
 
 MOST_TOGETHER = 8
 """Channels, or puts, of one operation."""
@@ -29,9 +29,9 @@ _T = TypeVar("_T")
 
 
 def emit_program(
-    messages: Sequence[Landing], scratch: Sequence[int], placement: Placement, **attributes: Any
+    messages: Sequence[ReceivedMessage], scratch: Sequence[int], placement: BufferLayout, **attributes: Any
 ) -> OneSidedProgram:
-    """The program of some messages.
+    """Emit the program of some messages.
 
     Args:
         messages: In the order of their rounds.
@@ -69,7 +69,7 @@ def emit_program(
 class _Channels:
     """One channel for every two thread blocks that send each other anything."""
 
-    def __init__(self, messages: Sequence[Landing], ranks: int) -> None:
+    def __init__(self, messages: Sequence[ReceivedMessage], ranks: int) -> None:
         used = sorted(
             {(min(m.src, m.dst), max(m.src, m.dst), m.color, m.port) for m in messages},
             key=lambda key: (key[3], *key[:3]),
@@ -86,7 +86,7 @@ class _Channels:
                 self._row[rank, peer, color] = len(ends)
                 ends.append((rank, peer, color, port))
         self.ends = tuple(
-            ChannelEnd(rank=rank, peer=peer, port=port, twin=self._row[peer, rank, color])
+            ChannelEnd(rank=rank, peer=peer, port=port, peer_channel=self._row[peer, rank, color])
             for rank, peer, color, port in ends
         )
 
@@ -100,8 +100,8 @@ class _BlockEmitter:
 
     def __init__(self, rank: int, channels: _Channels) -> None:
         self.rank, self._channels = rank, channels
-        self.sends: dict[int, list[Landing]] = defaultdict(list)  # by round
-        self.receives: dict[int, list[Landing]] = defaultdict(list)
+        self.sends: dict[int, list[ReceivedMessage]] = defaultdict(list)  # by round
+        self.receives: dict[int, list[ReceivedMessage]] = defaultdict(list)
         self.copies: list[tuple[int, int, int]] = []  # first input slot, first output slot, count
         self._last: dict[int, int] = {}  # last round of each channel
         self._pending: set[int] = set()  # channels that must be flushed in the end
@@ -141,7 +141,7 @@ class _BlockEmitter:
         self._tell(Act.SIGNAL, into, relaxed=True)
         self._tell(Act.WAIT, out, relaxed=True)
 
-    def _channel(self, message: Landing, peer: int) -> int:
+    def _channel(self, message: ReceivedMessage, peer: int) -> int:
         return self._channels.row(self.rank, peer, message.color)
 
     def _tell(self, act: Act, channels: Iterable[int], *, relaxed: bool = False) -> None:
@@ -173,11 +173,11 @@ class _BlockEmitter:
         self._made.append(Operation(act=act, name=name, sources=tuple(sources), targets=(into,)))
         self._diverged = True
 
-    def _send(self, messages: list[Landing]) -> None:
+    def _send(self, messages: list[ReceivedMessage]) -> None:
         """Put all messages of a round, and signal each channel once."""
         self._join()
         by_threads = [message for message in messages if not message.port]
-        alike: dict[Buffer, list[Landing]] = defaultdict(list)
+        alike: dict[Buffer, list[ReceivedMessage]] = defaultdict(list)
         for message in by_threads:
             alike[message.source[0]].append(message)
         for group in alike.values():
@@ -188,16 +188,16 @@ class _BlockEmitter:
             self._join()
             self._tell(Act.SIGNAL, [self._channel(message, message.dst) for message in by_threads])
 
-    def _send_by_port(self, messages: list[Landing]) -> None:
+    def _send_by_port(self, messages: list[ReceivedMessage]) -> None:
         """Puts by proxies: the last one of each channel signals."""
-        lines: dict[int, list[Landing]] = defaultdict(list)
+        lines: dict[int, list[ReceivedMessage]] = defaultdict(list)
         for message in messages:
             lines[self._channel(message, message.dst)].append(message)
         turn = 0
         while left := [line[turn] for line in lines.values() if len(line) > turn]:
             if turn:
                 self._join()  # orders of one channel are given one after the other
-            kinds: dict[str, list[Landing]] = defaultdict(list)
+            kinds: dict[str, list[ReceivedMessage]] = defaultdict(list)
             for message in left:
                 channel = self._channel(message, message.dst)
                 end = channel in self._pending and self._last[channel] == message.round
@@ -209,7 +209,7 @@ class _BlockEmitter:
                     self._put(name, batch)
             turn += 1
 
-    def _put(self, name: str, messages: Sequence[Landing]) -> None:
+    def _put(self, name: str, messages: Sequence[ReceivedMessage]) -> None:
         port = messages[0].port
         self._made.append(
             Operation(
@@ -219,8 +219,8 @@ class _BlockEmitter:
                 targets=tuple(
                     Slots(
                         ranks=(message.dst,),
-                        buffer=message.landing[0],
-                        index=message.landing[1],
+                        buffer=message.receive_buffer[0],
+                        index=message.receive_buffer[1],
                         size=message.count,
                     )
                     for message in messages
@@ -233,21 +233,21 @@ class _BlockEmitter:
         )
         self._diverged = True
 
-    def _receive(self, messages: list[Landing]) -> None:
+    def _receive(self, messages: list[ReceivedMessage]) -> None:
         """Wait for all messages of a round, then add or copy what did not land where it belongs."""
         channels = [self._channel(message, message.src) for message in messages]
         if self._waited.intersection(channels):
             self._join()  # or another thread might take the earlier signal
         self._tell(Act.WAIT, channels)
-        if all(message.landing == message.final for message in messages):
+        if all(message.receive_buffer == message.final for message in messages):
             return
         waves: list[list[tuple[str, list[Slots], tuple[Buffer, int]]]] = []
         for batch in _together(messages):
             final, count = batch[0].final, batch[0].count
             terms = (
-                [batch[0].old, *(message.landing for message in batch)]
+                [batch[0].old, *(message.receive_buffer for message in batch)]
                 if batch[0].adds
-                else [batch[0].landing]
+                else [batch[0].receive_buffer]
             )
             sources = [self._here(term, count) for term in terms]
             wave = next(
@@ -267,13 +267,13 @@ class _BlockEmitter:
                 self._data(name, sources, target)
 
 
-def _together(messages: Sequence[Landing]) -> Iterator[Sequence[Landing]]:
+def _together(messages: Sequence[ReceivedMessage]) -> Iterator[Sequence[ReceivedMessage]]:
     """Messages that one operation adds or copies; those that landed where they belong are left out."""
-    sums: dict[tuple[tuple[Buffer, int], int], list[Landing]] = defaultdict(list)
+    sums: dict[tuple[tuple[Buffer, int], int], list[ReceivedMessage]] = defaultdict(list)
     for message in messages:
         if message.adds:
             sums[message.final, message.count].append(message)
-        elif message.landing != message.final:
+        elif message.receive_buffer != message.final:
             yield [message]
     for group in sums.values():
         yield from _batches(group, MOST_SOURCES - 1)
@@ -288,7 +288,9 @@ def _batches(members: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
         yield members[start : start + size]
 
 
-def _own_copies(messages: Sequence[Landing], placement: Placement) -> dict[int, list[tuple[int, int, int]]]:
+def _own_copies(
+    messages: Sequence[ReceivedMessage], placement: BufferLayout
+) -> dict[int, list[tuple[int, int, int]]]:
     """(first input slot, first output slot, count) of what each rank copies for itself."""
     received = [
         (message.dst, message.final[1], message.count)

@@ -1,4 +1,4 @@
-"""A one-sided program unrolled: events, what must come before each of them, and what memory they touch.
+"""Unroll a one-sided program into events, with dependencies and accesses.
 
 Between two joins of a thread block its threads are not in step, so the only order there is that of a single thread: the
 n-th channel or semaphore of an operation is the business of thread n, and an operation on data is everybody's. An event
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.one_sided.program import Act, OneSidedProgram, Operation, Slots
-from coppice.program.one_sided.words import Words
+from coppice.program.one_sided.sub_chunks import SlotSubChunks
 
 _Ints = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ _BEGIN, _END, _JOIN, _THREAD, _DATA, _PROXY = range(6)
 
 @dataclass(frozen=True, slots=True)
 class EventStep:
-    """One operation as it is carried out, in a loop each time anew."""
+    """Execution of one operation, in a loop one per iteration."""
 
     row: int  # Row of its thread block; -1 for the beginning of a rank
     position: int  # Its place in the thread block
@@ -40,7 +40,7 @@ class EventStep:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Addresses that an event reads or writes."""
+    """Addresses read or written by an event."""
 
     slots: Slots  # As the operation names them
     parts: tuple[_Ints, ...]  # Addresses at each of its ranks
@@ -48,7 +48,7 @@ class Touch:
 
 @dataclass(slots=True)
 class SignalCounter:
-    """What is counted up by some events and down by others: one direction of a channel, or a semaphore."""
+    """Counter incremented by some events and decremented by others: a channel direction, or a semaphore."""
 
     name: str  # In words
     start: int = 0  # Count at the start
@@ -60,7 +60,7 @@ class SignalCounter:
 class Events:
     """All events of a program."""
 
-    words: Words  # The addresses
+    words: SlotSubChunks  # The addresses
     # All steps; those of a thread block follow each other
     steps: list[EventStep] = field(default_factory=list)
     step_of: list[int] = field(default_factory=list)  # Step of each event
@@ -91,7 +91,7 @@ class Events:
         return len(self.step_of)
 
     def name(self, event: int) -> str:
-        """An event in words."""
+        """Describe an event."""
         step = self.steps[self.step_of[event]]
         if step.row < 0:
             return f"the {'beginning' if event in self.begins else 'end'} of rank {step.position}"
@@ -113,7 +113,7 @@ class Events:
         return self.steps[self.step_of[event]].row
 
     def add(self, *chain: int) -> int:
-        """A further event of the step that comes next.
+        """Add an event of the next step.
 
         Args:
             chain: What its chain is known by.
@@ -123,7 +123,7 @@ class Events:
         return len(self.step_of) - 1
 
 
-def events_of(words: Words) -> Events:
+def events_of(words: SlotSubChunks) -> Events:
     """Unroll a program.
 
     Args:
@@ -248,9 +248,9 @@ class _Thread:
     def _signal(self, thread: int, channel: int) -> int:
         end = self.program.channels[channel]
         if not end.port:
-            return self._post(thread, (0, end.twin))
+            return self._post(thread, (0, end.peer_channel))
         event = self._ordered(thread, channel)
-        self._counter((0, end.twin)).posts.append(event)
+        self._counter((0, end.peer_channel)).posts.append(event)
         return event
 
     def _post(self, thread: int, key: tuple[int, ...]) -> int:
@@ -281,7 +281,7 @@ class _Thread:
         event = self._ordered(thread, channel)
         self._touch(event, op, (op.sources[thread],), (op.targets[thread],), loop, iteration)
         if op.signals:
-            self._counter((0, self.program.channels[channel].twin)).posts.append(event)
+            self._counter((0, self.program.channels[channel].peer_channel)).posts.append(event)
         if op.flushes:
             self.heads[thread] = event
         return event

@@ -1,4 +1,4 @@
-"""Lower a schedule or a forest to a one-sided program: messages become puts, signals and waits of thread blocks.
+"""Lower a schedule or a forest to a one-sided program: messages become puts, signals and waits.
 
 Everything that a rank does with one value it does in one thread block, so that thread blocks of a rank need not wait
 for each other. Values are dealt out to thread blocks by *colors*; a value that is only read at one end and only written
@@ -16,12 +16,12 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.buffer_layout import BufferLayout, in_sub_chunks, refuse
 from coppice.program.messages import Transfers, message_table, transfers_of
 from coppice.program.one_sided.emit import emit_program
-from coppice.program.one_sided.placement import Landing, landings
 from coppice.program.one_sided.program import OneSidedProgram
+from coppice.program.one_sided.receive_buffers import ReceivedMessage, received_messages
 from coppice.program.one_sided.structure import RUNS
-from coppice.program.placement import Placement, in_units, refuse
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule, in_parts
@@ -30,16 +30,16 @@ from coppice.topology.model import Topology
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OneSidedLowering:
-    """A plan cut into chunks, ready to be dealt out to thread blocks."""
+    """A plan cut into chunks, to be distributed over thread blocks."""
 
     schedule: Schedule  # The plan
-    placement: Placement  # Where values lie
+    placement: BufferLayout  # Where values lie
     rows: Transfers  # Transfers of runs of chunks
     by_port: list[list[bool]]  # Whether messages from one rank (row) to another (column) go by a proxy
 
     @property
     def most_colors(self) -> int:
-        """Colors of which more are of no use."""
+        """Largest useful number of colors."""
         return max(len(self.placement.units.slot), self.placement.ranks - 1, 1)
 
     def program(self, colors: int, **attributes: object) -> OneSidedProgram:
@@ -50,7 +50,7 @@ class OneSidedLowering:
             **attributes: Further attributes of the program.
         """
         table = message_table(self.rows, self._colors(colors), self.placement)
-        messages, scratch = landings(table, self.placement, self.by_port)
+        messages, scratch = received_messages(table, self.placement, self.by_port)
         _regroup(messages, colors, self.placement.ranks)
         return emit_program(messages, scratch, self.placement, **attributes)
 
@@ -101,12 +101,12 @@ def lower_one_sided(
         )
     refuse(plan.collective, in_place=bool(in_place), instances=instances)
     schedule = in_parts(lower(plan) if isinstance(plan, Forest) else plan, instances)
-    placement = Placement(
+    placement = BufferLayout(
         collective=schedule.collective,
         ranks=schedule.topology.num_ranks,
         root=-1,
         in_place=plan.collective is not Collective.ALL_TO_ALL if in_place is None else in_place,
-        units=in_units(schedule),
+        units=in_sub_chunks(schedule),
     )
     return OneSidedLowering(
         schedule=schedule,
@@ -122,7 +122,7 @@ def _by_port(topology: Topology) -> list[list[bool]]:
     return [[bool(one != two) for two in hosts] for one in hosts]
 
 
-def _regroup(messages: list[Landing], colors: int, ranks: int) -> None:
+def _regroup(messages: list[ReceivedMessage], colors: int, ranks: int) -> None:
     """Give messages that are free at both ends to colors by their distance, so that each color has few peers."""
     free = [message for message in messages if message.sends_first and message.ends_here]
     load: Counter[int] = Counter(message.color for message in messages)
@@ -130,7 +130,7 @@ def _regroup(messages: list[Landing], colors: int, ranks: int) -> None:
     distances = {(message.dst - message.src) % ranks for message in free}
     parts = max(1, colors // max(len(distances), 1))
     seen: Counter[tuple[int, int]] = Counter()  # by pair of ranks
-    groups: dict[tuple[int, int], list[Landing]] = defaultdict(list)
+    groups: dict[tuple[int, int], list[ReceivedMessage]] = defaultdict(list)
     for message in free:
         part = seen[message.src, message.dst] % parts
         seen[message.src, message.dst] += 1

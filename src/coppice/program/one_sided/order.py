@@ -1,4 +1,4 @@
-"""An order in which a one-sided program can run, or the circle that deadlocks it; and what holds in every order.
+"""Execution order of a one-sided program, or its deadlock cycle; and the order that always holds.
 
 Thread blocks carry out their steps one after the other, in turns. A signal or a release never waits; a wait goes on as
 soon as there is something to take, a barrier once all have come, a reader of packets once all of them are written.
@@ -34,7 +34,7 @@ from coppice.program.order import PointOrder
 def run_order(
     events: Events, *, required: Mapping[int, int] | None = None
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """All events in an order in which they can take place.
+    """All events in an executable order.
 
     Args:
         required: How many posts the counter must have seen before an event that takes from it; by default as many
@@ -224,7 +224,7 @@ _Edges = list[tuple[int, int]]
 
 
 def known_order(events: Events, packets: _Edges) -> tuple[_Edges, _Edges]:
-    """All (earlier, later) pairs that hold in every order, and those of them that carry data along."""
+    """Happens-before pairs, and those of them that carry data."""
     strong: _Edges = list(events.before)
     weak: _Edges = list(packets)
     unclear: list[SignalCounter] = []
@@ -256,7 +256,7 @@ def order_of(events: Events, edges: _Edges) -> PointOrder:
 
 
 def check_every_order(events: Events, edges: _Edges) -> None:
-    """Make sure that no order stands still, where several thread blocks take from one counter."""
+    """Check that no order deadlocks, where several thread blocks consume from one counter."""
     shared = [
         counter
         for counter in events.counters.values()

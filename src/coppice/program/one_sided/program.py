@@ -1,4 +1,4 @@
-"""One-sided programs: what every thread block does where ranks write into each other's memory and tell by signals.
+"""One-sided programs: operations of every thread block on remote memory and signals.
 
 A program runs one collective on R ranks, with buffers and chunks as in :mod:`coppice.program.memory`.
 There are no messages: a thread block *puts* data into the memory of another rank, or reads from there, and nothing
@@ -33,7 +33,7 @@ from coppice.program.memory import Buffer
 
 
 class Act(enum.IntEnum):
-    """What an operation is, as far as order and memory are concerned."""
+    """Kind of an operation in terms of order and memory."""
 
     JOIN = 0
     """All threads of the thread block wait for each other."""
@@ -58,13 +58,13 @@ class Act(enum.IntEnum):
 
     @property
     def on_data(self) -> bool:
-        """Reads and writes memory."""
+        """Whether it reads or writes memory."""
         return self in (Act.MOVE, Act.SUM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """Consecutive slots of one buffer of one rank, or, through a switch, of several ranks at once."""
+    """Consecutive slots of a buffer of one rank, or, through a switch, of several ranks."""
 
     ranks: tuple[int, ...]  # Whose memory. Several ranks are read as their sum and written alike.
     buffer: Buffer  # Which buffer
@@ -105,7 +105,7 @@ class ChannelEnd:
     rank: int  # Whose end this is
     peer: int  # The rank at the other end
     port: bool  # It works by a proxy
-    twin: int  # Row of the other end; -1 where the other rank has none
+    peer_channel: int  # Row of the other end; -1 where the other rank has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class OneSidedProgram:
 
     @property
     def root(self) -> int:
-        """No rooted collective runs one-sidedly: -1."""
+        """-1, as no rooted collective is one-sided."""
         return -1
 
     @property
@@ -163,22 +163,22 @@ class OneSidedProgram:
 
     @property
     def most_blocks(self) -> int:
-        """Thread blocks of the rank that has most."""
+        """Largest number of thread blocks of a rank."""
         return max(self.block_ids, default=-1) + 1
 
     @property
     def num_operations(self) -> int:
-        """Operations of all thread blocks, those in loops once."""
+        """Operations of all thread blocks, without loop repetitions."""
         return sum(1 for _ in self.operations())
 
     @property
     def most_operations(self) -> int:
-        """Operations of the thread block that has most, those in loops once."""
+        """Largest number of operations of a thread block, without loop repetitions."""
         return max((sum(1 + len(op.body) for op in block.operations) for block in self.blocks), default=0)
 
     @property
     def uses_packets(self) -> bool:
-        """Some operation reads or writes packets."""
+        """Whether an operation reads or writes packets."""
         return any(slots.packets for _, op in self.operations() for slots in (*op.sources, *op.targets))
 
     def operations(self) -> Iterator[tuple[int, Operation]]:
@@ -190,7 +190,7 @@ class OneSidedProgram:
                     yield row, inner
 
     def place(self, row: int, position: int, inner: int = -1) -> str:
-        """An operation's place in words.
+        """Describe the place of an operation.
 
         Args:
             inner: Its place in the loop that is there, or -1.

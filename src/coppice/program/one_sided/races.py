@@ -1,4 +1,4 @@
-"""Races of a one-sided program: two accesses of one word, one of them a write, that nothing puts in order.
+"""Data races of a one-sided program: unordered accesses to a sub-chunk, one of them a write.
 
 Besides what thread blocks do there is the caller: before its beginning and after its end a rank's memory belongs to it.
 So a rank that reads another one's input
@@ -32,7 +32,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Races:
-    """What was found."""
+    """Data races found."""
 
     failures: tuple[str, ...]  # The first few races, a sentence each
     count: int  # Number of pairs of events that race
@@ -56,7 +56,7 @@ def find_races(
     judgement: Judgement,
     strong: Sequence[tuple[int, int]],  # (earlier, later) pairs of events that carry data along
 ) -> Races:
-    """Races of a program."""
+    """Find the data races of a program."""
     events = made.events
     own = _within_events(events)
     pairs = _Pairs(judgement, made)

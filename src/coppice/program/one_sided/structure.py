@@ -1,4 +1,4 @@
-"""The form of a one-sided program: slots that exist, sources that match targets, channels with two ends, barriers."""
+"""Structural checks of a one-sided program: slots, sources and targets, channel ends, barriers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scrat
 
 
 def check_form(program: OneSidedProgram, findings: Findings) -> None:
-    """Find what is wrong with a program before it is run at all."""
+    """Check the structure of a program."""
     ranks, chunks = program.num_ranks, program.num_chunks
     if program.collective not in RUNS:
         findings.add(f"expected one of {', '.join(RUNS)}, found {program.collective}.")
@@ -52,7 +52,7 @@ def _faults(
         end = program.channels[channel]
         if end.rank != rank:
             yield f"uses a channel of rank {end.rank}: expected one of its own rank."
-        elif end.twin < 0:
+        elif end.peer_channel < 0:
             yield f"uses a channel to rank {end.peer}, which has no channel back: both ends need one."
     for number in op.ids if op.act in (Act.ACQUIRE, Act.RELEASE) else ():
         if not 0 <= number < len(program.semaphores[rank]):

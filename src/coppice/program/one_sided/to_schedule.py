@@ -1,4 +1,4 @@
-"""The schedule that a one-sided program carries out.
+"""Reconstruct the schedule of a one-sided program.
 
 The program is run symbolically, as in :mod:`coppice.program.two_sided.to_schedule`. Whatever goes from the memory of
 one rank to that of another is a transfer of each chunk that it holds: a copy where it takes the place of what the
@@ -21,14 +21,14 @@ from coppice.program.one_sided.events import Events, Touch, events_of
 from coppice.program.one_sided.order import run_order
 from coppice.program.one_sided.program import Act, OneSidedProgram
 from coppice.program.one_sided.structure import check_form
-from coppice.program.one_sided.words import words_of
+from coppice.program.one_sided.sub_chunks import sub_chunkings
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology
 
 
 def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Schedule:
-    """The schedule that a one-sided program carries out, over default routes.
+    """Schedule of a one-sided program, over default routes.
 
     Returns:
         Transfers without steps if an order of rows says it all; otherwise with the fewest steps.
@@ -49,7 +49,7 @@ def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Sched
     check_form(program, findings)
     if findings.failures:
         raise InputError(f"expected a program that verifies: {findings.failures[0]}")
-    words = next(iter(words_of(program, finest=True)))
+    words = next(iter(sub_chunkings(program, finest=True)))
     events = events_of(words)
     try:
         order, _ = run_order(events)

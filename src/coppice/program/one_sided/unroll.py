@@ -117,7 +117,7 @@ class EventAccesses:
             sources = [(slots, self._sum(event, slots, [source for _, source in sources]))] * len(writes)
         for place, (touch, (slots, source)) in enumerate(zip(writes, sources, strict=True)):
             value = -2 - self._value(event, slots, source)
-            # Words that become what they are, those of a move that are its own source, are not written.
+            # SlotSubChunks that become what they are, those of a move that are its own source, are not written.
             kept = reads[place] if moves else reads[0] if len(reads) == 1 else None
             for part in touch.parts:
                 if kept is None or len(kept.parts) > 1 or not np.array_equal(part, kept.parts[0]):

@@ -1,4 +1,4 @@
-"""Verification of a one-sided program: form, freedom from deadlock, races, symbolic execution, outcome.
+"""Verify a one-sided program: structure, deadlock, data races, and the result by symbolic execution.
 
 What passes is right in every order in which threads, proxies and ranks can run, and for every size of messages:
 programs with loops are run with chunks of one piece, of three, and of more than fits into scratch memory of a fixed
@@ -24,8 +24,8 @@ from coppice.program.one_sided.order import check_every_order, known_order, run_
 from coppice.program.one_sided.program import Act, OneSidedProgram
 from coppice.program.one_sided.races import find_races
 from coppice.program.one_sided.structure import check_form
+from coppice.program.one_sided.sub_chunks import SlotSubChunks, sub_chunkings
 from coppice.program.one_sided.unroll import EventAccesses
-from coppice.program.one_sided.words import Words, words_of
 from coppice.schedule.verification.report import Findings, Verdict
 
 
@@ -39,7 +39,7 @@ class OneSidedReport(Verdict):
 
 
 def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
-    """Check that a one-sided program performs its collective.
+    """Verify that a one-sided program performs its collective.
 
     Returns:
         The report; failures are collected, not raised. A program that is malformed or stands still is not run.
@@ -60,7 +60,8 @@ def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
         >>> program = OneSidedProgram(
         ...     collective=Collective.ALL_GATHER, num_ranks=2, num_chunks=2, in_place=True, scratch=(0, 0),
         ...     blocks=(block(0), block(1)), semaphores=((), ()),
-        ...     channels=tuple(ChannelEnd(rank=rank, peer=1 - rank, port=False, twin=1 - rank) for rank in (0, 1)))
+        ...     channels=tuple(ChannelEnd(rank=rank, peer=1 - rank, port=False,
+        ...         peer_channel=1 - rank) for rank in (0, 1)))
         >>> verify_one_sided(program).ok
         True
     """
@@ -71,7 +72,7 @@ def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
     if not findings.failures:
         warnings += _warnings(program)
         checked["events"] = checked["words"] = 0
-        for words in words_of(program):
+        for words in sub_chunkings(program):
             _run(words, findings, warnings, checked)
             if findings.failures:
                 break
@@ -83,7 +84,7 @@ def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
     )
 
 
-def _run(words: Words, findings: Findings, warnings: list[str], checked: dict[str, int]) -> None:
+def _run(words: SlotSubChunks, findings: Findings, warnings: list[str], checked: dict[str, int]) -> None:
     """Verify a program with chunks cut in one way."""
     events = events_of(words)
     checked["events"] += events.count
@@ -140,7 +141,7 @@ def _warnings(program: OneSidedProgram) -> list[str]:
     if (
         program.scratch_bytes is not None
         and any(op.act is Act.LOOP for _, op in program.operations())
-        and not any(words.ring for words in words_of(program))
+        and not any(words.ring for words in sub_chunkings(program))
     ):
         warnings.append("messages that do not fit into its scratch memory were not tried.")
     return warnings

@@ -1,4 +1,4 @@
-"""What the memory of a put/signal program holds when its ranks begin, and what outputs must hold at the end.
+"""Initial and required final memory of a put/signal program, as 64-bit words.
 
 Every rank contributes some 64-bit words to every chunk, hashes of rank, chunk and seed; sums are modulo 2^64. So a slot
 that holds another multiset of contributions than it should is found out but for one chance in some 2^60.
@@ -19,23 +19,23 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class PutSignalContents:
-    """Words of slots, by who contributes them."""
+    """Words of slots by contributing rank."""
 
     layout: MemoryLayout  # What decides on the values
     elements: int = 1  # Words of a slot
     seed: int = 0  # What all words are drawn from
 
     def noise(self, addresses: _Ints) -> _Ints:
-        """Words of memory that nobody has written, a row for each address."""
+        """Words of unwritten memory, a row per address."""
         return self._words(addresses, np.full(len(addresses), self.layout.num_ranks))
 
     def filled(self, rank: int, slots: _Ints | None = None) -> _Ints:
-        """What a rank's input holds, a row for each slot."""
+        """Words of a rank's input, a row per slot."""
         chunks, member = start_columns(self.layout, rank)
         return self._contributed(*_some(chunks, member, slots))
 
     def wanted(self, rank: int, slots: _Ints | None = None) -> _Ints:
-        """What a rank's output must hold, by NumPy and nothing of the program; arguments as for :meth:`filled`."""
+        """Words required in a rank's output, by NumPy alone; arguments as for :meth:`filled`."""
         chunks, member = _some(*end_columns(self.layout, rank), slots)
         if not len(member) or int(member[0]) != EVERYONE:
             return self._contributed(chunks, member)

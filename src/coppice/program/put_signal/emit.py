@@ -1,4 +1,4 @@
-"""Emits the calls of a put/signal program: in every tick one group of puts and credits, one wait, and the local sums.
+"""Emit the calls of a put/signal program: per tick one group of puts and credits, one wait, and local sums.
 
 What ranks copy for themselves has a stream of its own, since nobody waits for it.
 """
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.buffer_layout import BufferLayout
 from coppice.program.memory import Buffer
-from coppice.program.placement import Placement
-from coppice.program.put_signal.landings import CommunicatorSteps
 from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
+from coppice.program.put_signal.receive_buffers import CommunicatorSteps
 from coppice.rows import begins_run, offsets
 
 _Ints = NDArray[np.int64]
@@ -24,7 +24,9 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def emit(communicators: Sequence[CommunicatorSteps], placement: Placement, *, name: str) -> PutSignalProgram:
+def emit(
+    communicators: Sequence[CommunicatorSteps], placement: BufferLayout, *, name: str
+) -> PutSignalProgram:
     """Emit the program of several communicators: independent sequences of steps, each with a stream.
 
     Args:
@@ -166,7 +168,7 @@ def _local(rows: NDArray[np.int64], communicator: int) -> dict[str, _Ints]:
 
 
 def _own_copies(
-    communicators: Sequence[CommunicatorSteps], placement: Placement, communicator: int
+    communicators: Sequence[CommunicatorSteps], placement: BufferLayout, communicator: int
 ) -> dict[str, _Ints]:
     """What every rank copies from its input to its output."""
     received = [np.zeros((3, 0), dtype=np.int64)]

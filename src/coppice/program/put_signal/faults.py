@@ -1,4 +1,4 @@
-"""What may go wrong when a put/signal program runs, in the words of the machine and of its native twin."""
+"""Faults of a running put/signal program, and their descriptions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coppice.program.put_signal.program import PutSignalProgram
 
 
 class PutSignalFault(enum.IntEnum):
-    """What went wrong in a run."""
+    """Fault of a run."""
 
     NONE = 0
     STANDS_STILL = 1
@@ -24,7 +24,7 @@ class PutSignalFault(enum.IntEnum):
 def fault_sentence(
     program: PutSignalProgram, fault: PutSignalFault, first: int = -1, second: int = -1
 ) -> str:
-    """A fault in words.
+    """Describe a fault.
 
     Args:
         first: Operation, or the rank of a wrong output.

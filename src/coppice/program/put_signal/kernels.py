@@ -1,8 +1,8 @@
-"""What the copies and sums of a local call take on a GPU.
+"""Cost of the copies and sums of a local call on a GPU.
 
 Whatever they are, one kernel can carry them out: an operation only ever puts element i of two slots into element i of
 a third, so that a thread that has element i of all slots that depend on each other can do its operations one after the
-other. Libraries have no such kernel. One that is given many stretches of memory (``torch._foreach_add_``) takes them in
+other. Libraries have no such kernel. One that is given many intervals of memory (``torch._foreach_add_``) takes them in
 no order, so that for these the operations of a call fall into *levels*, one after the other; what is added twice in one
 call is in two of them.
 """
@@ -19,7 +19,7 @@ _Ints = NDArray[np.int64]
 
 
 def chunks_moved(program: PutSignalProgram) -> _Ints:
-    """Chunks that the kernel of each local call reads from memory and writes there, out of place.
+    """Chunks read and written by the kernel of each local call, out of place.
 
     What an operation of the same call has written is at hand: only what is not is read, and each slot is written once.
 
@@ -69,7 +69,7 @@ def _accesses(
 
 
 def dependent_of(source: _Ints, addend: _Ints, target: _Ints) -> _Ints:
-    """Which copies and sums of single slots depend on each other, by numbers from 0 in the order of the first of each.
+    """Dependencies between single-slot copies and sums, numbered from 0 by the first of each.
 
     Args:
         addend: The other one of a sum; -1 for a copy.
@@ -102,7 +102,7 @@ def dependent_of(source: _Ints, addend: _Ints, target: _Ints) -> _Ints:
 
 
 def levels_of(call: _Ints, source: _Ints, addend: _Ints, target: _Ints, count: _Ints) -> _Ints:
-    """Level of each of some copies and sums, from 0 in each call.
+    """Level of each copy and sum, from 0 in each call.
 
     Args:
         call: Call of each; calls ascend, and those of one call are carried out one after the other.

@@ -1,8 +1,8 @@
 """Lower a schedule or a forest to a put/signal program.
 
-Every chunk is cut into pieces that follow each other (:mod:`.rounds`); landings and credits are decided round by round
-(:mod:`.landings`). Values may be distributed over several *communicators*, each with a stream and a part of the
-staging memory of its own: a communicator is one queue, so that only several overlap transfers with sums.
+Every chunk is cut into pieces that follow each other (:mod:`.rounds`); receive buffers and credits are decided round by
+round (:mod:`.receive_buffers`). Values may be distributed over several *communicators*, each with a stream and a part
+of the staging memory of its own: a communicator is one queue, so that only several overlap transfers with sums.
 
 The work grows with the messages (transfers x pieces), and with messages x ranks for what ranks know of each other.
 """
@@ -17,11 +17,11 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.buffer_layout import BufferLayout, in_sub_chunks
 from coppice.program.messages import Transfers
-from coppice.program.placement import Placement, in_units
 from coppice.program.put_signal.emit import emit
-from coppice.program.put_signal.landings import CommunicatorSteps, land
 from coppice.program.put_signal.program import PutSignalProgram
+from coppice.program.put_signal.receive_buffers import CommunicatorSteps, assign_buffers
 from coppice.program.put_signal.rounds import in_pieces_of, pieces_for_rate, rounds_of
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
@@ -62,7 +62,7 @@ def lower_put_signal(
     staging: Fraction = MOST_STAGING,
     name: str = "coppice",
 ) -> PutSignalProgram:
-    """The put/signal program of a plan.
+    """Lower a plan to a put/signal program.
 
     Examples:
         >>> from coppice.bounds.problem import Problem
@@ -110,7 +110,7 @@ def lower_put_signal(
             *(column[mine] for column in (rows.src, rows.dst, rows.run, rows.op, rows.path, rows.round))
         )
         done.append(
-            land(
+            assign_buffers(
                 part,
                 placement,
                 signals=signals,
@@ -122,17 +122,17 @@ def lower_put_signal(
     return emit(done, placement, name=name)
 
 
-def _placement(schedule: Schedule) -> Placement:
-    return Placement(
+def _placement(schedule: Schedule) -> BufferLayout:
+    return BufferLayout(
         collective=schedule.collective,
         ranks=schedule.topology.num_ranks,
         root=schedule.root,
         in_place=False,
-        units=in_units(schedule),
+        units=in_sub_chunks(schedule),
     )
 
 
-def _pieces(schedule: Schedule, placement: Placement, rows: Transfers) -> int:
+def _pieces(schedule: Schedule, placement: BufferLayout, rows: Transfers) -> int:
     """Pieces where none are asked for: as few as keep the rate, and three rounds of staging memory small."""
     if not len(rows.src):
         return 1
@@ -148,7 +148,7 @@ def _pieces(schedule: Schedule, placement: Placement, rows: Transfers) -> int:
 
 
 def _communicators(
-    rows: Transfers, placement: Placement, pieces: int, communicators: int, groups: int
+    rows: Transfers, placement: BufferLayout, pieces: int, communicators: int, groups: int
 ) -> np.ndarray:
     """Communicator of each transfer: chunks go round-robin to groups, their pieces to the communicators of a group."""
     start, own = placement.units.start, communicators // groups

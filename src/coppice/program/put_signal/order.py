@@ -1,4 +1,4 @@
-"""What is promised about the order of a put/signal program: which wait ends by which signal, and deadlock.
+"""Guaranteed order of a put/signal program: match waits with signals, and find deadlocks.
 
 Two orders matter. Whether a program can stand still is asked of the *strongest*: hosts issue calls one after the other,
 and streams may share a hardware queue, so that every call may wait for all that its rank issued before. Whether one
@@ -26,7 +26,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class CallOrder:
-    """Order of a program whose counts are right and that cannot stand still."""
+    """Order of a program with matching counts and without deadlock."""
 
     program: PutSignalProgram  # The program
     level: _Ints  # Longest way to each call in the strongest order (int64)
@@ -75,7 +75,7 @@ def call_order(program: PutSignalProgram, findings: Findings) -> CallOrder | Non
 
 
 def is_graph_safe(program: PutSignalProgram) -> bool:
-    """Whether it cannot stand still where it is captured as a graph either, for a program that verifies.
+    """Whether a verified program is also free of deadlock when captured as a graph.
 
     There every counter holds one signal at most: the next one waits for the wait.
     """

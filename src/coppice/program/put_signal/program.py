@@ -1,4 +1,4 @@
-"""Put/signal programs: what the host of every rank issues, in columns.
+"""Put/signal programs: host calls of every rank, as columns.
 
 A program runs one collective on R ranks, with buffers and chunks as in :mod:`coppice.program.memory`: every buffer is
 a window of the same communicators, and scratch memory is called *staging*. Every rank issues *calls*, one after the
@@ -40,7 +40,7 @@ _Ints = NDArray[np.int64]
 
 
 class PutSignalAct(enum.IntEnum):
-    """What an operation does."""
+    """Kind of an operation."""
 
     PUT = 0
     """Writes the source into the target of the peer, and signals the peer."""
@@ -55,7 +55,7 @@ class PutSignalAct(enum.IntEnum):
 
 
 class PutSignalCall(enum.IntEnum):
-    """What the operations of a call are."""
+    """Kind of a call."""
 
     TRANSFER = 0
     WAIT = 1
@@ -92,7 +92,7 @@ class PutSignalProgram(Brief):
 
     @property
     def scratch_chunks(self) -> _Ints:
-        """Slots of staging memory, under the name that programs share."""
+        """Slots of staging memory, under the name shared by all programs."""
         return self.staging
 
     @property
@@ -112,7 +112,7 @@ class PutSignalProgram(Brief):
 
     @property
     def num_communicators(self) -> int:
-        """Communicators that it needs."""
+        """Number of communicators."""
         return int(self.communicator.max(initial=-1)) + 1
 
     @cached_property
@@ -156,7 +156,7 @@ class PutSignalProgram(Brief):
         return rows_of_groups(self.call_start, calls)[0]
 
     def place(self, operation: int) -> str:
-        """An operation's place in words."""
+        """Describe the place of an operation."""
         call = int(self.call_of[operation])
         rank = int(self.call_rank[call])
         inner = operation - int(self.call_start[call])
@@ -164,6 +164,6 @@ class PutSignalProgram(Brief):
         return f"rank {rank}, call {call - int(self.rank_start[rank])}, {act} {inner}"
 
     def slots(self, buffer: int, first: int, count: int) -> str:
-        """Some slots in words."""
+        """Describe some slots."""
         names = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "staging"}
         return f"{names.get(Buffer(buffer), 'nothing')}[{first}:{first + count}]"

@@ -1,9 +1,9 @@
-"""The rounds of a schedule for put/signal programs: pieces that follow each other, and sums as late as they can be.
+"""Rounds of a schedule for put/signal programs: pipelined sub-chunks, and sums as late as possible.
 
 A round is what all ranks put, wait for and add before they put again. The pieces of a chunk follow each other, one
 round apart, so that every link carries one piece of each of its tree edges in every round but the first and last few.
 What is to be added arrives in the last round in which it is in time, together with all else that is added to it: a
-landing buffer is then needed for one round and not for as long as the deepest subtree takes.
+receive buffer is then needed for one round and not for as long as the deepest subtree takes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from coppice.program.buffer_layout import BufferLayout
 from coppice.program.messages import Transfers, transfers_of
-from coppice.program.placement import Placement
 from coppice.rows import offsets, rows_of_groups
 from coppice.schedule.schedule import Op, Schedule, hops_of
 
@@ -22,8 +22,8 @@ _MOST_LOADS = 2**24
 """Rounds x links that are looked at."""
 
 
-def rounds_of(schedule: Schedule, placement: Placement) -> Transfers:
-    """The transfers of a schedule whose chunks are not cut, with their rounds."""
+def rounds_of(schedule: Schedule, placement: BufferLayout) -> Transfers:
+    """Transfers of a schedule with uncut chunks, with their rounds."""
     rows = transfers_of(schedule, placement)
     stepped = bool(schedule.num_transfers) and int(schedule.step.min()) >= 0
     if stepped or len(schedule.after):
@@ -31,8 +31,8 @@ def rounds_of(schedule: Schedule, placement: Placement) -> Transfers:
     return _sorted(replace(rows, round=late_sums(rows, placement.ranks)))
 
 
-def in_pieces_of(rows: Transfers, placement: Placement, cut: Placement, pieces: int) -> Transfers:
-    """The transfers of every piece, each a round behind the one before.
+def in_pieces_of(rows: Transfers, placement: BufferLayout, cut: BufferLayout, pieces: int) -> Transfers:
+    """Transfers of every sub-chunk, each a round behind the one before.
 
     Args:
         cut: Of their pieces; piece j of chunk c is chunk ``c * pieces + j``.
@@ -46,8 +46,8 @@ def in_pieces_of(rows: Transfers, placement: Placement, cut: Placement, pieces: 
     )
 
 
-def pieces_for_rate(rows: Transfers, placement: Placement, schedule: Schedule, most: int) -> int:
-    """The fewest pieces, a power of two, with which the busiest links of all rounds are busy for 92% of the time.
+def pieces_for_rate(rows: Transfers, placement: BufferLayout, schedule: Schedule, most: int) -> int:
+    """Fewest sub-chunks, a power of two, that keep the busiest links of all rounds 92% busy.
 
     Args:
         rows: Transfers of whole chunks, of which some go in rounds that leave links idle.
@@ -85,7 +85,7 @@ def _sorted(rows: Transfers) -> Transfers:
 
 
 def late_sums(rows: Transfers, ranks: int) -> np.ndarray:
-    """Rounds in which what is added arrives as late as what its receiver sends allows.
+    """Rounds in which addends arrive as late as the receiver's own send allows.
 
     Args:
         rows: Transfers in the order of their rounds.

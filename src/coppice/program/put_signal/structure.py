@@ -1,4 +1,4 @@
-"""The form of a put/signal program: calls of one kind, peers that exist, ranges that lie within their windows.
+"""Structural checks of a put/signal program: calls of one kind, existing peers, ranges within windows.
 
 Libraries check next to nothing of this: neither the peer of a wait nor the end of a put against the window.
 """
@@ -30,7 +30,7 @@ _KIND_OF = np.array(
 
 
 def check_form(program: PutSignalProgram, findings: Findings) -> None:
-    """Find what is wrong with a program before it is run at all.
+    """Check the structure of a program.
 
     Args:
         program: Any program whose columns have the right lengths.

@@ -1,4 +1,4 @@
-"""A put/signal program as an execution: what it reads and writes, and what the documents promise of its order.
+"""Unroll a put/signal program into an execution: its accesses, and the order that the documents guarantee.
 
 A call begins at one point and is over at another; of a local call every operation has a point of its own. A put writes
 until its peer has waited for its signal, and reads until its own call is over, or until then. Streams and communicators
@@ -20,7 +20,7 @@ _Ints = NDArray[np.int64]
 
 
 def addresses_of(memory: ProgramMemory, buffer: _Ints, slot: _Ints, rank: _Ints) -> _Ints:
-    """Address of a slot of each operation; -1 where the operation has no such operand.
+    """Address of a slot of each operation; -1 where the operation lacks this operand.
 
     Args:
         buffer: Buffer of each operation, -1 for none.
@@ -29,7 +29,7 @@ def addresses_of(memory: ProgramMemory, buffer: _Ints, slot: _Ints, rank: _Ints)
 
 
 def unroll(order: CallOrder, memory: ProgramMemory) -> ProgramExecution:
-    """A program whose order is known, with the given addresses; of points, the first are where each rank begins."""
+    """Unroll a program in a known order, with given addresses; the first points are the begins of ranks."""
     program = order.program
     points, begin, end = _points(order)
     call, own = program.call_of, program.rank_of
@@ -37,7 +37,7 @@ def unroll(order: CallOrder, memory: ProgramMemory) -> ProgramExecution:
     source = addresses_of(memory, program.source_buffer, program.source, own)
     addend = addresses_of(memory, program.addend_buffer, program.addend, own)
     target = addresses_of(memory, program.target_buffer, program.target, np.where(puts, program.peer, own))
-    # Copies of a stretch onto itself, as of one's own block in place, are not done at all.
+    # Copies of an interval onto itself, as of one's own block in place, are not done at all.
     does = (
         puts | (program.act == PutSignalAct.SUM) | ((program.act == PutSignalAct.COPY) & (source != target))
     )

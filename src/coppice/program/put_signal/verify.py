@@ -1,4 +1,4 @@
-"""Verification of a put/signal program: form, counts, freedom from deadlock and races, and the right result.
+"""Verify a put/signal program: structure, counts, deadlock, data races, and the result.
 
 What passes is right in every order that the documents of the libraries allow, in and out of place as far as it is meant
 for both, however often it is run: counters end as they began, and nobody writes into the memory of a rank that has not
@@ -17,10 +17,10 @@ import numpy as np
 from coppice.errors import InputError
 from coppice.program.judge import Judgement
 from coppice.program.memory import NO_CHUNK, memory_of
+from coppice.program.put_signal.fuzzer import fuzz_runs
 from coppice.program.put_signal.order import CallOrder, call_order, is_graph_safe
 from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
 from coppice.program.put_signal.structure import check_form
-from coppice.program.put_signal.twin import twin_runs
 from coppice.program.put_signal.unroll import unroll
 from coppice.rows import begins_run
 from coppice.schedule.verification.report import Findings, Verdict
@@ -30,7 +30,7 @@ _EXAMPLES = 6
 
 @dataclass(frozen=True, kw_only=True)
 class PutSignalReport(Verdict):
-    """Result of the verification of a put/signal program; the attributes of :class:`Verdict`, and this."""
+    """Result of the verification of a put/signal program, a :class:`Verdict`."""
 
     subject: ClassVar[str] = "program"
 
@@ -40,11 +40,11 @@ class PutSignalReport(Verdict):
 
 
 def verify_put_signal(program: PutSignalProgram, *, schedules: int = 0) -> PutSignalReport:
-    """Check that a put/signal program performs its collective.
+    """Verify that a put/signal program performs its collective.
 
     Args:
         schedules: Adversarial schedules under which what has passed is run as well, with data, in and out of place
-            as far as it is meant for both (:mod:`coppice.program.put_signal.twin`).
+            as far as it is meant for both (:mod:`coppice.program.put_signal.fuzzer`).
 
     Returns:
         The report; failures are collected, not raised. A program that is malformed or stands still is not run.
@@ -83,7 +83,7 @@ def verify_put_signal(program: PutSignalProgram, *, schedules: int = 0) -> PutSi
 
 def _run(program: PutSignalProgram, ways: list[bool], schedules: int, findings: Findings) -> dict[str, int]:
     """Run it in every way that it is meant for; what was done."""
-    done = [twin_runs(program, in_place=in_place, schedules=schedules) for in_place in ways]
+    done = [fuzz_runs(program, in_place=in_place, schedules=schedules) for in_place in ways]
     for each in done:
         if each.fault:
             findings.add(f"{each.fault}.")

@@ -1,4 +1,4 @@
-"""Two-sided programs: thread blocks that send and receive over FIFOs of finite depth, as MSCCL and its kin run them.
+"""Two-sided programs: thread blocks that send and receive over bounded FIFOs, for MSCCL and related runtimes.
 
 Lowering (``lower``) deals transfers out to channels (``channels``, ``nics``) and thread blocks (``thread_blocks``) and
 emits their steps (``emit``). The verifier (``verify``) judges form (``structure``), finds an order of execution or a

@@ -1,4 +1,4 @@
-"""Makes a program from thread blocks and steps given one at a time, in any order of ranks."""
+"""Builder of programs from thread blocks and steps given one at a time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ProgramBuilder:
         self._blocks: list[_OpenBlock] = []
 
     def block(self, rank: int, *, send: int = -1, recv: int = -1, channel: int = 0) -> int:
-        """Add a thread block; thread blocks of a rank get their ids in this order.
+        """Add a thread block; ids count up per rank.
 
         Returns:
             A handle for :meth:`step`.
@@ -73,7 +73,7 @@ class ProgramBuilder:
         # (thread block id, position) of steps of the same rank that it waits for
         after: Iterable[tuple[int, int]] = (),
     ) -> int:
-        """Add a step at the end of a thread block.
+        """Append a step to a thread block.
 
         Returns:
             Its position in the thread block.
@@ -91,7 +91,7 @@ class ProgramBuilder:
         scratch_chunks: Sequence[int] | None = None,
         **attributes: Any,
     ) -> Program:
-        """The program.
+        """Build the program.
 
         Args:
             input_chunks: Slots of each rank's input.

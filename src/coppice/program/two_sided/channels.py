@@ -1,4 +1,4 @@
-"""Which channels transfers take: as many as are of use and fit, every instance its own.
+"""Assign channels to transfers: as many as are useful and fit, separate for each instance.
 
 A runtime connects a limited number of peers of a rank on one channel. Where chunks need more, the connections of a
 channel are dealt out over several.
@@ -30,7 +30,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelLimits:
-    """What has to fit."""
+    """Limits of the assignment."""
 
     channels: int  # Most channels
     blocks: int | None = None  # Most thread blocks of a rank
@@ -47,7 +47,7 @@ def spread(
     stepped: bool,
     exits: Exits | None = None,  # NICs by which they are to leave, where that depends on the channel
 ) -> tuple[_Ints, Blocks]:
-    """Channels and thread blocks: as many channels as are of use and fit.
+    """Assign channels and thread blocks.
 
     Returns:
         The channel of each transfer, and the thread blocks.
@@ -122,7 +122,7 @@ def _only(rows: Transfers, mask: NDArray[np.bool_]) -> Transfers:
 
 
 def path_numbers(schedule: Schedule) -> _Ints:
-    """A number for each row of a schedule's table of paths; rows of the same nodes have the same number."""
+    """Number of each path in a schedule's table; equal paths share one."""
     start = schedule.path_start
     length = np.diff(start)
     number = np.zeros(len(length), dtype=np.int64)
@@ -140,7 +140,7 @@ def path_numbers(schedule: Schedule) -> _Ints:
 def within_peers(
     rows: Transfers, color: _Ints, max_peers: int, *, max_channels: int, multiple: int = 1
 ) -> _Ints | None:
-    """Channels such that no rank sends to, or receives from, more peers than that on one.
+    """Assign channels so that a rank's number of peers on one channel is bounded.
 
     Connections are dealt out in the order of the distance between their ranks, each to the first channel with room at
     both ends: where all ranks have peers at the same distances, that takes as few as there can be.

@@ -1,4 +1,4 @@
-"""How runtimes cut steps into messages, and up to which size a program comes to an end for all that.
+"""Cutting of steps into messages by runtimes, and the sizes up to which a program terminates.
 
 A connection has a buffer of 8 steps. A message takes 4 of them with the protocol Simple, and 1 with LL and LL128, so
 that a connection holds 2 messages, or 8. Of the M bytes of a call, cut into C slots, a message carries as many slots as
@@ -50,13 +50,13 @@ def _steps(protocol: str) -> int:
 
 
 def fifo_depth(protocol: str) -> int:
-    """Messages that a connection holds at least: 8 with LL and LL128, otherwise 2."""
+    """Guaranteed depth of a connection in messages: 8 with LL and LL128, otherwise 2."""
     return _BUFFER_STEPS // _steps(protocol)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Buffers:
-    """Bytes of a connection's buffer by protocol, flags included, as they come if no variable sets them."""
+    """Default buffer bytes of a connection by protocol, flags included."""
 
     simple: int  # With Simple
     ll: int  # With LL, half of it flags
@@ -67,7 +67,7 @@ class Buffers:
     early: tuple[str, ...] = ()
 
     def pass_bytes(self, protocol: str) -> int:
-        """Bytes of a slot that one pass carries: what fits into one message.
+        """Bytes of a slot in one pass, which fit into one message.
 
         Args:
             protocol: ``Simple``, ``LL`` or ``LL128``.
@@ -85,12 +85,12 @@ class Buffers:
                 return self.simple // _BUFFER_STEPS * _steps(protocol)
 
     def message_bytes(self, protocol: str, collective: Collective) -> int:
-        """Bytes by which loaders cut steps into messages: those of a pass, or a quarter for misled proxies."""
+        """Bytes per message after cutting: those of a pass, or a quarter under proxy step deadlock."""
         whole = self.pass_bytes(protocol)
-        return whole // _steps(protocol) if misled_proxies(protocol, collective) else whole
+        return whole // _steps(protocol) if proxy_step_deadlock(protocol, collective) else whole
 
     def together(self, protocol: str, collective: Collective, slot_bytes: int) -> int:
-        """Slots that one message carries.
+        """Number of slots per message.
 
         Args:
             slot_bytes: Bytes of a slot, 1 or more.
@@ -117,21 +117,21 @@ PATIENT = replace(SMALLEST, early=())
 target (:func:`coppice.program.two_sided.settling.settled`)."""
 
 
-def misled_proxies(protocol: str, collective: Collective) -> bool:
-    """Whether connections over the network stand still, since proxies are told of a quarter of their steps.
+def proxy_step_deadlock(protocol: str, collective: Collective) -> bool:
+    """Simple deadlocks across nodes: the proxy gets nsteps/4.
 
     Args:
         protocol: ``Simple``, ``LL`` or ``LL128``.
 
     Examples:
-        >>> misled_proxies("Simple", Collective.REDUCE), misled_proxies("LL", Collective.REDUCE)
+        >>> proxy_step_deadlock("Simple", Collective.REDUCE), proxy_step_deadlock("LL", Collective.REDUCE)
         (True, False)
     """
     return collective in _MISLED and protocol == "Simple"
 
 
 def fewest_together(program: Program, messages: MessagePairs, *, depth: int) -> tuple[int | None, str]:
-    """Fewest slots that must fit into a message for a program to come to an end; 1: it does at every size.
+    """Fewest slots per message with which a program terminates; 1: it does at every size.
 
     Args:
         program: A program of sound structure that comes to an end where no step is cut.
@@ -161,7 +161,7 @@ def fewest_together(program: Program, messages: MessagePairs, *, depth: int) -> 
 
 
 def largest_safe(program: Program, together: int | None, buffers: Buffers = SMALLEST) -> int | None:
-    """Largest M in bytes at which cutting steps into messages does not make a program stand still; None: no limit.
+    """Largest M in bytes at which the program does not deadlock through cutting; None: no limit.
 
     Args:
         together: What :func:`fewest_together` found.
@@ -177,13 +177,13 @@ def largest_safe(program: Program, together: int | None, buffers: Buffers = SMAL
 
 
 def most_in_passes(program: Program, buffers: Buffers = SMALLEST) -> int | None:
-    """Largest M in bytes that flags between thread blocks can count the passes of; None: whatever a GPU holds."""
+    """Largest M in bytes whose passes fit the flags between thread blocks; None: no limit."""
     most = buffers.pass_bytes(program.protocol) * _MOST_PASSES * program.num_chunks
     return most if len(program.dep_block) and most < _LARGEST else None
 
 
 def within_safe_sizes(program: Program) -> Program:
-    """The same program for the sizes at which it comes to an end however a runtime cuts its steps into messages.
+    """Restrict a program to the sizes at which it terminates however its steps are cut.
 
     Args:
         program: A program that comes to an end where no step is cut.

@@ -1,4 +1,4 @@
-"""Sends that count as done before all their threads have read, and what can be done about it.
+"""Sends that complete before all their threads have read, and their repair.
 
 A thread block moves a message with hundreds of threads. When a step is done, its last thread stores a flag, which other
 thread blocks wait for; in almost all steps a barrier of all threads comes before that. A send with LL has none at its
@@ -26,13 +26,13 @@ _Bools = NDArray[np.bool_]
 
 
 def early_sends(program: Program, buffers: Buffers) -> _Bools:
-    """Steps that count as done before all their threads have read."""
+    """Steps that complete before all their threads have read."""
     early: _Bools = (program.op == StepOp.SEND) & (program.protocol in buffers.early)
     return early
 
 
 def overwritten_next(program: Program, memory: ProgramMemory, early: _Bools) -> _Bools:
-    """Early sends whose slots the next step of their thread block writes by other threads than have read them.
+    """Early sends whose slots are overwritten by other threads of the next step.
 
     Args:
         early: What :func:`early_sends` found.

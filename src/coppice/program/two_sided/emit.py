@@ -1,4 +1,4 @@
-"""Emits the steps of thread blocks for the messages of a schedule, with as few dependencies between them as are needed.
+"""Emit the steps of thread blocks for messages, with a minimal set of dependencies.
 
 Sends and receives, in the order in which they take place, are *events*. Every event accesses *values*, each of them
 what one rank has of one run of chunks: a send reads them, a receive writes them. An event becomes a *line* of its
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.buffer_layout import BufferLayout
 from coppice.program.memory import Buffer, buffer_sizes
 from coppice.program.messages import MessageTable
-from coppice.program.placement import Placement
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.thread_blocks import Blocks
 from coppice.rows import (
@@ -55,7 +55,7 @@ class _Accesses:
 
 
 class Emitter:
-    """Turns messages into a program.
+    """Convert messages to a program.
 
     Args:
         placement: Where values lie.
@@ -67,7 +67,7 @@ class Emitter:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: BufferLayout,
         table: MessageTable,
         blocks: Blocks,
         *,
@@ -85,7 +85,7 @@ class Emitter:
         self._merged = self._joins(apart) if fused else np.zeros(len(self._block), dtype=np.bool_)
 
     def joined_at(self, steps: Sequence[int]) -> _Ints:
-        """Events of sends that are one step with the receive before them, for those of ``steps`` that are of this kind.
+        """Events of sends fused with the preceding receive, for ``steps`` of this kind.
 
         Args:
             steps: Steps of the program that was made last.
@@ -95,11 +95,11 @@ class Emitter:
 
     @property
     def joins(self) -> bool:
-        """Whether some step receives and sends."""
+        """Whether a step receives and sends."""
         return bool(self._merged.any())
 
     def program(self, **attributes: Any) -> Program:
-        """The program, in place or not as ``placement`` says, with further attributes."""
+        """Build the program, in place or not by the buffer layout."""
         placement = self._placement
         lines, staging = self._lines()
         rows, own, copies = self._own_copies()

@@ -1,4 +1,4 @@
-"""Lower a schedule or a forest to a two-sided program: messages become the steps of thread blocks.
+"""Lower a schedule or a forest to a two-sided program: messages become steps of thread blocks.
 
 Every thread block keeps to one order of all sends and receives (:mod:`coppice.program.messages`), and waits for other
 thread blocks of its rank where it reads what they write, writes what they write, or overwrites what they read.
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError
+from coppice.program.buffer_layout import BufferLayout, in_sub_chunks, refuse
 from coppice.program.deadlock import Deadlock
 from coppice.program.messages import MessageTable, Transfers, message_table, transfers_of
-from coppice.program.placement import Placement, in_units, refuse
 from coppice.program.two_sided.channels import ChannelLimits, path_numbers, spread
 from coppice.program.two_sided.cutting import fewest_together, within_safe_sizes
 from coppice.program.two_sided.emit import Emitter
@@ -66,7 +66,7 @@ def lower_to_program(
     min_bytes: int = 0,  # Smallest M that it is meant for
     max_bytes: int | None = None,
 ) -> Program:
-    """The program that carries out a plan.
+    """Lower a plan to a program.
 
     Returns:
         A program that verifies with connections of 2 messages or more. Its ``max_bytes`` is lowered to the largest size
@@ -95,9 +95,9 @@ def lower_to_program(
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Prepared(Brief):
-    """A plan on its way to a program, as far as no number of channels plays a part."""
+    """A plan lowered as far as the number of channels is irrelevant."""
 
-    placement: Placement  # Where values lie
+    placement: BufferLayout  # Where values lie
     rows: Transfers  # The transfers
     part: NDArray[np.int64]  # Instance of each
     stepped: bool  # They have steps
@@ -113,7 +113,7 @@ def prepare(
     by_nic: bool = False,
     max_count: int | None = None,
 ) -> Prepared:
-    """The part of :func:`lower_to_program` that comes before channels are chosen; the arguments are the same."""
+    """Part of :func:`lower_to_program` before channels are chosen, with the same arguments."""
     schedule = lower(plan) if isinstance(plan, Forest) else plan
     collective = schedule.collective
     if collective is Collective.BARRIER:
@@ -122,12 +122,12 @@ def prepare(
         )
     refuse(collective, in_place=in_place, instances=instances)
     schedule, part = replicated(schedule, instances)
-    placement = Placement(
+    placement = BufferLayout(
         collective=collective,
         ranks=schedule.topology.num_ranks,
         root=schedule.root,
         in_place=in_place,
-        units=in_units(schedule, max_count=max_count),
+        units=in_sub_chunks(schedule, max_count=max_count),
     )
     rows = transfers_of(schedule, placement)
     exits = exits_of(schedule, Nics(schedule.topology)) if by_nic else None
@@ -148,7 +148,7 @@ def prepare(
 def emit(
     prepared: Prepared, limits: ChannelLimits, *, fused: bool = True, any_size: bool = True, **attributes: Any
 ) -> Program:
-    """The part of :func:`lower_to_program` that chooses channels and writes steps.
+    """Part of :func:`lower_to_program` that chooses channels and emits steps.
 
     Args:
         prepared: The plan.
@@ -215,7 +215,7 @@ def _stuck(program: Program, together: int) -> Sequence[int]:
 
 
 def replicated(schedule: Schedule, instances: int) -> tuple[Schedule, NDArray[np.int64]]:
-    """A schedule ``instances`` times, each on its part of every slot (of all the data, in an all-reduce).
+    """Replicate a schedule ``instances`` times, each on its part of every slot.
 
     Args:
         instances: N, 1 or more.
@@ -263,5 +263,5 @@ def _in_one_slot(schedule: Schedule) -> Schedule:
         schedule,
         slot_weight=weight,
         chunk_slot=np.zeros_like(schedule.chunk_slot),
-        chunk_share=in_units(schedule).of_chunk,
+        chunk_share=in_sub_chunks(schedule).of_chunk,
     )

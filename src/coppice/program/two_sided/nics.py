@@ -1,4 +1,4 @@
-"""Which NIC a channel of a rank leaves by: the rule of the runtimes, and the channels that keep a plan's paths to it.
+"""NIC of a rank's channel: the runtimes' rule, and channels that preserve a plan's paths.
 
 No file names a NIC. RCCL, and the NCCL that msccl-executor-nccl is made of, give each connection to another host the
 NIC that its channel number picks among the nearest of the GPU: of n NICs that are nearest to g GPUs, the GPU at place
@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.placement import in_units
+from coppice.program.buffer_layout import in_sub_chunks
 from coppice.program.two_sided.program import Program
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import NodeKind, Topology
@@ -29,14 +29,14 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Exits:
-    """What the paths of transfers ask of their channels."""
+    """NIC requirements of the transfers' paths."""
 
     # Channel modulo `share` whose NIC the path leaves by; -1 where no channel leads to it, or none is needed
     turn: _Ints
     share: _Ints  # NICs that the sender's channels take in turn, 1 or more
 
     def where(self, mask: NDArray[np.bool_]) -> Exits:
-        """The rows of a mask."""
+        """Rows of a mask."""
         return Exits(self.turn[mask], self.share[mask])
 
 
@@ -54,7 +54,7 @@ class Nics:
     topology: Topology
 
     def of(self, rank: int) -> tuple[int, ...]:
-        """NICs of a rank in the order in which its channels 0, 1, 2 .. take them."""
+        """NICs of a rank in the order of channels 0, 1, 2 .."""
         return self._taken[rank]
 
     @cached_property
@@ -79,7 +79,7 @@ class Nics:
         return tuple(found)
 
     def after(self, node: int) -> list[int]:
-        """Nodes that links of a node lead to, ascending."""
+        """Successors of a node, ascending."""
         return self._next[node]
 
     @cached_property
@@ -118,7 +118,7 @@ class Nics:
 
 
 class NicRoutes:
-    """Paths between ranks that leave by the NIC of a channel.
+    """Paths between ranks through the NIC of a channel.
 
     Args:
         topology: Where the ranks are.
@@ -130,7 +130,7 @@ class NicRoutes:
         self._known: dict[tuple[int, int, int], tuple[int, ...] | None] = {}
 
     def path(self, src: int, dst: int, channel: int) -> tuple[int, ...] | None:
-        """The path with the fewest hops by the channel's NIC, not through other GPUs.
+        """Shortest path through the channel's NIC, not through other GPUs.
 
         Returns:
             Its nodes; None where the receiver is on the same host, the sender's channels all lead to one NIC, or
@@ -177,7 +177,7 @@ def _mirrored(number: int, below: int) -> int:
 
 
 def exits_of(schedule: Schedule, nics: Nics) -> Exits | None:
-    """What each path of a schedule asks of the channel of its transfer; None where no rank has a choice.
+    """NIC requirement of each path; None where no rank has a choice.
 
     Returns:
         One row for each of the schedule's paths, and a last one, which asks for nothing.
@@ -197,7 +197,7 @@ def exits_of(schedule: Schedule, nics: Nics) -> Exits | None:
 
 
 def to_nics(run: _Ints, color: _Ints, exits: Exits, channels: int) -> _Ints | None:
-    """Channels by which every transfer leaves through the NIC that its path names.
+    """Channels whose NICs match the paths of all transfers.
 
     The transfers of a run stay together on a channel of the NIC that most of them take; those that leave by another
     NIC take a channel next to it.
@@ -227,7 +227,7 @@ def to_nics(run: _Ints, color: _Ints, exits: Exits, channels: int) -> _Ints | No
 
 
 def kept_share(program: Program, schedule: Schedule) -> Fraction | None:
-    """Share of what a plan sends by NICs of a choice that its program sends by the same NIC of the same rank.
+    """Share of the plan's NIC traffic that the program sends through the same NICs.
 
     Returns:
         1 where every NIC carries what the plan says; None where no path of the plan leaves by a NIC of a choice.
@@ -237,7 +237,7 @@ def kept_share(program: Program, schedule: Schedule) -> Fraction | None:
     exits = exits_of(schedule, nics)
     if exits is None:
         return None
-    units = in_units(schedule)
+    units = in_sub_chunks(schedule)
     asks = (exits.turn >= 0) & (exits.share > 1)
     rows = np.flatnonzero(asks[schedule.path])
     if not len(rows):

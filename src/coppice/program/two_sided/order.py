@@ -1,4 +1,4 @@
-"""An order in which a two-sided program can run with FIFOs of finite depth, or the circle of waiting that deadlocks it.
+"""Execution order of a two-sided program with bounded FIFOs, or its deadlock cycle.
 
 A step takes place once the one before it in its thread block has, once all that it depends on have, once its message
 was sent (if it receives), and once its connection has room (if it sends): with depth d, message n is sent after
@@ -29,7 +29,7 @@ _Ints = NDArray[np.int64]
 def execution_order(
     program: Program, messages: MessagePairs, *, depth: int, seed: int | None = None
 ) -> _Ints:
-    """All steps in an order in which they can take place.
+    """All steps in an executable order.
 
     Args:
         depth: Messages that a connection holds, 1 or more.
@@ -39,7 +39,7 @@ def execution_order(
 
 
 def check_in_parts(program: Program, messages: MessagePairs, *, depth: int, together: int) -> None:
-    """Carry a program out with steps cut into messages.
+    """Execute a program with steps cut into messages.
 
     Args:
         together: Slots that fit into one message.

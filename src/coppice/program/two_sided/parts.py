@@ -1,4 +1,4 @@
-"""Steps in the parts in which a runtime carries them out.
+"""Parts into which a runtime cuts the steps.
 
 A runtime sends as many slots in one message as fit into its buffers. A step of more slots becomes several messages,
 one after the other, and takes that much more room on its connection; a step that receives and sends does so part by
@@ -22,7 +22,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepParts(Brief):
-    """Parts of the steps of a program, and what waits for what."""
+    """Parts of steps, with dependencies."""
 
     step: _Ints  # Step that each part is of (int64)
     block_start: _Ints  # First part of each thread block, and the number of all parts (int64)
@@ -35,12 +35,12 @@ class StepParts(Brief):
 
     @property
     def number(self) -> int:
-        """How many there are."""
+        """Number of parts."""
         return len(self.step)
 
 
 def parts_of(program: Program, messages: MessagePairs, *, together: int | None = None) -> StepParts:
-    """The parts of all steps.
+    """Parts of all steps.
 
     Args:
         together: Slots that fit into one message; None: all of a step.

@@ -1,4 +1,4 @@
-"""Two-sided programs as data: what each thread block of each rank does, step by step.
+"""Two-sided programs as columns: steps of each thread block of each rank.
 
 Buffers, slots and chunks are those of :mod:`coppice.program.memory`.
 
@@ -25,7 +25,7 @@ from coppice.display import Brief
 
 
 class StepOp(enum.IntEnum):
-    """What a step does; m is the message that it receives.
+    """Operation of a step; m is the received message.
 
     Operation and the slots that it reads and writes:
 
@@ -52,32 +52,32 @@ class StepOp(enum.IntEnum):
 
     @property
     def receives(self) -> bool:
-        """Takes a message from the thread block's receive peer."""
+        """Whether it receives from the thread block's receive peer."""
         return self is StepOp.RECV or self >= StepOp.RECV_COPY_SEND
 
     @property
     def sends(self) -> bool:
-        """Gives a message to the thread block's send peer."""
+        """Whether it sends to the thread block's send peer."""
         return self in _SENDS
 
     @property
     def reads_src(self) -> bool:
-        """Reads the slots that ``src`` names."""
+        """Whether it reads the slots of ``src``."""
         return self in _READS_SRC
 
     @property
     def reads_dst(self) -> bool:
-        """Reads the slots that ``dst`` names."""
+        """Whether it reads the slots of ``dst``."""
         return self is StepOp.REDUCE
 
     @property
     def writes_dst(self) -> bool:
-        """Writes the slots that ``dst`` names."""
+        """Whether it writes the slots of ``dst``."""
         return self in _WRITES_DST
 
     @property
     def fused(self) -> bool:
-        """Does more than one plain step: some runtimes refuse these."""
+        """Whether it fuses several plain steps, which some runtimes refuse."""
         return self >= StepOp.RECV_COPY_SEND
 
 

@@ -1,4 +1,4 @@
-"""Races of a two-sided program in words: two accesses of one slot, one of them a write, that nothing puts in order.
+"""Data races of a two-sided program, described: unordered accesses to a slot, one of them a write.
 
 Without a race, all orders of execution give the same result, so that one of them stands for all.
 """
@@ -20,14 +20,14 @@ _Ints = NDArray[np.int64]
 
 
 class StepRaces(NamedTuple):
-    """Pairs of steps that race, each once."""
+    """Racing pairs of steps."""
 
     first: _Ints  # The earlier step (row) of each
     second: _Ints  # The later one
     address: _Ints  # An address that both use
 
     def without(self, others: StepRaces) -> StepRaces:
-        """Those that are not among others."""
+        """Pairs that are not in another set."""
         known = set(zip(others.first.tolist(), others.second.tolist(), strict=True))
         pairs = zip(self.first.tolist(), self.second.tolist(), strict=True)
         kept = np.array([pair not in known for pair in pairs], dtype=np.bool_)
@@ -35,7 +35,7 @@ class StepRaces(NamedTuple):
 
 
 def races_of(judgement: Judgement) -> StepRaces:
-    """The races that were found, by steps."""
+    """Data races by steps."""
     actor, conflicts, races = judgement.execution.accesses.actor, judgement.conflicts, judgement.races
     first, second = actor[conflicts.first[races]], actor[conflicts.second[races]]
     _, rows = np.unique(first * (int(actor.max(initial=0)) + 1) + second, return_index=True)
@@ -45,7 +45,7 @@ def races_of(judgement: Judgement) -> StepRaces:
 def written_early(
     program: Program, memory: ProgramMemory, messages: MessagePairs, order: _Ints, early: NDArray[np.bool_]
 ) -> StepRaces:
-    """Slots that are written while a send (the first step) that counts as done may still read them.
+    """Slots written while an early send may still read them.
 
     Args:
         order: An order in which its steps can take place.
@@ -57,7 +57,7 @@ def written_early(
 
 
 def race_sentence(program: Program, memory: ProgramMemory, races: StepRaces, row: int) -> str:
-    """A race in words."""
+    """Describe a data race."""
     one, other = int(races.first[row]), int(races.second[row])
     slot = _slot_name(program, memory, other, int(races.address[row]))
     return (
@@ -67,7 +67,7 @@ def race_sentence(program: Program, memory: ProgramMemory, races: StepRaces, row
 
 
 def early_sentence(program: Program, memory: ProgramMemory, races: StepRaces, row: int) -> str:
-    """A write while an early send may still read, in words."""
+    """Describe a write while an early send may still read."""
     one, other = int(races.first[row]), int(races.second[row])
     return (
         f"{step_name(program, other)} writes {_slot_name(program, memory, other, int(races.address[row]))} while "

@@ -1,4 +1,4 @@
-"""Programs whose sends count as done too early (:mod:`coppice.program.two_sided.early_sends`), made right.
+"""Repair programs whose sends complete too early (:mod:`coppice.program.two_sided.early_sends`).
 
 The remedy is a step with a barrier at its end that changes nothing: a copy of a slot that was sent onto itself, right
 behind the send. What waited for the send waits for the copy.
@@ -23,7 +23,7 @@ from coppice.schedule.verification.report import Findings
 
 
 def settled(program: Program, buffers: Buffers) -> Program:
-    """The same program, in which no send counts as done too early for those that wait for it.
+    """The program without early completion of sends that others wait for.
 
     Returns:
         The program itself where nothing is to be done.

@@ -1,4 +1,4 @@
-"""The form of a two-sided program: scalars, peers, connections, slots, dependencies, both ends of every message.
+"""Structural checks of a two-sided program: scalars, peers, connections, slots, dependencies, message pairs.
 
 The form is judged before the program is run. What passes has exactly one thread block at either end of every
 connection, as many receives as sends on it, and both ends of each message agree on its length.
@@ -25,7 +25,7 @@ _BLOCKED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MessagePairs(Brief):
-    """The messages of a program in the order of their connections."""
+    """Messages of a program by connection."""
 
     send: NDArray[np.int64]  # Step that sends each message, by (connection, place on it) (int64)
     recv: NDArray[np.int64]  # Step that receives it (int64)
@@ -33,7 +33,7 @@ class MessagePairs(Brief):
 
 
 def step_addresses(program: Program, memory: ProgramMemory) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First address that each step reads, and first that it writes; where it does neither, they mean nothing."""
+    """First address read and first written by each step; meaningless where it does neither."""
     rank = program.step_rank
     return (
         memory.base[program.src_buffer, rank] + program.src_offset,

@@ -26,7 +26,7 @@ WORK = st.tuples(
 
 
 def call_of(work: list[tuple[int, int, int, int]]) -> LocalCall:
-    """Stretches of slots as a call."""
+    """MemoryIntervals of slots as a call."""
     return LocalCall(
         [
             LocalWork(*(at * SLOT_BYTES if at >= 0 else -1 for at in slots), count * SLOT_BYTES)

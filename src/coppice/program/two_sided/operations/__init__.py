@@ -1,4 +1,4 @@
-"""A program from operations on slots: copies and sums that somebody wrote down become the steps of thread blocks.
+"""Lower hand-written slot operations (copies and sums) to steps of thread blocks.
 
 Operations (``operation``) become instructions that wait for each other (``instructions``), which are joined where a
 rank passes on what it receives (``fusion``). Channels and thread blocks (``connections``) and one order of everything

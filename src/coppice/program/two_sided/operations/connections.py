@@ -1,4 +1,4 @@
-"""Channels and thread blocks for messages: every thread block has one peer each way at most, and one channel.
+"""Assign messages to channels and thread blocks with at most one peer per direction and one channel each.
 
 Messages that instructions join into a chain, each passed on as it arrives, need one channel all the way, and at every
 rank on it one thread block that receives from the one side and sends to the other. Chains are placed one after the
@@ -23,7 +23,7 @@ _Connection = tuple[bool, int, int, int]
 
 
 class UnplacedChainError(CheckError):
-    """What is asked for cannot be had for a chain, or there are not enough channels; ``chain`` are its messages."""
+    """No channel fits this send/receive chain; ``chain`` are its messages."""
 
     def __init__(self, message: str, chain: Sequence[int]) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class OpenBlock:
     label: int | None = None  # What its author calls it, or None
 
     def with_(self, other: OpenBlock) -> OpenBlock | None:
-        """Both as one thread block, None where they cannot be."""
+        """Merge of two thread blocks, None where they conflict."""
         pairs = ((self.send, other.send), (self.recv, other.recv), (self.channel, other.channel))
         if any(min(pair) >= 0 and pair[0] != pair[1] for pair in pairs):
             return None
@@ -53,7 +53,7 @@ class OpenBlock:
 
 
 class BlockTable:
-    """Thread blocks by number, and which of them has which end of a connection.
+    """Thread blocks by number, and the owners of connection ends.
 
     Everything is in dictionaries whose changes are noted, so that what was only tried can be taken back.
     """
@@ -76,7 +76,7 @@ class BlockTable:
         return number
 
     def end(self, connection: _Connection) -> int:
-        """The thread block at an end, a new one where there is none."""
+        """Thread block of a connection end, created if missing."""
         found = self._ends.get(connection)
         if found is None:
             sends, src, dst, channel = connection
@@ -91,16 +91,16 @@ class BlockTable:
         return found
 
     def labelled(self, rank: int, label: int) -> int:
-        """The thread block with a label, a new one where there is none."""
+        """Thread block of a label, created if missing."""
         found = self._labels.get((rank, label))
         return self.new(OpenBlock(rank, label=label)) if found is None else found
 
     def place(self, message: int, channel: int) -> None:
-        """Give a message its channel."""
+        """Assign a channel to a message."""
         self._set(self.channel, message, channel)
 
     def merge(self, one: int, other: int) -> bool:
-        """Make two thread blocks one, if they can be."""
+        """Merge two thread blocks, if possible."""
         if one == other:
             return True
         both = self.blocks[one].with_(self.blocks[other])
@@ -117,11 +117,11 @@ class BlockTable:
         return True
 
     def keep(self) -> None:
-        """What was done so far stays."""
+        """Commit changes."""
         self._changes.clear()
 
     def take_back(self) -> None:
-        """Undo what was done since the last :meth:`keep`."""
+        """Roll back to the last :meth:`keep`."""
         for table, key, before in reversed(self._changes):
             if before is None:
                 table.pop(key, None)
@@ -139,7 +139,7 @@ class BlockTable:
 
 
 def chains_of(graph: InstructionGraph) -> list[list[int]]:
-    """Messages in chains that are passed on as they arrive, each from its first message on.
+    """Chains of forwarded messages, each from its first message.
 
     Chains for which something is asked come first, as they are placed in this order.
     """
@@ -174,7 +174,7 @@ def connect(
     # Thread blocks that only receive and such that only send become one, at most one with another
     paired: bool,
 ) -> BlockTable:
-    """Place all chains."""
+    """Assign all chains."""
     table = BlockTable()
     for number in graph.present():
         each = graph.at(number)

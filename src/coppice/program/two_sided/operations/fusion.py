@@ -1,4 +1,4 @@
-"""Joins a receive and the send that passes on what it brings into one instruction.
+"""Fuse a receive with the send that forwards its data.
 
 A receive that copies and sends on becomes ``rcs``. One that adds and sends on becomes ``rrcs``, or ``rrs`` where nobody
 else reads the sum before it is overwritten, and the collective does not want it there. Of several sends of one value
@@ -16,7 +16,7 @@ from coppice.program.two_sided.program import StepOp
 
 
 def depths_of(graph: InstructionGraph) -> list[int]:
-    """Longest way from the start to each instruction, in instructions."""
+    """Longest path from the start to each instruction."""
     depth = [0] * len(graph.instructions)
     for number in graph.present():
         depth[number] = max((depth[earlier] + 1 for earlier in graph.waits_for(number)), default=0)
@@ -24,7 +24,7 @@ def depths_of(graph: InstructionGraph) -> list[int]:
 
 
 def heights_of(graph: InstructionGraph) -> list[int]:
-    """Longest way from each instruction to an end, in instructions."""
+    """Longest path from each instruction to an end."""
     height = [0] * len(graph.instructions)
     for number in reversed(graph.present()):
         for earlier in graph.waits_for(number):
@@ -33,7 +33,7 @@ def heights_of(graph: InstructionGraph) -> list[int]:
 
 
 def fuse(graph: InstructionGraph, memory: ProgramMemory, *, apart: Collection[int] = ()) -> None:
-    """Join what can be joined, in place.
+    """Fuse in place where possible.
 
     Args:
         graph: Instructions as :func:`~coppice.program.two_sided.operations.instructions.instructions_of` makes

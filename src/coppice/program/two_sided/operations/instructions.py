@@ -1,4 +1,4 @@
-"""Instructions: what every rank does for a list of operations, and which of them wait for which.
+"""Instructions of every rank for a list of operations, with dependencies.
 
 An instruction waits for the last write of what it reads (read after write) and of what it overwrites (write after
 write), and for the reads of what it overwrites (write after read). A receive waits for its send.
@@ -17,7 +17,7 @@ from coppice.program.two_sided.program import StepOp
 
 @dataclass(slots=True)
 class Instruction:
-    """One step of a rank, before it has a thread block."""
+    """A step of a rank, before it has a thread block."""
 
     op: StepOp  # What it does
     rank: int  # Who does it
@@ -38,7 +38,7 @@ class Instruction:
 
 @dataclass(slots=True)
 class SlotMessage:
-    """A message: who sends it, who receives it, and the channel that is asked for, or None."""
+    """A message with sender, receiver, and the requested channel, or None."""
 
     src: int
     dst: int
@@ -49,30 +49,30 @@ class SlotMessage:
 
 @dataclass(frozen=True)
 class InstructionGraph:
-    """Instructions in an order in which they can be carried out, and their messages."""
+    """Instructions in an executable order, with their messages."""
 
     instructions: list[Instruction | None]  # All instructions; those that were joined to another are None
     messages: list[SlotMessage]  # All messages
 
     def present(self) -> list[int]:
-        """Numbers of the instructions that there are."""
+        """Numbers of existing instructions."""
         return [number for number, each in enumerate(self.instructions) if each is not None]
 
     def at(self, number: int) -> Instruction:
-        """An instruction that there is."""
+        """An existing instruction."""
         found = self.instructions[number]
         if found is None:
             raise LookupError(f"instruction {number} was joined to another")
         return found
 
     def waits_for(self, number: int) -> set[int]:
-        """All that an instruction waits for, its message's send as well."""
+        """All dependencies of an instruction, its message's send included."""
         each = self.at(number)
         return each.before | ({self.messages[each.received].send} if each.received >= 0 else set())
 
 
 def instructions_of(operations: Sequence[SlotOperation], memory: ProgramMemory) -> InstructionGraph:
-    """The instructions of operations that are carried out one after the other."""
+    """Instructions of sequential operations."""
     made = _Making(memory)
     for operation in operations:
         made.add(operation)

@@ -1,4 +1,4 @@
-"""Lower operations on slots to a two-sided program, with what their author asks for."""
+"""Lower slot operations to a two-sided program, following their author's hints."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ATTEMPTS = 64
 
 @dataclass(frozen=True, eq=False)
 class SlotLayout:
-    """What decides on addresses and values: a :class:`~coppice.program.memory.MemoryLayout`."""
+    """Attributes that determine addresses and values: a :class:`~coppice.program.memory.MemoryLayout`."""
 
     collective: Collective
     num_ranks: int
@@ -50,7 +50,7 @@ class SlotLayout:
 
     @property
     def block(self) -> int:
-        """Slots of a block: parts of one lie side by side."""
+        """Slots of a block, whose parts are adjacent."""
         return self.num_chunks // self.num_ranks if self.collective.sharded else self.num_chunks
 
 
@@ -67,7 +67,7 @@ def lower_operations(
     name: str = "program",
     protocol: str = "Simple",  # `Simple`, `LL` or `LL128`
 ) -> Program:
-    """The program that carries out operations one after the other, as far as they touch the same slots.
+    """Lower operations with sequential semantics on slots.
 
     Returns:
         A program for all sizes at which it comes to an end.

@@ -1,4 +1,4 @@
-"""Operations on slots: one copy or sum, within a rank or from one to another, and where its author wants it done."""
+"""Slot operations: a copy or sum within a rank or between two, with scheduling hints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hints:
-    """Where an operation is to be carried out; None leaves it to the lowering."""
+    """Scheduling hints of an operation; None leaves the choice to the lowering."""
 
     channel: int | None = None  # Channel of its message
     send_block: int | None = None  # Label of the thread block of the sender that sends it
@@ -20,7 +20,7 @@ class Hints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotOperation:
-    """``count`` slots are copied or added, from one place to another."""
+    """Copy or sum of ``count`` slots."""
 
     src_rank: int  # Rank that has them
     src_buffer: int  # :class:`~coppice.program.memory.Buffer` that they lie in

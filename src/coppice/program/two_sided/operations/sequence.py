@@ -1,4 +1,4 @@
-"""One order of all instructions, from which every thread block takes its steps.
+"""Total order of all instructions, from which thread blocks take their steps.
 
 Instructions come in the order of their depth, those with the longest way still to go first, and every send before its
 receive. Carried out in this order, no connection ever holds more messages than it has room for, and every connection
@@ -20,7 +20,7 @@ from coppice.program.two_sided.operations.instructions import InstructionGraph
 
 
 class Stuck(Exception):  # noqa: N818 (an outcome, caught by the lowering)
-    """No order keeps to the room and the order of connections; ``messages`` are those that come too late."""
+    """No order satisfies FIFO depth and connection order; ``messages`` are those that come too late."""
 
     def __init__(self, messages: list[int]) -> None:
         super().__init__("no order keeps to all connections")
@@ -28,7 +28,7 @@ class Stuck(Exception):  # noqa: N818 (an outcome, caught by the lowering)
 
 
 def sequence(graph: InstructionGraph, table: BlockTable, *, room: int) -> list[int]:
-    """All instructions in one order.
+    """Order all instructions.
 
     Args:
         room: Messages that a connection holds, 1 or more.
@@ -93,7 +93,7 @@ def sequence(graph: InstructionGraph, table: BlockTable, *, room: int) -> list[i
 def block_lists(
     graph: InstructionGraph, table: BlockTable, order: list[int]
 ) -> tuple[list[OpenBlock], list[list[int]]]:
-    """Thread blocks sorted by rank, and the instructions of each in the order in which it carries them out.
+    """Thread blocks by rank, with their instructions in order.
 
     Args:
         table: Their channels and thread blocks; work within a rank may add some.

@@ -1,4 +1,4 @@
-"""Where the messages of a one-sided program land: in place or in a staging buffer, and which puts must be flushed.
+"""Receive buffers of one-sided messages: in place or staging, and the puts that need a flush.
 
 A message that is to be added lands in scratch memory of its own, and the receiver adds it. A message that replaces what
 the receiver has is written straight to where the value lives, if the sender knows that the receiver has finished with
@@ -14,9 +14,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import groupby
 
+from coppice.program.buffer_layout import BufferLayout
 from coppice.program.memory import Buffer
 from coppice.program.messages import MessageTable
-from coppice.program.placement import Placement
 from coppice.schedule.schedule import Op
 
 _Slot = tuple[Buffer, int]
@@ -25,15 +25,15 @@ _Sent = tuple[int, int, int]
 
 
 @dataclass(slots=True)
-class Landing:
-    """A message: where it comes from, lands and goes."""
+class ReceivedMessage:
+    """A message with source, receive buffer and destination."""
 
     src: int  # Sending rank
     dst: int  # Receiving rank
     adds: bool  # The receiver adds it to what it has
     count: int  # Chunks
     source: _Slot  # Slot that it is read from
-    landing: _Slot  # Slot of the receiver that it is put to
+    receive_buffer: _Slot  # Slot of the receiver that it is put to
     final: _Slot  # Slot of the receiver where the value belongs
     old: _Slot  # Slot of what the receiver has, where it is added
     port: bool  # It goes by a proxy
@@ -45,10 +45,10 @@ class Landing:
     color: int  # Group of values that are handled together
 
 
-def landings(
-    table: MessageTable, placement: Placement, port: list[list[bool]]
-) -> tuple[list[Landing], list[int]]:
-    """All messages in the order of their rounds, and the slots of scratch memory of each rank.
+def received_messages(
+    table: MessageTable, placement: BufferLayout, port: list[list[bool]]
+) -> tuple[list[ReceivedMessage], list[int]]:
+    """Messages by round, and the number of scratch slots of each rank.
 
     Args:
         port: Whether messages from one rank (row) to another (column) go by a proxy.
@@ -57,7 +57,7 @@ def landings(
 
 
 class _Ledger:
-    def __init__(self, table: MessageTable, placement: Placement, port: list[list[bool]]) -> None:
+    def __init__(self, table: MessageTable, placement: BufferLayout, port: list[list[bool]]) -> None:
         self.table, self.placement, self.port = table, placement, port
         self.scratch: list[int] = table.scratch.tolist()
         self.bits: dict[int, int] = defaultdict(int)  # of each run, events so far
@@ -66,7 +66,7 @@ class _Ledger:
         self.arrivals: dict[tuple[int, int], int] = {}  # (run, bit of a receive): message of a proxy
         self.written: set[tuple[int, int]] = set()  # (run, rank)
 
-    def messages(self) -> tuple[list[Landing], list[int]]:
+    def messages(self) -> tuple[list[ReceivedMessage], list[int]]:
         """All messages, decided one after the other: in each round all are sent, then all are received."""
         table = self.table
         start_buffer, start_offset = self.placement.at_start(table.first)
@@ -85,7 +85,7 @@ class _Ledger:
             for run in runs:
                 receives[run, dst] += 1 if op == Op.COPY else 2
                 sends[run, src] += 1
-        made: list[Landing] = []
+        made: list[ReceivedMessage] = []
         for row, runs in zip(rows, carried, strict=True):
             (
                 src,
@@ -102,13 +102,13 @@ class _Ledger:
                 when,
             ) = row
             made.append(
-                Landing(
+                ReceivedMessage(
                     src=src,
                     dst=dst,
                     adds=op == Op.REDUCE,
                     count=count,
                     source=(Buffer(src_buffer), src_offset),
-                    landing=(Buffer(dst_buffer), dst_offset),
+                    receive_buffer=(Buffer(dst_buffer), dst_offset),
                     final=(Buffer(dst_buffer), dst_offset),
                     old=(Buffer(buffer), offset),
                     port=self.port[src][dst],
@@ -132,7 +132,7 @@ class _Ledger:
         self.bits[run] += 1
         return 1 << (self.bits[run] - 1)
 
-    def _send(self, number: int, message: Landing, runs: range) -> list[_Sent]:
+    def _send(self, number: int, message: ReceivedMessage, runs: range) -> list[_Sent]:
         """What the sender knows of each run as it sends."""
         sent = []
         for run in runs:
@@ -147,7 +147,7 @@ class _Ledger:
             sent.append((run, self.knows[run, message.src], receive))
         return sent
 
-    def _receive(self, message: Landing, made: list[Landing], sent: list[_Sent]) -> None:
+    def _receive(self, message: ReceivedMessage, made: list[ReceivedMessage], sent: list[_Sent]) -> None:
         dst, buffer = message.dst, int(message.final[0])
         direct = not message.adds and all(
             not self.touched[run, dst, buffer] & ~known for run, known, _ in sent
@@ -155,7 +155,7 @@ class _Ledger:
         if message.adds and (sent[0][0], dst) in self.written:
             message.old = message.final
         if not direct:
-            message.landing = (Buffer.SCRATCH, self.scratch[dst])
+            message.receive_buffer = (Buffer.SCRATCH, self.scratch[dst])
             self.scratch[dst] += message.count
         for run, known, receive in sent:
             self.knows[run, dst] |= known | receive
@@ -164,7 +164,7 @@ class _Ledger:
             self.touched[run, dst, buffer] |= receive
             self.written.add((run, dst))
 
-    def _finish(self, run: int, made: list[Landing], bits: int) -> None:
+    def _finish(self, run: int, made: list[ReceivedMessage], bits: int) -> None:
         """Flush the puts whose reading is not known to be over."""
         while bits:
             bit = bits & -bits

@@ -1,10 +1,10 @@
-"""Stretches of memory that every operation of a put/signal program takes whole, or not at all.
+"""Memory intervals that every operation of a put/signal program uses whole, or not at all.
 
-Slots of a stretch do the same, one beside the other: whoever reads, writes or adds one does so with all of them at
-once, and the slots that it brings together lie at equal places of stretches of equal length. So a stretch may stand for
-its slots: what goes wrong with one of them goes wrong with the first. Inputs and outputs are cut where chunks or
-contributors do not follow each other, so that the first slot of a stretch holds what it must if and only if the others
-do. In the same way all words of a chunk do the same, whatever its size.
+Slots of an interval do the same, one beside the other: whoever reads, writes or adds one does so with all of them at
+once, and the slots that it brings together lie at equal places of intervals of equal length. So an interval may stand
+for its slots: what goes wrong with one of them goes wrong with the first. Inputs and outputs are cut where chunks or
+contributors do not follow each other, so that the first slot of an interval holds what it must if and only if the
+others do. In the same way all words of a chunk do the same, whatever its size.
 
 The work grows with the slots that operations touch, for every round until no cut is new.
 """
@@ -25,23 +25,23 @@ _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Stretches:
-    """A program's memory in stretches."""
+class MemoryIntervals:
+    """A program's memory in intervals."""
 
-    first: _Ints  # First address of each stretch
+    first: _Ints  # First address of each interval
     number: _Ints  # Stretch that begins at an address, at the first addresses and the end of memory
     source: _Ints  # Stretch where the operand of each operation begins; where it has none, any number
     addend: _Ints  # Likewise
     target: _Ints  # Likewise
-    count: _Ints  # Stretches of each operation; of a wait its signals
+    count: _Ints  # MemoryIntervals of each operation; of a wait its signals
 
     def begins_in(self, base: int, size: int) -> _Ints:
-        """Slots at which stretches begin, of memory of so many slots from an address."""
+        """First slots of the intervals in memory of so many slots from an address."""
         return np.flatnonzero(np.diff(self.number[base : base + size + 1]))
 
 
-def stretches_of(program: PutSignalProgram, memory: ProgramMemory) -> Stretches:
-    """Cut the memory of a program into the longest stretches that do."""
+def intervals_of(program: PutSignalProgram, memory: ProgramMemory) -> MemoryIntervals:
+    """Cut the memory of a program into maximal intervals."""
     own = program.rank_of
     source = addresses_of(memory, program.source_buffer, program.source, own)
     addend = addresses_of(memory, program.addend_buffer, program.addend, own)
@@ -61,7 +61,7 @@ def stretches_of(program: PutSignalProgram, memory: ProgramMemory) -> Stretches:
         _align(cut, source[long], target[long], program.count[long])
     number = np.cumsum(cut) - 1
     size = np.where(moves, program.count, 0)
-    return Stretches(
+    return MemoryIntervals(
         first=np.flatnonzero(cut[:-1]),
         number=number,
         source=number[source],

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coppice.program.turns import turns
+from coppice.program.rendezvous import rendezvous_rounds
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(2, 7), st.sampled_from([0.0, 0.1, 0.4]))
@@ -31,7 +31,7 @@ def test_turns_keep_what_they_promise(seed: int, groups: int, actors: int, dense
         if one != other and rows[one][0] == rows[other][0] and rng.random() < dense
     ]
     sent, overwritten = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    found = turns(group, sender, receiver, sent, overwritten).tolist()
+    found = rendezvous_rounds(group, sender, receiver, sent, overwritten).tolist()
     assert all(found[one] <= found[other] for one, other in pairs)
     last = {
         each: max(found[m] for m in range(len(rows)) if rows[m][0] == each) for each in set(group.tolist())

@@ -1,4 +1,4 @@
-"""In which turn each message of a group is sent and received, so that nobody has two messages in one turn."""
+"""Rendezvous rounds: assign sends and receives of a group to rounds without two messages of a rank in one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from coppice.rows import grouped
 _Ints = NDArray[np.int64]
 
 
-def turns(group: _Ints, sender: _Ints, receiver: _Ints, sent: _Ints, overwritten: _Ints) -> _Ints:
-    """Turns of messages, from 0 in each group.
+def rendezvous_rounds(group: _Ints, sender: _Ints, receiver: _Ints, sent: _Ints, overwritten: _Ints) -> _Ints:
+    """Round of each message, from 0 in each group.
 
     In one turn all its messages are sent, and then all are received. A message is sent no later than in the turn in
     which another one overwrites what it sends. Messages that overwrite each other's values in a circle share the last
     turn of their group, with all that must come after them: of these, some thread block may have two.
 
-    Messages of thread blocks that pass on to one another form chains and circles, and take turns along them: two are
-    enough, or three in a circle of an odd number, where nothing is overwritten.
+    Messages of thread blocks that pass on to one another form chains and circles, and take rendezvous_rounds along
+    them: two are enough, or three in a circle of an odd number, where nothing is overwritten.
 
     Args:
         group: Group of each message. Nobody sends two messages of a group, and nobody receives two.
@@ -28,9 +28,9 @@ def turns(group: _Ints, sender: _Ints, receiver: _Ints, sent: _Ints, overwritten
     Examples:
         >>> ring = np.arange(4)
         >>> nothing = np.zeros(0, dtype=np.int64)
-        >>> turns(ring * 0, ring, (ring + 1) % 4, nothing, nothing).tolist()
+        >>> rendezvous_rounds(ring * 0, ring, (ring + 1) % 4, nothing, nothing).tolist()
         [0, 1, 0, 1]
-        >>> turns(ring * 0, ring, (ring + 1) % 4, np.array([1]), np.array([0])).tolist()
+        >>> rendezvous_rounds(ring * 0, ring, (ring + 1) % 4, np.array([1]), np.array([0])).tolist()
         [1, 0, 1, 0]
     """
     number = len(group)

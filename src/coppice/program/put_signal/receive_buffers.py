@@ -1,4 +1,4 @@
-"""Where the messages of a put/signal program land, and which credits their senders wait for.
+"""Receive buffers of put/signal messages, and the credits that senders wait for.
 
 Everything happens in *ticks*: in a tick all ranks put, then wait for what was put to them, then add. What a rank knows
 of another is the last tick that it knows to be over there; every signal brings what its sender knows. A put needs to
@@ -20,9 +20,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.buffer_layout import BufferLayout
 from coppice.program.memory import Buffer
 from coppice.program.messages import Transfers
-from coppice.program.placement import Placement
 from coppice.program.put_signal.program import PutSignalAct
 from coppice.rows import begins_run, nth_in_group, offsets
 from coppice.schedule.schedule import Op
@@ -37,7 +37,7 @@ _MOST_KNOWLEDGE = 2**28
 
 @dataclass
 class CommunicatorSteps:
-    """Operations with their ticks, as lists of columns; data ticks are even, credits before the first put odd."""
+    """Operations with their ticks, as columns; data ticks are even, credits before the first put odd."""
 
     # Columns tick, src, dst, signal, source buffer, source, target buffer, target, count
     puts: list[NDArray[np.int64]] = field(default_factory=list)
@@ -49,10 +49,10 @@ class CommunicatorSteps:
     staging: list[int] = field(default_factory=list)
 
 
-def land(
-    rows: Transfers, placement: Placement, *, signals: int, in_turn: bool, most: int, base: list[int]
+def assign_buffers(
+    rows: Transfers, placement: BufferLayout, *, signals: int, in_turn: bool, most: int, base: list[int]
 ) -> CommunicatorSteps:
-    """Decide on landings and credits for some transfers.
+    """Assign receive buffers and credits to transfers.
 
     Args:
         rows: Transfers in the order of their rounds.
@@ -62,14 +62,14 @@ def land(
         most: Slots of staging memory up to which no block is used again by a credit.
         base: First slot of each rank's staging memory.
     """
-    return _LandingLedger(rows, placement, signals=signals, in_turn=in_turn, most=most, base=base).run()
+    return _BufferLedger(rows, placement, signals=signals, in_turn=in_turn, most=most, base=base).run()
 
 
-class _LandingLedger:
+class _BufferLedger:
     def __init__(
         self,
         rows: Transfers,
-        placement: Placement,
+        placement: BufferLayout,
         *,
         signals: int,
         in_turn: bool,

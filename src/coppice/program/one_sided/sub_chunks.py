@@ -1,4 +1,4 @@
-"""Addresses of a one-sided program, as fine as its operations cut chunks.
+"""Addresses of a one-sided program at the granularity of sub-chunks.
 
 A chunk is cut into equal *words*. Thread blocks that share an operation take whole words, and a loop walks through so
 many of them at a time. Where scratch memory has a fixed size, each of its slots is a ring of words, in which a loop
@@ -25,13 +25,13 @@ _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
-    """One way to cut a program's chunks."""
+class SlotSubChunks:
+    """One division of a program's chunks into sub-chunks."""
 
     program: OneSidedProgram  # The program
-    per_chunk: int  # Words of a chunk
+    per_chunk: int  # SlotSubChunks of a chunk
     piece: int  # Bytes of a word of a loop, 0 where there are no loops
-    # Words of a slot of scratch memory in which loops go round; 0 where slots are as large as chunks
+    # SlotSubChunks of a slot of scratch memory in which loops go round; 0 where slots are as large as chunks
     ring: int
     in_place: bool  # Input and output are the same memory
 
@@ -47,7 +47,7 @@ class Words:
 
     @property
     def num_chunks(self) -> int:
-        """Words of M bytes."""
+        """SlotSubChunks of M bytes."""
         return self.program.num_chunks * self.per_chunk
 
     @property
@@ -57,7 +57,7 @@ class Words:
 
     @property
     def scratch_chunks(self) -> _Ints:
-        """Words of each rank's scratch memory."""
+        """SlotSubChunks of each rank's scratch memory."""
         wide = 2 if self.program.uses_packets else 1
         return self.program.scratch_chunks * (self.ring or self.per_chunk) * wide
 
@@ -67,12 +67,12 @@ class Words:
         return memory_of(self, in_place=self.in_place)
 
     def rounds(self, loop: Operation) -> int:
-        """How often a loop repeats its body."""
+        """Number of repetitions of a loop."""
         step = loop.piece_bytes // self.piece
         return -(-loop.pieces_of * self.per_chunk // step)
 
     def part(self, op: Operation, slots: Slots, loop: Operation | None, iteration: int) -> tuple[int, int]:
-        """(first, number) of the words of ``slots`` that an operation handles, from where they begin.
+        """(first, number) of the sub-chunks of ``slots`` that an operation handles.
 
         Args:
             loop: The loop that it is in.
@@ -88,7 +88,7 @@ class Words:
         return first + begin, max(0, min(end - first - begin, step))
 
     def addresses(self, slots: Slots, rank: int, first: int, count: int) -> _Ints:
-        """Addresses of words; -1 for those that are beyond the end of their buffer.
+        """Addresses of sub-chunks; -1 for those beyond the end of their buffer.
 
         Args:
             first: First word, from the first slot.
@@ -108,8 +108,8 @@ class Words:
         return np.where((words >= 0) & (words < size), words + base, -1)
 
 
-def words_of(program: OneSidedProgram, *, finest: bool = False) -> Iterator[Words]:
-    """The ways to cut chunks that stand for all message sizes.
+def sub_chunkings(program: OneSidedProgram, *, finest: bool = False) -> Iterator[SlotSubChunks]:
+    """Divisions of chunks that represent all message sizes.
 
     Without loops there is one. With loops: chunks of one piece, of three, and, where scratch memory has a fixed size,
     of more than it holds.
@@ -126,7 +126,7 @@ def words_of(program: OneSidedProgram, *, finest: bool = False) -> Iterator[Word
             f"expected operations shared by few thread blocks, found a need for {even} parts of every chunk."
         )
     if not loops:
-        yield Words(program, even, 0, 0, program.in_place)
+        yield SlotSubChunks(program, even, 0, 0, program.in_place)
         return
     piece = gcd(*(loop.piece_bytes for loop in loops))
     longest = max(loop.piece_bytes // piece for loop in loops)
@@ -134,16 +134,16 @@ def words_of(program: OneSidedProgram, *, finest: bool = False) -> Iterator[Word
         raise InputError(
             f"expected loops by pieces of similar sizes, found one by {longest} times the common {piece} bytes."
         )
-    yield Words(program, _multiple(longest, even), piece, 0, program.in_place)
+    yield SlotSubChunks(program, _multiple(longest, even), piece, 0, program.in_place)
     if finest:
         return
-    yield Words(program, _multiple(3 * longest, even), piece, 0, program.in_place)
+    yield SlotSubChunks(program, _multiple(3 * longest, even), piece, 0, program.in_place)
     if program.scratch_bytes is not None and max(program.scratch, default=0):
         ring = program.scratch_bytes // max(program.scratch) // piece
         chunk = _multiple(ring + 2 * longest, even)
         low_enough = program.max_bytes is None or chunk * piece * program.num_chunks <= program.max_bytes
         if ring and low_enough and chunk <= _MOST_PIECES:
-            yield Words(program, chunk, piece, ring, program.in_place)
+            yield SlotSubChunks(program, chunk, piece, ring, program.in_place)
 
 
 def _multiple(least: int, of: int) -> int:

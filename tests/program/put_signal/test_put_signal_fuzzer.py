@@ -8,8 +8,8 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.program.put_signal.contents import PutSignalContents
+from coppice.program.put_signal.fuzzer import fuzz, native_runs
 from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.twin import native_runs, run_on_twin
 from coppice.program.put_signal.verify import verify_put_signal
 from reference.oracle import NAMES, oracle_topology
 from support.put_signal_cases import COLLECTIVES, forest, wrong_program
@@ -29,15 +29,16 @@ def test_the_twin_finds_a_landing_buffer_that_is_used_too_early() -> None:
     assert not verify_put_signal(program).ok
     with pytest.raises(
         CheckError,
-        match=r"on the twin, in the run of seed \d+, rank 1, call \d+, put 0 and rank 1, call \d+, put 0 may come in "
+        match=r"under the adversarial schedule of seed \d+, rank 1, call \d+, put 0 and rank 1, call \d+, "
+        r"put 0 may come in "
         r"either order, and use the same slots: verify",
     ):
-        run_on_twin(program, in_place=False, schedules=70)
+        fuzz(program, in_place=False, schedules=70)
 
 
 def test_the_same_seed_runs_the_same_way() -> None:
     program = lower_put_signal(forest("ring", Collective.ALL_REDUCE, (("gpus", 3),)))
-    first, again = (run_on_twin(program, in_place=True, schedules=3, seed=5) for _ in range(2))
+    first, again = (fuzz(program, in_place=True, schedules=3, seed=5) for _ in range(2))
     assert first == again
 
 

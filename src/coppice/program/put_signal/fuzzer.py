@@ -1,7 +1,7 @@
-"""The twin: a put/signal program with data, in orders that want to break it.
+"""Schedule fuzzer: run a put/signal program with data under adversarial schedules.
 
 What a GPU and its network might do, a seed decides: which of the allowed actions comes next. The adversary of a run is
-one of eleven kinds, in turn: any action; landings as late, or as early, as they may; late reads; ranks that begin last;
+one of eleven kinds, in turn: any action; arrivals as late, or as early, as they may; late reads; ranks that begin last;
 ranks, streams or links that stand still for as long as anything else can happen; the newest action first; one rank as
 far as it goes; and random priorities (PCT). The tests hold the same machine in Python.
 """
@@ -17,23 +17,23 @@ from coppice.native import _run
 from coppice.program.memory import Buffer, end_columns, memory_of, start_columns
 from coppice.program.put_signal.contents import PutSignalContents
 from coppice.program.put_signal.faults import PutSignalFault, fault_sentence
+from coppice.program.put_signal.intervals import intervals_of
 from coppice.program.put_signal.program import PutSignalProgram
-from coppice.program.put_signal.stretches import stretches_of
 from coppice.rows import offsets
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwinRuns:
-    """What some runs did."""
+class FuzzRuns:
+    """Result of some runs."""
 
     runs: int  # How many there were, up to the first that went wrong
     actions: int  # Actions of all runs
     fault: str = ""  # What went wrong, a sentence with the run's seed; empty where nothing did
 
 
-def run_on_twin(
+def fuzz(
     program: PutSignalProgram, *, in_place: bool, elements: int = 1, schedules: int = 1, seed: int = 0
-) -> TwinRuns:
+) -> FuzzRuns:
     """Run a program under adversarial schedules, and compare every output with NumPy's.
 
     Args:
@@ -41,34 +41,36 @@ def run_on_twin(
         schedules: Runs, each with a schedule of its own.
         seed: The first run's seed; the others' follow it.
     """
-    found = twin_runs(program, in_place=in_place, elements=elements, schedules=schedules, seed=seed)
+    found = fuzz_runs(program, in_place=in_place, elements=elements, schedules=schedules, seed=seed)
     if found.fault:
         raise CheckError(f"{found.fault}: verify the program.")
     return found
 
 
-def twin_runs(
+def fuzz_runs(
     program: PutSignalProgram, *, in_place: bool, elements: int = 1, schedules: int = 1, seed: int = 0
-) -> TwinRuns:
-    """As :func:`run_on_twin`, but what goes wrong is told and not raised."""
+) -> FuzzRuns:
+    """As :func:`fuzz`, but return a fault instead of raising it."""
     native = native_runs(program, in_place=in_place, elements=elements, seed=seed)
     fault, first, second, number, runs, actions = native.run(seed, schedules)
     words = fault_sentence(program, PutSignalFault(fault), first, second)
-    return TwinRuns(
-        runs=runs, actions=actions, fault=words and f"on the twin, in the run of seed {number}, {words}"
+    return FuzzRuns(
+        runs=runs,
+        actions=actions,
+        fault=words and f"under the adversarial schedule of seed {number}, {words}",
     )
 
 
 def native_runs(
     program: PutSignalProgram, *, in_place: bool, elements: int = 1, seed: int = 0
 ) -> _run.PutSignalRuns:
-    """A program and random contents of its memory, natively.
+    """Native runner of a program with random memory contents.
 
     Args:
         elements: 64-bit words of a chunk.
     """
     memory = memory_of(program, in_place=in_place)
-    parts = stretches_of(program, memory)
+    parts = intervals_of(program, memory)
     contents = PutSignalContents(layout=program, elements=elements, seed=seed)
     begin = contents.noise(parts.first)
     results, outputs = [], []

@@ -1,4 +1,4 @@
-"""Placement: in which buffer, and at which slot, each rank keeps its value of each chunk of a schedule.
+"""Buffer layout: buffer and slot of each rank's value of each chunk of a schedule.
 
 All chunks become runs of equal *units*, so many that every chunk is a whole number of them; a unit is a chunk of the
 program. A rank's value of a chunk lies where the collective puts it at the start. From the first transfer into it on it
@@ -27,28 +27,28 @@ _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Units:
-    """The chunks of a schedule as runs of units, cut where a run would be too long."""
+class SubChunks:
+    """Chunks of a schedule as intervals of equal sub-chunks, cut where an interval would be too long."""
 
     num_chunks: int  # C, units in M bytes (in one rank's buffer, for an all-to-all)
-    block: int  # Units of a slot where all slots are equal (B), else C
+    block: int  # SubChunks of a slot where all slots are equal (B), else C
     slot: _Ints  # Slot of each run (int64)
     first: _Ints  # First unit of each run; units of later slots follow those of earlier ones (int64)
-    count: _Ints  # Units of each run, 1 or more (int64)
+    count: _Ints  # SubChunks of each run, 1 or more (int64)
     # Runs of chunk c are `start[c] .. start[c + 1] - 1`; chunks without bytes have none (int64).
     start: _Ints
 
     @property
     def of_chunk(self) -> _Ints:
-        """Units of each chunk of the schedule, where runs were not cut."""
+        """Number of sub-chunks of each chunk, where intervals are not cut."""
         units = np.zeros(len(self.start) - 1, dtype=np.int64)
         has = self.start[1:] > self.start[:-1]
         units[has] = self.count[self.start[:-1][has]]
         return units
 
 
-def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
-    """Cut the chunks of a schedule into units."""
+def in_sub_chunks(schedule: Schedule, *, max_count: int | None = None) -> SubChunks:
+    """Divide the chunks of a schedule into sub-chunks."""
     ranks = schedule.topology.num_ranks
     weights: list[int] = schedule.slot_weight.tolist()
     slots, shares = schedule.chunk_slot.tolist(), schedule.chunk_share.tolist()
@@ -93,7 +93,7 @@ def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
     pieces = -(-np.array(count, dtype=np.int64) // most)
     chunk = np.repeat(np.arange(len(count)), pieces)
     before = positions(pieces) * most
-    return Units(
+    return SubChunks(
         num_chunks=per * ranks if blocks else per,
         block=per,
         slot=np.array(slots, dtype=np.int64)[chunk],
@@ -104,7 +104,7 @@ def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
 
 
 def refuse(collective: Collective, *, in_place: bool, instances: int) -> None:
-    """Refuse to lower a plan in a way in which no program runs."""
+    """Refuse a plan that no program of this kind can perform."""
     if collective is Collective.ALL_TO_ALL and in_place:
         raise InputError(
             "expected an all-to-all out of place: in place, it would overwrite what is still to be sent."
@@ -114,22 +114,22 @@ def refuse(collective: Collective, *, in_place: bool, instances: int) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
-    """Slots of values, for arrays of ranks and runs of units."""
+class BufferLayout:
+    """Slots of values, for arrays of ranks and intervals."""
 
     collective: Collective
     ranks: int
     root: int
     in_place: bool
-    units: Units
+    units: SubChunks
 
     @property
     def allows_in_place(self) -> bool:
-        """The collective can be run with input and output in the same memory."""
+        """Whether the collective can run in place."""
         return self.collective is not Collective.ALL_TO_ALL
 
     def at_start(self, run: _Ints) -> tuple[_Ints, _Ints]:
-        """(buffer, offset) where a rank that has a run from the start holds it."""
+        """(buffer, offset) of an interval at a rank that has it initially."""
         unit, slot = self.units.first[run], self.units.slot[run]
         buffer = np.full(len(run), Buffer.INPUT, dtype=np.int64)
         match self.collective:
@@ -148,7 +148,7 @@ class Placement:
         return buffer, offset
 
     def after_receive(self, rank: _Ints, run: _Ints) -> tuple[_Ints, _Ints]:
-        """(buffer, offset) of what transfers write; offsets in scratch memory are not given, and -1."""
+        """(buffer, offset) written by transfers; scratch offsets are assigned later, and -1."""
         unit, slot = self.units.first[run], self.units.slot[run]
         wanted = self.wanted(rank, slot)
         offset = unit
@@ -165,7 +165,7 @@ class Placement:
         return np.where(wanted, Buffer.OUTPUT, Buffer.SCRATCH).astype(np.int64), np.where(wanted, offset, -1)
 
     def wanted(self, rank: _Ints, slot: _Ints) -> NDArray[np.bool_]:
-        """Whether the collective leaves the slot at the rank."""
+        """Whether the slot belongs to the rank's output."""
         match self.collective:
             case Collective.REDUCE_SCATTER | Collective.SCATTER:
                 return np.asarray(rank == slot)
@@ -177,12 +177,12 @@ class Placement:
                 return np.ones(len(slot), dtype=np.bool_)
 
     def own_copies(self, rank: _Ints, first: _Ints, count: _Ints) -> list[tuple[int, int, int, int]]:
-        """(rank, first input slot, first output slot, count) of what stays at its rank and must reach its output.
+        """(rank, first input slot, first output slot, count) of local copies.
 
         What a rank receives into its output anyway is left out.
 
         Args:
-            rank: Rank of each stretch of an output that is received.
+            rank: Rank of each interval of an output that is received.
         """
         stays = self._stays()
         begin, end = np.zeros(self.ranks, dtype=np.int64), np.zeros(self.ranks, dtype=np.int64)
