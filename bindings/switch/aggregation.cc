@@ -7,7 +7,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "aggregation/protocols.h"
+#include "aggregation/state.h"
 #include "bindings.h"
+#include "counters.h"
 #include "sent.h"
 
 using namespace coppice::aggregation;
@@ -25,11 +27,11 @@ void init_aggregation(nb::module_& m) {
   nb::class_<Job>(m, "AggregationJob")
       .def("__init__",
            [](Job* at, std::uint32_t id, int workers, int slots, int values, int window, Element element, Time timeout_ns,
-              Time patience_ns, std::map<std::string, double> settings) {
-             new (at) Job{id, workers, slots, values, window, element, timeout_ns, patience_ns, std::move(settings)};
+              Time give_up_timeout_ns, std::map<std::string, double> settings) {
+             new (at) Job{id, workers, slots, values, window, element, timeout_ns, give_up_timeout_ns, std::move(settings)};
            },
            nb::arg("id"), nb::arg("workers"), nb::arg("slots"), nb::arg("values"), nb::arg("window"), nb::arg("element"),
-           nb::arg("timeout_ns"), nb::arg("patience_ns"), nb::arg("settings"));
+           nb::arg("timeout_ns"), nb::arg("give_up_timeout_ns"), nb::arg("settings"));
   nb::class_<Node>(m, "Node")
       .def("receive",
            [](Node& node, Endpoint from, const nb::bytes& packet, Time now) {
@@ -49,18 +51,10 @@ void init_aggregation(nb::module_& m) {
       })
       .def("state",
            [](const Node& node, Time now) {
-             std::vector<std::uint8_t> state;
-             node.save(now, state);
-             return to_bytes(state);
+             return to_bytes(state_of(node, now));
            }, nb::arg("now_ns"))
       .def("clone", &Node::clone)
-      .def("counters", [](const Node& node) {
-        nb::dict found;
-        for (std::size_t at = 0; at < kCounts; ++at) {
-          found[nb::str(kCountNames[at].data(), kCountNames[at].size())] = node.counters().values[at];
-        }
-        return found;
-      });
+      .def("counters", [](const Node& node) { return dict_of(node.counters()); });
   nb::class_<Aggregator, Node>(m, "Aggregator")
       .def("open",
            [](Aggregator& node, const Job& job, const std::vector<Endpoint>& children, Endpoint parent) {

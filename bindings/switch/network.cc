@@ -5,18 +5,11 @@
 #include "aggregation/experiment.h"
 #include "aggregation/exploration.h"
 #include "bindings.h"
+#include "counters.h"
 
 using namespace coppice::aggregation;
 
 namespace {
-
-nb::dict as_dict(const Counters& counters) {
-  nb::dict found;
-  for (std::size_t at = 0; at < kCounts; ++at) {
-    found[nb::str(kCountNames[at].data(), kCountNames[at].size())] = counters.values[at];
-  }
-  return found;
-}
 
 nb::dict as_dict(const Traffic& traffic) {
   nb::dict found;
@@ -62,9 +55,9 @@ void init_network(nb::module_& m) {
         found["delivered"] = outcome.delivered;
         found["up"] = as_dict(outcome.up);
         found["down"] = as_dict(outcome.down);
-        found["workers"] = as_dict(outcome.workers);
-        found["switches"] = as_dict(outcome.switches);
-        found["server"] = as_dict(outcome.server);
+        found["workers"] = dict_of(outcome.workers);
+        found["switches"] = dict_of(outcome.switches);
+        found["server"] = dict_of(outcome.server);
         return found;
       },
       nb::kw_only(), nb::arg("protocol"), nb::arg("job"), nb::arg("groups"), nb::arg("link"), nb::arg("uplink"),

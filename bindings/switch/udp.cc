@@ -1,4 +1,4 @@
-// Binding of udp/server.h, udp/client.h and the envelope: a switch of this process, and a worker of one that runs.
+// Binding of udp/server.h, udp/client.h and the envelope: a switch of this process, and a worker of a running one.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -11,6 +11,7 @@
 
 #include "aggregation/protocols.h"
 #include "bindings.h"
+#include "counters.h"
 #include "udp/client.h"
 #include "udp/server.h"
 
@@ -23,14 +24,6 @@ Time nanoseconds(double seconds) { return static_cast<Time>(seconds * 1e9); }
 
 std::string text_of(const nb::bytes& bytes) { return {static_cast<const char*>(bytes.data()), bytes.size()}; }
 
-nb::dict counts(const aggregation::Counters& all) {
-  nb::dict found;
-  for (std::size_t at = 0; at < aggregation::kCounts; ++at) {
-    found[nb::str(aggregation::kCountNames[at].data(), aggregation::kCountNames[at].size())] = all.values[at];
-  }
-  return found;
-}
-
 nb::dict report_of(const Server& server) {
   const ServerReport all = server.report();
   nb::dict found;
@@ -41,13 +34,13 @@ nb::dict report_of(const Server& server) {
   found["dropped"] = all.dropped;
   found["duplicated"] = all.duplicated;
   found["reordered"] = all.reordered;
-  found["gate"] = counts(all.gate);
-  found["protocol"] = counts(all.protocol);
+  found["gate"] = dict_of(all.gate);
+  found["protocol"] = dict_of(all.protocol);
   return found;
 }
 
 std::unique_ptr<Server> make_server(const std::string& protocol, const nb::bytes& secret, int workers, int slots,
-                                    const std::string& host, int port, int lanes,
+                                    const std::string& host, int port, int threads,
                                     std::tuple<double, double, double, std::uint64_t, std::uint64_t> faults,
                                     std::optional<std::tuple<std::string, int, int, int>> parent, double silence_s,
                                     int most_jobs, int most_slots, double most_per_second) {
@@ -62,7 +55,7 @@ std::unique_ptr<Server> make_server(const std::string& protocol, const nb::bytes
   settings.gate.most_per_second = most_per_second;
   settings.host = host;
   settings.port = port;
-  settings.lanes = lanes;
+  settings.threads = threads;
   const auto [drop, duplicate, reorder, seed, after] = faults;
   settings.faults = {drop, duplicate, reorder, seed, after};
   if (parent) {
@@ -72,22 +65,22 @@ std::unique_ptr<Server> make_server(const std::string& protocol, const nb::bytes
   return std::make_unique<Server>(std::move(settings));
 }
 
-std::unique_ptr<Client> make_client(const std::string& host, int port, int lanes, const std::string& protocol,
+std::unique_ptr<Client> make_client(const std::string& host, int port, int threads, const std::string& protocol,
                                     const nb::bytes& secret, const aggregation::Job& job, int index,
                                     int member, int members, std::uint32_t epoch, double silence_s) {
   ClientSettings settings;
   settings.make_worker = aggregation::protocol(protocol).make_worker;
   settings.host = host;
   settings.port = port;
-  settings.lanes = lanes;
-  settings.member.join.protocol = protocol;
-  settings.member.join.job = job;
-  settings.member.worker = member;
-  settings.member.join.members = members;
+  settings.threads = threads;
+  settings.connection.join.protocol = protocol;
+  settings.connection.join.job = job;
+  settings.connection.worker = member;
+  settings.connection.join.members = members;
   settings.index = index;
-  settings.member.epoch = epoch;
-  settings.member.secret = text_of(secret);
-  settings.member.silence = nanoseconds(silence_s);
+  settings.connection.epoch = epoch;
+  settings.connection.secret = text_of(secret);
+  settings.connection.silence = nanoseconds(silence_s);
   return std::make_unique<Client>(std::move(settings));
 }
 
@@ -100,7 +93,7 @@ void init_udp(nb::module_& m) {
       .def("report", &report_of)
       .def("events", &Server::events);
   m.def("switch_server", &make_server, nb::arg("protocol"), nb::arg("secret"), nb::arg("workers"), nb::arg("slots"),
-        nb::arg("host"), nb::arg("port"), nb::arg("lanes"), nb::arg("faults"), nb::arg("parent").none(),
+        nb::arg("host"), nb::arg("port"), nb::arg("threads"), nb::arg("faults"), nb::arg("parent").none(),
         nb::arg("silence_s"), nb::arg("most_jobs"), nb::arg("most_slots"), nb::arg("most_per_second"));
   nb::class_<Client>(m, "SwitchClient")
       .def("join",
@@ -115,8 +108,8 @@ void init_udp(nb::module_& m) {
              });
            }, nb::arg("input"), nb::arg("output"), nb::arg("count"), nb::arg("timeout_s"))
       .def("close", &Client::close, nb::arg("why"), nb::call_guard<nb::gil_scoped_release>())
-      .def("counters", [](const Client& client) { return counts(client.counters()); });
-  m.def("switch_client", &make_client, nb::arg("host"), nb::arg("port"), nb::arg("lanes"), nb::arg("protocol"),
+      .def("counters", [](const Client& client) { return dict_of(client.counters()); });
+  m.def("switch_client", &make_client, nb::arg("host"), nb::arg("port"), nb::arg("threads"), nb::arg("protocol"),
         nb::arg("secret"), nb::arg("job"), nb::arg("index"), nb::arg("member"), nb::arg("members"), nb::arg("epoch"), nb::arg("silence_s"));
   m.def("siphash",
         [](std::uint64_t first, std::uint64_t second, const nb::bytes& data) {

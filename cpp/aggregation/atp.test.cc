@@ -238,7 +238,7 @@ TEST(atp_a6_sums_that_overlap_are_not_added_twice) {
   give(0b011, 11, kResend);  // more than is here: taken instead
   give(0b110, 110, 0);       // brings worker 1 again: left out
   give(0b010, 10, 0);
-  CHECK_EQ(server.counters()[Count::repeated], 2U);
+  CHECK_EQ(server.counters()[Count::duplicate], 2U);
   CHECK(net.letters.empty());
   give(0b010, 10, kResend);  // worker 1 asks: so is worker 2
   CHECK_EQ(net.letters.size(), 1U);
@@ -445,7 +445,7 @@ TEST(atp_time_outs_are_long_once_then_short_and_doubled) {
   CHECK_EQ(times[2] - times[1], 400'000);
   CHECK_EQ(times[10] - times[9], 50'000'000);  // no further than the first
   CHECK_EQ(net.letters.size(), 12U);
-  worker.wake(job.patience, out);
+  worker.wake(job.give_up_timeout, out);
   CHECK(worker.failure().find("worker 0 of job 1 had no result for 30000 ms") == 0);
   CHECK_EQ(worker.deadline(), kNever);
 }
@@ -530,7 +530,7 @@ TEST(atp_what_is_not_of_the_protocol_changes_nothing_and_is_counted) {
   rack.begin(0);
   net.settle();
   std::vector<std::uint8_t> before, after;
-  tor.save(0, before);
+  before = state_of(tor, 0);
   Packet good{};
   write({0b10, 2, 0, 1, 0, 0, 0, 62}, good.data());
   Parties::Post out = net.post(kSwitch);
@@ -554,12 +554,12 @@ TEST(atp_what_is_not_of_the_protocol_changes_nothing_and_is_counted) {
   count(Count::malformed, 1, 262, 0x80);
   count(Count::malformed, 1, 273, 0);
   count(Count::malformed, 1, 273, 63);
-  count(Count::stranger, 1, 7, 2);            // another job
-  count(Count::stranger, 0, 3, 0b10);         // another worker's
-  count(Count::stranger, 9, 3, 0b10);
+  count(Count::unknown_sender, 1, 7, 2);            // another job
+  count(Count::unknown_sender, 0, 3, 0b10);         // another worker's
+  count(Count::unknown_sender, 9, 3, 0b10);
   count(Count::out_of_range, 1, 11, 4);
   count(Count::out_of_range, 1, 13, 4);
-  tor.save(0, after);
+  after = state_of(tor, 0);
   CHECK(before == after && net.letters.empty());
 }
 

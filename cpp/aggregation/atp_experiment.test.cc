@@ -111,7 +111,7 @@ TEST(simulated_atp_marks_what_would_fill_a_queue_and_workers_slow_down) {
 
 TEST(simulated_atp_with_a_silent_worker_ends_in_an_error_that_tells_who) {
   Experiment e = star(3, 10, 64, 500);
-  e.job.patience = 200'000'000;
+  e.job.give_up_timeout = 200'000'000;
   e.crash_worker = 2;
   e.crash_at = 5'000;
   const Outcome outcome = run_experiment(e);

@@ -134,9 +134,9 @@ void Answered::add(std::uint64_t key) {
   bits_[(key % kReach) / 64] |= std::uint64_t{1} << (key % 64);
 }
 
-void Answered::save(std::vector<std::uint8_t>& state) const {
-  append(state, end_);
-  append(state, bits_.data(), bits_.size());
+void Answered::save(StateWriter& state) const {
+  state << end_;
+  state.put(bits_.data(), bits_.size());
 }
 
 }  // namespace coppice::aggregation::atp

@@ -114,7 +114,7 @@ class Answered {
     if (key >= end_) return false;
     return end_ - key > kReach || ((bits_[(key % kReach) / 64] >> (key % 64)) & 1) != 0;
   }
-  void save(std::vector<std::uint8_t>& state) const;
+  void save(StateWriter& state) const;
 
  private:
   static constexpr std::uint64_t kReach = 256;

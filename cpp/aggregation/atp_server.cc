@@ -14,88 +14,61 @@ using namespace atp;
 
 void AtpServer::open(const Job& job, std::span<const Endpoint> children, Endpoint parent) {
   check(job);
-  const auto id = static_cast<std::uint16_t>(job.id);
   const std::vector<Endpoint> through(static_cast<std::size_t>(job.workers), parent);
   const Ways ways(parent == kNobody ? children : std::span<const Endpoint>(through));
   if (children.size() > static_cast<std::size_t>(kMostWorkers) || ways.mask != everybody(job.workers)) {
     throw std::invalid_argument("job " + std::to_string(job.id) + " cannot be opened in this server of atp: expected " +
                                 "a way to each of " + std::to_string(job.workers) + " workers");
   }
-  if (jobs_.contains(id)) {
-    throw std::invalid_argument("job " + std::to_string(job.id) + " cannot be opened in this server of atp: it is open");
-  }
-  jobs_.emplace(id, Served{job.workers, job.slots, job.element, ways, std::vector<Chunk>(kChunks)});
+  jobs_.expect_new(job.id);
+  jobs_.open(job.id, {{job.id, {}}, job.workers, job.slots, job.element, ways, std::vector<Chunk>(kChunks)});
 }
 
-void AtpServer::close(std::uint32_t job) {
-  if (job <= 65535) jobs_.erase(static_cast<std::uint16_t>(job));
-}
+void AtpServer::close(std::uint32_t job) { jobs_.close(job); }
 
 std::int64_t AtpServer::slots_in_use() const {
-  std::int64_t used = 0;
-  for (const auto& [id, job] : jobs_) {
-    used += std::count_if(job.chunks.begin(), job.chunks.end(), [](const Chunk& chunk) {
+  return jobs_.total([](const Served& job) {
+    return std::ranges::count_if(job.chunks, [](const Chunk& chunk) {
       return chunk.state == State::open || chunk.state == State::floats;
     });
-  }
-  return used;
+  });
 }
 
 std::vector<int> AtpServer::waits_for(std::uint32_t job) const {
-  const auto found = job <= 65535 ? jobs_.find(static_cast<std::uint16_t>(job)) : jobs_.end();
-  if (found == jobs_.end()) return {};
+  const Served* const served = jobs_.find(job);
+  if (served == nullptr) return {};
   std::uint32_t late = 0;
-  for (const Chunk& chunk : found->second.chunks) {
+  for (const Chunk& chunk : served->chunks) {
     if (chunk.state == State::open || chunk.state == State::floats) late |= ~chunk.bitmap;
   }
-  return found->second.ways.list(late);
+  return served->ways.list(late);
 }
 
 void AtpServer::receive(Endpoint from, Bytes packet, Time, Outbox& out) {
-  ++counters_[Count::received];
+  count(Count::received);
   Header header;
-  if (!read(packet, header)) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  const auto found = jobs_.find(header.application);
-  if (found == jobs_.end() || !found->second.ways.own(from, header.bitmap)) {
-    ++counters_[Count::stranger];
-    return;
-  }
-  Served& job = found->second;
+  if (!read(packet, header)) return count(Count::malformed);
+  Served* const found = jobs_.find(header.application);
+  if (found == nullptr || !found->ways.own(from, header.bitmap)) return count(Count::unknown_sender);
+  Served& job = *found;
   const bool one = std::has_single_bit(header.bitmap);
   if (header.workers != job.workers || (header.has(kOverflow) && (job.element != Element::float32 || !one)) ||
       (header.has(kOverflow | kAck) && !header.has(kResend))) {
-    ++counters_[Count::malformed];
-    return;
+    return count(Count::malformed);
   }
-  if (std::max(header.aggregator, header.next) >= job.slots) {
-    ++counters_[Count::out_of_range];
-    return;
-  }
+  if (std::max(header.aggregator, header.next) >= job.slots) return count(Count::out_of_range);
   Chunk& chunk = job.chunks[header.key % kChunks];
   const bool known = chunk.state != State::empty && chunk.key == header.key;
-  if (chunk.state != State::empty && chunk.key > header.key) {
-    ++counters_[Count::stale];
-    return;
-  }
-  if (known && chunk.length != header.length) {
-    ++counters_[Count::malformed];
-    return;
-  }
+  if (chunk.state != State::empty && chunk.key > header.key) return count(Count::stale);
+  if (known && chunk.length != header.length) return count(Count::malformed);
   if (known && chunk.state == State::done) {
-    if (!header.has(kResend) || header.has(kAck)) {
-      ++counters_[Count::repeated];
-      return;
-    }
-    ++counters_[Count::answered];
+    if (!header.has(kResend) || header.has(kAck)) return count(Count::duplicate);
+    count(Count::answered);
     return answer(job, chunk, header, header.bitmap, out);
   }
   if (!known) {
     if (header.has(kAck)) {  // nobody asked
-      ++counters_[Count::stale];
-      return;
+      return count(Count::stale);
     }
     chunk.state = State::open;
     chunk.flags = 0;
@@ -109,7 +82,7 @@ void AtpServer::receive(Endpoint from, Bytes packet, Time, Outbox& out) {
     chunk.state = State::done;
     chunk.flags = static_cast<std::uint8_t>((chunk.flags & kCongested) | (header.flags & kOverflow));
     chunk.next = header.next;
-    ++counters_[Count::completed];
+    count(Count::completed);
     return answer(job, chunk, header, job.ways.mask, out);
   }
   if (header.has(kOverflow)) return as_float(job, chunk, header, packet, out);
@@ -118,17 +91,17 @@ void AtpServer::receive(Endpoint from, Bytes packet, Time, Outbox& out) {
 
 void AtpServer::contribution(Served& job, Chunk& chunk, const Header& header, Bytes packet, Outbox& out) {
   if (chunk.state == State::floats) {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
     if (header.has(kResend)) ask(job, header, kOverflow, job.ways.mask & ~chunk.bitmap, out);
     return;
   }
   if (!merge(chunk, header, packet)) {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
     const bool nothing_new = (header.bitmap & ~chunk.bitmap) == 0;
     if (header.has(kResend) && nothing_new) ask(job, header, 0, job.ways.mask & ~chunk.bitmap, out);
     return;
   }
-  ++counters_[Count::aggregated];
+  count(Count::aggregated);
   if (chunk.bitmap != job.ways.mask) return;
   const bool stuck = std::any_of(chunk.values.begin(), chunk.values.end(), [](std::int32_t value) {
     return value == std::numeric_limits<std::int32_t>::max() || value == std::numeric_limits<std::int32_t>::min();
@@ -163,13 +136,13 @@ void AtpServer::want_floats(const Served& job, Chunk& chunk) {
 void AtpServer::as_float(Served& job, Chunk& chunk, const Header& header, Bytes packet, Outbox& out) {
   if (chunk.state != State::floats) want_floats(job, chunk);
   if ((chunk.bitmap & header.bitmap) != 0) {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
     return ask(job, header, kOverflow, job.ways.mask & ~chunk.bitmap, out);
   }
   const auto worker = static_cast<std::size_t>(std::countr_zero(header.bitmap));
   load_values(packet.data() + kValuesAt, chunk.each.data() + worker * kValues, kValues);
   chunk.bitmap |= header.bitmap;
-  ++counters_[Count::aggregated];
+  count(Count::aggregated);
   if (chunk.bitmap != job.ways.mask) return;
   for (std::size_t at = 0; at < kValues; ++at) {
     double sum = 0;
@@ -189,9 +162,9 @@ void AtpServer::finish(const Served& job, Chunk& chunk, const Header& header, Ou
   chunk.next = header.aggregator;
   if ((chunk.flags & kCollision) != 0) {
     chunk.next = rehashed(header.application, header.aggregator, job.slots);
-    ++counters_[Count::collided];
+    count(Count::collided);
   }
-  ++counters_[Count::completed];
+  count(Count::completed);
   answer(job, chunk, header, job.ways.mask, out);
 }
 
@@ -216,19 +189,15 @@ void AtpServer::ask(const Served& job, const Header& header, std::uint8_t flags,
   job.ways.send(whom, scratch_, out);
 }
 
-void AtpServer::save(Time, std::vector<std::uint8_t>& state) const {
+void AtpServer::save(Time, StateWriter& state) const {
   for (const auto& [id, job] : jobs_) {
-    append(state, id);
+    state << id;
     for (const Chunk& chunk : job.chunks) {
-      append(state, chunk.state);
+      state << chunk.state;
       if (chunk.state == State::empty) continue;
-      append(state, chunk.flags);
-      append(state, chunk.next);
-      append(state, chunk.bitmap);
-      append(state, chunk.length);
-      append(state, chunk.key);
-      append(state, chunk.values.data(), chunk.values.size());
-      append(state, chunk.each.data(), chunk.each.size());
+      state << chunk.flags << chunk.next << chunk.bitmap << chunk.length << chunk.key;
+      state.put(chunk.values.data(), chunk.values.size());
+      state.put(chunk.each.data(), chunk.each.size());
     }
   }
 }

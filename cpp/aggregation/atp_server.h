@@ -11,11 +11,10 @@
 // the endpoint that leads to each worker as its children: the workers themselves where there is no switch.
 #pragma once
 
-#include <map>
 #include <vector>
 
 #include "aggregation/atp_packet.h"
-#include "aggregation/node.h"
+#include "aggregation/job_table.h"
 
 namespace coppice::aggregation {
 
@@ -28,7 +27,7 @@ class AtpServer final : public Aggregator {
   std::vector<int> waits_for(std::uint32_t job) const override;
   void receive(Endpoint from, Bytes packet, Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<AtpServer>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
  private:
   // Workers are apart by less than two windows; twice that, rounded up.
@@ -45,10 +44,10 @@ class AtpServer final : public Aggregator {
     std::array<std::int32_t, atp::kValues> values{};  // of floats, their bits
     std::vector<std::int32_t> each{};                 // in a round of floats, by worker
   };
-  struct Served {
-    int workers;
-    int slots;
-    Element element;
+  struct Served : ServedJob {
+    int workers = 0;
+    int slots = 0;
+    Element element = Element::int32;
     atp::Ways ways;
     std::vector<Chunk> chunks;
   };
@@ -61,7 +60,7 @@ class AtpServer final : public Aggregator {
   void answer(const Served& job, const Chunk& chunk, const atp::Header& header, std::uint32_t whom, Outbox& out);
   void ask(const Served& job, const atp::Header& header, std::uint8_t flags, std::uint32_t whom, Outbox& out);
 
-  std::map<std::uint16_t, Served> jobs_;
+  JobTable<Served> jobs_;
   atp::Packet scratch_{};
 };
 

@@ -32,14 +32,13 @@ void AtpSwitch::open(const Job& job, std::span<const Endpoint> children, Endpoin
   }
   const Ways ways(children);
   if (ways.mask == 0) refuse("it reaches none of the workers");
-  const auto id = static_cast<std::uint16_t>(job.id);
-  if (jobs_.contains(id)) refuse("it is open");
+  jobs_.expect_new(job.id);
   const auto mark = static_cast<std::int64_t>(job.setting("mark_bytes", 80'000));
-  jobs_.emplace(id, Served{job.workers, ways, parent, mark});
+  jobs_.open(job.id, {{job.id, {}}, job.workers, ways, parent, mark});
 }
 
 void AtpSwitch::close(std::uint32_t job) {
-  if (job > 65535 || jobs_.erase(static_cast<std::uint16_t>(job)) == 0) return;
+  if (!jobs_.close(job)) return;
   for (Slot& slot : slots_) {
     if (slot.taken && slot.application == job) slot.taken = false;
   }
@@ -52,35 +51,29 @@ std::int64_t AtpSwitch::slots_in_use() const {
 }
 
 std::vector<int> AtpSwitch::waits_for(std::uint32_t job) const {
-  const auto found = job <= 65535 ? jobs_.find(static_cast<std::uint16_t>(job)) : jobs_.end();
-  if (found == jobs_.end()) return {};
+  const Served* const served = jobs_.find(job);
+  if (served == nullptr) return {};
   std::uint32_t late = 0;
   for (const Slot& slot : slots_) {
-    if (slot.taken && slot.application == job && !found->second.answered.contains(slot.key)) late |= ~slot.bitmap;
+    if (slot.taken && slot.application == job && !served->answered.contains(slot.key)) late |= ~slot.bitmap;
   }
-  return found->second.ways.list(late);
+  return served->ways.list(late);
 }
 
 void AtpSwitch::receive(Endpoint from, Bytes packet, Time, Outbox& out) {
-  ++counters_[Count::received];
+  count(Count::received);
   Header header;
-  if (!read(packet, header)) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  const auto found = jobs_.find(header.application);
-  if (found == jobs_.end()) {
-    ++counters_[Count::stranger];
-    return;
-  }
-  Served& job = found->second;
+  if (!read(packet, header)) return count(Count::malformed);
+  Served* const found = jobs_.find(header.application);
+  if (found == nullptr) return count(Count::unknown_sender);
+  Served& job = *found;
   const bool from_above = from == job.parent;
   if (!from_above && !job.ways.own(from, header.bitmap)) {
-    ++counters_[Count::stranger];
+    count(Count::unknown_sender);
   } else if (header.workers != job.workers) {
-    ++counters_[Count::malformed];
+    count(Count::malformed);
   } else if (std::max(header.aggregator, header.next) >= slots_.size()) {
-    ++counters_[Count::out_of_range];
+    count(Count::out_of_range);
   } else if (from_above) {
     down(job, header, packet, out);
   } else {
@@ -91,7 +84,7 @@ void AtpSwitch::receive(Endpoint from, Bytes packet, Time, Outbox& out) {
 void AtpSwitch::up(Served& job, Header& header, Bytes packet, Outbox& out) {
   if (!header.has(kCongested) && out.queued(job.parent) >= job.mark_bytes) {
     header.flags |= kCongested;
-    ++counters_[Count::marked];
+    count(Count::marked);
   }
   Slot& slot = slots_[header.aggregator];
   if (header.has(kAck | kOverflow)) return forward(job, header, packet, out);
@@ -99,17 +92,14 @@ void AtpSwitch::up(Served& job, Header& header, Bytes packet, Outbox& out) {
     if (slot.holds(header)) return evict(job, slot, header, packet, out);
     return forward(job, header, packet, out);
   }
-  if (job.answered.contains(header.key)) {
-    ++counters_[Count::stale];
-    return;
-  }
+  if (job.answered.contains(header.key)) return count(Count::stale);
   if (slot.taken && !slot.holds(header)) {
     if (!abandoned(slot, header)) {
       header.flags |= kCollision;
-      ++counters_[Count::collided];
+      count(Count::collided);
       return forward(job, header, packet, out);
     }
-    ++counters_[Count::evicted];
+    count(Count::evicted);
     slot.taken = false;
   }
   const bool first = !slot.taken;
@@ -121,18 +111,16 @@ void AtpSwitch::up(Served& job, Header& header, Bytes packet, Outbox& out) {
     slot.length = header.length;
     slot.key = header.key;
   } else if (slot.length != header.length) {
-    ++counters_[Count::malformed];
-    return;
+    return count(Count::malformed);
   } else if ((slot.bitmap & header.bitmap) != 0) {
-    ++counters_[Count::repeated];
-    return;
+    return count(Count::duplicate);
   }
   slot.bitmap |= header.bitmap;
   slot.flags |= header.flags & (kCongested | kCollision);
   add(slot, packet, first);
-  ++counters_[Count::aggregated];
+  count(Count::aggregated);
   if (slot.bitmap != job.ways.mask) return;
-  ++counters_[Count::completed];
+  count(Count::completed);
   header.bitmap = slot.bitmap;
   header.flags = slot.flags;
   send_up(job, header, slot, out);
@@ -159,11 +147,8 @@ bool AtpSwitch::abandoned(const Slot& slot, const Header& by) const {
 
 // A contribution sent again takes the partial sum along; where the two overlap, neither is lost.
 void AtpSwitch::evict(const Served& job, Slot& slot, Header& header, Bytes packet, Outbox& out) {
-  if (slot.length != header.length) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  ++counters_[Count::evicted];
+  if (slot.length != header.length) return count(Count::malformed);
+  count(Count::evicted);
   slot.taken = false;
   slot.flags |= header.flags & (kCongested | kCollision);
   header.flags |= slot.flags;
@@ -184,11 +169,8 @@ void AtpSwitch::down(Served& job, Header& header, Bytes packet, Outbox& out) {
     if (slot.holds(header)) slot.taken = false;
     job.answered.add(header.key);
   }
-  if ((header.bitmap & job.ways.mask) == 0) {
-    ++counters_[Count::stranger];
-    return;
-  }
-  ++counters_[Count::forwarded];
+  if ((header.bitmap & job.ways.mask) == 0) return count(Count::unknown_sender);
+  count(Count::forwarded);
   bool crowded = false;
   for (int at = 0; at < job.ways.endpoints; ++at) {
     crowded |= out.queued(job.ways.all[static_cast<std::size_t>(at)]) >= job.mark_bytes;
@@ -196,7 +178,7 @@ void AtpSwitch::down(Served& job, Header& header, Bytes packet, Outbox& out) {
   std::copy(packet.begin(), packet.end(), scratch_.begin());
   if (crowded && !header.has(kCongested)) {
     scratch_[5] |= kCongested;
-    ++counters_[Count::marked];
+    count(Count::marked);
   }
   job.ways.send(header.bitmap, scratch_, out);
 }
@@ -208,25 +190,21 @@ void AtpSwitch::send_up(const Served& job, Header header, const Slot& slot, Outb
 }
 
 void AtpSwitch::forward(const Served& job, const Header& header, Bytes packet, Outbox& out) {
-  ++counters_[Count::forwarded];
+  count(Count::forwarded);
   std::copy(packet.begin(), packet.end(), scratch_.begin());
   scratch_[5] = header.flags;
   out.send(job.parent, scratch_);
 }
 
-void AtpSwitch::save(Time, std::vector<std::uint8_t>& state) const {
+void AtpSwitch::save(Time, StateWriter& state) const {
   for (const Slot& slot : slots_) {
-    append(state, slot.taken);
+    state << slot.taken;
     if (!slot.taken) continue;
-    append(state, slot.flags);
-    append(state, slot.application);
-    append(state, slot.bitmap);
-    append(state, slot.length);
-    append(state, slot.key);
-    append(state, slot.values.data(), slot.values.size());
+    state << slot.flags << slot.application << slot.bitmap << slot.length << slot.key;
+    state.put(slot.values.data(), slot.values.size());
   }
   for (const auto& [id, job] : jobs_) {
-    append(state, id);
+    state << id;
     job.answered.save(state);
   }
 }

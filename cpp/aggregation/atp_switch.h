@@ -13,11 +13,10 @@
 // times (a switch below), and kNobody for a worker that is elsewhere. It sums up the workers it reaches.
 #pragma once
 
-#include <map>
 #include <vector>
 
 #include "aggregation/atp_packet.h"
-#include "aggregation/node.h"
+#include "aggregation/job_table.h"
 
 namespace coppice::aggregation {
 
@@ -32,7 +31,7 @@ class AtpSwitch final : public Aggregator {
   std::vector<int> waits_for(std::uint32_t job) const override;
   void receive(Endpoint from, Bytes packet, Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<AtpSwitch>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
  private:
   struct Slot {
@@ -48,11 +47,11 @@ class AtpSwitch final : public Aggregator {
       return taken && application == header.application && key == header.key;
     }
   };
-  struct Served {
-    int workers;
+  struct Served : ServedJob {
+    int workers = 0;
     atp::Ways ways;
-    Endpoint parent;
-    std::int64_t mark_bytes;
+    Endpoint parent = kNobody;
+    std::int64_t mark_bytes = 0;
     atp::Answered answered{};
   };
 
@@ -65,7 +64,7 @@ class AtpSwitch final : public Aggregator {
   void forward(const Served& job, const atp::Header& header, Bytes packet, Outbox& out);
 
   std::vector<Slot> slots_;
-  std::map<std::uint16_t, Served> jobs_;
+  JobTable<Served> jobs_;
   atp::Packet scratch_{};
 };
 

@@ -63,7 +63,7 @@ void AtpWorker::begin(const void* input, void* output, std::size_t count, Time n
 void AtpWorker::refill(Time now, Outbox& out) {
   while (next_ < end_ && next_ < base_ + static_cast<std::uint64_t>(window())) {
     chunks_[next_ % kChunks] = {now + job_.timeout, std::min(short_timeout_, job_.timeout), false, false, false};
-    ++counters_[Count::sent];
+    count(Count::sent);
     send(next_++, 0, out);
   }
 }
@@ -108,50 +108,33 @@ void AtpWorker::send_again(std::uint64_t key, Time now, Outbox& out) {
   Chunk& chunk = chunks_[key % kChunks];
   chunk.deadline = now + chunk.timeout;
   chunk.timeout = std::min(2 * chunk.timeout, std::max(job_.timeout, short_timeout_));
-  ++counters_[Count::resent];
+  count(Count::resent);
   send(key, kResend, out);
 }
 
 void AtpWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
-  ++counters_[Count::received];
+  count(Count::received);
   Header header;
-  if (!read(packet, header)) {
-    ++counters_[Count::malformed];
-    return;
-  }
+  if (!read(packet, header)) return count(Count::malformed);
   if (from != above_ || header.application != job_.id || (header.bitmap & bit_) == 0) {
-    ++counters_[Count::stranger];
-    return;
+    return count(Count::unknown_sender);
   }
   if (header.workers != job_.workers || (header.has(kOverflow) && job_.element != Element::float32) ||
       !header.has(kAck | kResend)) {
-    ++counters_[Count::malformed];
-    return;
+    return count(Count::malformed);
   }
-  if (std::max(header.aggregator, header.next) >= job_.slots) {
-    ++counters_[Count::out_of_range];
-    return;
-  }
+  if (std::max(header.aggregator, header.next) >= job_.slots) return count(Count::out_of_range);
   if (header.has(kAck)) return result(header, packet, now, out);
   asked(header, now, out);
 }
 
 void AtpWorker::result(const Header& header, Bytes packet, Time now, Outbox& out) {
   const std::uint64_t key = header.key;
-  if (key >= next_) {
-    ++counters_[Count::ahead];
-    return;
-  }
+  if (key >= next_) return count(Count::future);
   Chunk& chunk = chunks_[key % kChunks];
-  if (key < base_ || chunk.answered) {
-    ++counters_[Count::repeated];
-    return;
-  }
-  if (header.length != length(key)) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  ++counters_[Count::completed];
+  if (key < base_ || chunk.answered) return count(Count::duplicate);
+  if (header.length != length(key)) return count(Count::malformed);
+  count(Count::completed);
   chunk.answered = true;
   Result& kept = results_[key % kResults];
   kept.there = true;
@@ -176,7 +159,7 @@ void AtpWorker::result(const Header& header, Bytes packet, Time now, Outbox& out
 
 void AtpWorker::adapt(const Header& header) {
   if (header.has(kCongested)) {
-    ++counters_[Count::marked];
+    count(Count::marked);
     if (header.key < calm_) return;
     window_bytes_ = std::max(window_bytes_ / 2, kPacket);
     calm_ = round_ = next_;
@@ -199,15 +182,15 @@ void AtpWorker::put(std::uint64_t key, const std::uint8_t* wire, bool floats, st
 void AtpWorker::asked(const Header& header, Time now, Outbox& out) {
   const std::uint64_t key = header.key;
   if (key >= next_) {
-    ++counters_[Count::ahead];
+    count(Count::future);
   } else if (key >= base_ && !chunks_[key % kChunks].answered) {
     chunks_[key % kChunks].floats |= header.has(kOverflow);
     send_again(key, now, out);
   } else if (results_[key % kResults].there && results_[key % kResults].key == key) {
-    ++counters_[Count::answered];
+    count(Count::answered);
     send_result(key, out);
   } else {
-    ++counters_[Count::stale];
+    count(Count::stale);
   }
 }
 
@@ -222,7 +205,7 @@ void AtpWorker::send_result(std::uint64_t key, Outbox& out) {
 
 Time AtpWorker::deadline() const {
   if (done() || !failure_.empty()) return kNever;
-  Time first = job_.patience >= kNever - progress_ ? kNever : progress_ + job_.patience;
+  Time first = job_.give_up_timeout >= kNever - progress_ ? kNever : progress_ + job_.give_up_timeout;
   for (std::uint64_t key = base_; key < next_; ++key) {
     const Chunk& chunk = chunks_[key % kChunks];
     if (!chunk.answered) first = std::min(first, chunk.deadline);
@@ -232,9 +215,9 @@ Time AtpWorker::deadline() const {
 
 void AtpWorker::wake(Time now, Outbox& out) {
   if (done() || !failure_.empty()) return;
-  if (now - progress_ >= job_.patience) {
+  if (now - progress_ >= job_.give_up_timeout) {
     failure_ = "worker " + std::to_string(std::countr_zero(bit_)) + " of job " + std::to_string(job_.id) +
-               " had no result for " + std::to_string(job_.patience / 1'000'000) + " ms: it waits for chunk " +
+               " had no result for " + std::to_string(job_.give_up_timeout / 1'000'000) + " ms: it waits for chunk " +
                std::to_string(base_ - first_) + " of " + std::to_string(end_ - first_) +
                "; expected the server and every other worker to be reachable";
     return;
@@ -245,32 +228,23 @@ void AtpWorker::wake(Time now, Outbox& out) {
   }
 }
 
-void AtpWorker::save(Time now, std::vector<std::uint8_t>& state) const {
-  append(state, base_);
-  append(state, next_);
-  append(state, end_);
-  append(state, window_bytes_);
-  append(state, round_);
-  append(state, calm_);
-  if (!done() && job_.patience < kNever - progress_) append(state, progress_ - now);
-  append(state, failure_.empty());
+void AtpWorker::save(Time now, StateWriter& state) const {
+  state << base_ << next_ << end_ << window_bytes_ << round_ << calm_;
+  if (!done() && job_.give_up_timeout < kNever - progress_) state << progress_ - now;
+  state << failure_.empty();
   for (std::uint64_t key = base_; key < next_; ++key) {
     const Chunk& chunk = chunks_[key % kChunks];
-    append(state, chunk.answered);
+    state << chunk.answered;
     if (chunk.answered) continue;
-    append(state, chunk.hurried);
-    append(state, chunk.floats);
-    append(state, chunk.timeout);
-    append(state, std::max<Time>(chunk.deadline - now, 0));  // overdue is overdue
+    state << chunk.hurried << chunk.floats << chunk.timeout;
+    state << std::max<Time>(chunk.deadline - now, 0);  // overdue is overdue
   }
-  append(state, aggregators_.data(), static_cast<std::size_t>(job_.window));
+  state.put(aggregators_.data(), static_cast<std::size_t>(job_.window));
   for (const Result& kept : results_) {
-    append(state, kept.there);
+    state << kept.there;
     if (!kept.there) continue;
-    append(state, kept.key);
-    append(state, kept.flags);
-    append(state, kept.next);
-    append(state, kept.values.data(), kept.values.size());
+    state << kept.key << kept.flags << kept.next;
+    state.put(kept.values.data(), kept.values.size());
   }
 }
 

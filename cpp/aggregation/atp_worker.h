@@ -24,7 +24,7 @@ class AtpWorker final : public Worker {
   Time deadline() const override;
   void wake(Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<AtpWorker>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
   // Packets that the worker would have under way now.
   std::int64_t window() const;

@@ -13,20 +13,18 @@
 // streams of its children and adds the values of equal keys. Keys are dealt out to the trees modulo their number.
 //
 // *Failures.* Whoever sees one (none of our business here) opens the job again in all hops of a new tree with a larger
-// setting `life`. Hops tell workers of it, which say the first chunk that they miss; the least of them comes down from
-// the root, and chunks are sent again from there, by their number. A worker sends chunk n only when it has sum n -
+// setting `life`, its epoch. Hops tell workers of it, which say the first chunk that they miss; the least of them comes
+// down from the root, and chunks are sent again from there, by their number. A worker sends chunk n only when it has sum n -
 // window, and keeps its last chunks, twice the window, so that it can send again what others miss even when it has all
 // sums itself. A worker keeps the sums that it has: of floats, sums of chunks under way during a failure may differ in
 // their last bits between workers. Jobs of pairs are not repaired: their workers fail.
 //
 // Types of frames: 1 values, 2 sums, 3 acknowledgement (number: the first that is missing; extra: before which number
 // there is room), 4 the tree was rebuilt, 5 hello (number: the first chunk missing), 6 start (number: the first chunk).
-// The lane is the tree, and the first word of every frame its life. Of pairs `extra` is 1 in the last frame of a tensor.
+// The first word of every frame is the epoch of its tree. Of pairs `extra` is 1 in the last frame of a tensor.
 // Settings: `tree` (0), `trees` (1), `life` (0), `pairs` (0), `first` (0): number of the first chunk; `most` (2^20):
 // pairs that the output has room for besides the first, which is their number and 0.
 #pragma once
-
-#include <map>
 
 #include "aggregation/credit.h"
 
@@ -35,7 +33,7 @@ namespace coppice::aggregation {
 class CamdoopHop final : public Aggregator {
  public:
   // A hop whose links have credit for so many frames, of all jobs and trees together.
-  explicit CamdoopHop(int frames) : free_frames_(frames) {}
+  explicit CamdoopHop(int frames) : trees_(frames, "frames of credit") {}
 
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   // All trees of the job.
@@ -46,16 +44,14 @@ class CamdoopHop final : public Aggregator {
   Time deadline() const override;
   void wake(Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<CamdoopHop>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
  private:
-  struct Lane {
+  struct Tree : ServedJob {
     Job job;
-    std::uint8_t tree = 0;
-    std::uint32_t life = 0;
+    std::uint8_t number = 0;
+    std::uint32_t epoch = 0;
     bool pairs = false;
-    Children children;
-    Endpoint parent = kNobody;
     bool started = false;
     std::uint32_t first = 0;           // the least that somebody misses; where it starts
     std::vector<std::uint8_t> heard;   // of each child, before the start
@@ -73,27 +69,26 @@ class CamdoopHop final : public Aggregator {
     FrameBuffer frame;
     std::vector<Word> words;
 
-    bool root() const { return parent == kNobody; }
+    bool root() const { return parties.root(); }
     bool all_heard() const { return std::find(heard.begin(), heard.end(), 0) == heard.end(); }
     bool any_heard() const { return std::find(heard.begin(), heard.end(), 1) != heard.end(); }
   };
 
   static std::uint64_t key(std::uint32_t job, std::uint8_t tree) { return std::uint64_t{job} << 8 | tree; }
-  static bool busy(const Lane& lane);
-  static std::uint32_t oldest(const Lane& lane);
-  void hello(Lane& lane, std::size_t child, std::uint32_t number, Outbox& out);
-  void start(Lane& lane, std::uint32_t number, Outbox& out);
-  void proceed(Lane& lane, Outbox& out, const CreditReceiver* but);
-  bool room(const Lane& lane) const;
-  void emit(Lane& lane, std::uint32_t extra, std::span<const Word> words);
-  bool add(Lane& lane);
-  bool merge(Lane& lane);
-  void put(Lane& lane, std::uint8_t type, std::uint32_t number, std::uint32_t extra, std::span<const Word> words, Endpoint to,
+  static bool busy(const Tree& tree);
+  static std::uint32_t oldest(const Tree& tree);
+  void hello(Tree& tree, std::size_t child, std::uint32_t number, Outbox& out);
+  void start(Tree& tree, std::uint32_t number, Outbox& out);
+  void proceed(Tree& tree, Outbox& out, const CreditReceiver* but);
+  bool room(const Tree& tree) const;
+  void emit(Tree& tree, std::uint32_t extra, std::span<const Word> words);
+  bool add(Tree& tree);
+  bool merge(Tree& tree);
+  void put(Tree& tree, std::uint8_t type, std::uint32_t number, std::uint32_t extra, std::span<const Word> words, Endpoint to,
            Outbox& out);
-  void acknowledge(Lane& lane, CreditReceiver& receiver, Endpoint to, Outbox& out);
+  void acknowledge(Tree& tree, CreditReceiver& receiver, Endpoint to, Outbox& out);
 
-  int free_frames_;
-  std::map<std::uint64_t, Lane> lanes_;
+  JobTable<Tree, std::uint64_t> trees_;
 };
 
 class CamdoopWorker final : public Worker {
@@ -107,11 +102,11 @@ class CamdoopWorker final : public Worker {
   Time deadline() const override;
   void wake(Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<CamdoopWorker>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
  private:
-  struct Lane {
-    std::uint32_t life = 0;
+  struct Tree {
+    std::uint32_t epoch = 0;
     bool started = false;
     std::uint32_t begin = 0, base = 0, end = 0;  // chunks of the tensor; the first without its sum
     std::uint32_t made = 0;                      // next chunk to be cut from the tensor
@@ -123,18 +118,18 @@ class CamdoopWorker final : public Worker {
     std::vector<Word> merged;       // pairs that came
   };
 
-  bool cut(std::size_t tree);
-  void take(std::size_t tree);
-  void proceed(std::size_t tree, Outbox& out);
-  void put(std::size_t tree, std::uint8_t type, std::uint32_t number, std::uint32_t extra, std::span<const Word> words,
+  bool cut(std::size_t which);
+  void take(std::size_t which);
+  void proceed(std::size_t which, Outbox& out);
+  void put(std::size_t which, std::uint8_t type, std::uint32_t number, std::uint32_t extra, std::span<const Word> words,
            Outbox& out);
   void gather();
-  bool waits(const Lane& lane) const;
+  bool waits(const Tree& tree) const;
 
   Job job_;
   Endpoint above_;
   bool pairs_;
-  std::vector<Lane> lanes_;
+  std::vector<Tree> trees_;
   const Word* input_ = nullptr;
   Word* output_ = nullptr;
   std::size_t count_ = 0;

@@ -18,7 +18,7 @@ std::unique_ptr<Worker> a_worker(const Job& job, int index, Endpoint above) {
 
 Job job_of(int workers, int slots, int values, int window, Element element = Element::int32) {
   return {.id = 7, .workers = workers, .slots = slots, .values = values, .window = window, .element = element,
-          .timeout = 50'000, .patience = 1'000'000'000'000, .settings = {}};
+          .timeout = 50'000, .give_up_timeout = 1'000'000'000'000, .settings = {}};
 }
 
 Faults faults_of(std::mt19937_64& random) {
@@ -264,7 +264,7 @@ TEST(camdoop_hop_gives_credit_as_it_uses_frames) {
   hop.open(job_of(2, 2, 1, 8), children, kNobody);
   Sent sent;
   hop.receive(0, frame(1, 0, {0, 5}), 0, sent);  // before the start
-  CHECK_EQ(hop.counters()[Count::ahead], 1U);
+  CHECK_EQ(hop.counters()[Count::future], 1U);
   CHECK(sent.all.empty());
   hop.receive(0, frame(5, 4, {0}), 0, sent);
   hop.receive(1, frame(5, 3, {0}), 0, sent);
@@ -296,7 +296,7 @@ TEST(camdoop_drops_what_is_not_its_own) {
   hop.receive(1, frame(5, 0, {3}), 0, sent);
   sent.all.clear();
   std::vector<std::uint8_t> before, later;
-  hop.save(0, before);
+  before = state_of(hop, 0);
   const std::vector<std::uint8_t> good = frame(1, 0, {3, 1, 2});
   for (std::size_t length = 0; length < good.size(); ++length) hop.receive(0, Bytes(good.data(), length), 0, sent);
   hop.receive(0, frame(2, 0, {3, 1, 2}), 0, sent);
@@ -306,13 +306,13 @@ TEST(camdoop_drops_what_is_not_its_own) {
   CHECK_EQ(hop.counters()[Count::malformed], good.size() + 4);
   hop.receive(5, good, 0, sent);
   hop.receive(0, frame(1, 0, {3, 1, 2}, 0, 9), 0, sent);
-  CHECK_EQ(hop.counters()[Count::stranger], 2U);
+  CHECK_EQ(hop.counters()[Count::unknown_sender], 2U);
   hop.receive(0, frame(1, 0, {4, 1, 2}), 0, sent);  // a later life
   CHECK(sent.all.empty());
   hop.receive(0, frame(1, 0, {2, 1, 2}), 0, sent);  // an earlier one
   CHECK(sent.all == (std::vector<std::pair<Endpoint, std::vector<std::uint8_t>>>{{0, frame(4, 0, {3})}}));
   CHECK_EQ(hop.counters()[Count::bad_epoch], 2U);
-  hop.save(0, later);
+  later = state_of(hop, 0);
   CHECK(before == later);
   hop.close(7);
   hop.open(wide, children, kNobody);

@@ -7,7 +7,9 @@ namespace coppice::aggregation::camdoop {
 
 enum Type : std::uint8_t { kValues = 1, kSums = 2, kAcknowledged = 3, kRebuilt = 4, kHello = 5, kStart = 6 };
 
-// Without the word that is the life of the tree.
+constexpr int kMostTrees = 64;
+
+// Without the word that is the epoch of the tree.
 inline std::size_t most_words(const Job& job) {
   return static_cast<std::size_t>(job.values) * (job.setting("pairs", 0) == 1 ? 2 : 1);
 }
@@ -22,8 +24,8 @@ inline void check(const Job& job) {
     const double given = job.setting(name, otherwise);
     require(given >= least && given <= most && given == static_cast<double>(static_cast<std::int64_t>(given)), problem);
   };
-  within("trees", 1, 1, 64, "expected 1 to 64 trees");
-  within("tree", 0, 0, 63, "expected a tree of 0 to 63");
+  within("trees", 1, 1, kMostTrees, "expected 1 to 64 trees");
+  within("tree", 0, 0, kMostTrees - 1, "expected a tree of 0 to 63");
   within("life", 0, 0, 0x1p32 - 1, "expected a life of 0 to 2^32 - 1");
   within("pairs", 0, 0, 1, "expected pairs of 0 or 1");
   within("first", 0, 0, 0x1p32 - 1, "expected a first number of 0 to 2^32 - 1");

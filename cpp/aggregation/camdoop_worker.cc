@@ -9,12 +9,12 @@ CamdoopWorker::CamdoopWorker(const Job& job, int index, Endpoint above) : job_(j
   check(job);
   require(index >= 0 && index < job.workers, "expected a worker's number below the job's workers");
   pairs_ = setting(job, "pairs", 0) == 1;
-  lanes_.resize(setting(job, "trees", 1));
-  for (Lane& lane : lanes_) {
-    lane.life = setting(job, "life", 0);
-    lane.begin = lane.base = lane.end = lane.made = setting(job, "first", 0);
-    lane.chunks = FrameRing(2 * job.window, most_words(job));
-    lane.from = CreditReceiver(job.slots, most_words(job));
+  trees_.resize(setting(job, "trees", 1));
+  for (Tree& tree : trees_) {
+    tree.epoch = setting(job, "life", 0);
+    tree.begin = tree.base = tree.end = tree.made = setting(job, "first", 0);
+    tree.chunks = FrameRing(2 * job.window, most_words(job));
+    tree.from = CreditReceiver(job.slots, most_words(job));
   }
   words_.resize(most_words(job) + 1);
   frame_ = FrameBuffer(static_cast<int>(most_words(job)) + 1);
@@ -22,160 +22,153 @@ CamdoopWorker::CamdoopWorker(const Job& job, int index, Endpoint above) : job_(j
 
 void CamdoopWorker::begin(const void* input, void* output, std::size_t count, Time now, Outbox& out) {
   require(done(), "expected the all-reduce before to be done");
-  const auto values = static_cast<std::size_t>(job_.values), trees = lanes_.size();
+  const auto values = static_cast<std::size_t>(job_.values), trees = trees_.size();
   const std::size_t frames = (count + values - 1) / values;
   require(frames < std::size_t{1} << 30, "expected fewer than 2^30 frames");
   input_ = static_cast<const Word*>(input);
   output_ = static_cast<Word*>(output);
   count_ = count;
   progress_ = now;
-  for (std::size_t tree = 0; tree < trees; ++tree) {
-    Lane& lane = lanes_[tree];
-    lane.begin = lane.end;
-    lane.end += static_cast<std::uint32_t>(pairs_ ? 1 : (frames + trees - 1 - tree) / trees);
-    lane.next_pair = 0;
-    lane.merged.clear();
-    if (lane.begin == lane.end) continue;
-    lane.timer = later(now, job_.timeout);
-    if (lane.started) {
-      proceed(tree, out);
+  for (std::size_t which = 0; which < trees; ++which) {
+    Tree& tree = trees_[which];
+    tree.begin = tree.end;
+    tree.end += static_cast<std::uint32_t>(pairs_ ? 1 : (frames + trees - 1 - which) / trees);
+    tree.next_pair = 0;
+    tree.merged.clear();
+    if (tree.begin == tree.end) continue;
+    tree.timer = later(now, job_.timeout);
+    if (tree.started) {
+      proceed(which, out);
     } else {
-      put(tree, kHello, lane.begin, 0, {}, out);
+      put(which, kHello, tree.begin, 0, {}, out);
     }
   }
 }
 
 bool CamdoopWorker::done() const {
-  for (const Lane& lane : lanes_) {
-    if (lane.base != lane.end) return false;
+  for (const Tree& tree : trees_) {
+    if (tree.base != tree.end) return false;
   }
   return true;
 }
 
 // Cuts the next chunk, or the next pairs, if it may be sent.
-bool CamdoopWorker::cut(std::size_t tree) {
-  Lane& lane = lanes_[tree];
+bool CamdoopWorker::cut(std::size_t which) {
+  Tree& tree = trees_[which];
   const auto values = static_cast<std::size_t>(job_.values);
   if (!pairs_) {
-    if (lane.made == lane.end || after(lane.made, lane.base) >= job_.window) return false;
-    const std::size_t at = (std::size_t{lane.made - lane.begin} * lanes_.size() + tree) * values;
+    if (tree.made == tree.end || after(tree.made, tree.base) >= job_.window) return false;
+    const std::size_t at = (std::size_t{tree.made - tree.begin} * trees_.size() + which) * values;
     const std::size_t count = std::min(values, count_ - at);
     std::copy_n(input_ + at, count, words_.begin());
     std::fill(words_.begin() + static_cast<std::ptrdiff_t>(count), words_.begin() + static_cast<std::ptrdiff_t>(values), Word{0});
-    lane.chunks.put(lane.made++, 0, std::span<const Word>(words_).first(values));
+    tree.chunks.put(tree.made++, 0, std::span<const Word>(words_).first(values));
     return true;
   }
-  if (lane.next_pair > count_ || lane.base == lane.end) return false;
-  if (after(lane.made, lane.to.acknowledged) >= static_cast<std::int32_t>(lane.chunks.length())) return false;
+  if (tree.next_pair > count_ || tree.base == tree.end) return false;
+  if (after(tree.made, tree.to.acknowledged) >= static_cast<std::int32_t>(tree.chunks.length())) return false;
   std::size_t filled = 0;
-  for (; lane.next_pair < count_; ++lane.next_pair) {
-    const Word* pair = input_ + 2 * lane.next_pair;
-    if (pair[0] % lanes_.size() != tree) continue;
+  for (; tree.next_pair < count_; ++tree.next_pair) {
+    const Word* pair = input_ + 2 * tree.next_pair;
+    if (pair[0] % trees_.size() != which) continue;
     if (filled == 2 * values) break;
     std::copy_n(pair, 2, words_.begin() + static_cast<std::ptrdiff_t>(filled));
     filled += 2;
   }
-  const bool last = lane.next_pair == count_;
-  if (last) ++lane.next_pair;
-  lane.chunks.put(lane.made++, last, std::span<const Word>(words_).first(filled));
+  const bool last = tree.next_pair == count_;
+  if (last) ++tree.next_pair;
+  tree.chunks.put(tree.made++, last, std::span<const Word>(words_).first(filled));
   return true;
 }
 
-void CamdoopWorker::proceed(std::size_t tree, Outbox& out) {
-  Lane& lane = lanes_[tree];
-  while (lane.started && after(lane.to.limit, lane.to.sent) > 0 && (lane.to.sent != lane.made || cut(tree))) {
-    const std::uint32_t number = lane.to.sent++;
-    ++counters_[Count::sent];
-    put(tree, kValues, number, lane.chunks.extra(number), lane.chunks.words(number), out);
+void CamdoopWorker::proceed(std::size_t which, Outbox& out) {
+  Tree& tree = trees_[which];
+  while (tree.started && after(tree.to.limit, tree.to.sent) > 0 && (tree.to.sent != tree.made || cut(which))) {
+    const std::uint32_t number = tree.to.sent++;
+    count(Count::sent);
+    put(which, kValues, number, tree.chunks.extra(number), tree.chunks.words(number), out);
   }
 }
 
 void CamdoopWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
-  ++counters_[Count::received];
+  count(Count::received);
   FrameHead head;
-  if (!FrameHead::read(packet, head) || head.words == 0) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  if (from != above_ || head.job != job_.id || head.lane >= lanes_.size()) {
-    ++counters_[Count::stranger];
-    return;
-  }
+  if (!FrameHead::read(packet, head) || head.words == 0) return count(Count::malformed);
+  if (from != above_ || head.job != job_.id || head.tree >= trees_.size()) return count(Count::unknown_sender);
   if (!well_formed(head, packet, job_, pairs_) || head.type == kValues || head.type == kHello) {
-    ++counters_[Count::malformed];
-    return;
+    return count(Count::malformed);
   }
-  const std::size_t tree = head.lane;
-  Lane& lane = lanes_[tree];
-  const std::uint32_t life = load<std::uint32_t>(packet.data() + FrameHead::kBytes);
-  if (head.type == kRebuilt && (life > lane.life || (life == lane.life && !lane.started))) {
-    if (life > lane.life && pairs_ && lane.begin != lane.end) {
-      failure_ = "tree " + std::to_string(tree) + " was rebuilt, which jobs of pairs do not survive: start a new job";
+  const std::size_t which = head.tree;
+  Tree& tree = trees_[which];
+  const std::uint32_t epoch = load<std::uint32_t>(packet.data() + FrameHead::kBytes);
+  if (head.type == kRebuilt && (epoch > tree.epoch || (epoch == tree.epoch && !tree.started))) {
+    if (epoch > tree.epoch && pairs_ && tree.begin != tree.end) {
+      failure_ = "tree " + std::to_string(which) + " was rebuilt, which jobs of pairs do not survive: start a new job";
       return;
     }
-    lane.life = life;
-    lane.started = false;
-    lane.timer = later(now, job_.timeout);
-    put(tree, kHello, lane.base, 0, {}, out);
-  } else if (life != lane.life) {
-    ++counters_[Count::bad_epoch];
+    tree.epoch = epoch;
+    tree.started = false;
+    tree.timer = later(now, job_.timeout);
+    put(which, kHello, tree.base, 0, {}, out);
+  } else if (epoch != tree.epoch) {
+    count(Count::bad_epoch);
   } else if (head.type == kRebuilt) {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
   } else if (head.type == kStart) {
-    const std::int32_t back = after(lane.base, head.number);
-    if (lane.started) {
-      ++counters_[Count::repeated];
+    const std::int32_t back = after(tree.base, head.number);
+    if (tree.started) {
+      count(Count::duplicate);
     } else if (!pairs_ && (back < 0 || back > job_.window)) {
-      ++counters_[Count::malformed];
+      count(Count::malformed);
     } else {
-      lane.started = true;
-      lane.to.start(head.number, static_cast<std::uint32_t>(job_.slots));
-      lane.from.start(head.number);
-      lane.timer = later(now, job_.timeout);
-      proceed(tree, out);
+      tree.started = true;
+      tree.to.start(head.number, static_cast<std::uint32_t>(job_.slots));
+      tree.from.start(head.number);
+      tree.timer = later(now, job_.timeout);
+      proceed(which, out);
     }
-  } else if (!lane.started) {
-    ++counters_[Count::ahead];
+  } else if (!tree.started) {
+    count(Count::future);
   } else if (head.type == kAcknowledged) {
-    if (lane.to.take(head.number, head.extra, lane.made)) {
-      lane.timer = later(now, job_.timeout);
-      proceed(tree, out);
+    if (tree.to.take(head.number, head.extra, tree.made)) {
+      tree.timer = later(now, job_.timeout);
+      proceed(which, out);
     } else {
-      ++counters_[Count::stale];
+      count(Count::stale);
     }
   } else {
     words_.resize(head.words);
     load_words(words_.data(), packet);
-    ++counters_[lane.from.take(head.number, head.extra, std::span<const Word>(words_).subspan(1))];
+    count(tree.from.take(head.number, head.extra, std::span<const Word>(words_).subspan(1)));
     words_.resize(most_words(job_) + 1);
-    const std::uint32_t before = lane.from.used;
-    take(tree);
-    if (before != lane.from.used) {
+    const std::uint32_t before = tree.from.used;
+    take(which);
+    if (before != tree.from.used) {
       progress_ = now;
-      lane.timer = later(now, job_.timeout);
-      proceed(tree, out);
+      tree.timer = later(now, job_.timeout);
+      proceed(which, out);
     }
-    lane.from.told = lane.from.limit();
-    put(tree, kAcknowledged, lane.from.expected, lane.from.told, {}, out);
+    tree.from.told = tree.from.limit();
+    put(which, kAcknowledged, tree.from.expected, tree.from.told, {}, out);
   }
 }
 
 // Uses the sums that have come in their order.
-void CamdoopWorker::take(std::size_t tree) {
-  Lane& lane = lanes_[tree];
+void CamdoopWorker::take(std::size_t which) {
+  Tree& tree = trees_[which];
   const auto values = static_cast<std::size_t>(job_.values);
-  for (; lane.from.ready(); lane.from.use()) {
-    const std::span<const Word> words = lane.from.ring.words(lane.from.used);
+  for (; tree.from.ready(); tree.from.use()) {
+    const std::span<const Word> words = tree.from.ring.words(tree.from.used);
     if (pairs_) {
-      ++counters_[Count::completed];
-      lane.merged.insert(lane.merged.end(), words.begin(), words.end());
-      lane.base += lane.from.ring.extra(lane.from.used);
+      count(Count::completed);
+      tree.merged.insert(tree.merged.end(), words.begin(), words.end());
+      tree.base += tree.from.ring.extra(tree.from.used);
       if (done()) gather();
-    } else if (lane.base != lane.end && lane.from.used == lane.base) {
-      ++counters_[Count::completed];
-      const std::size_t at = (std::size_t{lane.base - lane.begin} * lanes_.size() + tree) * values;
+    } else if (tree.base != tree.end && tree.from.used == tree.base) {
+      count(Count::completed);
+      const std::size_t at = (std::size_t{tree.base - tree.begin} * trees_.size() + which) * values;
       std::copy_n(words.begin(), std::min(values, count_ - at), output_ + at);
-      ++lane.base;
+      ++tree.base;
     }
   }
 }
@@ -183,8 +176,8 @@ void CamdoopWorker::take(std::size_t tree) {
 // Joins the pairs of all trees by their keys.
 void CamdoopWorker::gather() {
   std::vector<std::pair<Word, Word>> pairs;
-  for (const Lane& lane : lanes_) {
-    for (std::size_t i = 0; i < lane.merged.size(); i += 2) pairs.emplace_back(lane.merged[i], lane.merged[i + 1]);
+  for (const Tree& tree : trees_) {
+    for (std::size_t i = 0; i < tree.merged.size(); i += 2) pairs.emplace_back(tree.merged[i], tree.merged[i + 1]);
   }
   std::sort(pairs.begin(), pairs.end());
   if (pairs.size() > setting(job_, "most", 1 << 20)) {
@@ -199,60 +192,59 @@ void CamdoopWorker::gather() {
   }
 }
 
-bool CamdoopWorker::waits(const Lane& lane) const {
-  return lane.base != lane.end || (lane.started && lane.to.acknowledged != lane.made) ||
-         (!lane.started && lane.begin != lane.end);
+bool CamdoopWorker::waits(const Tree& tree) const {
+  return tree.base != tree.end || (tree.started && tree.to.acknowledged != tree.made) ||
+         (!tree.started && tree.begin != tree.end);
 }
 
 Time CamdoopWorker::deadline() const {
   Time soonest = kNever;
   if (!failure_.empty()) return soonest;
-  for (const Lane& lane : lanes_) {
-    if (waits(lane)) soonest = std::min(soonest, lane.timer);
+  for (const Tree& tree : trees_) {
+    if (waits(tree)) soonest = std::min(soonest, tree.timer);
   }
-  return done() ? soonest : std::min(soonest, later(progress_, job_.patience));
+  return done() ? soonest : std::min(soonest, later(progress_, job_.give_up_timeout));
 }
 
 void CamdoopWorker::wake(Time now, Outbox& out) {
   if (now < deadline()) return;
-  if (!done() && now >= later(progress_, job_.patience)) {
-    failure_ = "no sum came in the job's patience: some worker is silent, or a hop is";
+  if (!done() && now >= later(progress_, job_.give_up_timeout)) {
+    failure_ = "no sum came in the job's give-up timeout: some worker is silent, or a hop is";
     return;
   }
-  for (std::size_t tree = 0; tree < lanes_.size(); ++tree) {
-    Lane& lane = lanes_[tree];
-    if (!waits(lane) || now < lane.timer) continue;
-    lane.timer = later(now, job_.timeout);
-    if (!lane.started || lane.to.acknowledged == lane.made) {
-      put(tree, kHello, lane.base, 0, {}, out);
+  for (std::size_t which = 0; which < trees_.size(); ++which) {
+    Tree& tree = trees_[which];
+    if (!waits(tree) || now < tree.timer) continue;
+    tree.timer = later(now, job_.timeout);
+    if (!tree.started || tree.to.acknowledged == tree.made) {
+      put(which, kHello, tree.base, 0, {}, out);
       continue;
     }
-    const std::uint32_t end = lane.to.acknowledged == lane.to.sent ? lane.to.sent + 1 : lane.to.sent;
-    for (std::uint32_t number = lane.to.acknowledged; number != end; ++number) {
-      ++counters_[Count::resent];
-      put(tree, kValues, number, lane.chunks.extra(number), lane.chunks.words(number), out);
+    const std::uint32_t end = tree.to.acknowledged == tree.to.sent ? tree.to.sent + 1 : tree.to.sent;
+    for (std::uint32_t number = tree.to.acknowledged; number != end; ++number) {
+      count(Count::resent);
+      put(which, kValues, number, tree.chunks.extra(number), tree.chunks.words(number), out);
     }
   }
 }
 
-void CamdoopWorker::put(std::size_t tree, std::uint8_t type, std::uint32_t number, std::uint32_t extra,
+void CamdoopWorker::put(std::size_t which, std::uint8_t type, std::uint32_t number, std::uint32_t extra,
                         std::span<const Word> words, Outbox& out) {
   std::copy(words.begin(), words.end(), words_.begin() + 1);
-  words_[0] = lanes_[tree].life;
-  out.send(above_, frame_.with({.type = type, .lane = static_cast<std::uint8_t>(tree), .job = job_.id, .number = number, .extra = extra},
+  words_[0] = trees_[which].epoch;
+  out.send(above_, frame_.with({.type = type, .tree = static_cast<std::uint8_t>(which), .job = job_.id, .number = number, .extra = extra},
                                std::span<const Word>(words_).first(words.size() + 1)));
 }
 
-void CamdoopWorker::save(Time now, std::vector<std::uint8_t>& bytes) const {
-  State state(bytes);
-  for (const Lane& lane : lanes_) {
-    state << lane.life << lane.started << lane.begin << lane.base << lane.end << lane.made << lane.next_pair << lane.merged;
-    lane.to.save(state);
-    lane.from.save(state);
-    if (waits(lane)) state << lane.timer - now;
+void CamdoopWorker::save(Time now, StateWriter& state) const {
+  for (const Tree& tree : trees_) {
+    state << tree.epoch << tree.started << tree.begin << tree.base << tree.end << tree.made << tree.next_pair << tree.merged;
+    tree.to.save(state);
+    tree.from.save(state);
+    if (waits(tree)) state << tree.timer - now;
   }
   state << failure_.empty();
-  if (!done() && job_.patience != kNever) state << progress_ - now;
+  if (!done() && job_.give_up_timeout != kNever) state << progress_ - now;
 }
 
 }  // namespace coppice::aggregation

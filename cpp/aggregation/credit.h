@@ -32,7 +32,7 @@ class FrameRing {
     return {data_.data() + number % kept_.size() * words_, kept_[number % kept_.size()].count};
   }
   std::uint32_t extra(std::uint32_t number) const { return kept_[number % kept_.size()].extra; }
-  void save(State& state) const {
+  void save(StateWriter& state) const {
     for (std::uint32_t place = 0; place < length(); ++place) {
       state << kept_[place].there;
       if (!kept_[place].there) continue;
@@ -75,14 +75,14 @@ struct CreditReceiver {
   bool should_tell() const { return told != limit() && 2 * (told - expected) <= room; }
   // A frame arrived: what became of it.
   Count take(std::uint32_t number, std::uint32_t extra, std::span<const Word> words) {
-    if (after(number, expected) < 0) return Count::repeated;
+    if (after(number, expected) < 0) return Count::duplicate;
     if (after(number, limit()) >= 0) return Count::over_quota;
-    if (ring.has(number)) return Count::repeated;
+    if (ring.has(number)) return Count::duplicate;
     ring.put(number, extra, words);
     while (expected != limit() && ring.has(expected)) ++expected;
     return Count::aggregated;
   }
-  void save(State& state) const {
+  void save(StateWriter& state) const {
     state << expected << used << told;
     ring.save(state);
   }
@@ -108,7 +108,7 @@ struct CreditSender {
     if (after(room_before, limit) > 0) limit = room_before;
     return news;
   }
-  void save(State& state) const { state << acknowledged << sent << limit; }
+  void save(StateWriter& state) const { state << acknowledged << sent << limit; }
 };
 
 }  // namespace coppice::aggregation

@@ -149,10 +149,10 @@ Outcome run_experiment(const Experiment& experiment, const StopFlag& stop) {
   }
 
   // Switches that hold sums when all workers are done may give them back at a time-out, if what should have told them so
-  // was lost; they get as long as a worker has patience.
+  // was lost; they get a worker's give-up timeout.
   Time settled_by = kNever;
   const auto unsettled = [&] {
-    if (settled_by == kNever) settled_by = network.now() + std::min(experiment.job.patience, kNever / 4);
+    if (settled_by == kNever) settled_by = network.now() + std::min(experiment.job.give_up_timeout, kNever / 4);
     bool held = false, timed = false;
     for (Endpoint each = workers; each < assembly.size(); ++each) {
       held = held || static_cast<const Aggregator&>(network.node(each)).slots_in_use() > 0;

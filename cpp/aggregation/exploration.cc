@@ -7,33 +7,13 @@
 #include <utility>
 
 #include "aggregation/assembly.h"
+#include "aggregation/state.h"
+#include "aggregation/state_key.h"
 #include "core/hash.h"
 
 namespace coppice::aggregation {
 
 namespace {
-
-struct Key {
-  std::uint64_t low = 0, high = 0;
-  bool operator==(const Key&) const = default;
-  void take(std::uint64_t word) {
-    low = mixed(low, word);
-    high = mixed(high ^ 0xD1B54A32D192ED03u, word * 0x9E3779B97F4A7C15u + 1);
-  }
-  void take(const Key& key) { take(key.low), take(key.high); }
-  void take(Bytes bytes) {
-    take(bytes.size());
-    std::uint64_t word = 0;
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      word |= std::uint64_t{bytes[i]} << (8 * (i % 8));
-      if (i % 8 == 7 || i + 1 == bytes.size()) take(word), word = 0;
-    }
-  }
-};
-
-struct KeyHash {
-  std::size_t operator()(const Key& key) const { return static_cast<std::size_t>(key.low); }
-};
 
 struct Letter {
   Endpoint from, to;
@@ -45,7 +25,7 @@ using Mail = std::shared_ptr<const Letter>;
 
 struct Party {
   std::shared_ptr<const Node> node;
-  Key key;  // of what it saves
+  StateKey key;  // of what it saves
   std::vector<std::int32_t> output;
   std::size_t tensor = 0;  // of a worker: under way
 };
@@ -85,13 +65,7 @@ class Explorer {
   }
 
   Finding run() {
-    State first;
-    first.losses = search_.losses, first.duplicates = search_.duplicates, first.early_timeouts = search_.early_timeouts;
-    for (Endpoint each = 0; each < assembly_.size(); ++each) {
-      first.parties.push_back({assembly_.make(each), {}, {}, 0});
-    }
-    for (Endpoint w = 0; w < assembly_.workers(); ++w) begin(first, w);
-    settle(first, true);
+    State first = begin();
     std::vector<std::pair<std::uint32_t, State>> level;
     insert(first, 0, {});
     level.emplace_back(0, std::move(first));
@@ -141,7 +115,7 @@ class Explorer {
   };
 
   static Job endless(Job job) {
-    job.patience = kNever;
+    job.give_up_timeout = kNever;
     job.element = Element::int32;
     return job;
   }
@@ -159,6 +133,16 @@ class Explorer {
     work(*node, post);
     one.node = std::move(node);
     if (is_worker(at)) look(state, at);
+  }
+
+  // Where every run begins: all workers have begun their first tensor.
+  State begin() {
+    State state;
+    state.losses = search_.losses, state.duplicates = search_.duplicates, state.early_timeouts = search_.early_timeouts;
+    for (Endpoint each = 0; each < assembly_.size(); ++each) state.parties.push_back({assembly_.make(each), {}, {}, 0});
+    for (Endpoint w = 0; w < assembly_.workers(); ++w) begin(state, w);
+    settle(state, true);
+    return state;
   }
 
   void begin(State& state, Endpoint at) {
@@ -214,7 +198,8 @@ class Explorer {
       if (!all && each != driven) continue;
       Party& one = party(state, each);
       saved_.clear();
-      one.node->save(state.now, saved_);
+      StateWriter writer(saved_);
+      one.node->save(state.now, writer);
       one.key = {};
       one.key.take(saved_);
       one.key.take(one.tensor);
@@ -222,8 +207,8 @@ class Explorer {
     }
   }
 
-  static Key key_of(const State& state) {
-    Key key;
+  static StateKey key_of(const State& state) {
+    StateKey key;
     for (const Party& one : state.parties) key.take(one.key);
     for (const Mail& each : state.mail) {
       key.take(static_cast<std::uint64_t>(each->from) << 32 | static_cast<std::uint32_t>(each->to));
@@ -385,11 +370,7 @@ class Explorer {
     for (std::uint32_t each = at; each != 0; each = parents_[each]) way.push_back(actions_[each]);
     std::ranges::reverse(way);
     if (last != nullptr) way.push_back(*last);
-    State state;
-    state.losses = search_.losses, state.duplicates = search_.duplicates, state.early_timeouts = search_.early_timeouts;
-    for (Endpoint each = 0; each < assembly_.size(); ++each) state.parties.push_back({assembly_.make(each), {}, {}, 0});
-    for (Endpoint w = 0; w < assembly_.workers(); ++w) begin(state, w);
-    settle(state, true);
+    State state = begin();
     for (const Action& action : way) {
       if (lines != nullptr) lines->push_back(described(state, action));
       state = after(state, action);
@@ -438,7 +419,7 @@ class Explorer {
   std::vector<std::vector<std::vector<std::int32_t>>> inputs_;  // [tensor][worker]
   std::vector<std::vector<std::int32_t>> sums_;                 // [tensor]
   std::vector<std::vector<std::int32_t>> outputs_;              // [worker], of the state that is driven
-  std::unordered_map<Key, std::uint32_t, KeyHash> places_;
+  std::unordered_map<StateKey, std::uint32_t, StateKeyHash> places_;
   std::vector<std::uint32_t> parents_, onwards_;  // of each state: how it was found; where it goes without faults
   std::vector<Action> actions_;
   std::vector<std::uint8_t> saved_;

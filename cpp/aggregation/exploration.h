@@ -23,7 +23,7 @@
 namespace coppice::aggregation {
 
 struct Search {
-  Job job;                            // its patience is taken as endless
+  Job job;                            // its give-up timeout is taken as endless
   std::vector<int> groups;            // workers below each switch, see assembly.h
   std::vector<std::int64_t> tensors;  // elements of each all-reduce; int32
   bool reordering = true;             // else packets from one node to another arrive in their order

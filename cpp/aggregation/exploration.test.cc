@@ -46,8 +46,8 @@ class OneSetSwitch final : public Aggregator {
     out.send(children_, reply);
   }
   std::unique_ptr<Node> clone() const override { return std::make_unique<OneSetSwitch>(*this); }
-  void save(Time, std::vector<std::uint8_t>& state) const override {
-    for (const Slot& slot : slots_) append(state, slot.seen), append(state, slot.sum);
+  void save(Time, StateWriter& state) const override {
+    for (const Slot& slot : slots_) state << slot.seen << slot.sum;
   }
 
  private:

@@ -1,7 +1,7 @@
 // The frames of the protocols that add in hardware trees (streaming, SHARP, Camdoop): 16 bytes, then words of 4 bytes,
 // all in network order. The layout is ours; the published ones are those of RoCE, InfiniBand and CamCube.
 //   0     type, by protocol
-//   1     lane: the tree of a job, where it has several
+//   1     tree of the job, where it has several
 //   2-3   number of words that follow
 //   4-7   job
 //   8-11  number of the frame, counted on from tensor to tensor modulo 2^32
@@ -10,11 +10,12 @@
 
 #include <bit>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "aggregation/bytes.h"
+#include "aggregation/job_table.h"
 #include "aggregation/node.h"
+#include "aggregation/state.h"
 
 namespace coppice::aggregation {
 
@@ -22,7 +23,7 @@ struct FrameHead {
   static constexpr std::size_t kBytes = 16;
 
   std::uint8_t type = 0;
-  std::uint8_t lane = 0;
+  std::uint8_t tree = 0;
   std::uint16_t words = 0;
   std::uint32_t job = 0;
   std::uint32_t number = 0;
@@ -38,7 +39,7 @@ struct FrameHead {
   }
   void write(std::uint8_t* at) const {
     at[0] = type;
-    at[1] = lane;
+    at[1] = tree;
     store(at + 2, words);
     store(at + 4, job);
     store(at + 8, number);
@@ -90,51 +91,7 @@ inline std::int32_t after(std::uint32_t a, std::uint32_t b) { return static_cast
 // So long after another time; waiting may be for ever.
 inline Time later(Time start, Time wait) { return wait > kNever - start ? kNever : start + wait; }
 
-// The children of a job in their order, and their numbers.
-class Children {
- public:
-  Children() = default;
-  // Throws std::invalid_argument unless there are 1 to 1024, all different, and none the parent.
-  Children(std::span<const Endpoint> children, Endpoint parent);
-  // -1: none of the children.
-  int find(Endpoint endpoint) const {
-    const auto found = numbers_.find(endpoint);
-    return found == numbers_.end() ? -1 : found->second;
-  }
-  std::span<const Endpoint> all() const { return all_; }
-  Endpoint operator[](std::size_t child) const { return all_[child]; }
-  std::size_t size() const { return all_.size(); }
-
- private:
-  std::vector<Endpoint> all_;
-  std::unordered_map<Endpoint, int> numbers_;
-};
-
-// Throws std::invalid_argument with `problem` unless `holds`.
-void require(bool holds, const char* problem);
 // What all these protocols ask of a job.
 void check_job(const Job& job);
-
-// What decides a node's behaviour, one number after the other, for Node::save.
-class State {
- public:
-  explicit State(std::vector<std::uint8_t>& bytes) : bytes_(bytes) {}
-  template <class T>
-    requires std::is_integral_v<T> || std::is_enum_v<T>
-  State& operator<<(T value) {
-    const auto bits = static_cast<std::uint64_t>(value);
-    for (std::size_t i = 0; i < sizeof value; ++i) bytes_.push_back(static_cast<std::uint8_t>(bits >> (8 * i)));
-    return *this;
-  }
-  template <class T>
-  State& operator<<(const std::vector<T>& values) {
-    *this << values.size();
-    for (const T& each : values) *this << each;
-    return *this;
-  }
-
- private:
-  std::vector<std::uint8_t>& bytes_;
-};
 
 }  // namespace coppice::aggregation

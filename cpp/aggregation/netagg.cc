@@ -17,14 +17,13 @@ constexpr std::size_t kMostOutgoing = 64;
 
 }  // namespace
 
-NetAgg::Application::Application(const Job& job, const Options& with, std::span<const Endpoint> below, Endpoint above)
-    : options(with), id(job.id), up(job, with, above, with.fallbacks), slots(with.places) {
-  for (Endpoint each : below) {
-    index.emplace(each, children.size());
+NetAgg::Application::Application(const Job& job, const Options& with, JobParties of)
+    : ServedJob{job.id, std::move(of)}, options(with), up(job, with, parties.parent(), with.fallbacks), slots(with.places) {
+  for (Endpoint each : parties.children()) {
     children.push_back({.at = each,
                         .window = ReceiveWindow(with.first),
-                        .down = SendWindow({each}, with.window, with.most_bytes, with.first, job.timeout, job.patience)});
-    children.back().standby = children.size() + static_cast<std::size_t>(with.standby) > below.size();
+                        .down = SendWindow({each}, with.window, with.most_bytes, with.first, job.timeout, job.give_up_timeout)});
+    children.back().standby = children.size() + static_cast<std::size_t>(with.standby) > parties.size();
     children.back().listens = !children.back().standby;
   }
   for (Slot& each : slots) each.values.reserve(2 * with.merge.most);
@@ -48,42 +47,29 @@ std::uint32_t NetAgg::Application::members_of(std::uint32_t contributors) const 
 }
 
 void NetAgg::open(const Job& job, std::span<const Endpoint> children, Endpoint parent) {
-  if (applications_.contains(job.id)) throw std::invalid_argument("job " + std::to_string(job.id) + " is open already");
   const Options options(job);
   if (children.size() <= static_cast<std::size_t>(options.standby)) {
     throw std::invalid_argument("expected at least 1 child that is not on standby, found none");
   }
-  std::int64_t taken = options.places;
-  for (const auto& [id, app] : applications_) taken += app.options.places;
-  if (taken > slots_) {
-    throw std::invalid_argument("expected all jobs to have at most the " + std::to_string(slots_) +
-                                " slots of the box, found " + std::to_string(taken));
-  }
-  Application app(job, options, children, parent);
-  if (app.index.size() != children.size() || app.index.contains(parent)) {
-    throw std::invalid_argument("expected children and parent to be different parties");
-  }
-  applications_.emplace(job.id, std::move(app));
+  applications_.expect_new(job.id, options.places);
+  applications_.open(job.id, Application(job, options, JobParties(children, parent)), options.places);
 }
 
 void NetAgg::close(std::uint32_t job) {
-  applications_.erase(job);  // a task of it that runs takes its time
+  applications_.close(job);  // a task of it that runs takes its time
 }
 
 std::int64_t NetAgg::slots_in_use() const {
-  std::int64_t found = 0;
-  for (const auto& [id, app] : applications_) found += app.open;
-  return found;
+  return applications_.total([](const Application& app) { return app.open; });
 }
 
 std::vector<int> NetAgg::waits_for(std::uint32_t job) const {
   std::vector<int> found;
-  const auto at = applications_.find(job);
-  if (at == applications_.end()) return found;
-  const std::vector<Child>& children = at->second.children;
-  for (std::size_t child = 0; child < children.size(); ++child) {
-    const Child& each = children[child];
-    const bool late = std::any_of(at->second.slots.begin(), at->second.slots.end(), [&](const Slot& slot) {
+  const Application* const app = applications_.find(job);
+  if (app == nullptr) return found;
+  for (std::size_t child = 0; child < app->children.size(); ++child) {
+    const Child& each = app->children[child];
+    const bool late = std::ranges::any_of(app->slots, [&](const Slot& slot) {
       return slot.state == Slot::State::open && (each.members == 0 || (each.members & ~slot.merged) != 0);
     });
     if (late && !each.standby) found.push_back(static_cast<int>(child));
@@ -92,38 +78,28 @@ std::vector<int> NetAgg::waits_for(std::uint32_t job) const {
 }
 
 void NetAgg::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
-  ++counters_[Count::received];
-  if (packet.size() < kHeartbeatBytes || packet[0] < kPartial || packet[0] > kHeartbeat) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  const auto found = applications_.find(load<std::uint32_t>(packet.data() + 4));
-  if (found == applications_.end()) {
-    ++counters_[Count::out_of_range];
-    return;
-  }
-  Application& app = found->second;
-  const auto child = app.index.find(from);
+  count(Count::received);
+  if (packet.size() < kHeartbeatBytes || packet[0] < kPartial || packet[0] > kHeartbeat) return count(Count::malformed);
+  Application* const found = applications_.find(load<std::uint32_t>(packet.data() + 4));
+  if (found == nullptr) return count(Count::out_of_range);
+  Application& app = *found;
+  const int child = app.parties.find(from);
   ReceiveWindow* const above = app.up.window_of(from);
-  if (child == app.index.end() && above == nullptr) {
-    ++counters_[Count::stranger];
-    return;
-  }
+  if (child < 0 && above == nullptr) return count(Count::unknown_sender);
   if (above != nullptr) app.up.heard(from, now);
   if (packet[0] == kAcknowledgement) return acknowledged(app, from, packet, now, out);
   if (packet[0] == kHeartbeat) {
     if (packet.size() != kHeartbeatBytes || load<std::uint32_t>(packet.data()) != std::uint32_t{kHeartbeat} << 24) {
-      ++counters_[Count::malformed];
+      count(Count::malformed);
     }
     return;
   }
   if (packet.size() < kHeadBytes || !valid(read_head(packet.data()), packet, app.options)) {
-    ++counters_[Count::malformed];
-    return;
+    return count(Count::malformed);
   }
-  if (packet[0] == kPartial && child != app.index.end()) return from_child(app, child->second, packet, now, out);
+  if (packet[0] == kPartial && child >= 0) return from_child(app, static_cast<std::size_t>(child), packet, now, out);
   if (packet[0] == kResult && above != nullptr) return from_above(app, *above, from, packet, now, out);
-  ++counters_[Count::stranger];
+  count(Count::unknown_sender);
 }
 
 void NetAgg::from_child(Application& app, std::size_t index, Bytes packet, Time now, Outbox& out) {
@@ -131,18 +107,14 @@ void NetAgg::from_child(Application& app, std::size_t index, Bytes packet, Time 
   const Head head = read_head(packet.data());
   const Arrival arrival = child.window.look(head.sequence);
   const Slot& slot = app.slot(head.request);
-  if (arrival == Arrival::ahead) {
-    ++counters_[Count::ahead];
-    return;
-  }
-  if (arrival == Arrival::repeated) {
-    ++counters_[Count::repeated];
+  if (arrival == Arrival::future) return count(Count::future);
+  if (arrival == Arrival::duplicate) {
+    count(Count::duplicate);
   } else if (slot.state == Slot::State::open && slot.request == head.request &&
              !app.options.merge.fits(slot.values.size(), head.count)) {
-    ++counters_[Count::out_of_range];
-    return;
+    return count(Count::out_of_range);
   } else if (app.outgoing.size() >= kMostOutgoing || app.tasks.size() >= 2 * app.slots.size() * app.children.size()) {
-    ++counters_[Count::over_quota];
+    count(Count::over_quota);
     child.refused = true;
     return;
   } else {
@@ -168,23 +140,20 @@ void NetAgg::merge(Application& app, std::size_t index, Bytes packet, Time now, 
   Slot& slot = app.slot(head.request);
   if (!head.alone() && head.members != 0) child.members = head.members;
   const std::int32_t after = slot.state == Slot::State::empty ? 1 : distance(head.request, slot.request);
-  if (after < 0) {
-    ++counters_[Count::stale];
-    return;
-  }
+  if (after < 0) return count(Count::stale);
   if (after == 0 && slot.state == Slot::State::done) {
-    ++counters_[Count::answered];
+    count(Count::answered);
     send_result(app, child, slot, now, out);
     return;
   }
   if (head.alone() && !root) {
-    ++counters_[Count::forwarded];
+    count(Count::forwarded);
     send_up(app, packet, now, out);
     return;
   }
   if (after > 0) {
     if (slot.state == Slot::State::open) {
-      ++counters_[Count::evicted];  // its sum came to be without this box, or it would not be the turn of this one
+      count(Count::evicted);  // its sum came to be without this box, or it would not be the turn of this one
       app.asked -= slot.sent != 0 ? 1 : 0;
     } else {
       ++app.open;
@@ -198,16 +167,16 @@ void NetAgg::merge(Application& app, std::size_t index, Bytes packet, Time now, 
     slot.merged = head.contributors;
   } else if ((head.contributors & slot.merged) != 0) {
     const bool known = (head.contributors & ~slot.merged) == 0;
-    ++counters_[known ? Count::repeated : Count::collided];
+    count(known ? Count::duplicate : Count::collided);
   } else if (!app.options.merge.fits(slot.values.size(), head.count)) {
-    ++counters_[Count::out_of_range];
+    count(Count::out_of_range);
   } else {
-    ++counters_[Count::aggregated];
+    count(Count::aggregated);
     app.options.merge(slot.values, packet.data() + kHeadBytes, head.count);
     slot.merged |= head.contributors;
     if (slot.sent != 0) {
       // The rest was not waited for.
-      ++counters_[Count::forwarded];
+      count(Count::forwarded);
       slot.sent |= head.contributors;
       message_.assign(packet.begin(), packet.end());
       store(message_.data() + 20, app.members_of(head.contributors));
@@ -219,7 +188,7 @@ void NetAgg::merge(Application& app, std::size_t index, Bytes packet, Time now, 
 }
 
 void NetAgg::complete(Application& app, Slot& slot, Time now, Outbox& out) {
-  ++counters_[Count::completed];
+  count(Count::completed);
   if (app.up.exists()) return pass_on(app, slot, now, out);
   slot.state = Slot::State::done;
   --app.open;
@@ -271,17 +240,14 @@ void NetAgg::send_result(Application& app, Child& child, const Slot& slot, Time 
 void NetAgg::from_above(Application& app, ReceiveWindow& window, Endpoint from, Bytes packet, Time now, Outbox& out) {
   const Head head = read_head(packet.data());
   const Arrival arrival = window.look(head.sequence);
-  if (arrival == Arrival::ahead) {
-    ++counters_[Count::ahead];
-    return;
-  }
+  if (arrival == Arrival::future) return count(Count::future);
   Slot& slot = app.slot(head.request);
   const std::int32_t after = slot.state == Slot::State::empty ? 1 : distance(head.request, slot.request);
   if (arrival == Arrival::fresh) window.take(head.sequence);
-  if (arrival == Arrival::repeated || (after == 0 && slot.state == Slot::State::done)) {
-    ++counters_[Count::repeated];
+  if (arrival == Arrival::duplicate || (after == 0 && slot.state == Slot::State::done)) {
+    count(Count::duplicate);
   } else if (after < 0) {
-    ++counters_[Count::stale];
+    count(Count::stale);
   } else {
     if (slot.state == Slot::State::open) {
       --app.open;
@@ -301,20 +267,19 @@ void NetAgg::from_above(Application& app, ReceiveWindow& window, Endpoint from, 
 
 void NetAgg::acknowledged(Application& app, Endpoint from, Bytes packet, Time now, Outbox& out) {
   if (packet.size() != kAcknowledgementBytes || packet[1] > 1 || packet[2] != 0 || packet[3] != 0) {
-    ++counters_[Count::malformed];
+    return count(Count::malformed);
+  }
+  const int child = app.parties.find(from);
+  if (child < 0 && from != app.up.now_at()) {
+    count(Count::stale);  // of a parent that was given up
     return;
   }
-  const auto child = app.index.find(from);
-  if (child == app.index.end() && from != app.up.now_at()) {
-    ++counters_[Count::stale];  // of a parent that was given up
-    return;
-  }
-  SendWindow& stream = child != app.index.end() ? app.children[child->second].down : app.up.stream();
+  SendWindow& stream = child >= 0 ? app.children[static_cast<std::size_t>(child)].down : app.up.stream();
   if (stream.acknowledge(0, load<std::uint32_t>(packet.data() + 8), load<std::uint64_t>(packet.data() + 12), packet[1] != 0,
                          now, out, counters_) == Acknowledged::impossible) {
-    ++counters_[Count::out_of_range];
+    count(Count::out_of_range);
   }
-  if (child != app.index.end()) pay(app, app.children[child->second], now, out);
+  if (child >= 0) pay(app, app.children[static_cast<std::size_t>(child)], now, out);
   proceed(app, now, out);
 }
 
@@ -365,9 +330,9 @@ void NetAgg::start_task(Time now) {
 
 void NetAgg::finish_task(Time now, Outbox& out) {
   task_end_ = kNever;
-  const auto found = applications_.find(served_);
-  if (found == applications_.end() || found->second.tasks.empty()) return start_task(now);  // closed meanwhile
-  Application& app = found->second;
+  Application* const found = applications_.find(served_);
+  if (found == nullptr || found->tasks.empty()) return start_task(now);  // closed meanwhile
+  Application& app = *found;
   const auto [child, packet] = std::move(app.tasks.front());
   app.tasks.pop_front();
   app.share.charge(now - task_start_);
@@ -377,8 +342,8 @@ void NetAgg::finish_task(Time now, Outbox& out) {
 }
 
 // The parent is dead: all that is open goes to the next one.
-void NetAgg::turn(Application& app, Time now, Outbox& out) {
-  app.up.turn(now);
+void NetAgg::fail_over(Application& app, Time now, Outbox& out) {
+  app.up.fail_over(now);
   app.outgoing.clear();
   std::vector<Slot*> open;
   for (Slot& each : app.slots) {
@@ -408,7 +373,7 @@ void NetAgg::wake(Time now, Outbox& out) {
       const bool waits = slot.state == Slot::State::open && slot.request == app.stragglers.front().second && slot.sent == 0;
       if (waits) pass_on(app, slot, now, out);
     }
-    if (now >= app.up.suspicion(app.asked != 0)) turn(app, now, out);
+    if (now >= app.up.suspicion(app.asked != 0)) fail_over(app, now, out);
     if (now < app.beat) continue;
     bool awaited = app.open != 0 || !app.tasks.empty();
     for (const Child& each : app.children) awaited = awaited || each.down.deadline() != kNever;
@@ -421,46 +386,27 @@ void NetAgg::wake(Time now, Outbox& out) {
   }
 }
 
-void NetAgg::save(Time now, std::vector<std::uint8_t>& state) const {
-  const auto number = [&](auto value) { append(state, static_cast<std::uint64_t>(value)); };
-  const auto bytes = [&](Bytes packet) {
-    number(packet.size());
-    state.insert(state.end(), packet.begin(), packet.end());
-  };
-  number(task_end_ == kNever ? -1 : task_end_ - now);
-  number(task_end_ == kNever ? 0 : task_start_ - now);
-  number(served_);
+void NetAgg::save(Time now, StateWriter& state) const {
+  state.until(task_end_, now) << (task_end_ == kNever ? 0 : task_start_ - now) << served_;
   for (const auto& [id, app] : applications_) {
-    number(id);
-    number(app.share.used - clock_);
-    number(app.share.mean);
-    number(app.asked_child);
-    number(app.beat == kNever ? -1 : app.beat - now);
+    state << id << app.share.used - clock_ << app.share.mean << app.asked_child;
+    state.until(app.beat, now);
     for (const Child& each : app.children) {
-      number(each.members);
-      number((each.refused ? 1 : 0) | (each.listens ? 2 : 0));
+      state << each.members << each.refused << each.listens;
       each.window.save(state);
       each.down.save(now, state);
-      number(each.owed.size());
-      for (std::uint32_t request : each.owed) number(request);
+      state << each.owed.size();
+      for (std::uint32_t request : each.owed) state << request;
     }
     app.up.save(now, state);
     for (const Slot& each : app.slots) {
-      number(static_cast<int>(each.state));
+      state << each.state;
       if (each.state == Slot::State::empty) continue;
-      number(each.request);
-      number(std::uint64_t{each.merged} << 32 | each.sent);
-      for (std::uint32_t value : each.values) number(value);
+      state << each.request << each.merged << each.sent << each.values;
     }
-    for (const auto& [time, request] : app.stragglers) {
-      number(time - now);
-      number(request);
-    }
-    for (const auto& each : app.outgoing) bytes(each);
-    for (const auto& [child, packet] : app.tasks) {
-      number(child);
-      bytes(packet);
-    }
+    for (const auto& [time, request] : app.stragglers) state << time - now << request;
+    for (const auto& each : app.outgoing) state << each;
+    for (const auto& [child, packet] : app.tasks) state << child << packet;
   }
 }
 

@@ -27,20 +27,19 @@
 // straggler (ns that a box waits for the rest of a request; 0 for ever), rate (bytes per second that the box merges for
 // this application; 0 at once), latency (ns of a task), weight (share of the box). Of a worker: next, master, heartbeat
 // and dead as above; trees and above_1, next_1, ... (boxes of further trees), again (ns before it sends alone; a quarter
-// of its patience, and 1024 time-outs at most).
+// of its give-up timeout, and 1024 time-outs at most).
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "aggregation/combine.h"
 #include "aggregation/fair_shares.h"
+#include "aggregation/job_table.h"
 #include "aggregation/stream.h"
 
 namespace coppice::aggregation {
@@ -96,15 +95,15 @@ class Uplink {
   SendWindow& stream() { return stream_; }
   const SendWindow& stream() const { return stream_; }
   Endpoint now_at() const { return uppers_[at_].first; }
-  // The window of what an upper node sent, present or former; nullptr for strangers.
+  // The window of what an upper node sent, present or former; nullptr for others.
   ReceiveWindow* window_of(Endpoint from);
   void heard(Endpoint from, Time now);
   // When the upper node counts as dead, if it is watched and something is awaited from it.
   Time suspicion(bool awaiting) const;
   void watch(Time now) { heard_ = now; }
-  // Turns to the next upper node with a new stream.
-  void turn(Time now);
-  void save(Time now, std::vector<std::uint8_t>& state) const;
+  // Goes over to the next upper node, with a new stream.
+  void fail_over(Time now);
+  void save(Time now, StateWriter& state) const;
 
  private:
   SendWindow fresh_stream() const;
@@ -121,12 +120,12 @@ class Uplink {
 class NetAgg final : public Aggregator {
  public:
   // `slots`: requests of all applications that are merged or kept at a time.
-  explicit NetAgg(int slots) : slots_(slots) {}
+  explicit NetAgg(int slots) : applications_(slots) {}
   void receive(Endpoint from, Bytes packet, Time now, Outbox& out) override;
   Time deadline() const override;
   void wake(Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<NetAgg>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   void close(std::uint32_t job) override;
   std::int64_t slots_in_use() const override;
@@ -147,15 +146,13 @@ class NetAgg final : public Aggregator {
     std::uint32_t request = 0, merged = 0, sent = 0;  // workers whose values are in, and those passed on
     std::vector<std::uint32_t> values;
   };
-  struct Application {
-    Application(const Job& job, const netagg::Options& with, std::span<const Endpoint> below, Endpoint above);
+  struct Application : ServedJob {
+    Application(const Job& job, const netagg::Options& with, JobParties of);
     Slot& slot(std::uint32_t request) { return slots[request & (options.places - 1)]; }
     std::uint32_t members() const;  // the workers below, 0 while not known
     std::uint32_t members_of(std::uint32_t contributors) const;
     netagg::Options options;
-    std::uint32_t id;
     std::vector<Child> children;
-    std::unordered_map<Endpoint, std::size_t> index;
     netagg::Uplink up;
     std::vector<Slot> slots;
     std::int64_t open = 0, asked = 0;  // slots that are open, and those of them that went up
@@ -179,10 +176,9 @@ class NetAgg final : public Aggregator {
   void proceed(Application& app, Time now, Outbox& out);
   void start_task(Time now);
   void finish_task(Time now, Outbox& out);
-  void turn(Application& app, Time now, Outbox& out);
+  void fail_over(Application& app, Time now, Outbox& out);
 
-  std::int64_t slots_;
-  std::map<std::uint32_t, Application> applications_;
+  JobTable<Application> applications_;
   std::int64_t clock_ = 0;  // virtual time of the application that was served last
   Time task_start_ = 0, task_end_ = kNever;
   std::uint32_t served_ = 0;  // the application whose first task runs until `task_end_`
@@ -198,7 +194,7 @@ class NetAggWorker final : public Worker {
   Time deadline() const override;
   void wake(Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<NetAggWorker>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
  private:
   struct Request {

@@ -125,7 +125,7 @@ TEST(netagg_loses_no_result_for_want_of_room) {
     std::mt19937_64 random(seed);
     Job job = job_of(1 + static_cast<int>(random() % 4), 1 + static_cast<int>(random() % 8));
     job.slots = 2 * job.window;
-    job.patience = kNever;
+    job.give_up_timeout = kNever;
     Net net(job, static_cast<int>(random() % 3), seed,
             {.drop = 0.03 * static_cast<double>(1 + random() % 5), .spread = 20'000});
     CHECK(net.all_reduce(3'000, random));
@@ -193,7 +193,7 @@ TEST(netagg_counts_nothing_twice_when_a_box_is_taken_for_dead) {
   CHECK_EQ(master.slots_in_use(), 1);
   master.receive(kBox, message(1, 4, 1'000), 0, out);
   master.receive(0, message(1, 1, 10), 0, out);
-  CHECK_EQ(master.counters()[Count::repeated], 1u);
+  CHECK_EQ(master.counters()[Count::duplicate], 1u);
   master.receive(1, message(0, 2, 100), 0, out);
   CHECK_EQ(master.counters()[Count::completed], 1u);
   CHECK_EQ(master.slots_in_use(), 0);
@@ -299,10 +299,10 @@ TEST(netagg_refuses_what_is_none_of_a_job) {
   for (std::size_t size = 0; size < packet.size(); ++size) box.receive(0, Bytes(packet).first(size), 0, out);
   CHECK_EQ(box.counters()[Count::malformed], packet.size());
   box.receive(9, packet, 0, out);
-  CHECK_EQ(box.counters()[Count::stranger], 1u);
+  CHECK_EQ(box.counters()[Count::unknown_sender], 1u);
   packet[0] = 2;
   box.receive(0, packet, 0, out);
-  CHECK_EQ(box.counters()[Count::stranger], 2u);
+  CHECK_EQ(box.counters()[Count::unknown_sender], 2u);
   CHECK_EQ(out.sent, 0);
   CHECK_EQ(box.slots_in_use(), 0);
   NetAggWorker worker(job, 0, kMaster);

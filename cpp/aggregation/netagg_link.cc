@@ -79,8 +79,8 @@ Options::Options(const Job& job) {
   rate = static_cast<std::int64_t>(number(job, "rate", 0, 0, kMostTime));
   latency = static_cast<Time>(number(job, "latency", 0, 0, kMostTime));
   weight = static_cast<std::int64_t>(number(job, "weight", 1, 1, 1024));
-  // A job whose patience means "others say when" still asks again in time.
-  again = job.patience > kNever / 4 ? kNever : std::clamp<Time>(job.patience / 4, 1, kLongestAgain * std::min(job.timeout, kNever / kLongestAgain));
+  // A job whose give-up timeout means "others say when" still asks again in time.
+  again = job.give_up_timeout > kNever / 4 ? kNever : std::clamp<Time>(job.give_up_timeout / 4, 1, kLongestAgain * std::min(job.timeout, kNever / kLongestAgain));
   if (job.settings.contains("again")) again = static_cast<Time>(number(job, "again", 1, 1, kMostTime));
   most_bytes = kHeadBytes + 4 * merge.most;
   if (most_bytes > kMostBytes) {
@@ -132,7 +132,7 @@ void send_acknowledgement(Endpoint to, std::uint32_t application, const ReceiveW
 
 Uplink::Uplink(const Job& job, const Options& options, Endpoint parent, std::vector<Endpoint> fallbacks)
     : job_(job), most_bytes_(parent == kNobody ? 0 : options.most_bytes), first_(options.first), dead_(options.dead),
-      stream_({}, 1, 0, options.first, job.timeout, job.patience) {
+      stream_({}, 1, 0, options.first, job.timeout, job.give_up_timeout) {
   job_.window = options.window;
   if (parent == kNobody) return;
   uppers_.emplace_back(parent, ReceiveWindow(first_));
@@ -143,7 +143,7 @@ Uplink::Uplink(const Job& job, const Options& options, Endpoint parent, std::vec
 }
 
 SendWindow Uplink::fresh_stream() const {
-  return SendWindow({now_at()}, job_.window, most_bytes_, first_, job_.timeout, job_.patience);
+  return SendWindow({now_at()}, job_.window, most_bytes_, first_, job_.timeout, job_.give_up_timeout);
 }
 
 ReceiveWindow* Uplink::window_of(Endpoint from) {
@@ -161,15 +161,15 @@ Time Uplink::suspicion(bool awaiting) const {
   return dead_ == 0 || !awaiting || at_ + 1 >= uppers_.size() ? kNever : heard_ + dead_;
 }
 
-void Uplink::turn(Time now) {
+void Uplink::fail_over(Time now) {
   ++at_;
   heard_ = now;
   stream_ = fresh_stream();
 }
 
-void Uplink::save(Time now, std::vector<std::uint8_t>& state) const {
-  state.push_back(static_cast<std::uint8_t>(at_));
-  if (dead_ != 0) append(state, now - heard_);
+void Uplink::save(Time now, StateWriter& state) const {
+  state << at_;
+  if (dead_ != 0) state << now - heard_;
   for (const auto& [at, window] : uppers_) window.save(state);
   stream_.save(now, state);
 }

@@ -14,7 +14,7 @@ using namespace netagg;
 NetAggWorker::NetAggWorker(const Job& job, int index, Endpoint above)
     : job_(job), options_(job), index_(index),
       requests_(std::bit_ceil(static_cast<std::size_t>(options_.outstanding))) {
-  if (job_.patience > kNever / 4) job_.patience = kNever;  // endless
+  if (job_.give_up_timeout > kNever / 4) job_.give_up_timeout = kNever;  // endless
   if (index < 0 || index >= job.workers) {
     throw std::invalid_argument("expected a worker from 0 to " + std::to_string(job.workers - 1) + ", found " +
                                 std::to_string(index));
@@ -89,29 +89,20 @@ void NetAggWorker::ask(std::uint32_t request, bool alone, Time now, Outbox& out)
 }
 
 void NetAggWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
-  ++counters_[Count::received];
-  if (packet.size() < kHeartbeatBytes || packet[0] < kResult || packet[0] > kHeartbeat) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  if (load<std::uint32_t>(packet.data() + 4) != job_.id) {
-    ++counters_[Count::out_of_range];
-    return;
-  }
+  count(Count::received);
+  if (packet.size() < kHeartbeatBytes || packet[0] < kResult || packet[0] > kHeartbeat) return count(Count::malformed);
+  if (load<std::uint32_t>(packet.data() + 4) != job_.id) return count(Count::out_of_range);
   const auto up = std::find_if(trees_.begin(), trees_.end(), [&](Uplink& each) { return each.window_of(from) != nullptr; });
-  if (up == trees_.end()) {
-    ++counters_[Count::stranger];
-    return;
-  }
+  if (up == trees_.end()) return count(Count::unknown_sender);
   up->heard(from, now);
   if (packet[0] == kAcknowledgement) {
     if (packet.size() != kAcknowledgementBytes || packet[1] > 1 || packet[2] != 0 || packet[3] != 0) {
-      ++counters_[Count::malformed];
+      count(Count::malformed);
     } else if (from != up->now_at()) {
-      ++counters_[Count::stale];
+      count(Count::stale);
     } else if (up->stream().acknowledge(0, load<std::uint32_t>(packet.data() + 8), load<std::uint64_t>(packet.data() + 12),
                                         packet[1] != 0, now, out, counters_) == Acknowledged::impossible) {
-      ++counters_[Count::out_of_range];
+      count(Count::out_of_range);
     } else if (active_) {
       fill(now, out);
     }
@@ -119,24 +110,20 @@ void NetAggWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
   }
   if (packet[0] == kHeartbeat) {
     if (packet.size() != kHeartbeatBytes || load<std::uint32_t>(packet.data()) != std::uint32_t{kHeartbeat} << 24) {
-      ++counters_[Count::malformed];
+      count(Count::malformed);
     }
     return;
   }
   const std::uint32_t everyone = job_.workers == 32 ? ~std::uint32_t{0} : (std::uint32_t{1} << job_.workers) - 1;
   const Head head = packet.size() < kHeadBytes ? Head{} : read_head(packet.data());
   if (packet.size() < kHeadBytes || !valid(head, packet, options_) || head.contributors != everyone) {
-    ++counters_[Count::malformed];
-    return;
+    return count(Count::malformed);
   }
   ReceiveWindow& window = *up->window_of(from);
   const Arrival arrival = window.look(head.sequence);
-  if (arrival == Arrival::ahead) {
-    ++counters_[Count::ahead];
-    return;
-  }
-  if (arrival == Arrival::repeated) {
-    ++counters_[Count::repeated];
+  if (arrival == Arrival::future) return count(Count::future);
+  if (arrival == Arrival::duplicate) {
+    count(Count::duplicate);
   } else {
     window.take(head.sequence);
     result(head, packet, now, out);
@@ -147,21 +134,17 @@ void NetAggWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
 void NetAggWorker::result(const Head& head, Bytes packet, Time now, Outbox& out) {
   const std::int32_t after = distance(head.request, base_);
   if (after < 0 || (distance(head.request, next_) < 0 && outstanding(head.request).answered)) {
-    ++counters_[Count::repeated];
-    return;
+    return count(Count::duplicate);
   }
   const auto chunk = static_cast<std::size_t>(job_.values) * (head.request - first_request_);
   const bool asked = distance(head.request, next_) < 0;
   const std::size_t room = asked ? std::min(static_cast<std::size_t>(job_.values), count_ - chunk) : 0;
   const bool largest = options_.merge.kind == Merge::Kind::largest;
-  if (head.count > room || (!largest && head.count != room)) {
-    ++counters_[Count::out_of_range];
-    return;
-  }
+  if (head.count > room || (!largest && head.count != room)) return count(Count::out_of_range);
   values_.assign(room, 0);
   keep(values_.data(), packet.data() + kHeadBytes, head.count);
   std::memcpy(output_ + 4 * chunk, values_.data(), 4 * room);
-  ++counters_[Count::completed];
+  count(Count::completed);
   outstanding(head.request).answered = true;
   progress_ = now;
   while (base_ != next_ && outstanding(base_).answered) ++base_;
@@ -173,7 +156,7 @@ void NetAggWorker::result(const Head& head, Bytes packet, Time now, Outbox& out)
 }
 
 Time NetAggWorker::deadline() const {
-  Time first = active_ && job_.patience != kNever ? progress_ + job_.patience : kNever;
+  Time first = active_ && job_.give_up_timeout != kNever ? progress_ + job_.give_up_timeout : kNever;
   for (std::size_t tree = 0; tree < trees_.size(); ++tree) {
     first = std::min(first, trees_[tree].stream().deadline());
     if (options_.dead != 0) first = std::min(first, trees_[tree].suspicion(awaiting(tree)));
@@ -190,7 +173,7 @@ void NetAggWorker::wake(Time now, Outbox& out) {
     Uplink& up = trees_[which];
     up.stream().wake(now, out, counters_);
     if (options_.dead == 0 || now < up.suspicion(awaiting(which))) continue;
-    up.turn(now);
+    up.fail_over(now);
     for (std::uint32_t request = base_; request != next_; ++request) {
       if (!outstanding(request).answered && &tree(request) == &up) ask(request, false, now, out);
     }
@@ -199,22 +182,21 @@ void NetAggWorker::wake(Time now, Outbox& out) {
     const Request& each = outstanding(request);
     if (!each.answered && now - each.asked >= options_.again) ask(request, true, now, out);
   }
-  if (!active_ || job_.patience == kNever || now - progress_ < job_.patience) return;
+  if (!active_ || job_.give_up_timeout == kNever || now - progress_ < job_.give_up_timeout) return;
   active_ = false;
-  failure_ = "worker " + std::to_string(index_) + " had no answer for " + std::to_string(job_.patience / 1'000'000) +
+  failure_ = "worker " + std::to_string(index_) + " had no answer for " + std::to_string(job_.give_up_timeout / 1'000'000) +
              " ms: request " + std::to_string(base_ - first_request_) + " of " + std::to_string(chunks_) +
              " and those after it are open";
   base_ = next_;
 }
 
-void NetAggWorker::save(Time now, std::vector<std::uint8_t>& state) const {
-  const auto number = [&](auto value) { append(state, static_cast<std::uint64_t>(value)); };
-  number((active_ ? 1 : 0) | (failure_.empty() ? 0 : 2));
-  for (std::uint32_t each : {first_request_, base_, next_, chunks_}) number(each);
-  number(active_ && job_.patience != kNever ? now - progress_ : 0);
+void NetAggWorker::save(Time now, StateWriter& state) const {
+  state << active_ << failure_.empty();
+  for (std::uint32_t each : {first_request_, base_, next_, chunks_}) state << each;
+  state << (active_ && job_.give_up_timeout != kNever ? now - progress_ : 0);
   for (std::uint32_t request = base_; request != next_; ++request) {
     const Request& each = requests_[request & (requests_.size() - 1)];
-    number(each.answered ? 0 : 1 + (options_.again == kNever ? 0 : now - each.asked));
+    state << (each.answered ? 0 : 1 + (options_.again == kNever ? 0 : now - each.asked));
   }
   for (const Uplink& each : trees_) each.save(now, state);
 }

@@ -190,7 +190,7 @@ TEST(netreduce_packets_out_of_order_are_a_gap) {
   std::iter_swap(early, std::find_if(early + 1, net.letters.end(), to_one));
   net.settle();
   CHECK(ring.done() && ring.exact());
-  CHECK_EQ(ring.all(Count::ahead), 3U);  // 1; then 2 and 3, since 0 came and 1 had to come again
+  CHECK_EQ(ring.all(Count::future), 3U);  // 1; then 2 and 3, since 0 came and 1 had to come again
   CHECK(ring.all(Count::resent) >= 3);
 }
 
@@ -204,7 +204,7 @@ TEST(netreduce_a_packet_without_its_message_is_not_aggregated) {
   net.fate = [&](const Parties::Letter& letter) { return letter.to == kSwitch && seen++ == 0 ? 0 : 1; };
   ring.begin();
   net.settle();
-  CHECK_EQ(tor.counters()[Count::ahead], 3U);
+  CHECK_EQ(tor.counters()[Count::future], 3U);
   CHECK_EQ(tor.slots_in_use(), 4);
   CHECK(!ring.done());
   CHECK(net.run([&] { return ring.done(); }, 1));
@@ -332,7 +332,7 @@ TEST(netreduce_stale_messages_and_messages_beyond_the_credit_are_dropped) {
     return net.letters.size();
   };
   CHECK_EQ(give(0, 1, 1, 7), 0U);  // message 0 is not complete
-  CHECK_EQ(tor.counters()[Count::ahead], 1U);
+  CHECK_EQ(tor.counters()[Count::future], 1U);
   for (std::uint32_t message = 0; message < 5; ++message) {
     CHECK_EQ(give(0, message, message, 1), 0U);
     CHECK_EQ(give(1, message, 50 + message, 2), 2U);
@@ -345,7 +345,7 @@ TEST(netreduce_stale_messages_and_messages_beyond_the_credit_are_dropped) {
   CHECK_EQ(give(0, 0, 0, 9), 0U);
   CHECK_EQ(tor.counters()[Count::stale], 2U);
   CHECK_EQ(give(0, 6, 6, 9), 0U);
-  CHECK_EQ(tor.counters()[Count::ahead], 2U);
+  CHECK_EQ(tor.counters()[Count::future], 2U);
   CHECK_EQ(tor.slots_in_use(), 0);
 }
 
@@ -448,7 +448,7 @@ TEST(netreduce_what_is_not_of_the_protocol_changes_nothing_and_is_counted) {
   ring.begin(0);
   net.settle();
   std::vector<std::uint8_t> state, after;
-  tor.save(0, state);
+  state = state_of(tor, 0);
   Parties::Post out = net.post(kSwitch);
   const Packet good{Kind::data, kHasHeader, 1, 9, 5, 0, 3, 0, {}};
   const auto count = [&](Count what, Endpoint from, const std::vector<std::uint8_t>& bytes) {
@@ -475,17 +475,17 @@ TEST(netreduce_what_is_not_of_the_protocol_changes_nothing_and_is_counted) {
   count(Count::malformed, 1, with([](Packet& bad) { bad.packets = 4; }));
   count(Count::malformed, 1, with([](Packet& bad) { bad.packets = 0; }));
   count(Count::malformed, 1, with([](Packet& bad) { bad.packets = 2; }));  // host 0 said one
-  count(Count::stranger, 0, with([](Packet&) {}));
+  count(Count::unknown_sender, 0, with([](Packet&) {}));
   // Of host 0, message 0 has one packet: another message cannot have its number.
   count(Count::malformed, 0, with([](Packet& bad) { bad.flow = 0, bad.message = 1, bad.psn = first_number(5) - 2; }));
-  count(Count::stranger, 1, with([](Packet& bad) { bad.job = 6; }));
-  count(Count::stranger, 7, whole);
-  count(Count::stranger, kNobody, whole);
-  count(Count::ahead, 1, with([](Packet& bad) { bad.message = 2; }));
-  count(Count::ahead, 1, with([](Packet& bad) { bad.flags = 0; }));
-  count(Count::stranger, 1, bytes_of({Kind::acknowledged, 0, 1, 0, 0, 0, 0, 0, {}}, {}));  // of its own flow
-  count(Count::stranger, 1, bytes_of({Kind::missing, 0, 9, 0, 0, 0, 0, 0, {}}, {}));
-  tor.save(0, after);
+  count(Count::unknown_sender, 1, with([](Packet& bad) { bad.job = 6; }));
+  count(Count::unknown_sender, 7, whole);
+  count(Count::unknown_sender, kNobody, whole);
+  count(Count::future, 1, with([](Packet& bad) { bad.message = 2; }));
+  count(Count::future, 1, with([](Packet& bad) { bad.flags = 0; }));
+  count(Count::unknown_sender, 1, bytes_of({Kind::acknowledged, 0, 1, 0, 0, 0, 0, 0, {}}, {}));  // of its own flow
+  count(Count::unknown_sender, 1, bytes_of({Kind::missing, 0, 9, 0, 0, 0, 0, 0, {}}, {}));
+  after = state_of(tor, 0);
   CHECK(state == after && net.letters.empty());
 }
 

@@ -108,7 +108,7 @@ TEST(simulated_hierarchical_time_is_below_that_of_a_flat_ring_from_the_published
 
 TEST(simulated_netreduce_with_a_silent_worker_ends_in_an_error_that_tells_who) {
   Experiment e = ring(3, 2, 4, 8, 1000);
-  e.job.patience = 50'000'000;
+  e.job.give_up_timeout = 50'000'000;
   e.job.timeout = 1'000'000;
   e.crash_worker = 1;
   e.crash_at = 2'000;

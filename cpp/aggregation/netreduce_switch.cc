@@ -12,7 +12,7 @@ namespace coppice::aggregation {
 
 using namespace netreduce;
 
-NetReduceSwitch::NetReduceSwitch(int slots) : slots_(static_cast<std::size_t>(slots)) {
+NetReduceSwitch::NetReduceSwitch(int slots) : jobs_(slots, "slots (a job takes two windows of messages)") {
   if (slots < 1) {
     throw std::invalid_argument("expected 1 slot or more in a switch of netreduce, found " + std::to_string(slots));
   }
@@ -28,13 +28,6 @@ void NetReduceSwitch::open(const Job& job, std::span<const Endpoint> children, E
   if (children.empty() || children.size() > static_cast<std::size_t>(job.workers)) {
     refuse("expected 1 to " + std::to_string(job.workers) + " children, found " + std::to_string(children.size()));
   }
-  if (jobs_.contains(job.id)) refuse("it is open");
-  for (const Endpoint child : children) {
-    if (child == kNobody || child == parent || children_.contains(child) ||
-        std::count(children.begin(), children.end(), child) > 1) {
-      refuse("expected endpoints of no other party, found " + std::to_string(child));
-    }
-  }
   Served served;
   served.id = job.id;
   served.values = static_cast<std::size_t>(job.values);
@@ -43,13 +36,9 @@ void NetReduceSwitch::open(const Job& job, std::span<const Endpoint> children, E
   served.kept = std::bit_ceil(2 * served.window);
   const bool floats = job.element == Element::float32 && fixed_point(job) == 0;
   served.contributions = floats ? std::bit_ceil(served.window) : 0;
-  served.children.assign(children.begin(), children.end());
-  served.parent = parent;
+  served.parties = JobParties(children, parent);
   const std::size_t slots = served.kept * served.packets, workers = children.size();
-  if (taken_ + slots > slots_) {
-    refuse("expected at least " + std::to_string(slots) + " free slots, two windows of messages, found " +
-           std::to_string(slots_ - taken_));
-  }
+  jobs_.expect_new(job.id, static_cast<std::int64_t>(slots));
   served.messages.resize(served.kept);
   served.starts.resize(served.kept * workers);
   served.flows.assign(workers, -1);
@@ -57,83 +46,61 @@ void NetReduceSwitch::open(const Job& job, std::span<const Endpoint> children, E
   served.slots.resize(slots);
   served.sums.resize(slots * served.values);
   served.each.resize(served.contributions * served.packets * workers * served.values);
-  taken_ += slots;
-  for (std::size_t index = 0; index < workers; ++index) {
-    children_[children[index]] = {job.id, static_cast<int>(index)};
-  }
-  jobs_.emplace(job.id, std::move(served));
+  children_.add(job.id, JobParties(children, kNobody));  // switches above may be those of several jobs
+  jobs_.open(job.id, std::move(served), static_cast<std::int64_t>(slots));
 }
 
 void NetReduceSwitch::close(std::uint32_t job) {
-  const auto found = jobs_.find(job);
-  if (found == jobs_.end()) return;
-  for (const Endpoint child : found->second.children) children_.erase(child);
-  taken_ -= found->second.slots.size();
-  jobs_.erase(found);
+  if (jobs_.close(job)) children_.remove(job);
 }
 
 std::int64_t NetReduceSwitch::slots_in_use() const {
-  std::int64_t all = 0;
-  for (const auto& [id, job] : jobs_) all += job.held;
-  return all;
+  return jobs_.total([](const Served& job) { return job.held; });
 }
 
 void NetReduceSwitch::receive(Endpoint from, Bytes bytes, Time, Outbox& out) {
-  ++counters_[Count::received];
+  count(Count::received);
   Packet packet;
-  if (!read(bytes, packet)) {
-    ++counters_[Count::malformed];
-    return;
+  if (!read(bytes, packet)) return count(Count::malformed);
+  if (const Senders::Sender* const child = children_.find(from)) {
+    Served& job = *jobs_.find(child->job);
+    if (packet.kind != Kind::data) return acknowledgement(job, child->child, packet, bytes, out);
+    return data(job, child->child, packet, out);
   }
-  if (const auto child = children_.find(from); child != children_.end()) {
-    Served& job = jobs_.at(child->second.job);
-    if (packet.kind != Kind::data) return acknowledgement(job, child->second.index, packet, bytes, out);
-    return data(job, child->second.index, packet, out);
-  }
-  const auto above = packet.kind == Kind::data && packet.has_header() ? jobs_.find(packet.job) : jobs_.end();
-  if (from == kNobody || above == jobs_.end() || above->second.parent != from || !packet.from_switch()) {
-    ++counters_[Count::stranger];
-    return;
-  }
-  down(above->second, packet, out);
+  const bool down_here = packet.kind == Kind::data && packet.has_header() && packet.from_switch();
+  const auto [above, party] = down_here ? jobs_.sender(packet.job, from) : std::pair<Served*, int>{};
+  if (above == nullptr) return count(Count::unknown_sender);
+  down(*above, packet, out);
 }
 
 void NetReduceSwitch::acknowledgement(Served& job, int child, const Packet& packet, Bytes bytes, Outbox& out) {
-  const std::size_t before = (static_cast<std::size_t>(child) + job.children.size() - 1) % job.children.size();
-  if (packet.flow != job.flows[before]) {
-    ++counters_[Count::stranger];
-    return;
-  }
-  ++counters_[Count::forwarded];
-  out.send(job.children[before], bytes);
+  const std::size_t before = (static_cast<std::size_t>(child) + job.parties.size() - 1) % job.parties.size();
+  if (packet.flow != job.flows[before]) return count(Count::unknown_sender);
+  count(Count::forwarded);
+  out.send(job.parties[before], bytes);
 }
 
 void NetReduceSwitch::data(Served& job, int child, const Packet& packet, Outbox& out) {
   const std::int32_t flow = job.flows[static_cast<std::size_t>(child)];
   if ((flow >= 0 && packet.flow != flow) || (packet.has_header() && packet.job != job.id)) {
-    ++counters_[Count::stranger];
-    return;
+    return count(Count::unknown_sender);
   }
   Place place;
   if (packet.values() > job.values || ((packet.flags & kLast) == 0 && packet.values() != job.values)) {
-    ++counters_[Count::malformed];
-    return;
+    return count(Count::malformed);
   }
   if (!find(job, child, packet, place)) return;
   Slot& slot = job.slots[place.message * job.packets + place.position];
-  if (slot.bitmap != 0 && slot.values != packet.values()) {
-    ++counters_[Count::malformed];
-    return;
-  }
+  if (slot.bitmap != 0 && slot.values != packet.values()) return count(Count::malformed);
   const std::uint64_t bit = std::uint64_t{1} << child;
   if ((slot.bitmap & bit) != 0) {
     if (slot.state == State::open) {
-      ++counters_[Count::repeated];
+      count(Count::duplicate);
     } else if (slot.state == State::summed) {
-      ++counters_[Count::forwarded];
+      count(Count::forwarded);
       send_up(job, place, out);
     } else {
-      ++counters_[Count::answered];
+      count(Count::answered);
       send_on(job, child, place, out);
     }
     return;
@@ -142,10 +109,10 @@ void NetReduceSwitch::data(Served& job, int child, const Packet& packet, Outbox&
   slot.values = static_cast<std::uint16_t>(packet.values());
   add(job, child, place, packet);
   slot.bitmap |= bit;
-  ++counters_[Count::aggregated];
-  if (static_cast<std::size_t>(std::popcount(slot.bitmap)) != job.children.size()) return;
-  ++counters_[Count::completed];
-  if (job.parent == kNobody) return finish(job, place, out);
+  count(Count::aggregated);
+  if (static_cast<std::size_t>(std::popcount(slot.bitmap)) != job.parties.size()) return;
+  count(Count::completed);
+  if (job.parties.root()) return finish(job, place, out);
   slot.state = State::summed;
   send_up(job, place, out);
 }
@@ -157,25 +124,25 @@ bool NetReduceSwitch::find(Served& job, int child, const Packet& packet, Place& 
 // The first message of a turn of the ring takes the place of one that all hosts have received.
 bool NetReduceSwitch::find_by_header(Served& job, int child, const Packet& packet, Place& place) {
   if (packet.packets > job.packets || (packet.position != 0 && !packet.from_switch())) {
-    ++counters_[Count::malformed];
+    count(Count::malformed);
     return false;
   }
   place = {packet.message % job.kept, packet.position};
   if (!packet.from_switch() && overlaps(job, child, packet)) {
-    ++counters_[Count::malformed];
+    count(Count::malformed);
     return false;
   }
   const auto at = static_cast<std::size_t>(child);
   Message& message = job.messages[place.message];
-  std::uint32_t& start = job.starts[place.message * job.children.size() + at];
+  std::uint32_t& start = job.starts[place.message * job.parties.size() + at];
   const std::uint64_t bit = std::uint64_t{1} << child, as_switch = packet.from_switch() ? bit : 0;
   if (!message.there || message.number != packet.message) {
     if (message.there && before(packet.message, message.number)) {
-      ++counters_[Count::stale];
+      count(Count::stale);
       return false;
     }
     if (!may_start(job, packet.message)) {
-      ++counters_[Count::ahead];
+      count(Count::future);
       return false;
     }
     message = {true, packet.message, packet.packets, 0, 0, 0};
@@ -183,7 +150,7 @@ bool NetReduceSwitch::find_by_header(Served& job, int child, const Packet& packe
     std::fill(first, first + packet.packets, Slot{});
   } else if (message.packets != packet.packets ||
              ((message.started & bit) != 0 && (start != packet.psn || (message.switches & bit) != as_switch))) {
-    ++counters_[Count::malformed];
+    count(Count::malformed);
     return false;
   }
   message.started |= bit;
@@ -199,7 +166,7 @@ bool NetReduceSwitch::overlaps(const Served& job, int child, const Packet& packe
   for (std::size_t at = 0; at < job.kept; ++at) {
     const Message& other = job.messages[at];
     if (at == packet.message % job.kept || (((other.started & ~other.switches) >> child) & 1) == 0) continue;
-    const std::uint32_t start = job.starts[at * job.children.size() + static_cast<std::size_t>(child)];
+    const std::uint32_t start = job.starts[at * job.parties.size() + static_cast<std::size_t>(child)];
     if (packet.psn - start < other.packets || start - packet.psn < packet.packets) return true;
   }
   return false;
@@ -211,18 +178,18 @@ bool NetReduceSwitch::find_by_number(Served& job, int child, const Packet& packe
     const std::size_t at = (job.recent[flow] + step) % job.kept;
     const Message& message = job.messages[at];
     if (!message.there || (((message.started & ~message.switches) >> child) & 1) == 0) continue;
-    const std::uint32_t position = packet.psn - job.starts[at * job.children.size() + flow];
+    const std::uint32_t position = packet.psn - job.starts[at * job.parties.size() + flow];
     if (position >= message.packets) continue;
     // A packet without a header is none's first, and says whether it is the last.
     if (position == 0 || (position + 1U == message.packets) != ((packet.flags & kLast) != 0)) {
-      ++counters_[Count::malformed];
+      count(Count::malformed);
       return false;
     }
     job.recent[flow] = static_cast<std::uint32_t>(at);
     place = {at, position};
     return true;
   }
-  ++counters_[Count::ahead];  // or long past: its message is not known
+  count(Count::future);  // or long past: its message is not known
   return false;
 }
 
@@ -245,7 +212,7 @@ void NetReduceSwitch::add(Served& job, int child, const Place& place, const Pack
     }
     return;
   }
-  const std::size_t workers = job.children.size();
+  const std::size_t workers = job.parties.size();
   const std::size_t row = (job.messages[place.message].number % job.contributions) * job.packets + place.position;
   std::uint32_t* all = job.each.data() + row * workers * job.values;
   std::uint32_t* mine = all + static_cast<std::size_t>(child) * job.values;
@@ -267,7 +234,7 @@ void NetReduceSwitch::finish(Served& job, const Place& place, Outbox& out) {
   job.slots[place.message * job.packets + place.position].state = State::final;
   ++job.messages[place.message].final;
   --job.held;
-  for (std::size_t child = 0; child < job.children.size(); ++child) send_on(job, static_cast<int>(child), place, out);
+  for (std::size_t child = 0; child < job.parties.size(); ++child) send_on(job, static_cast<int>(child), place, out);
 }
 
 // Into the scratch packet: `packet` as far as it goes, and the sum. Returns its size.
@@ -289,7 +256,7 @@ std::size_t NetReduceSwitch::write_sum(const Served& job, const Place& place, Pa
 void NetReduceSwitch::send_up(Served& job, const Place& place, Outbox& out) {
   Packet packet;
   packet.flags = kHasHeader | kFromSwitch;
-  out.send(job.parent, Bytes(scratch_.data(), write_sum(job, place, packet)));
+  out.send(job.parties.parent(), Bytes(scratch_.data(), write_sum(job, place, packet)));
 }
 
 // The packet of a child goes on to the next one, unless the child is a switch.
@@ -302,9 +269,9 @@ void NetReduceSwitch::send_on(Served& job, int child, const Place& place, Outbox
     packet.flags = kHasHeader | kFromSwitch;
   } else {
     packet.flags = place.position == 0 ? kHasHeader : 0;
-    packet.psn = job.starts[place.message * job.children.size() + at] + static_cast<std::uint32_t>(place.position);
+    packet.psn = job.starts[place.message * job.parties.size() + at] + static_cast<std::uint32_t>(place.position);
   }
-  out.send(job.children[back ? at : (at + 1) % job.children.size()],
+  out.send(job.parties[back ? at : (at + 1) % job.parties.size()],
            Bytes(scratch_.data(), write_sum(job, place, packet)));
 }
 
@@ -312,16 +279,15 @@ void NetReduceSwitch::down(Served& job, const Packet& packet, Outbox& out) {
   const Place place{packet.message % job.kept, packet.position};
   const Message& message = job.messages[place.message];
   if (!message.there || message.number != packet.message) {
-    ++counters_[message.there && before(packet.message, message.number) ? Count::stale : Count::ahead];
-    return;
+    return count(message.there && before(packet.message, message.number) ? Count::stale : Count::future);
   }
   const std::size_t at = place.message * job.packets + place.position;
   if (packet.packets != message.packets || (job.slots[at].bitmap != 0 && job.slots[at].values != packet.values())) {
-    ++counters_[Count::malformed];
+    count(Count::malformed);
   } else if (job.slots[at].state == State::open) {
-    ++counters_[Count::ahead];
+    count(Count::future);
   } else if (job.slots[at].state == State::final) {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
   } else {
     for (std::size_t each = 0; each < packet.values(); ++each) {
       job.sums[at * job.values + each] = load<std::uint32_t>(packet.payload.data() + 4 * each);
@@ -331,49 +297,41 @@ void NetReduceSwitch::down(Served& job, const Packet& packet, Outbox& out) {
 }
 
 std::vector<int> NetReduceSwitch::waits_for(std::uint32_t job) const {
-  std::vector<int> found;
-  const auto at = jobs_.find(job);
-  if (at == jobs_.end()) return found;
+  const Served* const served = jobs_.find(job);
+  if (served == nullptr) return {};
   std::uint64_t late = 0;
-  for (const Slot& slot : at->second.slots) {
+  for (const Slot& slot : served->slots) {
     if (slot.bitmap != 0 && slot.state == State::open) late |= ~slot.bitmap;
   }
-  for (std::size_t child = 0; child < at->second.children.size(); ++child) {
-    if ((late >> child & 1) != 0) found.push_back(static_cast<int>(child));
-  }
-  return found;
+  return served->parties.numbers_in(late);
 }
 
-void NetReduceSwitch::save(Time, std::vector<std::uint8_t>& state) const {
+void NetReduceSwitch::save(Time, StateWriter& state) const {
   for (const auto& [id, job] : jobs_) {
-    append(state, id);
-    append(state, job.flows.data(), job.flows.size());
+    state << id;
+    state.put(job.flows.data(), job.flows.size());
     for (std::size_t at = 0; at < job.messages.size(); ++at) {
       const Message& message = job.messages[at];
-      append(state, message.there);
+      state << message.there;
       if (!message.there) continue;
-      append(state, message.number);
-      append(state, message.packets);
-      append(state, message.started);
-      append(state, message.switches);
-      for (std::size_t flow = 0; flow < job.children.size(); ++flow) {
-        if ((message.started >> flow & 1) != 0) append(state, job.starts[at * job.children.size() + flow]);
+      state << message.number << message.packets << message.started << message.switches;
+      for (std::size_t flow = 0; flow < job.parties.size(); ++flow) {
+        if ((message.started >> flow & 1) != 0) state << job.starts[at * job.parties.size() + flow];
       }
       for (std::size_t position = 0; position < message.packets; ++position) {
         const std::size_t place = at * job.packets + position;
         const Slot& slot = job.slots[place];
-        append(state, slot.state);
-        append(state, slot.bitmap);
+        state << slot.state << slot.bitmap;
         if (slot.bitmap == 0) continue;
-        append(state, slot.values);
+        state << slot.values;
         if (job.contributions == 0 || slot.state != State::open) {
-          append(state, job.sums.data() + place * job.values, slot.values);
+          state.put(job.sums.data() + place * job.values, slot.values);
           continue;
         }
         const std::size_t row = (message.number % job.contributions) * job.packets + position;
-        for (std::size_t flow = 0; flow < job.children.size(); ++flow) {
+        for (std::size_t flow = 0; flow < job.parties.size(); ++flow) {
           if ((slot.bitmap >> flow & 1) == 0) continue;
-          append(state, job.each.data() + (row * job.children.size() + flow) * job.values, slot.values);
+          state.put(job.each.data() + (row * job.parties.size() + flow) * job.values, slot.values);
         }
       }
     }

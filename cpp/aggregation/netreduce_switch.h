@@ -12,12 +12,10 @@
 // until the sum of all comes back; its hosts are a ring of their own. A child that is a switch gets the sum itself.
 #pragma once
 
-#include <map>
-#include <unordered_map>
 #include <vector>
 
+#include "aggregation/job_table.h"
 #include "aggregation/netreduce_packet.h"
-#include "aggregation/node.h"
 
 namespace coppice::aggregation {
 
@@ -32,7 +30,7 @@ class NetReduceSwitch final : public Aggregator {
   void receive(Endpoint from, Bytes bytes, Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<NetReduceSwitch>(*this); }
   std::vector<int> waits_for(std::uint32_t job) const override;
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
  private:
   enum class State : std::uint8_t { open, summed, final };  // summed: what the hosts gave; final: what they get
@@ -49,13 +47,10 @@ class NetReduceSwitch final : public Aggregator {
     std::uint16_t values = 0;
     std::uint64_t bitmap = 0;
   };
-  struct Served {
-    std::uint32_t id = 0;
+  struct Served : ServedJob {
     std::size_t values = 0, packets = 0;   // at most, of a packet and of a message
     std::uint32_t window = 0, kept = 0;    // messages; powers of two but the window
     std::size_t contributions = 0;         // messages whose contributions of floats are held; 0 where integers add up
-    std::vector<Endpoint> children;
-    Endpoint parent = kNobody;
     std::int64_t held = 0;
     std::vector<Message> messages;         // by number modulo `kept`
     std::vector<std::uint32_t> starts;     // number of the first packet, by message and child
@@ -64,10 +59,6 @@ class NetReduceSwitch final : public Aggregator {
     std::vector<Slot> slots;               // by message and position
     std::vector<std::uint32_t> sums;       // by slot
     std::vector<std::uint32_t> each;       // by contributing message and position, then child
-  };
-  struct Child {
-    std::uint32_t job;
-    int index;
   };
   struct Place {
     std::size_t message;   // in `messages`
@@ -88,9 +79,8 @@ class NetReduceSwitch final : public Aggregator {
   void send_up(Served& job, const Place& place, Outbox& out);
   void send_on(Served& job, int child, const Place& place, Outbox& out);
 
-  std::size_t slots_ = 0, taken_ = 0;
-  std::map<std::uint32_t, Served> jobs_;
-  std::unordered_map<Endpoint, Child> children_;
+  JobTable<Served> jobs_;
+  Senders children_;
   std::vector<std::uint8_t> scratch_;
 };
 

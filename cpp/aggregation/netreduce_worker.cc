@@ -114,15 +114,12 @@ void NetReduceWorker::get(std::size_t element, std::size_t count, const std::uin
 }
 
 void NetReduceWorker::receive(Endpoint from, Bytes bytes, Time now, Outbox& out) {
-  ++counters_[Count::received];
+  count(Count::received);
   Packet packet;
-  if (!read(bytes, packet)) {
-    ++counters_[Count::malformed];
-    return;
-  }
+  if (!read(bytes, packet)) return count(Count::malformed);
   const int flow = packet.kind != Kind::data ? index_ : flow_ < 0 ? packet.flow : flow_;
   if (from != above_ || packet.flow != flow || packet.from_switch()) {
-    ++counters_[Count::stranger];
+    count(Count::unknown_sender);
   } else if (packet.kind == Kind::data) {
     data(packet, now, out);
   } else {
@@ -132,27 +129,23 @@ void NetReduceWorker::receive(Endpoint from, Bytes bytes, Time now, Outbox& out)
 
 void NetReduceWorker::data(const Packet& packet, Time now, Outbox& out) {
   if (before(packet.psn, expected_)) {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
     return acknowledge(Kind::acknowledged, packet.flow, out);
   }
   if (packet.psn != expected_) {
-    ++counters_[Count::ahead];
+    count(Count::future);
     if (!told_) acknowledge(Kind::missing, packet.flow, out);
     told_ = true;
     return;
   }
-  if (received_ >= sent_) {
-    ++counters_[Count::ahead];
-    return;
-  }
+  if (received_ >= sent_) return count(Count::future);
   const Message& of = message(received_);
   const bool last = position_ + 1U == of.packets;
   if (packet.values() != (last ? of.last : static_cast<std::size_t>(job_.values)) ||
       ((packet.flags & kLast) != 0) != last || packet.has_header() != (position_ == 0) ||
       (packet.has_header() && (packet.job != job_.id || packet.message != static_cast<std::uint32_t>(received_) ||
                                packet.packets != of.packets))) {
-    ++counters_[Count::malformed];
-    return;
+    return count(Count::malformed);
   }
   get(first_element(received_, position_), packet.values(), packet.payload.data());
   flow_ = packet.flow;
@@ -165,7 +158,7 @@ void NetReduceWorker::data(const Packet& packet, Time now, Outbox& out) {
   }
   position_ = 0;
   ++received_;
-  ++counters_[Count::completed];
+  count(Count::completed);
   acknowledge(Kind::acknowledged, packet.flow, out);
   const auto window = static_cast<std::uint64_t>(job_.window);
   if (received_ > window && oldest_ < received_ - window) advance(message(received_ - window).start, now);
@@ -178,14 +171,8 @@ void NetReduceWorker::acknowledge(Kind kind, std::uint16_t flow, Outbox& out) {
 }
 
 void NetReduceWorker::acknowledged(const Packet& packet, Time now, Outbox& out) {
-  if (before(packet.psn, unacked_)) {
-    ++counters_[Count::stale];
-    return;
-  }
-  if (before(next_psn_, packet.psn)) {
-    ++counters_[Count::ahead];
-    return;
-  }
+  if (before(packet.psn, unacked_)) return count(Count::stale);
+  if (before(next_psn_, packet.psn)) return count(Count::future);
   advance(packet.psn, now);
   if (packet.kind == Kind::missing) go_back(now, out);
 }
@@ -204,7 +191,7 @@ void NetReduceWorker::go_back(Time now, Outbox& out) {
     const Message& of = message(number);
     for (std::size_t position = 0; position < of.packets; ++position) {
       if (before(of.start + static_cast<std::uint32_t>(position), unacked_)) continue;
-      ++counters_[Count::resent];
+      count(Count::resent);
       send(number, position, out);
     }
   }
@@ -212,7 +199,7 @@ void NetReduceWorker::go_back(Time now, Outbox& out) {
 
 Time NetReduceWorker::deadline() const {
   if (!failure_.empty()) return kNever;
-  const Time given_up = job_.patience >= kNever - progress_ ? kNever : progress_ + job_.patience;
+  const Time given_up = job_.give_up_timeout >= kNever - progress_ ? kNever : progress_ + job_.give_up_timeout;
   if (unacked_ == next_psn_) return received_ == total_ ? kNever : given_up;
   const Time again = armed_ + timeout();
   return received_ == total_ && again >= given_up ? kNever : std::min(again, given_up);
@@ -220,9 +207,9 @@ Time NetReduceWorker::deadline() const {
 
 void NetReduceWorker::wake(Time now, Outbox& out) {
   if (deadline() > now) return;
-  if (received_ != total_ && now - progress_ >= job_.patience) {
+  if (received_ != total_ && now - progress_ >= job_.give_up_timeout) {
     failure_ = "worker " + std::to_string(index_) + " of job " + std::to_string(job_.id) + " had no result for " +
-               std::to_string(job_.patience / 1'000'000) + " ms: it waits for message " +
+               std::to_string(job_.give_up_timeout / 1'000'000) + " ms: it waits for message " +
                std::to_string(received_ - first_) + " of " + std::to_string(total_ - first_) +
                "; expected the switch and every other worker to be reachable";
     return;
@@ -232,29 +219,19 @@ void NetReduceWorker::wake(Time now, Outbox& out) {
   go_back(now, out);
 }
 
-void NetReduceWorker::save(Time now, std::vector<std::uint8_t>& state) const {
-  append(state, received_);
-  append(state, position_);
-  append(state, expected_);
-  append(state, told_);
-  append(state, flow_);
-  append(state, total_);
-  append(state, sent_);
-  append(state, oldest_);
-  append(state, unacked_);
-  append(state, next_psn_);
-  append(state, std::min(tries_, std::max(6, linger_)));  // more make no difference
-  append(state, failure_.empty());
-  if (unacked_ != next_psn_) append(state, std::max<Time>(armed_ + timeout() - now, 0));
-  if (job_.patience < kNever - progress_) append(state, progress_ - now);
+void NetReduceWorker::save(Time now, StateWriter& state) const {
+  state << received_ << position_ << expected_ << told_ << flow_ << total_ << sent_ << oldest_ << unacked_;
+  state << next_psn_;
+  state << std::min(tries_, std::max(6, linger_));  // more make no difference
+  state << failure_.empty();
+  if (unacked_ != next_psn_) state << std::max<Time>(armed_ + timeout() - now, 0);
+  if (job_.give_up_timeout < kNever - progress_) state << progress_ - now;
   for (std::uint64_t number = oldest_; number < sent_; ++number) {
     const Message& of = messages_[number % messages_.size()];
-    append(state, of.start);
-    append(state, of.packets);
-    append(state, of.last);
+    state << of.start << of.packets << of.last;
   }
   const std::size_t here = received_ == total_ ? count_ : std::min(count_, first_element(received_, position_));
-  append(state, output_, 4 * here);
+  state.put(output_, 4 * here);
 }
 
 }  // namespace coppice::aggregation

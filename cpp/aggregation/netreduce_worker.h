@@ -28,7 +28,7 @@ class NetReduceWorker final : public Worker {
   Time deadline() const override;
   void wake(Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<NetReduceWorker>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
  private:
   struct Message {

@@ -110,7 +110,7 @@ TEST(simulated_queues_overflow_and_the_sum_is_still_exact) {
 
 TEST(simulated_crashes_give_errors_and_no_wrong_sum) {
   Experiment e = star(3, 8, 64, 64 * 2'000);
-  e.job.patience = 200'000'000;
+  e.job.give_up_timeout = 200'000'000;
   e.crash_worker = 1;
   e.crash_at = 50'000;
   Outcome outcome = run_experiment(e);

@@ -20,6 +20,8 @@
 
 namespace coppice::aggregation {
 
+class StateWriter;  // state.h
+
 // Who a packet comes from or goes to: whatever drives the nodes gives these numbers, 0 or more, one to each party of
 // each job.
 using Endpoint = std::int32_t;
@@ -47,7 +49,7 @@ enum class Count : std::size_t {
   received,     // packets driven into the node
   aggregated,   // contributions added
   completed,    // sums completed
-  repeated,     // contributions seen before whose sum is still open: nothing to do
+  duplicate,    // contributions seen before whose sum is still open: nothing to do
   answered,     // contributions seen before, answered from the copy of the sum
   forwarded,    // passed on without being aggregated
   evicted,      // partial sums pushed out of a slot
@@ -57,12 +59,12 @@ enum class Count : std::size_t {
   sent,         // packets sent for the first time
   resent,       // packets sent again
   malformed,    // length, type or fields that are not those of the protocol
-  stranger,     // sender is no party of the job
+  unknown_sender,  // sender is no party of the job
   out_of_range, // slot, worker or position beyond what the job has
   stale,        // of an earlier use of its slot
-  ahead,        // of a later use of its slot than may be open
+  future,       // of a later use of its slot than may be open
   bad_tag,      // not sealed with the key of the job
-  bad_epoch,    // of an earlier life of the job
+  bad_epoch,    // of an earlier session of the job
   over_quota,   // beyond what the job, or one sender, may have
   number
 };
@@ -84,14 +86,15 @@ class Node {
   virtual Time deadline() const { return kNever; }
   // Called at `deadline()` or later.
   virtual void wake(Time /*now*/, Outbox& /*out*/) {}
-  // Of nodes that are searched: a copy, and everything that decides what the node does next, as bytes. Equal bytes
-  // mean equal behaviour; times are written relative to `now`.
+  // Of nodes that are searched: a copy, and everything that decides what the node does next. Equal bytes mean equal
+  // behaviour; times are written relative to `now`.
   virtual std::unique_ptr<Node> clone() const = 0;
-  virtual void save(Time now, std::vector<std::uint8_t>& state) const = 0;
+  virtual void save(Time now, StateWriter& state) const = 0;
 
   const Counters& counters() const { return counters_; }
 
  protected:
+  void count(Count what) { ++counters_[what]; }
   Counters counters_;
 };
 
@@ -106,7 +109,7 @@ struct Job {
   int window = 1;    // packets (messages, where the protocol counts those) that a worker may have outstanding
   Element element = Element::int32;
   Time timeout = 10'000'000;              // of a worker, before it sends again
-  Time patience = 30'000'000'000;         // of a worker without any progress, before it gives up
+  Time give_up_timeout = 30'000'000'000;  // of a worker without any progress
   std::map<std::string, double> settings;  // what only one protocol knows, by name
 
   // The setting, or `otherwise` where it was not given.
@@ -123,7 +126,7 @@ class Aggregator : public Node {
   // switches below, which count as workers); a sum goes to `parent` if there is one and comes back from there.
   // Throws std::invalid_argument, and changes nothing, where the job cannot be served.
   virtual void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) = 0;
-  // Gives back what the job holds; a job that is not there is none of its business.
+  // Gives back what the job holds; nothing happens where the job is not open.
   virtual void close(std::uint32_t job) = 0;
   // Slots that hold something now: 0 when every job is complete or closed.
   virtual std::int64_t slots_in_use() const = 0;

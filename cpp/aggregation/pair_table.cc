@@ -86,21 +86,15 @@ void PairTable::clear() {
   std::fill(heads_.begin(), heads_.end(), -1);
 }
 
-void PairTable::save(std::vector<std::uint8_t>& state) const {
-  const auto number = [&](auto value) { append(state, static_cast<std::uint32_t>(value)); };
-  const auto pair = [&](Bytes key, const std::uint32_t* values) {
-    number(key.size());
-    state.insert(state.end(), key.begin(), key.end());
-    for (std::size_t lane = 0; lane < lanes_; ++lane) number(values[lane]);
-  };
-  number(drained_);
-  number(front_in_use_);
+void PairTable::save(StateWriter& state) const {
+  const auto pair = [&](Bytes key, const std::uint32_t* values) { (state << key).put(values, lanes_); };
+  state << drained_ << front_in_use_;
   for (std::size_t at = 0; at < front_; ++at) {
     if (front_used_[at] == 0) continue;
-    number(at);
+    state << at;
     pair(front_key(at), front_values_.data() + at * lanes_);
   }
-  number(back_used_);
+  state << back_used_;
   for (std::size_t at = 0; at < back_used_; ++at) pair(back_key(at), back_values_.data() + at * lanes_);
 }
 

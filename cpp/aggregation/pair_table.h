@@ -56,7 +56,7 @@ class PairTable {
     return false;
   }
   std::int64_t in_use() const { return static_cast<std::int64_t>(front_in_use_ + back_used_); }
-  void save(std::vector<std::uint8_t>& state) const;
+  void save(StateWriter& state) const;
 
  private:
   std::size_t front_place(Bytes key) const;

@@ -93,15 +93,13 @@ void SharpValues::combine(Word* sum, const Word* more) const {
 
 void SharpSwitch::open(const Job& job, std::span<const Endpoint> children, Endpoint parent) {
   check(job);
-  require(groups_.count(job.id) == 0, "expected a job that is not open yet");
-  require(job.window <= free_slots_, "expected a group whose window needs no more slots than are left: fall back");
+  groups_.expect_new(job.id, job.window);
   Group group;
   group.job = job;
   group.tree = static_cast<int>(job.setting("tree", 0));
   group.most_streams = static_cast<int>(job.setting("streams", 1));
   group.values = SharpValues(job);
-  group.children = Children(children, parent);
-  group.parent = parent;
+  group.parties = JobParties(children, parent);
   const std::size_t count = std::bit_ceil(2 * static_cast<std::size_t>(job.window)), words = group.values.words();
   group.buffers.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -115,114 +113,87 @@ void SharpSwitch::open(const Job& job, std::span<const Endpoint> children, Endpo
   group.sum.resize(group.values.values());
   group.more.resize(group.values.values());
   group.frame = FrameBuffer(static_cast<int>(words));
-  groups_.emplace(job.id, std::move(group));
-  free_slots_ -= job.window;
+  groups_.open(job.id, std::move(group), job.window);
 }
 
 void SharpSwitch::close(std::uint32_t job) {
-  const auto found = groups_.find(job);
-  if (found == groups_.end()) return;
-  free_slots_ += found->second.job.window;
-  leave_tree(found->second);
-  groups_.erase(found);
+  if (Group* const group = groups_.find(job)) leave_tree(*group);
+  groups_.close(job);
 }
 
 std::int64_t SharpSwitch::slots_in_use() const {
-  std::int64_t used = 0;
-  for (const auto& [_, group] : groups_) {
-    for (const Buffer& buffer : group.buffers) used += buffer.stage != unused && buffer.stage != summed;
-  }
-  return used;
+  return groups_.total([](const Group& group) {
+    return std::ranges::count_if(group.buffers, [](const Buffer& each) { return each.stage != unused && each.stage != summed; });
+  });
 }
 
 // Who has not contributed to the oldest sum that is open.
 std::vector<int> SharpSwitch::waits_for(std::uint32_t job) const {
   std::vector<int> missing;
-  const auto found = groups_.find(job);
-  if (found == groups_.end()) return missing;
-  const Group& group = found->second;
+  const Group* const group = groups_.find(job);
+  if (group == nullptr) return missing;
   const Buffer* oldest = nullptr;
-  for (const Buffer& buffer : group.buffers) {
+  for (const Buffer& buffer : group->buffers) {
     if (buffer.stage == open_ && (oldest == nullptr || after(buffer.number, oldest->number) < 0)) oldest = &buffer;
   }
   if (oldest == nullptr) return missing;
-  const std::size_t children = group.children.size(), place = group.place(oldest->number);
+  const std::size_t children = group->parties.size(), place = group->place(oldest->number);
   for (std::size_t child = 0; child < children; ++child) {
-    if (!group.seen[place * children + child]) missing.push_back(static_cast<int>(child));
+    if (!group->seen[place * children + child]) missing.push_back(static_cast<int>(child));
   }
   return missing;
 }
 
 void SharpSwitch::receive(Endpoint from, Bytes packet, Time /*now*/, Outbox& out) {
-  ++counters_[Count::received];
+  count(Count::received);
   FrameHead head;
-  if (!FrameHead::read(packet, head)) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  const auto found = groups_.find(head.job);
-  if (found == groups_.end()) {
-    ++counters_[Count::stranger];
-    return;
-  }
-  Group& group = found->second;
-  const int child = group.children.find(from);
+  if (!FrameHead::read(packet, head)) return count(Count::malformed);
+  const auto [group, child] = groups_.sender(head.job, from);
+  if (group == nullptr) return count(Count::unknown_sender);
   const bool up = head.type == kValues || head.type == kRequest, down = head.type == kSum || head.type == kGrant;
   const bool carries = head.type == kValues || head.type == kSum;
-  if (child < 0 && (from != group.parent || from == kNobody)) {
-    ++counters_[Count::stranger];
-  } else if ((child >= 0 ? !up : !down) || head.lane != 0 || !possible(head.type, head.extra) ||
-             head.words != (carries ? group.values.words() : 0)) {
-    ++counters_[Count::malformed];
-  } else if (child >= 0) {
-    from_child(group, static_cast<std::size_t>(child), head, packet, out);
-  } else {
-    from_parent(group, head, packet, out);
+  if ((child >= 0 ? !up : !down) || head.tree != 0 || !possible(head.type, head.extra) ||
+             head.words != (carries ? group->values.words() : 0)) {
+    return count(Count::malformed);
   }
+  if (child < 0) return from_parent(*group, head, packet, out);
+  from_child(*group, static_cast<std::size_t>(child), head, packet, out);
 }
 
 void SharpSwitch::from_child(Group& group, std::size_t child, const FrameHead& head, Bytes packet, Outbox& out) {
   const std::size_t place = group.place(head.number);
   Buffer& buffer = group.buffers[place];
   const std::int32_t step = after(head.number, buffer.number);
-  if (step < 0) {
-    ++counters_[Count::stale];
-    return;
-  }
-  std::uint8_t* seen = group.seen.data() + place * group.children.size();
+  if (step < 0) return count(Count::stale);
+  std::uint8_t* seen = group.seen.data() + place * group.parties.size();
   if (step > 0) {
     if (step != static_cast<std::int32_t>(group.buffers.size()) || (buffer.stage != unused && buffer.stage != summed)) {
-      ++counters_[Count::ahead];
-      return;
+      return count(Count::future);
     }
-    if (group.parent == kNobody && head.type == kValues && head.extra == kOfStream && !group.streams) {
-      ++counters_[Count::over_quota];
-      return;
+    if (group.parties.root() && head.type == kValues && head.extra == kOfStream && !group.streams) {
+      return count(Count::over_quota);
     }
-    buffer = {head.number, head.extra, head.type, open_, static_cast<int>(group.children.size())};
-    std::fill_n(seen, group.children.size(), std::uint8_t{0});
+    buffer = {head.number, head.extra, head.type, open_, static_cast<int>(group.parties.size())};
+    std::fill_n(seen, group.parties.size(), std::uint8_t{0});
   } else if (buffer.stage == unused) {
-    ++counters_[Count::stale];
-    return;
+    return count(Count::stale);
   } else if (head.type != buffer.type || head.extra != buffer.extra) {
-    ++counters_[Count::malformed];
-    return;
+    return count(Count::malformed);
   }
   if (seen[child]) {
-    const Endpoint sender = group.children[child];
     if (buffer.stage == summed) {
-      ++counters_[Count::answered];
-      send(group, place, true, {&sender, 1}, out);
+      count(Count::answered);
+      send(group, place, true, group.parties.one(static_cast<int>(child)), out);
       return;
     }
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
     if (buffer.stage == waits) serve_tree(group.tree, out);  // whoever had it may have been closed
     if (buffer.stage != passed_up) return;
-    ++counters_[Count::resent];
-    send(group, place, false, {&group.parent, 1}, out);
+    count(Count::resent);
+    send(group, place, false, group.parties.above(), out);
     return;
   }
-  ++counters_[Count::aggregated];
+  count(Count::aggregated);
   seen[child] = 1;
   if (head.type == kValues) load_words(group.given_by(place, child), packet);
   if (--buffer.missing == 0) complete(group, place, out);
@@ -233,11 +204,11 @@ void SharpSwitch::from_parent(Group& group, const FrameHead& head, Bytes packet,
   Buffer& buffer = group.buffers[place];
   const std::int32_t step = after(head.number, buffer.number);
   if (step != 0 || buffer.stage == unused) {
-    ++counters_[step > 0 ? Count::ahead : Count::stale];
+    count(step > 0 ? Count::future : Count::stale);
   } else if (buffer.stage == summed) {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
   } else if (head.type != buffer.type + 1 || head.extra != buffer.extra || buffer.stage != passed_up) {
-    ++counters_[Count::malformed];
+    count(Count::malformed);
   } else {
     if (head.type == kSum) load_words(group.sums.data() + place * group.values.words(), packet);
     finish(group, place, out);
@@ -250,16 +221,16 @@ void SharpSwitch::complete(Group& group, std::size_t place, Outbox& out) {
   if (buffer.type == kValues) {
     const SharpValues& values = group.values;
     values.unpack(group.given_by(place, 0), group.sum.data(), values.values());
-    for (std::size_t child = 1; child < group.children.size(); ++child) {
+    for (std::size_t child = 1; child < group.parties.size(); ++child) {
       values.unpack(group.given_by(place, child), group.more.data(), values.values());
       values.combine(group.sum.data(), group.more.data());
     }
     values.pack(group.sum.data(), values.values(), group.sums.data() + place * values.words());
   }
-  if (group.parent != kNobody) {
-    ++counters_[Count::forwarded];
+  if (!group.parties.root()) {
+    count(Count::forwarded);
     buffer.stage = passed_up;
-    send(group, place, false, {&group.parent, 1}, out);
+    send(group, place, false, group.parties.above(), out);
     return;
   }
   if (buffer.type == kRequest && !(trees_[group.tree].waiting.empty() && take_tree(group, buffer))) {
@@ -272,10 +243,10 @@ void SharpSwitch::complete(Group& group, std::size_t place, Outbox& out) {
 
 // The sum, or the tree, is there.
 void SharpSwitch::finish(Group& group, std::size_t place, Outbox& out) {
-  ++counters_[Count::completed];
+  count(Count::completed);
   Buffer& buffer = group.buffers[place];
   buffer.stage = summed;
-  send(group, place, true, group.children.all(), out);
+  send(group, place, true, group.parties.children(), out);
   if (!group.streams || buffer.type != kValues || --group.to_stream > 0) return;
   leave_tree(group);
   serve_tree(group.tree, out);
@@ -319,11 +290,10 @@ void SharpSwitch::send(Group& group, std::size_t place, bool down, std::span<con
   out.send(to, group.frame.with(head, std::span<const Word>(group.sums.data() + place * group.values.words(), words)));
 }
 
-void SharpSwitch::save(Time /*now*/, std::vector<std::uint8_t>& bytes) const {
-  State state(bytes);
+void SharpSwitch::save(Time /*now*/, StateWriter& state) const {
   for (const auto& [id, group] : groups_) {
     state << id << group.streams << group.to_stream;
-    const std::size_t words = group.values.words(), children = group.children.size();
+    const std::size_t words = group.values.words(), children = group.parties.size();
     for (std::size_t place = 0; place < group.buffers.size(); ++place) {
       const Buffer& buffer = group.buffers[place];
       state << buffer.number << buffer.extra << buffer.type << buffer.stage;
@@ -372,12 +342,12 @@ void SharpWorker::write(std::uint32_t number, Outbox& out) {
 void SharpWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
   FrameHead head;
   if (!read(from, packet, head)) return;
-  if ((head.type != kSum && head.type != kGrant) || head.lane != 0 || !possible(head.type, head.extra) ||
+  if ((head.type != kSum && head.type != kGrant) || head.tree != 0 || !possible(head.type, head.extra) ||
       head.words != (head.type == kSum ? words_.size() : 0)) {
-    ++counters_[Count::malformed];
+    count(Count::malformed);
   } else if (after(head.number, base_) >= 0 && after(head.number, sent_) < 0 &&
              (head.type == kGrant) != (streams_ && head.number == first_)) {
-    ++counters_[Count::malformed];
+    count(Count::malformed);
   } else if (awaited(head.number)) {
     if (head.type == kSum) {
       load_words(words_.data(), packet);

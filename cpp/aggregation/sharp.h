@@ -60,18 +60,18 @@ class SharpValues {
 
 class SharpSwitch final : public Aggregator {
  public:
-  explicit SharpSwitch(int slots) : free_slots_(slots) {}
+  explicit SharpSwitch(int slots) : groups_(slots, "slots (else fall back)") {}
 
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   void close(std::uint32_t job) override;
   std::int64_t slots_in_use() const override;
   void receive(Endpoint from, Bytes packet, Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<SharpSwitch>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
   std::vector<int> waits_for(std::uint32_t job) const override;
 
-  int free_slots() const { return free_slots_; }
+  std::int64_t free_slots() const { return groups_.free(); }
   // Whether the job has its tree now.
   bool streams(std::uint32_t job) const { return groups_.at(job).streams; }
 
@@ -84,12 +84,10 @@ class SharpSwitch final : public Aggregator {
     Stage stage = unused;
     int missing = 0;
   };
-  struct Group {
+  struct Group : ServedJob {
     Job job;
     int tree = 0, most_streams = 1;
     SharpValues values;
-    Children children;
-    Endpoint parent = kNobody;
     std::vector<Buffer> buffers;
     std::vector<std::uint8_t> seen;  // [buffer][child]
     std::vector<Word> given;         // [buffer][child][word]
@@ -101,7 +99,7 @@ class SharpSwitch final : public Aggregator {
 
     std::size_t place(std::uint32_t number) const { return number % buffers.size(); }
     Word* given_by(std::size_t place, std::size_t child) {
-      return given.data() + (place * children.size() + child) * values.words();
+      return given.data() + (place * parties.size() + child) * values.words();
     }
   };
 
@@ -114,8 +112,7 @@ class SharpSwitch final : public Aggregator {
   void serve_tree(int number, Outbox& out);
   void send(Group& group, std::size_t place, bool down, std::span<const Endpoint> to, Outbox& out);
 
-  int free_slots_;
-  std::map<std::uint32_t, Group> groups_;
+  JobTable<Group> groups_;
   struct Tree {
     int streaming = 0;
     std::deque<std::uint32_t> waiting;  // jobs, in their order

@@ -21,7 +21,7 @@ std::unique_ptr<Worker> a_worker(const Job& job, int index, Endpoint above) {
 
 Job job_of(int workers, int values, int window, Element element = Element::int32) {
   return {.id = 7, .workers = workers,
-          .slots = window, .values = values, .window = window, .element = element, .timeout = 50'000, .patience = 1'000'000'000'000,
+          .slots = window, .values = values, .window = window, .element = element, .timeout = 50'000, .give_up_timeout = 1'000'000'000'000,
           .settings = {}};
 }
 
@@ -268,7 +268,7 @@ TEST(sharp_drops_what_is_not_its_own) {
   const std::vector<Endpoint> children{0, 1};
   node.open(job_of(2, 2, 2), children, kNobody);
   std::vector<std::uint8_t> before, later;
-  node.save(0, before);
+  before = state_of(node, 0);
   Sent sent;
   const std::vector<std::uint8_t> good = frame(1, 0, {1, 2});
   for (std::size_t length = 0; length < good.size(); ++length) node.receive(0, Bytes(good.data(), length), 0, sent);
@@ -279,12 +279,12 @@ TEST(sharp_drops_what_is_not_its_own) {
   CHECK_EQ(node.counters()[Count::malformed], good.size() + 4);
   node.receive(5, good, 0, sent);
   node.receive(0, frame(1, 0, {1, 2}, 0, 8), 0, sent);
-  CHECK_EQ(node.counters()[Count::stranger], 2U);
+  CHECK_EQ(node.counters()[Count::unknown_sender], 2U);
   node.receive(0, frame(1, 4, {1, 2}), 0, sent);             // a round on, before this one was used
   node.receive(0, frame(1, 0xfffffffc, {1, 2}), 0, sent);    // a round before
-  CHECK_EQ(node.counters()[Count::ahead], 1U);
+  CHECK_EQ(node.counters()[Count::future], 1U);
   CHECK_EQ(node.counters()[Count::stale], 1U);
-  node.save(0, later);
+  later = state_of(node, 0);
   CHECK(before == later);
   CHECK(sent.all.empty());
 }

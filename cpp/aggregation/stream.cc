@@ -21,10 +21,10 @@ std::uint64_t shifted(std::uint64_t bits, std::uint32_t by) { return by >= 64 ? 
 
 Arrival ReceiveWindow::look(std::uint32_t sequence) const {
   const std::int32_t after = distance(sequence, next_);
-  if (after < 0) return Arrival::repeated;
+  if (after < 0) return Arrival::duplicate;
   if (after == 0) return Arrival::fresh;
-  if (after > kMostWindow) return Arrival::ahead;
-  return (beyond_ >> (after - 1) & 1) != 0 ? Arrival::repeated : Arrival::fresh;
+  if (after > kMostWindow) return Arrival::future;
+  return (beyond_ >> (after - 1) & 1) != 0 ? Arrival::duplicate : Arrival::fresh;
 }
 
 void ReceiveWindow::take(std::uint32_t sequence) {
@@ -38,15 +38,14 @@ void ReceiveWindow::take(std::uint32_t sequence) {
   beyond_ = shifted(beyond_, step);
 }
 
-void ReceiveWindow::save(std::vector<std::uint8_t>& state) const {
-  append(state, next_);
-  append(state, beyond_);
+void ReceiveWindow::save(StateWriter& state) const {
+  state << next_ << beyond_;
 }
 
 SendWindow::SendWindow(std::vector<Endpoint> receivers, int window, std::size_t most_bytes, std::uint32_t first,
-                       Time timeout, Time patience)
+                       Time timeout, Time give_up_timeout)
     : window_(window), mask_(std::bit_ceil(static_cast<std::uint32_t>(std::max(window, 1))) - 1), most_bytes_(most_bytes),
-      timeout_(timeout), patience_(patience > kNever / 4 ? kNever : patience), base_(first), next_(first), everyone_(std::move(receivers)) {
+      timeout_(timeout), give_up_timeout_(give_up_timeout > kNever / 4 ? kNever : give_up_timeout), base_(first), next_(first), everyone_(std::move(receivers)) {
   if (window < 1 || window > kMostWindow) {
     throw std::invalid_argument("expected a window of 1 to 64 packets, found " + std::to_string(window));
   }
@@ -130,29 +129,20 @@ void SendWindow::wake(Time now, Outbox& out, Counters& counters) {
   if (now < due_) return;
   bool any = false;
   for (Receiver& each : receivers_) {
-    if (now - each.since > patience_) continue;  // silent for too long: until it says something
+    if (now - each.since > give_up_timeout_) continue;  // silent for too long: until it says something
     if (send_missing(each, ~std::uint64_t{0}, out, counters)) any = true;
   }
   due_ = any ? now + (timeout_ << backoff_) : kNever;
   backoff_ = std::min(backoff_ + 1, kMostBackoff);
 }
 
-void SendWindow::save(Time now, std::vector<std::uint8_t>& state) const {
-  append(state, base_);
-  append(state, next_);
-  append(state, static_cast<std::uint64_t>(due_ == kNever ? -1 : std::max<Time>(due_ - now, 0)));
-  append(state, static_cast<std::uint32_t>(backoff_));
+void SendWindow::save(Time now, StateWriter& state) const {
+  state << base_ << next_ << (due_ == kNever ? -1 : std::max<Time>(due_ - now, 0)) << backoff_;
   for (const Receiver& each : receivers_) {
-    append(state, each.next);
-    append(state, each.beyond);
-    append(state, each.hurried);
-    append(state, static_cast<std::uint64_t>(each.next == next_ || patience_ == kNever ? 0 : each.since - now));
+    state << each.next << each.beyond << each.hurried;
+    state << (each.next == next_ || give_up_timeout_ == kNever ? 0 : each.since - now);
   }
-  for (std::uint32_t sequence = base_; sequence != next_; ++sequence) {
-    const Bytes bytes = packet(sequence);
-    append(state, static_cast<std::uint32_t>(bytes.size()));
-    state.insert(state.end(), bytes.begin(), bytes.end());
-  }
+  for (std::uint32_t sequence = base_; sequence != next_; ++sequence) state << packet(sequence);
 }
 
 }  // namespace coppice::aggregation

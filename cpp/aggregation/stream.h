@@ -20,7 +20,7 @@ inline constexpr int kMostWindow = 64;
 // How far `a` lies after `b` in a circle of 2^32.
 inline std::int32_t distance(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b); }
 
-enum class Arrival : std::uint8_t { fresh, repeated, ahead };
+enum class Arrival : std::uint8_t { fresh, duplicate, future };
 
 // What one receiver has of a stream.
 class ReceiveWindow {
@@ -31,7 +31,7 @@ class ReceiveWindow {
   void take(std::uint32_t sequence);
   std::uint32_t next() const { return next_; }      // the first packet that is missing
   std::uint64_t beyond() const { return beyond_; }  // bit i: packet next + 1 + i has arrived
-  void save(std::vector<std::uint8_t>& state) const;
+  void save(StateWriter& state) const;
 
  private:
   std::uint32_t next_;
@@ -43,7 +43,7 @@ enum class Acknowledged : std::uint8_t { nothing_new, progress, impossible };
 class SendWindow {
  public:
   SendWindow(std::vector<Endpoint> receivers, int window, std::size_t most_bytes, std::uint32_t first, Time timeout,
-             Time patience);
+             Time give_up_timeout);
   std::uint32_t next() const { return next_; }
   std::uint32_t base() const { return base_; }
   bool idle() const { return base_ == next_; }
@@ -63,7 +63,7 @@ class SendWindow {
                            Outbox& out, Counters& counters);
   Time deadline() const { return due_; }
   void wake(Time now, Outbox& out, Counters& counters);
-  void save(Time now, std::vector<std::uint8_t>& state) const;
+  void save(Time now, StateWriter& state) const;
 
  private:
   struct Receiver {
@@ -80,7 +80,7 @@ class SendWindow {
   int window_;
   std::uint32_t mask_;  // places are a power of two, so that they go round with the sequence numbers
   std::size_t most_bytes_;
-  Time timeout_, patience_;
+  Time timeout_, give_up_timeout_;
   std::uint32_t base_, next_;
   Time due_ = kNever;
   int backoff_ = 0;

@@ -11,7 +11,7 @@ enum Type : std::uint8_t { kValues = 1, kSum = 2, kPause = 3, kResume = 4, kMiss
 
 bool well_formed(const FrameHead& head, int values) {
   const bool carries = head.type == kValues || head.type == kSum;
-  return head.type >= kValues && head.type <= kMissing && head.lane == 0 && head.extra == 0 &&
+  return head.type >= kValues && head.type <= kMissing && head.tree == 0 && head.extra == 0 &&
          head.words == (carries ? values : 0);
 }
 
@@ -29,13 +29,11 @@ void check(const Job& job) {
 
 void StreamingSwitch::open(const Job& job, std::span<const Endpoint> children, Endpoint parent) {
   check(job);
-  require(jobs_.count(job.id) == 0, "expected a job that is not open yet");
-  require(job.slots <= free_depth_, "expected queues no deeper than what other jobs leave free");
+  jobs_.expect_new(job.id, job.slots);
   Service service;
   service.job = job;
   service.headroom = static_cast<int>(job.setting("headroom", 0));
-  service.children = Children(children, parent);
-  service.parent = parent;
+  service.parties = JobParties(children, parent);
   service.ports.resize(children.size());
   for (Port& port : service.ports) port.next = first_of(job);
   service.added = first_of(job);
@@ -43,36 +41,28 @@ void StreamingSwitch::open(const Job& job, std::span<const Endpoint> children, E
   service.kept.resize(std::bit_ceil(static_cast<std::size_t>(job.window)));
   service.sums.resize(service.kept.size() * service.values());
   service.frame = FrameBuffer(job.values);
-  jobs_.emplace(job.id, std::move(service));
-  free_depth_ -= job.slots;
+  jobs_.open(job.id, std::move(service), job.slots);
 }
 
-void StreamingSwitch::close(std::uint32_t job) {
-  const auto found = jobs_.find(job);
-  if (found == jobs_.end()) return;
-  free_depth_ += found->second.job.slots;
-  jobs_.erase(found);
-}
+void StreamingSwitch::close(std::uint32_t job) { jobs_.close(job); }
 
 std::int64_t StreamingSwitch::slots_in_use() const {
-  std::int64_t used = 0;
-  for (const auto& [_, service] : jobs_) {
+  return jobs_.total([](const Service& service) {
+    std::int64_t used = std::count(service.kept.begin(), service.kept.end(), partial);
     for (std::size_t port = 0; port < service.ports.size(); ++port) used += service.queued(port);
-    used += std::count(service.kept.begin(), service.kept.end(), partial);
-  }
-  return used;
+    return used;
+  });
 }
 
 // Whose queues are empty while others' are not.
 std::vector<int> StreamingSwitch::waits_for(std::uint32_t job) const {
   std::vector<int> empty;
-  const auto found = jobs_.find(job);
-  if (found == jobs_.end()) return empty;
-  const Service& service = found->second;
-  for (std::size_t port = 0; port < service.ports.size(); ++port) {
-    if (service.queued(port) == 0) empty.push_back(static_cast<int>(port));
+  const Service* const service = jobs_.find(job);
+  if (service == nullptr) return empty;
+  for (std::size_t port = 0; port < service->ports.size(); ++port) {
+    if (service->queued(port) == 0) empty.push_back(static_cast<int>(port));
   }
-  return empty.size() == service.ports.size() ? std::vector<int>{} : empty;
+  return empty.size() == service->ports.size() ? std::vector<int>{} : empty;
 }
 
 std::int64_t StreamingSwitch::memory(std::uint32_t job) const {
@@ -81,49 +71,34 @@ std::int64_t StreamingSwitch::memory(std::uint32_t job) const {
 }
 
 void StreamingSwitch::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
-  ++counters_[Count::received];
+  count(Count::received);
   FrameHead head;
-  if (!FrameHead::read(packet, head)) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  const auto found = jobs_.find(head.job);
-  if (found == jobs_.end()) {
-    ++counters_[Count::stranger];
-    return;
-  }
-  Service& service = found->second;
-  const int child = service.children.find(from);
-  if (child < 0 && (from != service.parent || from == kNobody)) {
-    ++counters_[Count::stranger];
-  } else if (!well_formed(head, service.job.values) || (child >= 0) != (head.type == kValues)) {
-    ++counters_[Count::malformed];
-  } else if (child >= 0) {
-    from_child(service, static_cast<std::size_t>(child), head, packet, now, out);
-  } else {
-    from_parent(service, head, packet, now, out);
-  }
+  if (!FrameHead::read(packet, head)) return count(Count::malformed);
+  const auto [service, child] = jobs_.sender(head.job, from);
+  if (service == nullptr) return count(Count::unknown_sender);
+  if (!well_formed(head, service->job.values) || (child >= 0) != (head.type == kValues)) return count(Count::malformed);
+  if (child < 0) return from_parent(*service, head, packet, now, out);
+  from_child(*service, static_cast<std::size_t>(child), head, packet, now, out);
 }
 
 void StreamingSwitch::from_child(Service& service, std::size_t child, const FrameHead& head, Bytes packet, Time now,
                                  Outbox& out) {
   Port& port = service.ports[child];
   const std::int32_t step = after(head.number, port.next);
-  const Endpoint sender = service.children[child];
   if (step < 0) {
     again(service, child, head.number, now, out);
     add(service, now, out);  // where a pause of the parent has ended
   } else if (step > 0) {
-    ++counters_[Count::ahead];
-    if (!port.told) send(service, kMissing, port.next, {&sender, 1}, out);
+    count(Count::future);
+    if (!port.told) send(service, kMissing, port.next, service.parties.one(child), out);
     port.told = true;
   } else if (service.queued(child) == service.job.slots) {
-    ++counters_[Count::over_quota];
+    count(Count::over_quota);
     port.paused = port.told = port.overflowed = true;
-    send(service, kPause, port.next, {&sender, 1}, out);
+    send(service, kPause, port.next, service.parties.one(child), out);
     add(service, now, out);
   } else {
-    ++counters_[Count::aggregated];
+    count(Count::aggregated);
     load_words(&service.queues[service.at(child, port.next)], packet);
     ++port.next;
     port.told = false;
@@ -131,26 +106,25 @@ void StreamingSwitch::from_child(Service& service, std::size_t child, const Fram
     add(service, now, out);
     if (!port.paused && service.queued(child) >= service.job.slots - service.headroom) {
       port.paused = true;
-      send(service, kPause, port.next, {&sender, 1}, out);
+      send(service, kPause, port.next, service.parties.one(child), out);
     }
   }
 }
 
 void StreamingSwitch::again(Service& service, std::size_t child, std::uint32_t number, Time now, Outbox& out) {
   const std::int32_t behind = after(service.added, number);
-  const Endpoint sender = service.children[child];
   if (behind <= 0) {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
   } else if (behind > service.job.window || service.kept[service.place(number)] == nothing) {
-    ++counters_[Count::stale];
+    count(Count::stale);
   } else if (service.kept[service.place(number)] == result) {
-    ++counters_[Count::answered];
-    send(service, kSum, number, {&sender, 1}, out);
+    count(Count::answered);
+    send(service, kSum, number, service.parties.one(child), out);
   } else {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
     if (now < service.parent_paused_until) return;
-    ++counters_[Count::resent];
-    send(service, kValues, number, {&service.parent, 1}, out);
+    count(Count::resent);
+    send(service, kValues, number, service.parties.above(), out);
   }
 }
 
@@ -165,36 +139,33 @@ void StreamingSwitch::from_parent(Service& service, const FrameHead& head, Bytes
       add(service, now, out);
       return;
     case kMissing:
-      if (behind <= 0 || behind > service.job.window) {
-        ++counters_[Count::stale];
-        return;
-      }
+      if (behind <= 0 || behind > service.job.window) return count(Count::stale);
       for (std::uint32_t number = head.number; number != service.added; ++number) {
         if (service.kept[service.place(number)] != partial) continue;
-        ++counters_[Count::resent];
-        send(service, kValues, number, {&service.parent, 1}, out);
+        count(Count::resent);
+        send(service, kValues, number, service.parties.above(), out);
       }
       return;
     default: break;
   }
   if (behind <= 0) {
-    ++counters_[Count::ahead];
+    count(Count::future);
   } else if (behind > service.job.window) {
-    ++counters_[Count::stale];
+    count(Count::stale);
   } else if (service.kept[service.place(head.number)] != partial) {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
   } else {
-    ++counters_[Count::completed];
+    count(Count::completed);
     load_words(service.sum(head.number).data(), packet);
     service.kept[service.place(head.number)] = result;
-    send(service, kSum, head.number, service.children.all(), out);
+    send(service, kSum, head.number, service.parties.children(), out);
     add(service, now, out);
   }
 }
 
 // Adds the heads of the queues as long as all queues have one.
 void StreamingSwitch::add(Service& service, Time now, Outbox& out) {
-  const bool root = service.parent == kNobody;
+  const bool root = service.parties.root();
   const std::size_t ports = service.ports.size();
   const auto waits = [&](std::size_t port) { return service.queued(port) == 0; };
   bool added = false;
@@ -212,20 +183,19 @@ void StreamingSwitch::add(Service& service, Time now, Outbox& out) {
     ++service.added;
     added = true;
     if (root) {
-      ++counters_[Count::completed];
-      send(service, kSum, number, service.children.all(), out);
+      count(Count::completed);
+      send(service, kSum, number, service.parties.children(), out);
     } else {
-      ++counters_[Count::forwarded];
-      send(service, kValues, number, {&service.parent, 1}, out);
+      count(Count::forwarded);
+      send(service, kValues, number, service.parties.above(), out);
     }
   }
   if (!added) return;
   for (std::size_t port = 0; port < ports; ++port) {
     if (!service.ports[port].paused || 2 * service.queued(port) > service.job.slots - service.headroom) continue;
     service.ports[port].paused = false;
-    const Endpoint sender = service.children[port];
-    send(service, kResume, service.ports[port].next, {&sender, 1}, out);
-    if (service.ports[port].overflowed) send(service, kMissing, service.ports[port].next, {&sender, 1}, out);
+      send(service, kResume, service.ports[port].next, service.parties.one(port), out);
+    if (service.ports[port].overflowed) send(service, kMissing, service.ports[port].next, service.parties.one(port), out);
     service.ports[port].overflowed = false;
   }
 }
@@ -237,8 +207,7 @@ void StreamingSwitch::send(Service& service, std::uint8_t type, std::uint32_t nu
   out.send(to, service.frame.with(head, carries ? std::span<const Word>(service.sum(number)) : std::span<const Word>()));
 }
 
-void StreamingSwitch::save(Time now, std::vector<std::uint8_t>& bytes) const {
-  State state(bytes);
+void StreamingSwitch::save(Time now, StateWriter& state) const {
   for (const auto& [id, service] : jobs_) {
     state << id << service.added << std::max<Time>(service.parent_paused_until - now, 0);
     for (const Port& port : service.ports) state << port.next << port.told << port.paused << port.overflowed;
@@ -280,7 +249,7 @@ void StreamingWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out
   FrameHead head;
   if (!read(from, packet, head)) return;
   if (!well_formed(head, job_.values) || head.type == kValues) {
-    ++counters_[Count::malformed];
+    count(Count::malformed);
   } else if (head.type == kPause) {
     if (!done()) paused_until_ = later(now, job_.timeout);
   } else if (head.type == kResume) {
@@ -288,9 +257,9 @@ void StreamingWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out
     proceed(out);
   } else if (head.type == kMissing) {
     if (after(head.number, base_) < 0) {
-      ++counters_[Count::stale];
+      count(Count::stale);
     } else if (after(head.number, sent_) >= 0) {
-      ++counters_[Count::ahead];
+      count(Count::future);
     } else {
       send_again(head.number, out);
     }

@@ -24,8 +24,6 @@
 // the first frame.
 #pragma once
 
-#include <map>
-
 #include "aggregation/window.h"
 
 namespace coppice::aggregation {
@@ -33,14 +31,14 @@ namespace coppice::aggregation {
 class StreamingSwitch final : public Aggregator {
  public:
   // A switch whose queues hold so many frames in all jobs together, on each port.
-  explicit StreamingSwitch(int depth) : free_depth_(depth) {}
+  explicit StreamingSwitch(int depth) : jobs_(depth, "frames of a queue") {}
 
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   void close(std::uint32_t job) override;
   std::int64_t slots_in_use() const override;
   void receive(Endpoint from, Bytes packet, Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<StreamingSwitch>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
   std::vector<int> waits_for(std::uint32_t job) const override;
 
@@ -57,11 +55,9 @@ class StreamingSwitch final : public Aggregator {
     bool paused = false;
     bool overflowed = false;  // since it was paused
   };
-  struct Service {
+  struct Service : ServedJob {
     Job job;
     int headroom = 0;
-    Children children;
-    Endpoint parent = kNobody;
     std::vector<Port> ports;
     std::vector<Word> queues;           // [port][number modulo depth()][value]
     std::uint32_t added = 0;            // number of the next sum
@@ -88,8 +84,7 @@ class StreamingSwitch final : public Aggregator {
   void add(Service& service, Time now, Outbox& out);
   void send(Service& service, std::uint8_t type, std::uint32_t number, std::span<const Endpoint> to, Outbox& out);
 
-  int free_depth_;
-  std::map<std::uint32_t, Service> jobs_;
+  JobTable<Service> jobs_;
 };
 
 class StreamingWorker final : public WindowWorker {

@@ -18,7 +18,7 @@ std::unique_ptr<Worker> a_worker(const Job& job, int index, Endpoint above) {
 
 Job job_of(int workers, int slots, int values, int window, Element element = Element::int32) {
   return {.id = 7, .workers = workers, .slots = slots, .values = values, .window = window, .element = element,
-          .timeout = 50'000, .patience = 1'000'000'000'000, .settings = {}};
+          .timeout = 50'000, .give_up_timeout = 1'000'000'000'000, .settings = {}};
 }
 
 template <class T>
@@ -138,7 +138,7 @@ TEST(streaming_drops_what_is_not_its_own) {
   wider.slots = 4;
   CHECK_THROWS(std::invalid_argument, node.open(wider, twice, kNobody));
   std::vector<std::uint8_t> before, later;
-  node.save(0, before);
+  before = state_of(node, 0);
   Sent sent;
   std::vector<std::uint8_t> good = frame(1, 0, {1, 2});
   for (std::size_t length = 0; length < good.size(); ++length) node.receive(0, Bytes(good.data(), length), 0, sent);
@@ -154,9 +154,9 @@ TEST(streaming_drops_what_is_not_its_own) {
   node.receive(0, frame(1, 0, {1, 2}, 8), 0, sent);  // of another job
   node.receive(0, frame(1, 0xffffffff, {1, 2}), 0, sent);
   CHECK_EQ(node.counters()[Count::malformed], good.size() + 4);
-  CHECK_EQ(node.counters()[Count::stranger], 3U);
+  CHECK_EQ(node.counters()[Count::unknown_sender], 3U);
   CHECK_EQ(node.counters()[Count::stale], 1U);
-  node.save(0, later);
+  later = state_of(node, 0);
   CHECK(before == later);
   CHECK(sent.all.empty());
   node.close(7);
@@ -167,7 +167,7 @@ TEST(streaming_drops_what_is_not_its_own) {
 
 TEST(streaming_worker_gives_up_after_its_patience) {
   Job job = job_of(2, 4, 2, 4);
-  job.patience = 1'000'000;
+  job.give_up_timeout = 1'000'000;
   StreamingWorker worker(job, 0, 9);
   std::int32_t numbers[5] = {1, 2, 3, 4, 5};
   Sent sent;

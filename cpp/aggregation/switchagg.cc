@@ -106,16 +106,13 @@ AcknowledgementFields read_acknowledgement(const std::uint8_t* packet) {
 
 using namespace switchagg;
 
-SwitchAgg::Tree::Tree(const Job& job, const Options& with, std::span<const Endpoint> below, Endpoint above)
-    : options(with), id(job.id), parent(above), from_parent(with.first), answered(with.first),
-      up(above == kNobody ? std::vector<Endpoint>{} : std::vector<Endpoint>{above}, with.window,
-         above == kNobody ? 0 : with.most_bytes, with.first, job.timeout, job.patience),
-      down({below.begin(), below.end()}, with.window, with.most_bytes, with.first, job.timeout, job.patience),
+SwitchAgg::Tree::Tree(const Job& job, const Options& with, JobParties of)
+    : ServedJob{job.id, std::move(of)}, options(with), from_parent(with.first), answered(with.first),
+      up(parties.root() ? std::vector<Endpoint>{} : std::vector<Endpoint>{parties.parent()}, with.window,
+         parties.root() ? 0 : with.most_bytes, with.first, job.timeout, job.give_up_timeout),
+      down({parties.children().begin(), parties.children().end()}, with.window, with.most_bytes, with.first, job.timeout, job.give_up_timeout),
       filling(with.most_bytes) {
-  for (Endpoint each : below) {
-    index.emplace(each, children.size());
-    children.push_back({.at = each, .window = ReceiveWindow(with.first)});
-  }
+  for (Endpoint each : parties.children()) children.push_back({.at = each, .window = ReceiveWindow(with.first)});
   for (int engine = 0; engine < with.engines; ++engine) {
     engines.emplace_back(with.front, with.back, std::min(4 << engine, with.key_bytes), with.lanes, with.operation,
                          job.element);
@@ -123,37 +120,27 @@ SwitchAgg::Tree::Tree(const Job& job, const Options& with, std::span<const Endpo
 }
 
 void SwitchAgg::open(const Job& job, std::span<const Endpoint> children, Endpoint parent) {
-  if (trees_.contains(job.id)) throw std::invalid_argument("job " + std::to_string(job.id) + " is open already");
-  if (children.empty()) throw std::invalid_argument("expected at least 1 child, found none");
   const Options options(job);
-  std::int64_t taken = std::int64_t{options.engines} * options.front;
-  for (const auto& [id, tree] : trees_) taken += std::int64_t{tree.options.engines} * tree.options.front;
-  if (taken > slots_) {
-    throw std::invalid_argument("expected all jobs to have at most the " + std::to_string(slots_) +
-                                " slots of the switch, found " + std::to_string(taken));
-  }
-  Tree tree(job, options, children, parent);
-  if (tree.index.size() != children.size() || tree.index.contains(parent)) {
-    throw std::invalid_argument("expected children and parent to be different parties");
-  }
-  trees_.emplace(job.id, std::move(tree));
+  const std::int64_t slots = std::int64_t{options.engines} * options.front;
+  trees_.expect_new(job.id, slots);
+  trees_.open(job.id, Tree(job, options, JobParties(children, parent)), slots);
 }
 
 std::int64_t SwitchAgg::slots_in_use() const {
-  std::int64_t found = 0;
-  for (const auto& [id, tree] : trees_) {
+  return trees_.total([](const Tree& tree) {
+    std::int64_t found = 0;
     for (const PairTable& engine : tree.engines) found += engine.in_use();
-  }
-  return found;
+    return found;
+  });
 }
 
 std::vector<int> SwitchAgg::waits_for(std::uint32_t job) const {
   std::vector<int> found;
-  const auto at = trees_.find(job);
-  if (at == trees_.end()) return found;
-  const std::vector<Child>& children = at->second.children;
-  bool under_way = at->second.complete != 0;
-  for (const PairTable& engine : at->second.engines) under_way = under_way || engine.in_use() != 0;
+  const Tree* const tree = trees_.find(job);
+  if (tree == nullptr) return found;
+  const std::vector<Child>& children = tree->children;
+  bool under_way = tree->complete != 0;
+  for (const PairTable& engine : tree->engines) under_way = under_way || engine.in_use() != 0;
   for (std::size_t child = 0; under_way && child < children.size(); ++child) {
     if (!children[child].complete) found.push_back(static_cast<int>(child));
   }
@@ -161,27 +148,17 @@ std::vector<int> SwitchAgg::waits_for(std::uint32_t job) const {
 }
 
 void SwitchAgg::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
-  ++counters_[Count::received];
+  count(Count::received);
   static_assert(kHeadBytes == kAcknowledgementBytes);
-  if (packet.size() < kHeadBytes || packet[0] < kUp || packet[0] > kAcknowledgement) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  const auto found = trees_.find(load<std::uint32_t>(packet.data() + 4));
-  if (found == trees_.end()) {
-    ++counters_[Count::out_of_range];
-    return;
-  }
-  Tree& tree = found->second;
-  if (packet[0] == kAcknowledgement) return acknowledged(tree, from, packet, now, out);
-  if (!valid(read_head(packet.data()), packet, tree.options)) {
-    ++counters_[Count::malformed];
-    return;
-  }
-  const auto child = tree.index.find(from);
-  if (packet[0] == kUp && child != tree.index.end()) return from_child(tree, child->second, packet, now, out);
-  if (packet[0] == kDown && from == tree.parent && from != kNobody) return from_parent(tree, packet, now, out);
-  ++counters_[Count::stranger];
+  if (packet.size() < kHeadBytes || packet[0] < kUp || packet[0] > kAcknowledgement) return count(Count::malformed);
+  Tree* const tree = trees_.find(load<std::uint32_t>(packet.data() + 4));
+  if (tree == nullptr) return count(Count::out_of_range);
+  if (packet[0] == kAcknowledgement) return acknowledged(*tree, from, packet, now, out);
+  if (!valid(read_head(packet.data()), packet, tree->options)) return count(Count::malformed);
+  const int child = tree->parties.find(from);
+  if (packet[0] == kUp && child >= 0) return from_child(*tree, static_cast<std::size_t>(child), packet, now, out);
+  if (packet[0] == kDown && child == JobParties::kParent) return from_parent(*tree, packet, now, out);
+  count(Count::unknown_sender);
 }
 
 void SwitchAgg::from_child(Tree& tree, std::size_t index, Bytes packet, Time now, Outbox& out) {
@@ -191,19 +168,19 @@ void SwitchAgg::from_child(Tree& tree, std::size_t index, Bytes packet, Time now
   const Arrival arrival = child.window.look(head.sequence);
   const int later = static_cast<std::int16_t>(head.round - tree.round);
   if (heard == Acknowledged::impossible) {
-    ++counters_[Count::out_of_range];
-  } else if (arrival == Arrival::repeated) {
-    ++counters_[Count::repeated];
+    count(Count::out_of_range);
+  } else if (arrival == Arrival::duplicate) {
+    count(Count::duplicate);
     answer_child(tree, child, false, out);
-  } else if (arrival == Arrival::ahead) {
-    ++counters_[Count::ahead];
+  } else if (arrival == Arrival::future) {
+    count(Count::future);
   } else if (later != 0) {
-    ++counters_[later > 0 ? Count::ahead : Count::stale];
+    count(later > 0 ? Count::future : Count::stale);
     if (later > 0) child.early = true;
   } else if (child.ending && (head.end() || distance(head.sequence, child.end) > 0)) {
-    ++counters_[Count::out_of_range];
+    count(Count::out_of_range);
   } else if (!tree.top().room()) {
-    ++counters_[Count::over_quota];
+    count(Count::over_quota);
     child.refused = true;
   } else {
     child.window.take(head.sequence);
@@ -227,15 +204,12 @@ void SwitchAgg::from_child(Tree& tree, std::size_t index, Bytes packet, Time now
 void SwitchAgg::from_parent(Tree& tree, Bytes packet, Time now, Outbox& out) {
   const Head head = read_head(packet.data());
   const Arrival arrival = tree.from_parent.look(head.sequence);
-  if (arrival == Arrival::ahead) {
-    ++counters_[Count::ahead];
-    return;
-  }
-  if (arrival == Arrival::repeated) {
-    ++counters_[Count::repeated];
+  if (arrival == Arrival::future) return count(Count::future);
+  if (arrival == Arrival::duplicate) {
+    count(Count::duplicate);
     answer_parent(tree, out);
   } else if (!tree.down.fits(head.sequence)) {
-    ++counters_[Count::over_quota];
+    count(Count::over_quota);
   } else {
     tree.from_parent.take(head.sequence);
     std::copy(packet.begin(), packet.end(), tree.down.place(head.sequence));
@@ -246,25 +220,18 @@ void SwitchAgg::from_parent(Tree& tree, Bytes packet, Time now, Outbox& out) {
 // What all children have: so the parent never sends more than the window that the children take.
 void SwitchAgg::answer_parent(Tree& tree, Outbox& out) {
   tree.answered = tree.down.base();
-  send_acknowledgement(tree.parent, {false, 0, tree.id, tree.answered, 0}, out);
+  send_acknowledgement(tree.parties.parent(), {false, 0, tree.id, tree.answered, 0}, out);
 }
 
 void SwitchAgg::acknowledged(Tree& tree, Endpoint from, Bytes packet, Time now, Outbox& out) {
-  if (packet.size() != kAcknowledgementBytes || packet[1] > 1) {
-    ++counters_[Count::malformed];
-    return;
-  }
+  if (packet.size() != kAcknowledgementBytes || packet[1] > 1) return count(Count::malformed);
   const AcknowledgementFields fields = read_acknowledgement(packet.data());
-  const auto child = tree.index.find(from);
-  if (child == tree.index.end() && (from != tree.parent || from == kNobody)) {
-    ++counters_[Count::stranger];
-    return;
-  }
-  const auto [stream, which] = child != tree.index.end() ? std::pair(&tree.down, child->second)
-                                                         : std::pair(&tree.up, std::size_t{0});
-  if (stream->acknowledge(which, fields.next, fields.beyond, fields.again, now, out, counters_) ==
+  const int child = tree.parties.find(from);
+  if (child == JobParties::kUnknown) return count(Count::unknown_sender);
+  SendWindow& stream = child >= 0 ? tree.down : tree.up;
+  if (stream.acknowledge(static_cast<std::size_t>(std::max(child, 0)), fields.next, fields.beyond, fields.again, now, out, counters_) ==
       Acknowledged::impossible) {
-    ++counters_[Count::out_of_range];
+    count(Count::out_of_range);
   }
   proceed(tree, now, out);
 }
@@ -289,7 +256,7 @@ void SwitchAgg::emit(Tree& tree, const Pair& pair, Time now, Outbox& out) {
 
 void SwitchAgg::send_filled(Tree& tree, bool end, Time now, Outbox& out) {
   SendWindow& stream = tree.top();
-  const bool root = tree.parent == kNobody;
+  const bool root = tree.parties.root();
   write_head(tree.filling.data(),
              {root ? kDown : kUp, static_cast<std::uint8_t>(tree.options.operation), static_cast<std::uint8_t>(end ? 1 : 0), 0,
               tree.id, stream.next(), root ? 0 : tree.down.base(), tree.round, static_cast<std::uint16_t>(tree.pairs)});
@@ -308,7 +275,7 @@ void SwitchAgg::proceed(Tree& tree, Time now, Outbox& out) {
       continue;
     }
     send_filled(tree, true, now, out);
-    ++counters_[Count::completed];
+    count(Count::completed);
     ++tree.round;
     tree.complete = 0;
     tree.draining = 0;
@@ -330,7 +297,7 @@ void SwitchAgg::proceed(Tree& tree, Time now, Outbox& out) {
       break;
     }
   }
-  if (tree.parent != kNobody && tree.down.base() != tree.answered) answer_parent(tree, out);
+  if (!tree.parties.root() && tree.down.base() != tree.answered) answer_parent(tree, out);
 }
 
 Time SwitchAgg::deadline() const {
@@ -346,21 +313,13 @@ void SwitchAgg::wake(Time now, Outbox& out) {
   }
 }
 
-void SwitchAgg::save(Time now, std::vector<std::uint8_t>& state) const {
-  const auto number = [&](std::uint64_t value) { append(state, value); };
+void SwitchAgg::save(Time now, StateWriter& state) const {
   for (const auto& [id, tree] : trees_) {
-    number(id);
-    number(tree.round);
-    number(tree.draining);
-    number(tree.answered);
-    number(tree.asked);
-    number(static_cast<std::uint64_t>(tree.pairs));
-    state.insert(state.end(), tree.filling.begin() + kHeadBytes,
-                 tree.filling.begin() + static_cast<std::ptrdiff_t>(tree.filled));
+    state << id << tree.round << tree.draining << tree.answered << tree.asked << tree.pairs;
+    state << Bytes(tree.filling).first(tree.filled).subspan(kHeadBytes);
     for (const Child& each : tree.children) {
       each.window.save(state);
-      number((each.ending ? 1u : 0u) | (each.complete ? 2u : 0u) | (each.refused ? 4u : 0u) | (each.early ? 8u : 0u));
-      number(each.ending ? each.end : 0);
+      state << each.ending << each.complete << each.refused << each.early << (each.ending ? each.end : 0);
     }
     tree.from_parent.save(state);
     tree.up.save(now, state);

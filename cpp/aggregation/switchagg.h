@@ -26,12 +26,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "aggregation/job_table.h"
 #include "aggregation/pair_table.h"
 #include "aggregation/stream.h"
 
@@ -88,14 +88,14 @@ AcknowledgementFields read_acknowledgement(const std::uint8_t* packet);
 class SwitchAgg final : public Aggregator {
  public:
   // `slots`: entries of the small memories of all engines and jobs together.
-  explicit SwitchAgg(int slots) : slots_(slots) {}
+  explicit SwitchAgg(int slots) : trees_(slots) {}
   void receive(Endpoint from, Bytes packet, Time now, Outbox& out) override;
   Time deadline() const override;
   void wake(Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<SwitchAgg>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
-  void close(std::uint32_t job) override { trees_.erase(job); }
+  void close(std::uint32_t job) override { trees_.close(job); }
   std::int64_t slots_in_use() const override;
   std::vector<int> waits_for(std::uint32_t job) const override;
 
@@ -109,14 +109,11 @@ class SwitchAgg final : public Aggregator {
     bool refused = false;   // something was refused for want of room
     bool early = false;     // something was refused as it belongs to a later round
   };
-  struct Tree {
-    Tree(const Job& job, const switchagg::Options& with, std::span<const Endpoint> below, Endpoint above);
-    SendWindow& top() { return parent == kNobody ? down : up; }
+  struct Tree : ServedJob {
+    Tree(const Job& job, const switchagg::Options& with, JobParties of);
+    SendWindow& top() { return parties.root() ? down : up; }
     switchagg::Options options;
-    std::uint32_t id;
-    Endpoint parent;
     std::vector<Child> children;
-    std::unordered_map<Endpoint, std::size_t> index;
     ReceiveWindow from_parent;
     std::uint32_t answered;  // up to where the parent's packets were acknowledged
     SendWindow up, down;
@@ -138,8 +135,7 @@ class SwitchAgg final : public Aggregator {
   void send_filled(Tree& tree, bool end, Time now, Outbox& out);
   void proceed(Tree& tree, Time now, Outbox& out);
 
-  std::int64_t slots_;
-  std::map<std::uint32_t, Tree> trees_;
+  JobTable<Tree> trees_;
 };
 
 // One end of a tree: sends pairs up, gets the combined pairs of all workers.
@@ -158,7 +154,7 @@ class SwitchAggWorker : public Worker {
   Time deadline() const override;
   void wake(Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<SwitchAggWorker>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
  private:
   void start(Time now, Outbox& out);

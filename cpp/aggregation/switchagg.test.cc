@@ -161,7 +161,7 @@ TEST(switchagg_sends_each_key_once_where_the_large_memory_holds_them_all) {
 
 TEST(switchagg_waits_for_a_straggler_and_a_worker_names_it) {
   Job job = streams(3, 4, 16);
-  job.patience = 1'000'000'000;
+  job.give_up_timeout = 1'000'000'000;
   Net net(job, 0, 1, {});
   net.workers[0]->begin_pairs({{"a", {1}}}, 0, net.links.from(0));
   net.workers[2]->begin_pairs({{"a", {1}}}, 0, net.links.from(2));
@@ -194,7 +194,7 @@ TEST(switchagg_refuses_what_is_none_of_a_job) {
   box.receive(0, longer, 0, out);
   CHECK_EQ(box.counters()[Count::malformed], packet.size() + 1);
   box.receive(5, packet, 0, out);
-  CHECK_EQ(box.counters()[Count::stranger], 1u);
+  CHECK_EQ(box.counters()[Count::unknown_sender], 1u);
   std::vector<std::uint8_t> of_another = packet;
   store(of_another.data() + 4, std::uint32_t{9});
   box.receive(0, of_another, 0, out);
@@ -203,7 +203,7 @@ TEST(switchagg_refuses_what_is_none_of_a_job) {
   CHECK_EQ(box.slots_in_use(), 0);
   box.receive(0, packet, 0, out);
   box.receive(0, packet, 0, out);
-  CHECK_EQ(box.counters()[Count::repeated], 1u);
+  CHECK_EQ(box.counters()[Count::duplicate], 1u);
   CHECK_EQ(box.slots_in_use(), 1);
   CHECK_EQ(out.sent, 2);
   box.close(7);

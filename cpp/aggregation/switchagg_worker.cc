@@ -13,13 +13,13 @@ using namespace switchagg;
 
 SwitchAggWorker::SwitchAggWorker(const Job& job, int index, Endpoint above)
     : job_(job), options_(job), index_(index), above_(above),
-      up_({above}, options_.window, options_.most_bytes, options_.first, job.timeout, job.patience), down_(options_.first),
+      up_({above}, options_.window, options_.most_bytes, options_.first, job.timeout, job.give_up_timeout), down_(options_.first),
       delivered_(options_.first), waiting_(kMostWindow) {
   if (index < 0 || index >= job.workers) {
     throw std::invalid_argument("expected a worker from 0 to " + std::to_string(job.workers - 1) + ", found " +
                                 std::to_string(index));
   }
-  if (job_.patience > kNever / 4) job_.patience = kNever;  // endless
+  if (job_.give_up_timeout > kNever / 4) job_.give_up_timeout = kNever;  // endless
 }
 
 void SwitchAggWorker::begin(const void* input, void* output, std::size_t count, Time now, Outbox& out) {
@@ -109,30 +109,17 @@ void SwitchAggWorker::fill(Time now, Outbox& out) {
 }
 
 void SwitchAggWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out) {
-  ++counters_[Count::received];
+  count(Count::received);
   if (packet.size() < kHeadBytes || (packet[0] != kDown && packet[0] != kAcknowledgement)) {
-    ++counters_[Count::malformed];
-    return;
+    return count(Count::malformed);
   }
-  if (load<std::uint32_t>(packet.data() + 4) != job_.id) {
-    ++counters_[Count::out_of_range];
-    return;
-  }
-  if (from != above_) {
-    ++counters_[Count::stranger];
-    return;
-  }
+  if (load<std::uint32_t>(packet.data() + 4) != job_.id) return count(Count::out_of_range);
+  if (from != above_) return count(Count::unknown_sender);
   if (packet[0] == kAcknowledgement) {
-    if (packet.size() != kAcknowledgementBytes || packet[1] > 1) {
-      ++counters_[Count::malformed];
-      return;
-    }
+    if (packet.size() != kAcknowledgementBytes || packet[1] > 1) return count(Count::malformed);
     const AcknowledgementFields fields = read_acknowledgement(packet.data());
     const auto heard = up_.acknowledge(0, fields.next, fields.beyond, fields.again, now, out, counters_);
-    if (heard == Acknowledged::impossible) {
-      ++counters_[Count::out_of_range];
-      return;
-    }
+    if (heard == Acknowledged::impossible) return count(Count::out_of_range);
     awaited_ = fields.awaited;
     if (heard == Acknowledged::progress) {
       progress_ = now;
@@ -142,17 +129,11 @@ void SwitchAggWorker::receive(Endpoint from, Bytes packet, Time now, Outbox& out
     return;
   }
   const Head head = read_head(packet.data());
-  if (!valid(head, packet, options_)) {
-    ++counters_[Count::malformed];
-    return;
-  }
+  if (!valid(head, packet, options_)) return count(Count::malformed);
   const Arrival arrival = down_.look(head.sequence);
-  if (arrival == Arrival::ahead || distance(head.sequence, delivered_) >= kMostWindow) {
-    ++counters_[Count::ahead];
-    return;
-  }
-  if (arrival == Arrival::repeated) {
-    ++counters_[Count::repeated];
+  if (arrival == Arrival::future || distance(head.sequence, delivered_) >= kMostWindow) return count(Count::future);
+  if (arrival == Arrival::duplicate) {
+    count(Count::duplicate);
   } else {
     down_.take(head.sequence);
     waiting_[head.sequence % kMostWindow].assign(packet.begin(), packet.end());
@@ -170,7 +151,7 @@ void SwitchAggWorker::deliver(Time now, Outbox& out) {
     const Head head = read_head(packet.data());
     ++delivered_;
     if (head.round != round_ || (head.end() && !end_sent_)) {
-      ++counters_[Count::stale];
+      count(Count::stale);
       continue;
     }
     deliver_packet(packet);
@@ -190,29 +171,26 @@ void SwitchAggWorker::deliver_packet(Bytes packet) {
       if (first) {
         keep(found->second.data(), values, lanes);
       } else {
-        ++counters_[Count::aggregated];
+        count(Count::aggregated);
         combine_arrived(options_.operation, job_.element, found->second.data(), values, lanes);
       }
       return;
     }
     const std::size_t block = key.size() == 4 ? load<std::uint32_t>(key.data()) : until_;
-    if (block < begun_ || block >= until_) {
-      ++counters_[Count::out_of_range];
-      return;
-    }
+    if (block < begun_ || block >= until_) return count(Count::out_of_range);
     std::uint32_t* sums = sums_.data() + (block - begun_) * lanes;
     if (have_[block - begun_] == 0) {
       have_[block - begun_] = 1;
       keep(sums, values, lanes);
     } else {
-      ++counters_[Count::aggregated];
+      count(Count::aggregated);
       combine_arrived(options_.operation, job_.element, sums, values, lanes);
     }
   });
 }
 
 void SwitchAggWorker::finish_round() {
-  ++counters_[Count::completed];
+  count(Count::completed);
   ++round_;
   if (tensor_) {
     const auto missing = std::find(have_.begin(), have_.end(), 0);
@@ -234,16 +212,16 @@ void SwitchAggWorker::finish_round() {
 }
 
 Time SwitchAggWorker::deadline() const {
-  if (!active_ || job_.patience == kNever) return up_.deadline();
-  return std::min(up_.deadline(), progress_ + (probed_ ? job_.patience : job_.patience / 2));
+  if (!active_ || job_.give_up_timeout == kNever) return up_.deadline();
+  return std::min(up_.deadline(), progress_ + (probed_ ? job_.give_up_timeout : job_.give_up_timeout / 2));
 }
 
 void SwitchAggWorker::wake(Time now, Outbox& out) {
   up_.wake(now, out, counters_);
-  if (!active_ || job_.patience == kNever) return;
-  if (now - progress_ >= job_.patience) {
+  if (!active_ || job_.give_up_timeout == kNever) return;
+  if (now - progress_ >= job_.give_up_timeout) {
     active_ = false;
-    failure_ = "worker " + std::to_string(index_) + " heard nothing new for " + std::to_string(job_.patience / 1'000'000) +
+    failure_ = "worker " + std::to_string(index_) + " heard nothing new for " + std::to_string(job_.give_up_timeout / 1'000'000) +
                " ms: ";
     if (!up_.idle()) {
       failure_ += std::to_string(distance(up_.next(), up_.base())) + " of its packets have not been acknowledged";
@@ -253,7 +231,7 @@ void SwitchAggWorker::wake(Time now, Outbox& out) {
     } else {
       failure_ += "all packets of its switch's children are there, but no sums came back";
     }
-  } else if (!probed_ && now - progress_ >= job_.patience / 2) {
+  } else if (!probed_ && now - progress_ >= job_.give_up_timeout / 2) {
     // A packet that is there already: the acknowledgement says whose packets are not.
     probed_ = true;
     std::uint8_t packet[kHeadBytes];
@@ -263,26 +241,21 @@ void SwitchAggWorker::wake(Time now, Outbox& out) {
   }
 }
 
-void SwitchAggWorker::save(Time now, std::vector<std::uint8_t>& state) const {
-  const auto number = [&](std::uint64_t value) { append(state, value); };
-  number((active_ ? 1u : 0u) | (end_sent_ ? 2u : 0u) | (probed_ ? 4u : 0u) | (failure_.empty() ? 0u : 8u));
-  for (std::size_t each : {begun_, until_, given_, total_}) number(each);
-  number(round_);
-  number(delivered_);
-  number(active_ && job_.patience != kNever ? static_cast<std::uint64_t>(now - progress_) : 0);
+void SwitchAggWorker::save(Time now, StateWriter& state) const {
+  state << active_ << end_sent_ << probed_ << failure_.empty();
+  for (std::size_t each : {begun_, until_, given_, total_}) state << each;
+  state << round_ << delivered_ << (active_ && job_.give_up_timeout != kNever ? now - progress_ : 0);
   up_.save(now, state);
   down_.save(state);
   for (std::uint32_t after = 0; after < kMostWindow; ++after) {
     const std::uint32_t sequence = delivered_ + after;
-    if (down_.look(sequence) != Arrival::repeated) continue;
-    const auto& packet = waiting_[sequence % kMostWindow];
-    state.insert(state.end(), packet.begin(), packet.end());
+    if (down_.look(sequence) != Arrival::duplicate) continue;
+    state << waiting_[sequence % kMostWindow];
   }
   for (std::size_t at = 0; active_ && tensor_ && at < have_.size(); ++at) {
-    number(have_[at]);
-    for (int lane = 0; have_[at] != 0 && lane < options_.lanes; ++lane) {
-      number(sums_[at * static_cast<std::size_t>(options_.lanes) + static_cast<std::size_t>(lane)]);
-    }
+    state << have_[at];
+    const auto lanes = static_cast<std::size_t>(options_.lanes);
+    if (have_[at] != 0) state.put(sums_.data() + at * lanes, lanes);
   }
 }
 

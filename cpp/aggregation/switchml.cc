@@ -35,7 +35,7 @@ std::uint32_t Packet::first_id(const Job& job) { return static_cast<std::uint32_
 
 Count Packet::wrong_id(std::uint32_t expected, std::uint32_t found) {
   // Signed distance on the circle of ids (RFC 1982).
-  return static_cast<std::int32_t>(found - expected) > 0 ? Count::ahead : Count::stale;
+  return static_cast<std::int32_t>(found - expected) > 0 ? Count::future : Count::stale;
 }
 
 std::uint8_t Packet::kind_of(int values) { return values == 64 ? 0x11 : values == 256 ? 0x13 : 0x14; }
@@ -67,65 +67,43 @@ void SwitchMlSwitch::open(const Job& job, std::span<const Endpoint> children, En
   Packet::check(job);
   const auto n = static_cast<std::int64_t>(children.size());
   require(n >= 1 && n <= Packet::kMostWorkers, "1 to 32 workers or switches below one switch", n);
-  require(jobs_.count(job.id) == 0, "a job that is not open yet", job.id);
-  require(job.slots <= free_slots_, ("at most the " + std::to_string(free_slots_) + " slots that are free").c_str(),
-          job.slots);
-  std::unordered_map<Endpoint, Party> parties = parties_;
-  for (int child = 0; child < n; ++child) {
-    const Endpoint each = children[static_cast<std::size_t>(child)];
-    require(each >= 0 && parties.emplace(each, Party{job.id, child}).second, "senders of one job each", each);
-  }
-  if (parent != kNobody) {
-    require(parent >= 0 && parties.emplace(parent, Party{job.id, -1}).second, "senders of one job each", parent);
-  }
-  if (parent != kNobody && job.setting("published_rule", 0) != 0) {
-    throw std::invalid_argument("expected no switch above one that goes by the published rule, found one");
-  }
+  jobs_.expect_new(job.id, job.slots);
   Service service;
-  service.job = job.id;
+  service.id = job.id;
+  service.parties = JobParties(children, parent);
   service.first = Packet::first_id(job);
   service.published_rule = job.setting("published_rule", 0) != 0;
+  if (parent != kNobody && service.published_rule) {
+    throw std::invalid_argument("expected no switch above one that goes by the published rule, found one");
+  }
   service.values = job.values;
   service.kind = Packet::kind_of(job.values);
-  service.children.assign(children.begin(), children.end());
-  service.parent = parent;
   service.slots.resize(static_cast<std::size_t>(job.slots));
   service.sums.resize(2 * service.slots.size() * static_cast<std::size_t>(job.values));
   service.form.full = job.setting("approximate", 0) == 0;
   if (adder_ == Adder::fpisa) service.floats.resize(2 * service.sums.size());
   service.reply.resize(Packet::size_of(job.values));
-  jobs_.emplace(job.id, std::move(service));
-  parties_ = std::move(parties);
-  free_slots_ -= job.slots;
+  senders_.add(job.id, service.parties);
+  jobs_.open(job.id, std::move(service), job.slots);
 }
 
 void SwitchMlSwitch::close(std::uint32_t job) {
-  const auto found = jobs_.find(job);
-  if (found == jobs_.end()) return;
-  free_slots_ += static_cast<int>(found->second.slots.size());
-  std::erase_if(parties_, [job](const auto& each) { return each.second.job == job; });
-  jobs_.erase(found);
+  if (jobs_.close(job)) senders_.remove(job);
 }
 
 std::int64_t SwitchMlSwitch::slots_in_use() const {
-  std::int64_t busy = 0;
-  for (const auto& [id, service] : jobs_) busy += std::ranges::count_if(service.slots, &Slot::busy);
-  return busy;
+  return jobs_.total([](const Service& service) { return std::ranges::count_if(service.slots, &Slot::busy); });
 }
 
 std::vector<int> SwitchMlSwitch::waits_for(std::uint32_t job) const {
-  std::vector<int> found;
-  const auto at = jobs_.find(job);
-  if (at == jobs_.end()) return found;
+  const Service* const service = jobs_.find(job);
+  if (service == nullptr) return {};
   std::uint32_t late = 0;
-  for (const Slot& slot : at->second.slots) {
+  for (const Slot& slot : service->slots) {
     const auto latest = static_cast<std::size_t>(std::max<int>(slot.latest, 0));
     if (slot.busy() && slot.missing[latest] > 0) late |= ~slot.seen[latest];
   }
-  for (std::size_t child = 0; child < at->second.children.size(); ++child) {
-    if (late >> child & 1) found.push_back(static_cast<int>(child));
-  }
-  return found;
+  return service->parties.numbers_in(late);
 }
 
 std::span<const std::int32_t> SwitchMlSwitch::values(std::uint32_t job, int slot, int set) const {
@@ -135,17 +113,17 @@ std::span<const std::int32_t> SwitchMlSwitch::values(std::uint32_t job, int slot
 }
 
 void SwitchMlSwitch::receive(Endpoint from, Bytes packet, Time, Outbox& out) {
-  ++counters_[Count::received];
-  const auto party = parties_.find(from);
-  if (party == parties_.end()) return void(++counters_[Count::stranger]);
-  Service& service = jobs_.find(party->second.job)->second;
-  if (packet.size() != service.reply.size() || packet[0] != service.kind) return void(++counters_[Count::malformed]);
+  count(Count::received);
+  const Senders::Sender* const sender = senders_.find(from);
+  if (sender == nullptr) return count(Count::unknown_sender);
+  Service& service = *jobs_.find(sender->job);
+  if (packet.size() != service.reply.size() || packet[0] != service.kind) return count(Count::malformed);
   const Packet head = Packet::read(packet.data());
-  if (head.job != static_cast<std::uint8_t>(service.job)) return void(++counters_[Count::stranger]);
-  if (head.slot >= static_cast<int>(service.slots.size())) return void(++counters_[Count::out_of_range]);
-  if (party->second.child < 0) return settle(service, head, packet, out);
-  if (service.published_rule) return contribute_as_published(service, party->second.child, head, packet, out);
-  contribute(service, party->second.child, head, packet, out);
+  if (head.job != static_cast<std::uint8_t>(service.id)) return count(Count::unknown_sender);
+  if (head.slot >= static_cast<int>(service.slots.size())) return count(Count::out_of_range);
+  if (sender->child == JobParties::kParent) return settle(service, head, packet, out);
+  if (service.published_rule) return contribute_as_published(service, sender->child, head, packet, out);
+  contribute(service, sender->child, head, packet, out);
 }
 
 void SwitchMlSwitch::contribute(Service& service, int child, const Packet& head, Bytes packet, Outbox& out) {
@@ -153,31 +131,31 @@ void SwitchMlSwitch::contribute(Service& service, int child, const Packet& head,
   const std::size_t set = head.set, other = 1 - set;
   if (slot.latest < 0) {
     const std::uint32_t first = service.first + static_cast<std::uint32_t>(head.slot);
-    if (head.id != first) return void(++counters_[Packet::wrong_id(first, head.id)]);
+    if (head.id != first) return count(Packet::wrong_id(first, head.id));
     slot.id[other] = first - static_cast<std::uint32_t>(service.slots.size());
     slot.settled[other] = true;
   } else if (head.id == slot.id[set]) {
     const bool seen = (slot.seen[set] >> child & 1) != 0;
     if (!seen && slot.missing[set] > 0) return add(service, child, head, packet, out);
-    if (!seen) return void(++counters_[Count::stale]);  // the child has gone on: a duplicate that was long on its way
+    if (!seen) return count(Count::stale);  // the child has gone on: a duplicate that was long on its way
     if (slot.settled[set]) {
-      ++counters_[Count::answered];
-      return send(service, head.slot, head.set, {&service.children[static_cast<std::size_t>(child)], 1}, out);
+      count(Count::answered);
+      return send(service, head.slot, head.set, service.parties.one(child), out);
     }
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
     if (slot.missing[set] > 0) return;
     // The sum of the parent does not come: either way may have lost a packet.
-    ++counters_[Count::resent];
-    return send(service, head.slot, head.set, {&service.parent, 1}, out);
+    count(Count::resent);
+    return send(service, head.slot, head.set, service.parties.above(), out);
   } else {
     const auto latest = static_cast<std::size_t>(slot.latest);
     const std::uint32_t next = slot.id[latest] + static_cast<std::uint32_t>(service.slots.size());
-    if (head.id != next) return void(++counters_[Packet::wrong_id(slot.id[latest], head.id)]);
-    if (set == latest || !slot.settled[latest]) return void(++counters_[Count::ahead]);
+    if (head.id != next) return count(Packet::wrong_id(slot.id[latest], head.id));
+    if (set == latest || !slot.settled[latest]) return count(Count::future);
   }
   slot.latest = static_cast<std::int8_t>(set);
   slot.id[set] = head.id;
-  slot.missing[set] = static_cast<std::uint8_t>(service.children.size());
+  slot.missing[set] = static_cast<std::uint8_t>(service.parties.size());
   slot.settled[set] = false;
   add(service, child, head, packet, out);
 }
@@ -186,14 +164,14 @@ void SwitchMlSwitch::contribute_as_published(Service& service, int child, const 
   Slot& slot = service.slots[static_cast<std::size_t>(head.slot)];
   const std::size_t set = head.set;
   if ((slot.seen[set] >> child & 1) != 0) {
-    ++counters_[slot.missing[set] == 0 ? Count::answered : Count::repeated];
+    count(slot.missing[set] == 0 ? Count::answered : Count::duplicate);
     if (slot.missing[set] > 0) return;
-    return send(service, head.slot, head.set, {&service.children[static_cast<std::size_t>(child)], 1}, out);
+    return send(service, head.slot, head.set, service.parties.one(child), out);
   }
   slot.latest = static_cast<std::int8_t>(set);
   slot.id[set] = head.id;
   slot.settled[set] = false;
-  if (slot.missing[set] == 0) slot.missing[set] = static_cast<std::uint8_t>(service.children.size());
+  if (slot.missing[set] == 0) slot.missing[set] = static_cast<std::uint8_t>(service.parties.size());
   add(service, child, head, packet, out);
 }
 
@@ -212,15 +190,15 @@ void SwitchMlSwitch::add(Service& service, int child, const Packet& head, Bytes 
     add_values(from, sum, n);
     for (std::size_t i = 0; i < 2; ++i) slot.exponents[set][i] = std::max(slot.exponents[set][i], head.exponents[i]);
   }
-  ++counters_[Count::aggregated];
+  count(Count::aggregated);
   slot.seen[set] |= std::uint32_t{1} << child;
   slot.seen[1 - set] &= ~(std::uint32_t{1} << child);
   if (--slot.missing[set] > 0) return;
-  ++counters_[Count::completed];
-  ++counters_[Count::sent];
-  slot.settled[set] = service.parent == kNobody;
-  if (slot.settled[set]) return send(service, head.slot, head.set, service.children, out);
-  send(service, head.slot, head.set, {&service.parent, 1}, out);
+  count(Count::completed);
+  count(Count::sent);
+  slot.settled[set] = service.parties.root();
+  if (slot.settled[set]) return send(service, head.slot, head.set, service.parties.children(), out);
+  send(service, head.slot, head.set, service.parties.above(), out);
 }
 
 void SwitchMlSwitch::add_float(Service& service, const Packet& head, const std::uint8_t* from, bool first, bool last) {
@@ -239,43 +217,40 @@ void SwitchMlSwitch::settle(Service& service, const Packet& head, Bytes packet, 
   Slot& slot = service.slots[static_cast<std::size_t>(head.slot)];
   const std::size_t set = head.set;
   if (slot.latest < 0 || head.id != slot.id[set]) {
-    return void(++counters_[Packet::wrong_id(slot.latest < 0 ? head.id - 1 : slot.id[set], head.id)]);
+    return count(Packet::wrong_id(slot.latest < 0 ? head.id - 1 : slot.id[set], head.id));
   }
-  if (slot.settled[set]) return void(++counters_[Count::stale]);
-  if (slot.missing[set] > 0) return void(++counters_[Count::ahead]);  // a sum without what is summed here
+  if (slot.settled[set]) return count(Count::stale);
+  if (slot.missing[set] > 0) return count(Count::future);  // a sum without what is summed here
   load_values(packet.data() + Packet::kHead, service.at(head.slot, head.set), static_cast<std::size_t>(service.values));
   slot.exponents[set] = head.exponents;
   slot.settled[set] = true;
-  ++counters_[Count::forwarded];
-  send(service, head.slot, head.set, service.children, out);
+  count(Count::forwarded);
+  send(service, head.slot, head.set, service.parties.children(), out);
 }
 
 void SwitchMlSwitch::send(Service& service, int slot, bool set, std::span<const Endpoint> to, Outbox& out) {
   const Slot& from = service.slots[static_cast<std::size_t>(slot)];
-  Packet{service.kind, static_cast<std::uint8_t>(service.job), from.id[set], set, slot, from.exponents[set]}.write(
+  Packet{service.kind, static_cast<std::uint8_t>(service.id), from.id[set], set, slot, from.exponents[set]}.write(
       service.reply.data());
   store_values(service.at(slot, set), service.reply.data() + Packet::kHead, static_cast<std::size_t>(service.values));
   out.send(to, service.reply);
 }
 
-void SwitchMlSwitch::save(Time, std::vector<std::uint8_t>& state) const {
+void SwitchMlSwitch::save(Time, StateWriter& state) const {
   for (const auto& [id, service] : jobs_) {
-    append(state, id);
+    state << id;
     for (const Slot& slot : service.slots) {
-      append(state, slot.latest);
+      state << slot.latest;
       for (std::size_t set = 0; slot.latest >= 0 && set < 2; ++set) {
-        append(state, slot.id[set]);
-        append(state, slot.seen[set]);
-        append(state, slot.missing[set]);
-        append<std::uint8_t>(state, slot.settled[set]);
+        state << slot.id[set] << slot.seen[set] << slot.missing[set] << static_cast<std::uint8_t>(slot.settled[set]);
         if (slot.seen[set] == 0) continue;  // nobody may ask for this sum any more
-        for (std::int8_t exponent : slot.exponents[set]) append(state, exponent);
+        for (std::int8_t exponent : slot.exponents[set]) state << exponent;
         const std::int32_t* sum =
             service.sums.data() + (2 * static_cast<std::size_t>(&slot - service.slots.data()) + set) *
                                       static_cast<std::size_t>(service.values);
-        append(state, sum, static_cast<std::size_t>(service.values));
+        state.put(sum, static_cast<std::size_t>(service.values));
         if (service.floats.empty()) continue;
-        append(state, service.floats.data() + 2 * (sum - service.sums.data()), 2 * static_cast<std::size_t>(service.values));
+        state.put(service.floats.data() + 2 * (sum - service.sums.data()), 2 * static_cast<std::size_t>(service.values));
       }
     }
   }

@@ -18,11 +18,11 @@
 //   the id of either set:              adds it, has it already, or answers from the copy;
 //   the next id, a round of slots on:  opens the other set, once the latest sum is complete (then nobody needs the copy
 //                                      of the one before it any more, for all have sent what follows it);
-//   no other:                          stale, or ahead.
+//   no other:                          stale, or of the future.
 // Ids are compared exactly, and by serial arithmetic (RFC 1982) only to name the fault, so they may wrap around.
 //
 // A restarted worker or switch is a new job, with an id or a setting `first_packet` of its own, or it would take part in
-// the sums of its earlier life.
+// the sums of the earlier one.
 //
 // Settings of a job: `first_packet` (0): id of the first packet of slot 0. `adaptive_timeout` (0): 1 lets a worker learn
 // its time-out, at most `Job::timeout`, from the times its results take. `doubled_after` (100): time-outs without a
@@ -35,9 +35,7 @@
 // saturated, and those lost to a larger value as evicted; the last bits of a sum depend on the order of arrival.
 #pragma once
 
-#include <unordered_map>
-
-#include "aggregation/node.h"
+#include "aggregation/job_table.h"
 #include "numerics/fpisa.h"
 
 namespace coppice::aggregation {
@@ -79,14 +77,14 @@ class SwitchMlSwitch final : public Aggregator {
   };
 
   enum class Adder : std::uint8_t { integers, fpisa };
-  explicit SwitchMlSwitch(int slots, Adder adder = Adder::integers) : free_slots_(slots), adder_(adder) {}
+  explicit SwitchMlSwitch(int slots, Adder adder = Adder::integers) : jobs_(slots), adder_(adder) {}
 
   void open(const Job& job, std::span<const Endpoint> children, Endpoint parent) override;
   void close(std::uint32_t job) override;
   std::int64_t slots_in_use() const override;
   void receive(Endpoint from, Bytes packet, Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<SwitchMlSwitch>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
   // For tests, and for who asks which worker a job waits for.
   const Slot& slot(std::uint32_t job, int slot) const { return jobs_.at(job).slots[static_cast<std::size_t>(slot)]; }
@@ -94,14 +92,11 @@ class SwitchMlSwitch final : public Aggregator {
   std::vector<int> waits_for(std::uint32_t job) const override;
 
  private:
-  struct Service {
-    std::uint32_t job = 0;
+  struct Service : ServedJob {
     std::uint32_t first = 0;
     bool published_rule = false;
     int values = 0;
     std::uint8_t kind = 0;
-    std::vector<Endpoint> children;
-    Endpoint parent = kNobody;
     std::vector<Slot> slots;
     std::vector<std::int32_t> sums;  // [slot][set][value]
     numerics::FpisaForm form;
@@ -112,10 +107,6 @@ class SwitchMlSwitch final : public Aggregator {
       return sums.data() + (2 * static_cast<std::size_t>(slot) + set) * static_cast<std::size_t>(values);
     }
   };
-  struct Party {
-    std::uint32_t job;
-    int child;  // -1: the parent
-  };
 
   void contribute(Service& service, int child, const SwitchMlPacket& head, Bytes packet, Outbox& out);
   void settle(Service& service, const SwitchMlPacket& head, Bytes packet, Outbox& out);
@@ -124,10 +115,9 @@ class SwitchMlSwitch final : public Aggregator {
   void add_float(Service& service, const SwitchMlPacket& head, const std::uint8_t* from, bool first, bool last);
   void send(Service& service, int slot, bool set, std::span<const Endpoint> to, Outbox& out);
 
-  int free_slots_;
+  JobTable<Service> jobs_;
+  Senders senders_;
   Adder adder_;
-  std::map<std::uint32_t, Service> jobs_;
-  std::unordered_map<Endpoint, Party> parties_;
 };
 
 class SwitchMlWorker final : public Worker {
@@ -140,7 +130,7 @@ class SwitchMlWorker final : public Worker {
   Time deadline() const override;
   void wake(Time now, Outbox& out) override;
   std::unique_ptr<Node> clone() const override { return std::make_unique<SwitchMlWorker>(*this); }
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
  private:
   // Packets of a tensor are numbered from 0; packet i carries block i - lead_ and announces the exponent of block i.

@@ -217,7 +217,7 @@ TEST(switchml_ids_wrap_around_and_only_the_next_opens_a_set) {
   }
   CHECK_EQ(b.machine().counters()[Count::aggregated], 18u);
   CHECK(b.machine().counters()[Count::stale] >= 9 * 4u);
-  CHECK(b.machine().counters()[Count::ahead] >= 9 * 4u);
+  CHECK(b.machine().counters()[Count::future] >= 9 * 4u);
   Bench fresh(2, 3, 17);  // C7: of another life of the job
   CHECK_EQ(said({fresh.raw(0, 0, 9, 1), fresh.raw(0, 0, 9, -1), fresh.raw(1, 0, 2, 0), fresh.raw(0, 0, 2, 0)}), "- - - all 4");
 }
@@ -248,7 +248,7 @@ TEST(switchml_jobs_are_apart_and_slots_come_back) {
   machine.close(0);
   CHECK_EQ(machine.slots_in_use(), 0);
   machine.receive(0, packet_of(0, 3, 3, 5), 0, out);
-  CHECK_EQ(machine.counters()[Count::stranger], 1u);
+  CHECK_EQ(machine.counters()[Count::unknown_sender], 1u);
   machine.open(first, numbered(2), kNobody);
   CHECK_EQ(machine.slot(0, 3).seen[0], 0u);
 }
@@ -271,7 +271,7 @@ TEST(switchml_refuses_hostile_packets_and_keeps_its_state) {
   Bench b(2);  // C15
   b.say(0, 0, 1), b.say(1, 0, 1), b.say(0, 1, 4);
   std::vector<std::uint8_t> before, afterwards;
-  b.machine().save(0, before);
+  before = state_of(b.machine(), 0);
   const auto good = packet_of(1, 0, 4, 9);
   Sent out;
   auto spoilt = [&](auto&& change) {
@@ -285,12 +285,12 @@ TEST(switchml_refuses_hostile_packets_and_keeps_its_state) {
   CHECK_EQ(b.machine().counters()[Count::malformed], good.size() + 8);
   spoilt([](auto& p) { p[1] = 1; });
   b.machine().receive(2, good, 0, out);
-  CHECK_EQ(b.machine().counters()[Count::stranger], 2u);
+  CHECK_EQ(b.machine().counters()[Count::unknown_sender], 2u);
   spoilt([](auto& p) { p[6] |= 0x40; });
   spoilt([](auto& p) { p[7] = 4; });
   CHECK_EQ(b.machine().counters()[Count::out_of_range], 2u);
   CHECK(out.letters.empty());
-  b.machine().save(0, afterwards);
+  afterwards = state_of(b.machine(), 0);
   CHECK(before == afterwards);
   CHECK_EQ(b.say(1, 1, 4), "all 8");
 }
@@ -334,7 +334,7 @@ TEST(switchml_trees_of_switches_repair_a_lost_sum_of_the_parent) {
   // The root's sum does not reach the left leaf. A worker below goes on too early, then asks again.
   out.letters.clear(), up.letters.clear(), down.letters.clear();
   left.receive(0, packet_of(1, 0, 2, 7), 0, up);
-  CHECK_EQ(left.counters()[Count::ahead], 1u);
+  CHECK_EQ(left.counters()[Count::future], 1u);
   left.receive(1, packet_of(0, 0, 0, 1), 0, up);
   CHECK_EQ(up.letters.size(), 1u);
   CHECK_EQ(up.letters[0].to, 20);

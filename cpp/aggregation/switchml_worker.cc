@@ -79,7 +79,7 @@ void SwitchMlWorker::send(std::int64_t packet, Time now, Outbox& out) {
   slot.again = false;
   ++under_way_;
   enqueue(at);
-  ++counters_[Count::sent];
+  count(Count::sent);
   write(packet, slot.set, out);
 }
 
@@ -114,19 +114,19 @@ void SwitchMlWorker::write(std::int64_t packet, bool set, Outbox& out) {
 }
 
 void SwitchMlWorker::receive(Endpoint from, Bytes bytes, Time now, Outbox& out) {
-  ++counters_[Count::received];
-  if (from != above_) return void(++counters_[Count::stranger]);
+  count(Count::received);
+  if (from != above_) return count(Count::unknown_sender);
   if (bytes.size() != packet_.size() || bytes[0] != Packet::kind_of(job_.values)) {
-    return void(++counters_[Count::malformed]);
+    return count(Count::malformed);
   }
   const Packet head = Packet::read(bytes.data());
-  if (head.job != static_cast<std::uint8_t>(job_.id)) return void(++counters_[Count::stranger]);
-  if (head.slot >= job_.slots) return void(++counters_[Count::out_of_range]);
+  if (head.job != static_cast<std::uint8_t>(job_.id)) return count(Count::unknown_sender);
+  if (head.slot >= job_.slots) return count(Count::out_of_range);
   Slot& slot = slots_[static_cast<std::size_t>(head.slot)];
   const std::int64_t packet = slot.packet;
   const std::uint32_t id = first_id_ + static_cast<std::uint32_t>(packet);
   if (!failure_.empty() || !slot.under_way || head.id != id || head.set != slot.set) {
-    return void(++counters_[slot.under_way ? Packet::wrong_id(id, head.id) : Count::stale]);
+    return count(slot.under_way ? Packet::wrong_id(id, head.id) : Count::stale);
   }
   if (!slot.again) learn(now - slot.sent);
   unlink(slot);
@@ -136,7 +136,7 @@ void SwitchMlWorker::receive(Endpoint from, Bytes bytes, Time now, Outbox& out) 
   --remaining_;
   progress_ = now;
   silent_ = 0;
-  ++counters_[Count::completed];
+  count(Count::completed);
   take(packet, head, bytes);
   if (!failure_.empty()) return;
   offer(packet + job_.slots, now, out);
@@ -172,15 +172,15 @@ void SwitchMlWorker::take(std::int64_t packet, const Packet& head, Bytes bytes) 
 
 Time SwitchMlWorker::deadline() const {
   if (under_way_ == 0 || !failure_.empty()) return kNever;
-  return std::min(after(slots_[static_cast<std::size_t>(oldest_)].sent, timeout()), after(progress_, job_.patience));
+  return std::min(after(slots_[static_cast<std::size_t>(oldest_)].sent, timeout()), after(progress_, job_.give_up_timeout));
 }
 
 void SwitchMlWorker::wake(Time now, Outbox& out) {
   if (now < deadline()) return;
-  if (now >= after(progress_, job_.patience)) {
+  if (now >= after(progress_, job_.give_up_timeout)) {
     const Slot& oldest = slots_[static_cast<std::size_t>(oldest_)];
     return fail("worker " + std::to_string(index_) + " of job " + std::to_string(job_.id) + " expected a sum within " +
-                std::to_string(job_.patience / 1'000'000) + " ms, found none for packet " +
+                std::to_string(job_.give_up_timeout / 1'000'000) + " ms, found none for packet " +
                 std::to_string(first_id_ + static_cast<std::uint32_t>(oldest.packet)) + " in slot " +
                 std::to_string(oldest_) + " and " + std::to_string(under_way_ - 1) +
                 " more: a worker or the switch is gone or too slow.");
@@ -195,7 +195,7 @@ void SwitchMlWorker::wake(Time now, Outbox& out) {
     slot.again = true;
     enqueue(static_cast<std::size_t>(at));
     ++silent_;
-    ++counters_[Count::resent];
+    count(Count::resent);
     write(slot.packet, slot.set, out);
   }
 }
@@ -231,27 +231,23 @@ void SwitchMlWorker::enqueue(std::size_t at) {
 
 void SwitchMlWorker::fail(std::string why) { failure_ = std::move(why); }
 
-void SwitchMlWorker::save(Time now, std::vector<std::uint8_t>& state) const {
+void SwitchMlWorker::save(Time now, StateWriter& state) const {
   const Time wait = timeout();
-  append(state, first_id_);
-  append(state, first_slot_);
-  append(state, packets_);
-  append(state, remaining_);
-  append<std::uint8_t>(state, failure_.empty());
+  state << first_id_ << first_slot_ << packets_ << remaining_ << static_cast<std::uint8_t>(failure_.empty());
   for (const Slot& slot : slots_) {
-    append(state, slot.packet);
-    append<std::uint8_t>(state, slot.set | (slot.under_way << 1) | ((adaptive_ && slot.again) << 2));
+    state << slot.packet;
+    state << static_cast<std::uint8_t>(slot.set | (slot.under_way << 1) | ((adaptive_ && slot.again) << 2));
   }
   for (std::int32_t at = oldest_; at >= 0; at = slots_[static_cast<std::size_t>(at)].after) {
-    append(state, at);
-    append(state, std::min(now - slots_[static_cast<std::size_t>(at)].sent, wait));  // due is due
+    state << at;
+    state << std::min(now - slots_[static_cast<std::size_t>(at)].sent, wait);  // due is due
   }
-  append<std::uint64_t>(state, ready_size_);
-  for (std::size_t i = 0; i < ready_size_; ++i) append(state, ready_[(ready_at_ + i) % ready_.size()]);
-  for (std::int64_t i = 0; i < lead_; ++i) append(state, exponents_[static_cast<std::size_t>(i)]);
-  if (adaptive_) append(state, smooth_), append(state, spread_);
-  if (doubled_after_ > 0) append(state, silent_);
-  if (job_.patience != kNever && under_way_ > 0) append(state, std::min(now - progress_, job_.patience));
+  state << static_cast<std::uint64_t>(ready_size_);
+  for (std::size_t i = 0; i < ready_size_; ++i) state << ready_[(ready_at_ + i) % ready_.size()];
+  for (std::int64_t i = 0; i < lead_; ++i) state << exponents_[static_cast<std::size_t>(i)];
+  if (adaptive_) state << smooth_ << spread_;
+  if (doubled_after_ > 0) state << silent_;
+  if (job_.give_up_timeout != kNever && under_way_ > 0) state << std::min(now - progress_, job_.give_up_timeout);
 }
 
 }  // namespace coppice::aggregation

@@ -120,7 +120,7 @@ TEST(switchml_worker_goes_on_counting_across_tensors) {
 TEST(switchml_worker_sends_again_waits_longer_and_gives_up) {
   Job job = job_of(2, 2, 64);
   job.timeout = 10;
-  job.patience = 100'000;
+  job.give_up_timeout = 100'000;
   SwitchMlWorker worker(job, 1, 9);
   Sent out;
   std::vector<std::int32_t> data(64 * 5, 3);

@@ -23,7 +23,7 @@ void WindowWorker::start(std::size_t frames, Time now, Outbox& out) {
 
 void WindowWorker::proceed(Outbox& out) {
   while (paused_until_ == 0 && sent_ != end_ && after(sent_, base_) < job_.window && allowed(sent_)) {
-    ++counters_[Count::sent];
+    count(Count::sent);
     write(sent_++, out);
   }
 }
@@ -31,17 +31,17 @@ void WindowWorker::proceed(Outbox& out) {
 void WindowWorker::send_again(std::uint32_t from, Outbox& out) {
   for (std::uint32_t number = from; number != sent_; ++number) {
     if (got_[number % got_.size()]) continue;
-    ++counters_[Count::resent];
+    count(Count::resent);
     write(number, out);
   }
 }
 
 bool WindowWorker::read(Endpoint from, Bytes packet, FrameHead& head) {
-  ++counters_[Count::received];
+  count(Count::received);
   if (!FrameHead::read(packet, head)) {
-    ++counters_[Count::malformed];
+    count(Count::malformed);
   } else if (from != above_ || head.job != job_.id) {
-    ++counters_[Count::stranger];
+    count(Count::unknown_sender);
   } else {
     return true;
   }
@@ -50,13 +50,13 @@ bool WindowWorker::read(Endpoint from, Bytes packet, FrameHead& head) {
 
 bool WindowWorker::awaited(std::uint32_t number) {
   if (after(number, base_) < 0) {
-    ++counters_[Count::stale];
+    count(Count::stale);
   } else if (after(number, sent_) >= 0) {
-    ++counters_[Count::ahead];
+    count(Count::future);
   } else if (got_[number % got_.size()]) {
-    ++counters_[Count::repeated];
+    count(Count::duplicate);
   } else {
-    ++counters_[Count::completed];
+    count(Count::completed);
     return true;
   }
   return false;
@@ -73,14 +73,14 @@ void WindowWorker::take(std::uint32_t number, Time now, Outbox& out) {
 
 Time WindowWorker::deadline() const {
   if (done() || !failure_.empty()) return kNever;
-  return std::min(paused_until_ > 0 ? paused_until_ : timer_, later(progress_, job_.patience));
+  return std::min(paused_until_ > 0 ? paused_until_ : timer_, later(progress_, job_.give_up_timeout));
 }
 
 void WindowWorker::wake(Time now, Outbox& out) {
   if (now < deadline()) return;
-  if (now >= later(progress_, job_.patience)) {
+  if (now >= later(progress_, job_.give_up_timeout)) {
     failure_ = "no sum of frame " + std::to_string(base_ - first_) + " of " + std::to_string(end_ - first_) +
-               " came in the job's patience: some worker is silent, or the switch is";
+               " came in the job's give-up timeout: some worker is silent, or the switch is";
     return;
   }
   paused_until_ = 0;
@@ -91,11 +91,10 @@ void WindowWorker::wake(Time now, Outbox& out) {
   proceed(out);
 }
 
-void WindowWorker::save(Time now, std::vector<std::uint8_t>& bytes) const {
-  State state(bytes);
+void WindowWorker::save(Time now, StateWriter& state) const {
   state << base_ << sent_ << end_ << first_ << got_ << std::max<Time>(paused_until_ - now, 0) << failure_.empty();
   if (!done()) state << timer_ - now;
-  if (!done() && job_.patience != kNever) state << progress_ - now;
+  if (!done() && job_.give_up_timeout != kNever) state << progress_ - now;
 }
 
 }  // namespace coppice::aggregation

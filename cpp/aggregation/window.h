@@ -10,7 +10,7 @@ class WindowWorker : public Worker {
   bool done() const override { return base_ == end_; }
   Time deadline() const override;
   void wake(Time now, Outbox& out) override;
-  void save(Time now, std::vector<std::uint8_t>& state) const override;
+  void save(Time now, StateWriter& state) const override;
 
  protected:
   // `first` is the number of the first frame. Throws std::invalid_argument where the job or the index is none.

@@ -60,17 +60,17 @@ Switched::Switched(const SwitchPlace& place, int node, int nodes, std::uint64_t 
   settings.make_worker = make_worker;
   settings.host = place.host;
   settings.port = place.port;
-  settings.index = settings.member.worker = node;
-  settings.member.secret = place.secret;
-  settings.member.join.protocol = "switchml";
-  settings.member.join.members = nodes;
-  aggregation::Job& job = settings.member.join.job;
+  settings.index = settings.connection.worker = node;
+  settings.connection.secret = place.secret;
+  settings.connection.join.protocol = "switchml";
+  settings.connection.join.members = nodes;
+  aggregation::Job& job = settings.connection.join.job;
   job.id = static_cast<std::uint32_t>(cookie);
   job.workers = nodes;
   job.slots = job.window = kSlots;
   job.values = kValues;
   job.element = aggregation::Element::float32;
-  job.patience = kForEver;
+  job.give_up_timeout = kForEver;
   client_ = std::make_unique<udp::Client>(std::move(settings));
 }
 

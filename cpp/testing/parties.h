@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aggregation/node.h"
+#include "aggregation/state.h"
 
 namespace coppice::testing {
 

@@ -24,45 +24,46 @@ std::string seconds(Time time) {
 
 }  // namespace
 
-struct Client::Lane {
+// The way to one thread of the switch.
+struct Client::Port {
   // What the machine sends is sealed on its way into the batch.
   struct Out final : aggregation::Outbox {
-    Out(Member& its_member, Batch& its_batch) : member(its_member), batch(its_batch) {}
+    Out(Connection& its_connection, Batch& its_batch) : connection(its_connection), batch(its_batch) {}
     using Outbox::send;
     void send(std::span<const Endpoint> to, Bytes packet) override {
-      for (std::size_t at = 0; at < to.size(); ++at) member.send(packet, batch);
+      for (std::size_t at = 0; at < to.size(); ++at) connection.send(packet, batch);
     }
-    Member& member;
+    Connection& connection;
     Batch& batch;
   };
 
-  Lane(MemberSettings settings, Address above)
-      : socket(Address{}), member(std::move(settings)), intake(socket), batch(socket, true), out(member, batch) {
+  Port(ConnectionSettings settings, Address above)
+      : socket(Address{}), connection(std::move(settings)), intake(socket), batch(socket, true), out(connection, batch) {
     socket.connect(above);
   }
 
   // What has come within `wait`, and what is due.
-  void turn(Time wait) {
+  void advance(Time wait) {
     bool unreachable = false;
     const Time before = now();
     if (wait > 0) {
-      const Time due = std::min(member.deadline(), worker ? worker->deadline() : aggregation::kNever);
+      const Time due = std::min(connection.deadline(), worker ? worker->deadline() : aggregation::kNever);
       wait = std::clamp<Time>(due - before, kMillisecond / 10, wait);
     }
     const std::vector<Received>& packets = intake.batch(wait, unreachable);
     const Time time = now();
     for (const Received& each : packets) {
-      const Bytes body = member.receive(each.packet, time, batch);
+      const Bytes body = connection.receive(each.packet, time, batch);
       if (!body.empty() && worker) worker->receive(kAbove, body, time, out);
     }
     if (worker && time >= worker->deadline()) worker->wake(time, out);
-    member.wake(time, batch);
+    connection.wake(time, batch);
     batch.flush(unreachable);
-    if (unreachable) member.unreachable(time);
+    if (unreachable) connection.unreachable(time);
   }
 
   Socket socket;
-  Member member;
+  Connection connection;
   Intake intake;
   Batch batch;
   Out out;
@@ -72,23 +73,23 @@ struct Client::Lane {
 
 Client::Client(ClientSettings settings) : settings_(std::move(settings)) {
   const Address first = resolved(settings_.host, settings_.port);
-  if (settings_.lanes < 1 || first.port + settings_.lanes - 1 > 65535) {
+  if (settings_.threads < 1 || first.port + settings_.threads - 1 > 65535) {
     throw std::invalid_argument("expected `threads` of 1 or more, and ports up to 65535, found " +
-                                std::to_string(settings_.lanes) + " from port " + std::to_string(first.port));
+                                std::to_string(settings_.threads) + " from port " + std::to_string(first.port));
   }
-  const aggregation::Job& job = settings_.member.join.job;
-  const int seats = settings_.member.join.seats();
-  if (settings_.member.worker < 0 || settings_.member.worker >= seats || seats > job.workers) {
-    throw std::invalid_argument("expected a worker of 0 to " + std::to_string(seats - 1) + " at the switch, found " +
-                                std::to_string(settings_.member.worker));
+  const aggregation::Job& job = settings_.connection.join.job;
+  const int members = settings_.connection.join.member_count();
+  if (settings_.connection.worker < 0 || settings_.connection.worker >= members || members > job.workers) {
+    throw std::invalid_argument("expected a worker of 0 to " + std::to_string(members - 1) + " at the switch, found " +
+                                std::to_string(settings_.connection.worker));
   }
-  for (int at = 0; at < settings_.lanes; ++at) {
-    MemberSettings own = settings_.member;
+  for (int at = 0; at < settings_.threads; ++at) {
+    ConnectionSettings own = settings_.connection;
     own.above = {first.host, static_cast<std::uint16_t>(first.port + at)};
-    own.join.lanes = settings_.lanes;
-    own.join.lane = at;
-    lanes_.push_back(std::make_unique<Lane>(own, own.above));
-    lanes_.back()->worker = settings_.make_worker(job, settings_.index, kAbove);
+    own.join.threads = settings_.threads;
+    own.join.thread = at;
+    ports_.push_back(std::make_unique<Port>(own, own.above));
+    ports_.back()->worker = settings_.make_worker(job, settings_.index, kAbove);
   }
 }
 
@@ -103,23 +104,23 @@ void Client::fail(const std::string& why) {
 void Client::join(Time timeout, const StopFlag& stop) {
   if (joined_) return;
   const Time until = now() + timeout;
-  for (const auto& lane : lanes_) {
+  for (const auto& port : ports_) {
     bool unreachable = false;
-    lane->member.start(now(), lane->batch);
-    lane->batch.flush(unreachable);
+    port->connection.start(now(), port->batch);
+    port->batch.flush(unreachable);
   }
-  for (const auto& lane : lanes_) {
-    while (!lane->member.ready()) {
-      for (const auto& each : lanes_) each->turn(each == lane ? kLongestWait : 0);
-      for (const auto& each : lanes_) {
-        if (!each->member.failure().empty()) fail(each->member.failure());
+  for (const auto& port : ports_) {
+    while (!port->connection.ready()) {
+      for (const auto& each : ports_) each->advance(each == port ? kLongestWait : 0);
+      for (const auto& each : ports_) {
+        if (!each->connection.failure().empty()) fail(each->connection.failure());
       }
       if (stop && stop()) {
         close("it was interrupted");
         throw Cancelled{};
       }
       if (now() > until) {
-        const std::string missing = lane->member.missing();
+        const std::string missing = port->connection.missing();
         fail("after " + seconds(timeout) + ", " + (missing.empty() ? "the job has not begun" : missing));
       }
     }
@@ -130,24 +131,24 @@ void Client::join(Time timeout, const StopFlag& stop) {
 
 void Client::beat() {
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, std::chrono::nanoseconds(lanes_.front()->member.beat_every()), [&] { return ending_; })) {
-    for (const auto& lane : lanes_) {
-      const std::vector<std::uint8_t>& packet = lane->member.beat();
-      (void)::send(lane->socket.descriptor(), packet.data(), packet.size(), MSG_DONTWAIT);
+  while (!changed_.wait_for(lock, std::chrono::nanoseconds(ports_.front()->connection.beat_every()), [&] { return ending_; })) {
+    for (const auto& port : ports_) {
+      const std::vector<std::uint8_t>& packet = port->connection.beat();
+      (void)::send(port->socket.descriptor(), packet.data(), packet.size(), MSG_DONTWAIT);
     }
   }
 }
 
-void Client::reduce(Lane& lane, Time until, const StopFlag& stop) {
-  while (!lane.worker->done()) {
-    lane.turn(kLongestWait);
-    if (lane.worker->done()) return;
-    lane.failure = !lane.member.failure().empty() ? lane.member.failure() : lane.worker->failure();
-    if (!lane.failure.empty()) return;
+void Client::reduce(Port& port, Time until, const StopFlag& stop) {
+  while (!port.worker->done()) {
+    port.advance(kLongestWait);
+    if (port.worker->done()) return;
+    port.failure = !port.connection.failure().empty() ? port.connection.failure() : port.worker->failure();
+    if (!port.failure.empty()) return;
     poll(stop);
     if (now() > until) {
-      const std::string missing = lane.member.missing();
-      lane.failure = missing.empty() ? "the sum is not complete" : missing;
+      const std::string missing = port.connection.missing();
+      port.failure = missing.empty() ? "the sum is not complete" : missing;
       return;
     }
   }
@@ -158,21 +159,21 @@ void Client::all_reduce(const void* input, void* output, std::size_t count, Time
   if (!joined_ || closed_) throw std::invalid_argument("expected a worker that has joined and is not closed");
   if (count == 0) return;
   const Time until = now() + timeout;
-  const std::size_t values = static_cast<std::size_t>(settings_.member.join.job.values);
-  const std::size_t chunks = (count + values - 1) / values, lanes = lanes_.size();
-  std::vector<Lane*> parts;
-  for (std::size_t at = 0; at < lanes; ++at) {
-    const std::size_t first = std::min(count, chunks * at / lanes * values);
-    const std::size_t last = std::min(count, chunks * (at + 1) / lanes * values);
+  const std::size_t values = static_cast<std::size_t>(settings_.connection.join.job.values);
+  const std::size_t chunks = (count + values - 1) / values, threads = ports_.size();
+  std::vector<Port*> parts;
+  for (std::size_t at = 0; at < threads; ++at) {
+    const std::size_t first = std::min(count, chunks * at / threads * values);
+    const std::size_t last = std::min(count, chunks * (at + 1) / threads * values);
     if (first == last) continue;
-    Lane& lane = *lanes_[at];
+    Port& port = *ports_[at];
     bool unreachable = false;
     const Time time = now();
-    lane.member.busy(true, time);
-    lane.worker->begin(static_cast<const std::uint8_t*>(input) + 4 * first, static_cast<std::uint8_t*>(output) + 4 * first,
-                       last - first, time, lane.out);
-    lane.batch.flush(unreachable);
-    parts.push_back(&lane);
+    port.connection.busy(true, time);
+    port.worker->begin(static_cast<const std::uint8_t*>(input) + 4 * first, static_cast<std::uint8_t*>(output) + 4 * first,
+                       last - first, time, port.out);
+    port.batch.flush(unreachable);
+    parts.push_back(&port);
   }
   std::atomic<bool> cancelled{false};
   const StopFlag told = [&] { return cancelled.load(std::memory_order_relaxed); };
@@ -194,14 +195,14 @@ void Client::all_reduce(const void* input, void* output, std::size_t count, Time
   }
   if (interrupted || !parts[0]->failure.empty()) cancelled = true;
   for (std::thread& each : others) each.join();
-  for (Lane* lane : parts) lane->member.busy(false, now());
+  for (Port* port : parts) port->connection.busy(false, now());
   if (interrupted) {
     failure_ = "it was interrupted";
     close(failure_);
     throw Cancelled{};
   }
-  for (const Lane* lane : parts) {
-    if (!lane->failure.empty() && lane->failure != "it was interrupted") fail(lane->failure);
+  for (const Port* port : parts) {
+    if (!port->failure.empty() && port->failure != "it was interrupted") fail(port->failure);
   }
 }
 
@@ -218,16 +219,16 @@ void Client::close(const std::string& why) {
   }
   const Time until = now() + kGoodbye;
   const auto all_left = [&] {
-    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->member.left(); });
+    return std::all_of(ports_.begin(), ports_.end(), [](const auto& port) { return port->connection.left(); });
   };
   bool unreachable = false;
   for (Time next = 0; !unreachable && !all_left() && now() < until;) {
-    for (const auto& lane : lanes_) {
-      if (now() >= next) lane->member.leave(why, now(), lane->batch);
-      lane->batch.flush(unreachable);
+    for (const auto& port : ports_) {
+      if (now() >= next) port->connection.leave(why, now(), port->batch);
+      port->batch.flush(unreachable);
       const Time time = now();
-      for (const Received& each : lane->intake.batch(10 * kMillisecond, unreachable)) {
-        lane->member.receive(each.packet, time, lane->batch);
+      for (const Received& each : port->intake.batch(10 * kMillisecond, unreachable)) {
+        port->connection.receive(each.packet, time, port->batch);
       }
     }
     if (now() >= next) next = now() + 40 * kMillisecond;
@@ -236,10 +237,10 @@ void Client::close(const std::string& why) {
 
 aggregation::Counters Client::counters() const {
   aggregation::Counters all;
-  for (const auto& lane : lanes_) {
+  for (const auto& port : ports_) {
     for (std::size_t at = 0; at < aggregation::kCounts; ++at) {
-      all.values[at] += lane->member.counters().values[at];
-      if (lane->worker) all.values[at] += lane->worker->counters().values[at];
+      all.values[at] += port->connection.counters().values[at];
+      if (port->worker) all.values[at] += port->worker->counters().values[at];
     }
   }
   return all;

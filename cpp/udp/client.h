@@ -1,7 +1,7 @@
 // A worker's end of a switch that runs as a process: blocking all-reduces over UDP.
 //
-// Each lane is a connected socket with a machine of its own; the tensor is cut into as many parts. While the program
-// does other things, a thread tells the switch now and then that this worker is alive.
+// To each thread of the switch that the job uses there is a socket, connected to its port, with a protocol machine of its
+// own; the tensor is cut into as many parts. While the program does other things, a thread sends heartbeats.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 #include "aggregation/node.h"
 #include "core/stop.h"
-#include "udp/member.h"
+#include "udp/connection.h"
 #include "udp/sockets.h"
 
 namespace coppice::udp {
@@ -22,11 +22,11 @@ namespace coppice::udp {
 struct ClientSettings {
   // The worker `index` of a job, as its protocol makes it; `above` is its switch.
   std::unique_ptr<aggregation::Worker> (*make_worker)(const aggregation::Job& job, int index, aggregation::Endpoint above);
-  MemberSettings member;  // of every lane; its job's slots and window are those of one lane
+  ConnectionSettings connection;  // of every port; its job's slots and window are those of one port
   int index = 0;          // among all workers of the job; the member's own number is that at its switch
   std::string host = "127.0.0.1";
   int port = 0;
-  int lanes = 1;
+  int threads = 1;  // of the switch, on neighbouring ports
 };
 
 // The switch or the other workers did not do their part; in one sentence.
@@ -52,13 +52,13 @@ class Client {
   bool joined() const { return joined_; }
 
  private:
-  struct Lane;
+  struct Port;
   void beat();
-  void reduce(Lane& lane, Time until, const StopFlag& stop);
+  void reduce(Port& port, Time until, const StopFlag& stop);
   [[noreturn]] void fail(const std::string& why);
 
   ClientSettings settings_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Port>> ports_;
   bool joined_ = false, closed_ = false;
   std::string failure_;
   std::mutex mutex_;

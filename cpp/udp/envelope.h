@@ -4,12 +4,12 @@
 // |-------|--------------------------------------------------------------------------|
 // | 8     | tag: SipHash-2-4 of everything behind it, with the key of what it is for |
 // | 2 1 1 | mark of these packets, version, kind                                     |
-// | 4 4   | job, epoch (life of the job)                                             |
+// | 4 4   | job, epoch (session of the job)                                             |
 // | 2 2   | worker (`kSwitch` of packets to all), protocol (hash of its name)        |
 // | 4     | length of the body                                                       |
 //
-// All in network order. What belongs to a job that is open is sealed with the key of its life; everything else with a
-// key made of the secret that the switch and its workers share.
+// All in network order. What belongs to a job that is open is sealed with the key of its session; everything else with
+// a key made of the secret that the switch and its workers share.
 #pragma once
 
 #include <cstdint>

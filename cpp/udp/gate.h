@@ -1,7 +1,7 @@
 // The gate of a switch: a layer over any Aggregator that knows who may send what, without sockets or clocks.
 //
 // Workers join a job with the secret that they share with the switch; each is bound to the address that it joined from,
-// and what it sends from then on is sealed with a key that only this life of the job has. What is not accepted changes
+// and what it sends from then on is sealed with a key that only this session of the job has. What is not accepted changes
 // nothing, gets no answer, and is counted under its reason. Nobody gets an answer that is longer than the question.
 //
 // A job lives while its workers are heard of. One that falls silent, or gives up, ends the job, so that its slots come
@@ -15,7 +15,7 @@
 #include <unordered_map>
 
 #include "aggregation/protocols.h"
-#include "udp/member.h"
+#include "udp/session.h"
 
 namespace coppice::udp {
 
@@ -28,9 +28,9 @@ struct GateSettings {
   std::string protocol;
   std::string spoken;  // all protocols of the switch, for words; empty: that one
   std::string secret;
-  int slots = 256;   // of this lane
+  int slots = 256;   // of this thread of the switch
   int workers = 0;   // of a job; 0: any number
-  int lane = 0, lanes = 1;
+  int thread = 0, threads = 1;
   int most_jobs = 64;
   int most_pending = 32;        // jobs whose workers have not all come, of one host
   int most_slots = 0;           // of one job; 0: all
@@ -57,33 +57,15 @@ class Gate {
   // What came in and was not accepted, by reason; and what the protocol's machines counted.
   const aggregation::Counters& counters() const { return counters_; }
   aggregation::Counters protocol_counters() const;
-  int jobs() const { return static_cast<int>(lives_.size()); }
+  int jobs() const { return static_cast<int>(sessions_.size()); }
   std::int64_t slots_in_use() const { return switch_->slots_in_use(); }
   // Told of every job that begins and ends, in one line.
   std::function<void(const std::string&)> log;
 
  private:
-  struct Bucket {
-    double tokens = -1;  // none were spent yet
-    Time at = 0;
-    bool spend(double per_second, Time now);
-  };
-  struct Seat {
-    Address address;
-    std::uint64_t nonce = 0;
-    bool taken = false, left = false;
-    Time heard = 0;
-    Bucket packets;
-    bool forged = false;  // somebody asked for it with another secret
-  };
-  struct Life;
   struct Route {
-    Life* life = nullptr;
+    Session* session = nullptr;
     int worker = 0;  // or `workers` for what is above, or one more for the switch itself
-  };
-  struct Grave {
-    std::uint32_t epoch;
-    std::string why;
   };
   class Out;
 
@@ -94,15 +76,16 @@ class Gate {
   void probe(Address from, const Envelope& envelope, Bytes packet, Time now, Wire& out);
   void status(Address from, const Envelope& envelope, Bytes packet, Wire& out);
   void from_above(Bytes packet, const Envelope& envelope, Time now, Wire& out);
-  void all_joined(Life& life, Time now, Wire& out);
-  void open(Life& life, Time now, Wire& out);
+  void all_joined(Session& session, Time now, Wire& out);
+  void open(Session& session, Time now, Wire& out);
   void deliver(Time now, Wire& out);  // what switch and server have for each other
-  void close(Life& life, const std::string& why, Time now, Wire& out);
-  void tell_ready(const Life& life, std::size_t worker, Wire& out);
+  void close(Session& session, const std::string& why, Time now, Wire& out);
+  void tell_ready(const Session& session, std::size_t worker, Wire& out);
   void answer(Address to, Kind kind, const Envelope& about, Bytes body, Wire& out);
   void refuse(Address to, const Envelope& about, std::uint64_t nonce, const std::string& why, Wire& out);
   std::uint64_t cookie(Address from, const Envelope& envelope, std::uint64_t nonce, Time now, int ago) const;
-  Life* life_of(std::uint32_t job);
+  Session* session_of(std::uint32_t job);
+  void count(aggregation::Count what) { ++counters_[what]; }
   void say(const std::string& line) const {
     if (log) log(line);
   }
@@ -113,12 +96,11 @@ class Gate {
   std::uint16_t protocol_;
   std::uint64_t nonces_;
   std::unique_ptr<aggregation::Aggregator> switch_, server_;
-  std::unordered_map<std::uint32_t, std::unique_ptr<Life>> lives_;
-  Life* last_ = nullptr;  // the one that was asked for last
+  std::unordered_map<std::uint32_t, std::unique_ptr<Session>> sessions_;
+  Session* last_ = nullptr;  // the one that was asked for last
   std::vector<Route> routes_;
   std::map<std::size_t, std::vector<aggregation::Endpoint>> free_;  // by length
-  std::unordered_map<std::uint32_t, Grave> graves_;
-  std::deque<std::uint32_t> graves_in_order_;
+  Tombstones tombstones_;
   std::deque<std::pair<aggregation::Endpoint, std::vector<std::uint8_t>>> inside_;  // to whom
   std::array<Bucket, 1024> hosts_{};
   std::vector<Address> addresses_;

@@ -34,7 +34,7 @@ class Echo final : public Aggregator {
     }
   }
   std::unique_ptr<aggregation::Node> clone() const override { return nullptr; }
-  void save(Time, std::vector<std::uint8_t>&) const override {}
+  void save(Time, aggregation::StateWriter&) const override {}
   std::map<std::uint32_t, std::vector<Endpoint>> jobs;
 };
 
@@ -70,8 +70,8 @@ GateSettings gate_settings() {
   return settings;
 }
 
-MemberSettings member_settings(int worker, int workers, std::uint32_t job = 1, std::uint32_t epoch = 1) {
-  MemberSettings settings;
+ConnectionSettings member_settings(int worker, int workers, std::uint32_t job = 1, std::uint32_t epoch = 1) {
+  ConnectionSettings settings;
   settings.join.protocol = "echo";
   settings.join.job.id = job;
   settings.join.job.workers = workers;
@@ -92,14 +92,14 @@ struct Room {
     gate = std::make_unique<Gate>(std::move(settings), std::move(made), nullptr);
     gate->log = [this](const std::string& line) { log.push_back(line); };
   }
-  Member& add(MemberSettings settings, Address from) {
-    members.push_back(std::make_unique<Member>(std::move(settings)));
+  Connection& add(ConnectionSettings settings, Address from) {
+    members.push_back(std::make_unique<Connection>(std::move(settings)));
     addresses.push_back(from);
     members.back()->start(now, wire);
     from_members(members.size() - 1);
     return *members.back();
   }
-  Member& add(MemberSettings settings) {
+  Connection& add(ConnectionSettings settings) {
     const int worker = settings.worker;
     return add(std::move(settings), address_of(worker));
   }
@@ -150,7 +150,7 @@ struct Room {
 
   std::unique_ptr<Gate> gate;
   Echo* echo;
-  std::vector<std::unique_ptr<Member>> members;
+  std::vector<std::unique_ptr<Connection>> members;
   std::vector<Address> addresses;
   std::vector<bool> asleep;
   std::vector<Sent> heard;
@@ -173,11 +173,11 @@ TEST(udp_siphash_has_the_values_of_its_paper) {
 
 TEST(udp_a_job_begins_when_all_workers_have_joined) {
   Room room;
-  Member& first = room.add(member_settings(0, 2));
+  Connection& first = room.add(member_settings(0, 2));
   CHECK(!first.ready());
   CHECK_EQ(first.missing(), "worker 1 has not joined");
   CHECK_EQ(room.echo->jobs.size(), 0u);
-  Member& second = room.add(member_settings(1, 2));
+  Connection& second = room.add(member_settings(1, 2));
   CHECK(first.ready() && second.ready());
   CHECK_EQ(room.echo->jobs.at(1).size(), 2u);
   CHECK_EQ(room.give(address_of(0), room.data(0, {1, 2, 3})), 2u);
@@ -192,7 +192,7 @@ TEST(udp_joining_is_idempotent_and_survives_doubled_packets) {
   room.add(member_settings(1, 2));
   const std::size_t open = room.log.size();
   // Everything that a worker ever said while it joined, once more.
-  Member copy(member_settings(0, 2));
+  Connection copy(member_settings(0, 2));
   List said;
   copy.start(room.now, said);
   for (int time = 0; time < 3; ++time) {
@@ -209,25 +209,25 @@ TEST(udp_what_does_not_fit_is_refused_with_the_reason) {
   settings.most_slots = 8;
   Room room(settings);
   const auto failure = [&](auto change) {
-    MemberSettings wanted = member_settings(0, 2, 40);
+    ConnectionSettings wanted = member_settings(0, 2, 40);
     change(wanted);
     return room.add(wanted).failure();
   };
   CHECK_EQ(failure([](auto& each) { each.join.job.workers = 3; }), "the switch serves jobs of 2 workers, found 3");
   CHECK_EQ(failure([](auto& each) { each.join.job.slots = 9; }), "a job may have 8 slots, found 9");
   CHECK_EQ(failure([](auto& each) { each.worker = 2; }), "expected a worker of 0 to 1, found 2");
-  CHECK_EQ(failure([](auto& each) { each.join.lanes = 2; }), "the switch has 1 lanes and this is lane 0, found lane 0 of 2");
+  CHECK_EQ(failure([](auto& each) { each.join.threads = 2; }), "the switch has 1 threads and this is thread 0, found thread 0 of 2");
   CHECK_EQ(failure([](auto& each) { each.join.protocol = "shout"; }), "the switch speaks echo, the worker shout");
   CHECK_EQ(room.gate->jobs(), 0);
   room.add(member_settings(0, 2));
-  MemberSettings other = member_settings(1, 2);
+  ConnectionSettings other = member_settings(1, 2);
   other.join.job.values = 64;
   CHECK_EQ(room.add(other).failure(), "expected 256 values as the workers before it, found 64");
-  MemberSettings twice = member_settings(0, 2);
+  ConnectionSettings twice = member_settings(0, 2);
   twice.seed = 99;
   CHECK_EQ(room.add(twice, address_of(7)).failure(), "worker 0 of job 1, epoch 1 has joined already, from 127.0.0.1:5000");
   // What the machine itself does not serve is told to all.
-  MemberSettings one = member_settings(0, 2, 5), two = member_settings(1, 2, 5);
+  ConnectionSettings one = member_settings(0, 2, 5), two = member_settings(1, 2, 5);
   one.join.job.values = two.join.job.values = 13;
   room.add(one), room.add(two);
   const std::string words = "the switch cannot serve job 5: expected other values, found 13";
@@ -236,7 +236,7 @@ TEST(udp_what_does_not_fit_is_refused_with_the_reason) {
   CHECK_EQ(room.echo->jobs.size(), 0u);
 }
 
-TEST(udp_a_higher_epoch_replaces_a_life_and_lower_ones_are_refused) {
+TEST(udp_a_higher_epoch_replaces_a_session_and_lower_ones_are_refused) {
   Room room;
   for (const std::uint32_t epoch : {1u, 3u}) {
     room.members.clear(), room.addresses.clear();
@@ -266,8 +266,8 @@ TEST(udp_strangers_and_forged_packets_change_nothing_and_get_no_answer) {
     CHECK_EQ(room.give(from, packet), 0u);
     CHECK_EQ(room.gate->counters()[why], count + 1);
   };
-  dropped(address_of(9), good, Count::stranger);      // replayed from elsewhere
-  dropped(address_of(1), good, Count::stranger);      // another worker of the job
+  dropped(address_of(9), good, Count::unknown_sender);      // replayed from elsewhere
+  dropped(address_of(1), good, Count::unknown_sender);      // another worker of the job
   for (std::size_t length = 0; length < good.size(); ++length) {
     dropped(address_of(0), {good.begin(), good.begin() + static_cast<std::ptrdiff_t>(length)}, Count::malformed);
   }
@@ -282,9 +282,9 @@ TEST(udp_strangers_and_forged_packets_change_nothing_and_get_no_answer) {
   };
   dropped(address_of(0), changed(0), Count::bad_tag);
   dropped(address_of(0), changed(8), Count::malformed);           // mark
-  dropped(address_of(0), changed(15), Count::stranger);           // job
+  dropped(address_of(0), changed(15), Count::unknown_sender);           // job
   dropped(address_of(0), changed(19), Count::bad_epoch);
-  dropped(address_of(0), changed(21), Count::stranger);           // worker 1
+  dropped(address_of(0), changed(21), Count::unknown_sender);           // worker 1
   dropped(address_of(0), changed(20), Count::out_of_range);       // worker 256
   dropped(address_of(0), changed(22), Count::malformed);          // protocol
   dropped(address_of(0), changed(27), Count::malformed);          // length
@@ -298,22 +298,22 @@ TEST(udp_strangers_and_forged_packets_change_nothing_and_get_no_answer) {
 
 TEST(udp_a_secret_keeps_others_out) {
   Room room;
-  MemberSettings wrong = member_settings(0, 1);
+  ConnectionSettings wrong = member_settings(0, 1);
   wrong.secret = "simsim";
-  Member& stranger = room.add(wrong);
+  Connection& outsider = room.add(wrong);
   CHECK(room.heard.empty());
   CHECK_EQ(room.gate->counters()[Count::bad_tag], 1u);
   room.pass(6 * kSecond);
-  CHECK(stranger.failure().find("has not answered") != std::string::npos);
-  CHECK(stranger.failure().find("its secret is not this worker's") != std::string::npos);
+  CHECK(outsider.failure().find("has not answered") != std::string::npos);
+  CHECK(outsider.failure().find("its secret is not this worker's") != std::string::npos);
   CHECK_EQ(room.gate->jobs(), 0);
 }
 
 TEST(udp_a_worker_with_another_secret_is_not_called_missing) {
   Room room;
-  Member& good = room.add(member_settings(0, 2));
+  Connection& good = room.add(member_settings(0, 2));
   CHECK(good.missing().find("worker 1 has not joined") != std::string::npos);
-  MemberSettings wrong = member_settings(1, 2);
+  ConnectionSettings wrong = member_settings(1, 2);
   wrong.secret = "simsim";
   room.add(wrong);
   room.pass(kSecond);
@@ -325,10 +325,10 @@ TEST(udp_a_worker_with_another_secret_is_not_called_missing) {
 
 TEST(udp_a_join_from_another_address_must_show_that_it_is_there) {
   Room room;
-  Member member(member_settings(0, 1));
+  Connection member(member_settings(0, 1));
   List said;
   member.start(room.now, said);
-  // Captured and sent in the name of a victim: no life begins, and the victim gets less than was sent.
+  // Captured and sent in the name of a victim: no session begins, and the victim gets less than was sent.
   const Address victim{0x08080808, 53};
   List out;
   room.gate->receive(victim, said.all[0].packet, room.now, out);
@@ -360,9 +360,9 @@ TEST(udp_a_silent_worker_ends_the_job_and_the_others_are_told) {
 
 TEST(udp_a_switch_that_was_started_anew_says_so_and_nobody_else_can) {
   Room room;
-  Member& member = room.add(member_settings(0, 1));
+  Connection& member = room.add(member_settings(0, 1));
   member.busy(true, room.now);
-  Room stranger([] {
+  Room unknown([] {
     GateSettings settings = gate_settings();
     settings.secret = "other";
     return settings;
@@ -371,7 +371,7 @@ TEST(udp_a_switch_that_was_started_anew_says_so_and_nobody_else_can) {
   room.now += kSecond;
   member.wake(room.now, asked);
   CHECK_EQ(asked.all.size(), 1u);
-  stranger.gate->receive(address_of(0), asked.all[0].packet, room.now, out);
+  unknown.gate->receive(address_of(0), asked.all[0].packet, room.now, out);
   CHECK(out.all.empty());
   Room anew;
   anew.gate->receive(address_of(0), asked.all[0].packet, room.now, out);
@@ -432,7 +432,7 @@ TEST(udp_quotas_bound_what_one_sender_can_take) {
   same.now += kSecond;
   CHECK_EQ(same.give(address_of(0), good), 1u);
   // A flood of questions.
-  Member asking(member_settings(0, 1, 9));
+  Connection asking(member_settings(0, 1, 9));
   List said;
   asking.start(0, said);
   const std::uint64_t before = same.gate->counters()[Count::over_quota];
@@ -451,7 +451,7 @@ TEST(udp_fuzz_of_the_gate) {
   std::mt19937_64 random(5);
   std::vector<std::vector<std::uint8_t>> seen = {room.data(0, {1, 2, 3, 4, 5, 6, 7, 8})};
   for (const Sent& each : room.heard) seen.push_back(each.packet);
-  Member asking(member_settings(0, 2, 77));
+  Connection asking(member_settings(0, 2, 77));
   List said;
   asking.start(room.now, said);
   asking.leave("because", room.now, said);

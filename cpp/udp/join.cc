@@ -15,12 +15,12 @@ std::vector<std::uint8_t> encoded(const Join& join) {
   const aggregation::Job& job = join.job;
   Writer text;
   text.put(join.nonce).put(join.cookie).put(join.protocol);
-  text.put(static_cast<std::uint16_t>(job.workers)).put(static_cast<std::uint16_t>(join.seats()));
-  text.put(static_cast<std::uint16_t>(join.lanes));
-  text.put(static_cast<std::uint16_t>(join.lane)).put(static_cast<std::uint8_t>(job.element));
+  text.put(static_cast<std::uint16_t>(job.workers)).put(static_cast<std::uint16_t>(join.member_count()));
+  text.put(static_cast<std::uint16_t>(join.threads));
+  text.put(static_cast<std::uint16_t>(join.thread)).put(static_cast<std::uint8_t>(job.element));
   text.put(static_cast<std::uint32_t>(job.slots)).put(static_cast<std::uint32_t>(job.values));
   text.put(static_cast<std::uint32_t>(job.window));
-  text.put(static_cast<std::uint64_t>(job.timeout)).put(static_cast<std::uint64_t>(job.patience));
+  text.put(static_cast<std::uint64_t>(job.timeout)).put(static_cast<std::uint64_t>(job.give_up_timeout));
   text.put(static_cast<std::uint16_t>(job.settings.size()));
   for (const auto& [name, value] : job.settings) text.put(name).put(value);
   if (text.bytes.size() > kAsking) {
@@ -41,12 +41,12 @@ std::optional<Join> decoded(Bytes body, std::uint32_t job) {
   join.job.id = job;
   join.job.workers = text.take<std::uint16_t>();
   join.members = text.take<std::uint16_t>();
-  join.lanes = text.take<std::uint16_t>();
-  join.lane = text.take<std::uint16_t>();
+  join.threads = text.take<std::uint16_t>();
+  join.thread = text.take<std::uint16_t>();
   const std::uint8_t element = text.take<std::uint8_t>();
   const std::uint32_t slots = text.take<std::uint32_t>(), values = text.take<std::uint32_t>();
   const std::uint32_t window = text.take<std::uint32_t>();
-  const std::uint64_t timeout = text.take<std::uint64_t>(), patience = text.take<std::uint64_t>();
+  const std::uint64_t timeout = text.take<std::uint64_t>(), give_up_timeout = text.take<std::uint64_t>();
   const int settings = text.take<std::uint16_t>();
   for (int number = 0; number < settings && !text.broken; ++number) {
     const std::string name = text.take_text(64);
@@ -55,12 +55,12 @@ std::optional<Join> decoded(Bytes body, std::uint32_t job) {
     join.job.settings[name] = value;
   }
   constexpr std::uint64_t kLongest = 1'000'000'000ull * 86400 * 365;
-  if (text.broken || !text.at_padding() || element > 1 || timeout == 0 || timeout > kLongest || patience > kLongest) {
+  if (text.broken || !text.at_padding() || element > 1 || timeout == 0 || timeout > kLongest || give_up_timeout > kLongest) {
     return std::nullopt;
   }
   if (slots > 1 << 24 || values > 1 << 20 || window > 1 << 24) return std::nullopt;
   if (join.members == 0 || join.members > join.job.workers) return std::nullopt;
-  if (slots == 0 || values == 0 || window == 0 || join.job.workers == 0 || join.lanes == 0 || join.lane >= join.lanes) {
+  if (slots == 0 || values == 0 || window == 0 || join.job.workers == 0 || join.threads == 0 || join.thread >= join.threads) {
     return std::nullopt;
   }
   join.job.element = static_cast<aggregation::Element>(element);
@@ -68,7 +68,7 @@ std::optional<Join> decoded(Bytes body, std::uint32_t job) {
   join.job.values = static_cast<int>(values);
   join.job.window = static_cast<int>(window);
   join.job.timeout = static_cast<Time>(timeout);
-  join.job.patience = static_cast<Time>(patience);
+  join.job.give_up_timeout = static_cast<Time>(give_up_timeout);
   return join;
 }
 
@@ -79,11 +79,11 @@ std::string difference(const Join& first, const Join& second) {
   };
   if (first.protocol != second.protocol) return "expected " + first.protocol + ", found " + second.protocol;
   if (one.workers != two.workers) return said("workers", one.workers, two.workers);
-  if (first.seats() != second.seats()) return said("workers at this switch", first.seats(), second.seats());
+  if (first.member_count() != second.member_count()) return said("workers at this switch", first.member_count(), second.member_count());
   if (one.slots != two.slots) return said("slots", one.slots, two.slots);
   if (one.values != two.values) return said("values", one.values, two.values);
   if (one.window != two.window) return said("packets of a window", one.window, two.window);
-  if (first.lanes != second.lanes) return said("lanes", first.lanes, second.lanes);
+  if (first.threads != second.threads) return said("threads", first.threads, second.threads);
   if (one.element != two.element) return "expected one type of element on all workers, found two";
   if (one.settings != two.settings) return "expected the same settings of the protocol on all workers, found others";
   return {};

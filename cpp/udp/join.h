@@ -1,4 +1,4 @@
-// What a worker wants of a switch when it joins a job.
+// A worker's request to join a job at a switch: the job as the worker sees it, and its encoding.
 #pragma once
 
 #include <optional>
@@ -16,13 +16,13 @@ inline constexpr std::size_t kAskingStatus = 1400;
 inline constexpr std::size_t kMostWords = 250;
 
 struct Join {
-  std::uint64_t nonce = 0, cookie = 0;  // of the worker for this life of the job; of the switch for this address
+  std::uint64_t nonce = 0, cookie = 0;  // of the worker for this session of the job; of the switch for this address
   aggregation::Job job;  // its workers are those below all switches
   int members = 0;       // that join at this switch: workers, or switches below it; 0: all workers of the job
   std::string protocol;
 
-  int seats() const { return members == 0 ? job.workers : members; }
-  int lanes = 1, lane = 0;  // ports of the switch that the job uses, and which of them this is
+  int member_count() const { return members == 0 ? job.workers : members; }
+  int threads = 1, thread = 0;  // of the switch, each with a port: how many the job uses, and which of them this is
 };
 
 // At least `kAsking` bytes. Throws std::invalid_argument where the settings are too many for one packet.

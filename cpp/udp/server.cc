@@ -37,13 +37,13 @@ class Troubled final : public Wire {
   std::vector<std::uint8_t> packet_;
 };
 
-std::vector<std::unique_ptr<Socket>> sockets_of(Address first, int lanes) {
+std::vector<std::unique_ptr<Socket>> sockets_of(Address first, int threads) {
   for (int tried = 1;; ++tried) {
     std::vector<std::unique_ptr<Socket>> found;
     found.push_back(std::make_unique<Socket>(first));
     try {
-      for (int lane = 1; lane < lanes; ++lane) {
-        const int port = found[0]->own().port + lane;
+      for (int thread = 1; thread < threads; ++thread) {
+        const int port = found[0]->own().port + thread;
         if (port > 65535) throw std::runtime_error("cannot listen on ports above 65535: take a lower port");
         found.push_back(std::make_unique<Socket>(Address{first.host, static_cast<std::uint16_t>(port)}));
       }
@@ -74,7 +74,7 @@ void add(aggregation::Counters& all, const aggregation::Counters& more) {
 }  // namespace
 
 // The one that the packet is marked for; what no protocol is marked for is the first one's to count.
-Gate& Server::Lane::gate_of(Bytes packet) {
+Gate& Server::Port::gate_of(Bytes packet) {
   if (gates.size() > 1 && packet.size() >= kHeader) {
     const auto marked = aggregation::load<std::uint16_t>(packet.data() + 22);
     for (std::size_t at = 0; at < gates.size(); ++at) {
@@ -85,41 +85,41 @@ Gate& Server::Lane::gate_of(Bytes packet) {
 }
 
 Server::Server(ServerSettings settings) : settings_(std::move(settings)) {
-  const int lanes = settings_.lanes;
-  if (lanes < 1 || lanes > 64) throw std::invalid_argument("expected 1 to 64 `threads`, found " + std::to_string(lanes));
-  if (settings_.gate.slots < lanes) {
-    throw std::invalid_argument("expected a slot for each of " + std::to_string(lanes) + " threads, found " +
+  const int threads = settings_.threads;
+  if (threads < 1 || threads > 64) throw std::invalid_argument("expected 1 to 64 `threads`, found " + std::to_string(threads));
+  if (settings_.gate.slots < threads) {
+    throw std::invalid_argument("expected a slot for each of " + std::to_string(threads) + " threads, found " +
                                 std::to_string(settings_.gate.slots));
   }
   const std::vector<std::string> names = protocols_in(settings_.gate.protocol);
   const Address first = resolved(settings_.host, settings_.port);
-  std::vector<std::unique_ptr<Socket>> sockets = sockets_of(first, lanes);
-  for (int at = 0; at < lanes; ++at) {
+  std::vector<std::unique_ptr<Socket>> sockets = sockets_of(first, threads);
+  for (int at = 0; at < threads; ++at) {
     GateSettings own = settings_.gate;
-    own.lane = at;
-    own.lanes = lanes;
-    own.slots = settings_.gate.slots / lanes;
-    own.most_slots = settings_.gate.most_slots / lanes;
+    own.thread = at;
+    own.threads = threads;
+    own.slots = settings_.gate.slots / threads;
+    own.most_slots = settings_.gate.most_slots / threads;
     if (own.parent) own.parent->address.port = static_cast<std::uint16_t>(own.parent->address.port + at);
-    auto lane = std::make_unique<Lane>();
-    lane->socket = std::move(sockets[static_cast<std::size_t>(at)]);
+    auto port = std::make_unique<Port>();
+    port->socket = std::move(sockets[static_cast<std::size_t>(at)]);
     for (const std::string& name : names) {
       own.protocol = name;
       own.spoken = settings_.gate.protocol;
-      lane->protocols.push_back(hash_of(name));
-      lane->gates.push_back(std::make_unique<Gate>(own));
+      port->protocols.push_back(hash_of(name));
+      port->gates.push_back(std::make_unique<Gate>(own));
       const std::string where = (names.size() == 1 ? "" : " (" + name + ")") +
-                                (lanes == 1 ? "" : " (lane " + std::to_string(at) + ")");
-      lane->gates.back()->log = [this, where](const std::string& line) {
+                                (threads == 1 ? "" : " (thread " + std::to_string(at) + ")");
+      port->gates.back()->log = [this, where](const std::string& line) {
         const std::lock_guard lock(events_mutex_);
         events_.push_back(line + where);
       };
     }
-    lanes_.push_back(std::move(lane));
+    ports_.push_back(std::move(port));
   }
-  for (std::size_t at = 0; at < lanes_.size(); ++at) {
-    Lane& lane = *lanes_[at];
-    lane.thread = std::thread([this, &lane, at] { serve(lane, at); });
+  for (std::size_t at = 0; at < ports_.size(); ++at) {
+    Port& port = *ports_[at];
+    port.thread = std::thread([this, &port, at] { serve(port, at); });
   }
 }
 
@@ -127,39 +127,39 @@ Server::~Server() { stop(); }
 
 void Server::stop() {
   stopping_ = true;
-  for (const auto& lane : lanes_) {
-    if (lane->thread.joinable()) lane->thread.join();
+  for (const auto& port : ports_) {
+    if (port->thread.joinable()) port->thread.join();
   }
 }
 
-void Server::serve(Lane& lane, std::size_t number) {
+void Server::serve(Port& port, std::size_t number) {
   FaultSettings own = settings_.faults;
   own.seed = own.seed * 64 + number;
   Faults in(own, 0), out(own, 1);
   const bool troubled = own.any();
-  Intake intake(*lane.socket);
-  Batch batch(*lane.socket, false);
+  Intake intake(*port.socket);
+  Batch batch(*port.socket, false);
   Troubled trouble(batch, out);
   Wire& wire = troubled ? static_cast<Wire&>(trouble) : batch;
   Time told = 0;
   bool nobody = false;
   const auto tell = [&] {
-    const std::lock_guard lock(lane.mutex);
-    lane.report = {{}, {}, batch.packets(), batch.lost(), in.dropped + out.dropped, in.duplicated + out.duplicated,
+    const std::lock_guard lock(port.mutex);
+    port.report = {{}, {}, batch.packets(), batch.lost(), in.dropped + out.dropped, in.duplicated + out.duplicated,
                    in.reordered + out.reordered, 0, 0};
-    for (const auto& gate : lane.gates) {
-      add(lane.report.gate, gate->counters());
-      add(lane.report.protocol, gate->protocol_counters());
-      lane.report.jobs += gate->jobs();
-      lane.report.slots_in_use += gate->slots_in_use();
+    for (const auto& gate : port.gates) {
+      add(port.report.gate, gate->counters());
+      add(port.report.protocol, gate->protocol_counters());
+      port.report.jobs += gate->jobs();
+      port.report.slots_in_use += gate->slots_in_use();
     }
   };
   Time time = 0;
-  const auto take = [&](Address from, Bytes packet) { lane.gate_of(packet).receive(from, packet, time, wire); };
+  const auto take = [&](Address from, Bytes packet) { port.gate_of(packet).receive(from, packet, time, wire); };
   while (!stopping_.load(std::memory_order_relaxed)) {
     const Time before = now();
     Time due = aggregation::kNever;
-    for (const auto& gate : lane.gates) due = std::min(due, gate->deadline());
+    for (const auto& gate : port.gates) due = std::min(due, gate->deadline());
     Time wait = std::min(kLongestWait, std::max<Time>(due - before, kMillisecond / 10));
     if (in.holds() || out.holds()) wait = std::min(wait, 2 * kMillisecond);
     const std::vector<Received>& packets = intake.batch(wait, nobody);
@@ -172,7 +172,7 @@ void Server::serve(Lane& lane, std::size_t number) {
       if (troubled) in.give(each.from, each.packet, take);
       else take(each.from, each.packet);
     }
-    for (const auto& gate : lane.gates) {
+    for (const auto& gate : port.gates) {
       if (time >= gate->deadline()) gate->wake(time, wire);
     }
     batch.flush(nobody);
@@ -186,9 +186,9 @@ void Server::serve(Lane& lane, std::size_t number) {
 
 ServerReport Server::report() const {
   ServerReport all;
-  for (const auto& lane : lanes_) {
-    const std::lock_guard lock(lane->mutex);
-    const ServerReport& own = lane->report;
+  for (const auto& port : ports_) {
+    const std::lock_guard lock(port->mutex);
+    const ServerReport& own = port->report;
     add(all.gate, own.gate);
     add(all.protocol, own.protocol);
     all.sent += own.sent, all.lost += own.lost;

@@ -1,7 +1,7 @@
-// A switch as threads of this process: lane t listens on port P + t and owns the slots that its workers use there.
+// A switch as threads of this process: thread t listens on port P + t and owns the slots that its workers use there.
 //
-// Lanes share nothing, so nothing is locked where packets pass; a worker cuts its tensor into as many parts as its job
-// uses lanes.
+// Threads share nothing, so nothing is locked where packets pass; a worker cuts its tensor into as many parts as its job
+// uses threads.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,12 @@
 namespace coppice::udp {
 
 struct ServerSettings {
-  // Its lane and lanes are set by the server; its slots are those of all lanes. Of several protocols, in one string with
+  // Its thread and threads are set by the server; its slots are those of all threads. Of several protocols, in one string with
   // commas, each has as many.
   GateSettings gate;
   std::string host = "127.0.0.1";
   int port = 0;
-  int lanes = 1;
+  int threads = 1;
   FaultSettings faults;
 };
 
@@ -38,7 +38,7 @@ class Server {
   // Listens from now on. Throws std::invalid_argument or std::runtime_error, in a sentence.
   explicit Server(ServerSettings settings);
   ~Server();
-  Address address() const { return lanes_.front()->socket->own(); }
+  Address address() const { return ports_.front()->socket->own(); }
   void stop();
   // As of a few hundredths of a second ago, or of the end.
   ServerReport report() const;
@@ -46,7 +46,8 @@ class Server {
   std::vector<std::string> events();
 
  private:
-  struct Lane {
+  // A port that the switch listens on, and the thread that serves it.
+  struct Port {
     std::unique_ptr<Socket> socket;
     std::vector<std::unique_ptr<Gate>> gates;  // one for each protocol
     std::vector<std::uint16_t> protocols;      // their marks in packets
@@ -55,10 +56,10 @@ class Server {
     mutable std::mutex mutex;  // of the report
     ServerReport report;
   };
-  void serve(Lane& lane, std::size_t number);
+  void serve(Port& port, std::size_t number);
 
   ServerSettings settings_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Port>> ports_;
   std::atomic<bool> stopping_{false};
   std::mutex events_mutex_;
   std::vector<std::string> events_;

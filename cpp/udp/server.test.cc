@@ -11,22 +11,22 @@
 namespace coppice::udp {
 namespace {
 
-ServerSettings server_settings(int lanes = 1) {
+ServerSettings server_settings(int threads = 1) {
   ServerSettings settings;
   settings.gate.protocol = "switchml";
-  settings.gate.slots = 64 * lanes;
-  settings.lanes = lanes;
+  settings.gate.slots = 64 * threads;
+  settings.threads = threads;
   return settings;
 }
 
-ClientSettings client_settings(const Server& server, int worker, int workers, int lanes = 1) {
+ClientSettings client_settings(const Server& server, int worker, int workers, int threads = 1) {
   ClientSettings settings;
   settings.make_worker = aggregation::protocol("switchml").make_worker;
   settings.port = server.address().port;
-  settings.lanes = lanes;
-  settings.member.worker = settings.index = worker;
-  settings.member.join.protocol = "switchml";
-  aggregation::Job& job = settings.member.join.job;
+  settings.threads = threads;
+  settings.connection.worker = settings.index = worker;
+  settings.connection.join.protocol = "switchml";
+  aggregation::Job& job = settings.connection.join.job;
   job.id = 1;
   job.workers = workers;
   job.slots = job.window = 16;
@@ -36,14 +36,14 @@ ClientSettings client_settings(const Server& server, int worker, int workers, in
 }
 
 // Sums of several tensors by workers that are threads; the number of wrong elements.
-int wrong_elements(const ServerSettings& settings, int workers, std::size_t count, int lanes = 1) {
+int wrong_elements(const ServerSettings& settings, int workers, std::size_t count, int threads = 1) {
   Server server(settings);
   std::atomic<int> wrong{0};
-  std::vector<std::thread> threads;
+  std::vector<std::thread> running;
   for (int worker = 0; worker < workers; ++worker) {
-    threads.emplace_back([&, worker] {
+    running.emplace_back([&, worker] {
       try {
-        Client client(client_settings(server, worker, workers, lanes));
+        Client client(client_settings(server, worker, workers, threads));
         client.join(60 * kSecond, {});
         for (int tensor = 0; tensor < 4; ++tensor) {
           std::vector<std::int32_t> data(count + static_cast<std::size_t>(tensor));
@@ -60,13 +60,13 @@ int wrong_elements(const ServerSettings& settings, int workers, std::size_t coun
       }
     });
   }
-  for (std::thread& each : threads) each.join();
+  for (std::thread& each : running) each.join();
   return wrong;
 }
 
 TEST(udp_sums_of_two_workers) { CHECK_EQ(wrong_elements(server_settings(), 2, 5000), 0); }
 
-TEST(udp_sums_over_several_lanes) { CHECK_EQ(wrong_elements(server_settings(3), 3, 5000, 3), 0); }
+TEST(udp_sums_over_several_threads) { CHECK_EQ(wrong_elements(server_settings(3), 3, 5000, 3), 0); }
 
 TEST(udp_sums_of_one_worker_and_of_little) { CHECK_EQ(wrong_elements(server_settings(), 1, 1), 0); }
 
@@ -93,7 +93,7 @@ TEST(udp_a_worker_that_finds_no_switch) {
     Server server(server_settings());
     settings = client_settings(server, 0, 2);
   }
-  settings.member.silence = kSecond / 5;
+  settings.connection.silence = kSecond / 5;
   Client client(settings);
   std::string words;
   try {

@@ -118,12 +118,12 @@ const std::vector<Received>& Intake::batch(Time wait, bool& unreachable) {
   received_.clear();
   int flags = MSG_DONTWAIT;
   if (wait > 0) {
-    // The socket's own patience, which is told to it only when it changes by much.
+    // The socket's own timeout, which is set only when it changes by much.
     const Time wanted = std::max<Time>(wait, kMillisecond / 10);
-    if (patience_ < 0 || wanted < patience_ - patience_ / 8 || wanted > patience_ + patience_ / 8) {
-      timeval patience{wanted / kSecond, static_cast<suseconds_t>(wanted % kSecond / 1000)};
-      setsockopt(socket_.descriptor(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-      patience_ = wanted;
+    if (timeout_ < 0 || wanted < timeout_ - timeout_ / 8 || wanted > timeout_ + timeout_ / 8) {
+      timeval timeout{wanted / kSecond, static_cast<suseconds_t>(wanted % kSecond / 1000)};
+      setsockopt(socket_.descriptor(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+      timeout_ = wanted;
     }
     flags = 0;
   }

@@ -54,7 +54,7 @@ class Intake {
   Socket& socket_;
   std::unique_ptr<Memory> memory_;
   std::vector<Received> received_;
-  Time patience_ = -1;  // that the socket was last told of
+  Time timeout_ = -1;  // that the socket was last given
 };
 
 // Collects packets, and sends them together.

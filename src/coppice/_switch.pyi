@@ -20,7 +20,7 @@ class AggregationJob:
         window: int,
         element: Element,
         timeout_ns: int,
-        patience_ns: int,
+        give_up_timeout_ns: int,
         settings: dict[str, float],
     ) -> None: ...
 
@@ -63,7 +63,7 @@ def switch_server(
     slots: int,
     host: str,
     port: int,
-    lanes: int,
+    threads: int,
     faults: tuple[float, float, float, int, int],
     parent: tuple[str, int, int, int] | None,
     silence_s: float,
@@ -75,7 +75,7 @@ def switch_client(
     *,
     host: str,
     port: int,
-    lanes: int,
+    threads: int,
     protocol: str,
     secret: bytes,
     job: AggregationJob,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from random import Random
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ def job_of(*, workers: int, values: int, approximate: int) -> _switch.Aggregatio
         window=2,
         element=_switch.Element.float32,
         timeout_ns=1000,
-        patience_ns=10**9,
+        give_up_timeout_ns=10**9,
         settings={"approximate": approximate},
     )
 
@@ -56,31 +55,6 @@ def test_sums_are_those_of_the_numerics_in_the_order_of_arrival(approximate: int
         assert (counts["saturated"], counts["evicted"]) == (saturated, overwritten)
         if approximate and workers > 1:
             assert overwritten > 0
-
-
-def test_whole_jobs() -> None:
-    for seed in range(150):
-        random = Random(seed)
-        groups = [random.randint(1, 8) for _ in range(random.randint(1, 4))]
-        slots = random.randint(1, 8)
-        run = simulate_all_reduce(
-            protocol="fpisa",
-            element="float32",
-            workers=sum(groups),
-            tree=groups,
-            elements=[random.randrange(200) for _ in range(3)],
-            slots=slots,
-            values=random.randint(1, 8),
-            drop=random.choice([0, 0.01, 0.1]),
-            duplicate=random.choice([0, 0.05]),
-            reorder=random.choice([0, 0.1]),
-            timeout_ms=0.05,
-            patience_ms=1e6,
-            seed=seed,
-        )
-        assert run.complete
-        # Inputs from -1 to 1: each addition loses less than 2^-24 of the largest partial sum.
-        assert run.worst_error < sum(groups) ** 2 * 2**-23
 
 
 def test_no_round_of_exponents() -> None:

@@ -61,7 +61,7 @@ def test_a_packet_by_hand_is_a_packet(switch: SwitchServer) -> None:
 
 def test_hostile_packets_change_nothing_and_get_no_answer(switch: SwitchServer) -> None:
     job = Scenario(switch.port, 2, secret=b"sesame")
-    stranger = RawWorker(switch.port, 0, 2, secret=b"sesame")
+    outsider = RawWorker(switch.port, 0, 2, secret=b"sesame")
     first, second = job.workers
     assert job.say(0, 0, 1) == "-"
     good = second.data(switchml_packet(slot=0, which=0, packet=0, times=5))
@@ -73,12 +73,12 @@ def test_hostile_packets_change_nothing_and_get_no_answer(switch: SwitchServer) 
         return sealed("data", body, second.key, **{**fields, **changed})  # type: ignore[arg-type]
 
     hostile: list[tuple[RawWorker, bytes, str]] = [
-        (stranger, good, "stranger"),
-        (first, good, "stranger"),
-        (second, other(job=2), "stranger"),
+        (outsider, good, "unknown_sender"),
+        (first, good, "unknown_sender"),
+        (second, other(job=2), "unknown_sender"),
         (second, other(epoch=2), "bad_epoch"),
         (second, other(worker=2), "out_of_range"),
-        (second, other(worker=0), "stranger"),
+        (second, other(worker=0), "unknown_sender"),
         (second, other(protocol="atp"), "malformed"),
         (second, good + b"\0", "malformed"),
         (second, bytes(9500), "malformed"),
@@ -90,16 +90,16 @@ def test_hostile_packets_change_nothing_and_get_no_answer(switch: SwitchServer) 
     hostile += [(second, packet, "malformed") for packet in first.seen if packet[11] != 6]
     hostile += [(second, good[:length], "malformed") for length in range(len(good))]
     for sender, packet, why in hostile:
-        before = gate_counts(stranger).get(why, 0)
+        before = gate_counts(outsider).get(why, 0)
         sender.socket.send(packet)
-        assert sender is stranger or sender.results() == []
-        assert gate_counts(stranger).get(why, 0) == before + 1, why
+        assert sender is outsider or sender.results() == []
+        assert gate_counts(outsider).get(why, 0) == before + 1, why
     assert job.say(1, 0, 1) == "all 2"
-    stranger.close()
+    outsider.close()
     job.close()
 
 
-def test_packets_of_the_protocol_that_lie_are_the_machines_business(switch: SwitchServer) -> None:
+def test_malformed_payloads_reach_the_protocol_machine(switch: SwitchServer) -> None:
     job = Scenario(switch.port, 2, secret=b"sesame")
     worker = job.workers[0]
     right = switchml_packet(slot=0, which=0, packet=0, times=1)
@@ -124,14 +124,14 @@ def test_packets_of_the_protocol_that_lie_are_the_machines_business(switch: Swit
 
 
 def test_a_switch_without_the_secret_is_silent(switch: SwitchServer) -> None:
-    stranger, friend = RawWorker(switch.port, 0, 1), RawWorker(switch.port, 0, 1, secret=b"sesame")
+    outsider, friend = RawWorker(switch.port, 0, 1), RawWorker(switch.port, 0, 1, secret=b"sesame")
     for _ in range(3):
-        stranger.socket.send(stranger.join_packet())
+        outsider.socket.send(outsider.join_packet())
     assert gate_counts(friend)["bad_tag"] == 3
-    stranger.socket.setblocking(False)
+    outsider.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
-        stranger.socket.recv(1000)
-    stranger.close()
+        outsider.socket.recv(1000)
+    outsider.close()
     friend.close()
 
 
@@ -143,7 +143,7 @@ def test_a_switch_without_the_secret_is_silent(switch: SwitchServer) -> None:
         ({"slots": 65}, "a job may have 64 slots, found 65"),
         ({"slots": 4, "window": 5}, "window"),
         ({"values": 2049}, "values"),
-        ({"protocol": "switchml", "lanes": 2}, "1 lanes"),
+        ({"protocol": "switchml", "threads": 2}, "1 threads"),
     ],
 )
 def test_jobs_that_cannot_be_are_refused_in_words(change: dict[str, int], words: str) -> None:
@@ -198,7 +198,7 @@ def test_a_restart_with_a_higher_epoch_never_gives_a_stale_sum(switch: SwitchSer
     new = Scenario(switch.port, 2, secret=b"sesame", epoch=2, nonce=6)
     assert new.say(0, 0, 1) == "-"
     late = old.workers[1]
-    late.push(late.data(switchml_packet(slot=0, which=0, packet=0, times=9)))  # of the old life
+    late.push(late.data(switchml_packet(slot=0, which=0, packet=0, times=9)))  # of the old session
     assert late.results() == []
     assert late.state == 0
     assert new.say(1, 0, 1) == "all 2"

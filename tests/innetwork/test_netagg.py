@@ -12,7 +12,7 @@ import pytest
 
 from coppice._switch import AggregationJob, Element, aggregation_switch, aggregation_worker
 from reference.innetwork import netagg as twin
-from support.twins import Both, Exchange
+from support.twins import Both, Exchange, drawn_exchange
 
 MASTER, BOX = 100, 101
 
@@ -26,7 +26,7 @@ def job_of(options: twin.Options) -> AggregationJob:
         options.window,
         Element.int32 if options.element == "int32" else Element.float32,
         options.timeout,
-        options.patience,
+        options.give_up_timeout,
         dict(options.settings),
     )
 
@@ -102,7 +102,7 @@ def options(generator: random.Random, settings: Mapping[str, float], element: st
         window=generator.choice([1, 2, 5, 100]),
         element=element,
         timeout=150_000,
-        patience=10**9,
+        give_up_timeout=10**9,
         settings={"sequence": generator.choice([0, 2**32 - 3]), **settings},
     )
 
@@ -110,10 +110,6 @@ def options(generator: random.Random, settings: Mapping[str, float], element: st
 def numbers(generator: random.Random, count: int, workers: int) -> list[np.ndarray]:
     draw = generator.randrange
     return [np.array([draw(-(2**31), 2**31) for _ in range(count)], dtype=np.int32) for _ in range(workers)]
-
-
-def exchange(generator: random.Random, seed: int) -> Exchange:
-    return Exchange(seed, generator.choice([0, 0.01, 0.1, 0.2]), generator.choice([0, 0.1]), 0.1)
 
 
 def expected(operation: str, inputs: Sequence[np.ndarray]) -> list[int]:
@@ -148,7 +144,7 @@ def test_boxes_and_shims_agree_with_the_twin_and_sums_are_exact(seed: int) -> No
     if boxes == 0 and generator.random() < 0.5:
         settings |= {"trees": 3, "above_1": 201, "above_2": 202}
     chosen = options(generator, settings)
-    net = Net(chosen, boxes, exchange(generator, seed))
+    net = Net(chosen, boxes, drawn_exchange(generator, seed))
     for count in (generator.choice([0, 1, 5, 6, 7, 100]), 30):
         inputs = numbers(generator, count if operation < 3 else count // 6 * 6, chosen.workers)
         for found in net.all_reduce(inputs):
@@ -166,7 +162,7 @@ def test_a_box_that_dies_costs_no_sum(seed: int) -> None:
         "rate": generator.choice([0, 10**8]),
     }
     chosen = replace(options(generator, settings), workers=5, slots=64)
-    net = Net(chosen, 2, exchange(generator, seed), failover=True)
+    net = Net(chosen, 2, drawn_exchange(generator, seed), failover=True)
     inputs = numbers(generator, 90, 5)
     outputs = net.begin(inputs)
     dies = generator.randrange(1, 400)
@@ -185,7 +181,7 @@ def test_a_box_that_dies_costs_no_sum(seed: int) -> None:
 def test_floats_are_added_up_alike_everywhere(seed: int) -> None:
     generator = random.Random(seed)
     chosen = options(generator, {"straggler": 9_000}, "float32")
-    net = Net(chosen, 2, exchange(generator, seed))
+    net = Net(chosen, 2, drawn_exchange(generator, seed))
     inputs = [
         np.array([generator.gauss(0, 1) for _ in range(50)], dtype=np.float32) for _ in range(chosen.workers)
     ]

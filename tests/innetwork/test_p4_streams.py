@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from coppice import _switch
-from coppice.innetwork.p4.generator import COUNTS, P4Export, export_p4
+from coppice.innetwork.counters import SWITCHML_COUNTS
+from coppice.innetwork.p4.generator import P4Export, export_p4
 from innetwork.frames import Request, reply_frame
 from reference.p4.control_plane import interpreter_of
 
@@ -99,7 +100,7 @@ def native_job(workers: int, slots: int, values: int, first: int) -> _switch.Agg
         window=slots,
         element=_switch.Element.int32,
         timeout_ns=1_000_000,
-        patience_ns=10**12,
+        give_up_timeout_ns=10**12,
         settings={"first_packet": float(first)},
     )
 
@@ -145,7 +146,7 @@ def test_guarded_program_is_the_native_switch(seed: int) -> None:
         if len(wanted) == workers:
             round_of[slot] = use + 1
     counted = native.counters()
-    assert switch.counters["SwitchIngress.counts"] == [counted[name] for name in COUNTS]
+    assert switch.counters["SwitchIngress.counts"] == [counted[name] for name in SWITCHML_COUNTS]
     assert counted["completed"] > 5
     assert counted["stale"] > 0
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from coppice.errors import InputError
-from coppice.innetwork.p4.generator import COUNTS, P4Export, export_p4
+from coppice.innetwork.counters import SWITCHML_COUNTS
+from coppice.innetwork.p4.generator import P4Export, export_p4
 from coppice.innetwork.p4.rack import AttachedHost, Rack, default_rack
 from innetwork.frames import SWITCH_IPV4, SWITCH_MAC, Request, ipv4_frame, reply_frame, worker_address
 from innetwork.scenarios import SCENARIOS, Scenario
@@ -83,7 +84,7 @@ def state_of(switch: P4Switch, slot: int = 0) -> tuple[tuple[int | None, ...], .
 def counts(switch: P4Switch) -> dict[str, int]:
     return {
         name: number
-        for name, number in zip(COUNTS, switch.counters["SwitchIngress.counts"], strict=True)
+        for name, number in zip(SWITCHML_COUNTS, switch.counters["SwitchIngress.counts"], strict=True)
         if number
     }
 
@@ -172,10 +173,10 @@ def test_what_is_refused_changes_nothing(variant: Variant) -> None:
     good = Request(0, 0, 0, ramp(1))
     switch.receive(0, good.frame())
     before = (repr(switch.registers), counts(switch))
-    stranger = ipv4_frame((HOST, (SWITCH_MAC, SWITCH_IPV4)), (0x4000, 0xBEE0), good.body())
+    outsider = ipv4_frame((HOST, (SWITCH_MAC, SWITCH_IPV4)), (0x4000, 0xBEE0), good.body())
     ends = (worker_address(0), (SWITCH_MAC, SWITCH_IPV4))
     wrong = {
-        "stranger": [stranger, ipv4_frame(((ends[0][0], HOST[1]), ends[1]), good.ports, good.body())],
+        "unknown_sender": [outsider, ipv4_frame(((ends[0][0], HOST[1]), ends[1]), good.ports, good.body())],
         "malformed": [
             *(good.frame()[:-cut] for cut in (1, 2, 4, 100, 256, 257, 265, 266)),
             good.frame() + b"\0",
@@ -189,7 +190,7 @@ def test_what_is_refused_changes_nothing(variant: Variant) -> None:
         "out_of_range": [Request(0, SLOTS, 0, ramp(1)).frame(), Request(0, 0x3FFF, 1, ramp(1)).frame()],
     }
     if variant == "guarded":
-        wrong["stranger"].append(Request(0, 0, 0, ramp(1), job=9).frame())
+        wrong["unknown_sender"].append(Request(0, 0, 0, ramp(1), job=9).frame())
         wrong["out_of_range"].append(Request(0, 0, 0, ramp(1), pool_bits=0x4000).frame())
     for frames in wrong.values():
         for frame in frames:
@@ -198,7 +199,9 @@ def test_what_is_refused_changes_nothing(variant: Variant) -> None:
     expected["received"] = 1 + sum(len(frames) for frames in wrong.values())
     assert counts(switch) == expected
     assert repr(switch.registers) == before[0]
-    reply = reply_frame(good, 0, ramp(1))  # sent to the switch, it is a stranger's, or goes to its receiver
+    reply = reply_frame(
+        good, 0, ramp(1)
+    )  # sent to the switch, its sender is unknown, or it goes to its receiver
     assert [port for port, _ in switch.receive(1, reply)] == [0]
 
 
@@ -246,7 +249,7 @@ class TestLateDuplicates:
             early = Request(0, 0, use % 2, ramp(1), id=(number + 2 * SLOTS) % 2**32)
             assert driver.answer(early) == "-"
         assert counts(switch)["stale"] == 18
-        assert counts(switch)["ahead"] == 6
+        assert counts(switch)["future"] == 6
 
     def test_a_restart_needs_its_own_first_packet(self) -> None:
         """Workers that begin again from the start are refused; with new entries and registers they are served."""

@@ -245,9 +245,9 @@ def test_switches_above_each_other_add_up_the_sums_of_those_below() -> None:
         ]
 
         def work(worker: int) -> Any:
-            leaf, seat = leaves[worker // 2], worker % 2
+            leaf, member = leaves[worker // 2], worker % 2
             options = {"values": 64, "slots": 16, "timeout_ms": 5}
-            with SwitchClient(leaf.address, worker=worker, workers=4, seat=(seat, 2), **options) as end:
+            with SwitchClient(leaf.address, worker=worker, workers=4, member=(member, 2), **options) as end:
                 return [end.all_reduce(np.full(1000, worker + 1, dtype=np.float32)).max() for _ in range(3)]
 
         assert together(4, work) == [[10.0] * 3] * 4
@@ -352,6 +352,7 @@ def test_the_command_serves_reports_and_ends() -> None:
             if found["protocol"]["aggregated"] == 1:
                 break
         assert found["jobs"] == 1
+        assert found["gate"]["stranger"] == found["gate"]["unknown_sender"]  # under its former name, too
         again = subprocess.run(
             [*command[:6], str(port)], capture_output=True, text=True, timeout=60, check=False
         )

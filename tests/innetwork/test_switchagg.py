@@ -11,7 +11,7 @@ import pytest
 from coppice._switch import AggregationJob, Element, SwitchAggWorker, aggregation_switch
 from reference.innetwork import switchagg as twin
 from reference.innetwork.streams import combine
-from support.twins import Both, Exchange
+from support.twins import Both, Exchange, drawn_exchange
 
 ROOT, LEAF = 100, 101
 
@@ -30,7 +30,7 @@ class Net:
             options.window,
             Element.int32 if options.element == "int32" else Element.float32,
             options.timeout,
-            options.patience,
+            options.give_up_timeout,
             dict(options.settings),
         )
         above = [ROOT if leaves == 0 else LEAF + rank % leaves for rank in range(options.workers)]
@@ -95,13 +95,9 @@ def options(generator: random.Random, settings: Mapping[str, float], element: st
         window=generator.choice([1, 2, 5, 100]),
         element=element,
         timeout=60_000,
-        patience=10**9,
+        give_up_timeout=10**9,
         settings={"sequence": generator.choice([0, 2**32 - 3]), **settings},
     )
-
-
-def exchange(generator: random.Random, seed: int) -> Exchange:
-    return Exchange(seed, generator.choice([0, 0.01, 0.1, 0.2]), generator.choice([0, 0.1]), 0.1)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -117,7 +113,7 @@ def test_streams_of_pairs_agree_with_the_twin_and_are_exact(seed: int) -> None:
         "operation": operation,
     }
     chosen = options(generator, with_settings)
-    net = Net(chosen, generator.randrange(4), exchange(generator, seed))
+    net = Net(chosen, generator.randrange(4), drawn_exchange(generator, seed))
     for _ in range(2):
         keys = [generator.randbytes(generator.randrange(1, chosen.key_bytes + 1)) for _ in range(12)]
         streams = [
@@ -145,7 +141,7 @@ def test_tensors_agree_with_the_twin(seed: int) -> None:
     element = generator.choice(["int32", "float32"])
     sizes = {"lanes": generator.choice([1, 4, 16]), "back": generator.choice([0, 2, 20])}
     chosen = options(generator, {**sizes, "round": generator.choice([1, 7, 100])}, element)
-    net = Net(chosen, generator.randrange(4), exchange(generator, seed))
+    net = Net(chosen, generator.randrange(4), drawn_exchange(generator, seed))
     for _ in range(2):
         count = generator.choice([0, 1, 15, 16, 17, 130])
         if element == "int32":
@@ -191,7 +187,7 @@ def test_a_packet_of_the_next_round_waits_for_the_flush() -> None:
     pair = twin.packed(b"k", (1,))
     early = twin.HEAD.pack(twin.UP, 0, 1, 0, 1, 1, 0, 1, 1) + pair
     assert switch.receive(0, early, 0) == []
-    assert switch.twin.counters["ahead"] == 1
+    assert switch.twin.counters["future"] == 1
     first = twin.HEAD.pack(twin.UP, 0, 1, 0, 1, 0, 0, 0, 1) + pair
     assert [packet[:2] for _, packet in switch.receive(0, first, 0)] == [b"\3\0"]
     last = twin.HEAD.pack(twin.UP, 0, 1, 0, 1, 0, 0, 0, 0)

@@ -7,11 +7,11 @@ import struct
 
 import numpy as np
 import pytest
-from tests.reference.innetwork import switchml as twin
-from tests.support.twins import Both, Exchange, Sent
 
 from coppice import _switch
 from innetwork.scenarios import SCENARIOS, Scenario
+from reference.innetwork import switchml as twin
+from support.twins import Both, Exchange, Sent, drawn_exchange
 
 ROOT, LEAF = 100, 101
 
@@ -25,7 +25,7 @@ def job_of(options: twin.Options) -> _switch.AggregationJob:
         options.window,
         getattr(_switch.Element, options.element),
         options.timeout,
-        options.patience,
+        options.give_up_timeout,
         {
             "first_packet": options.first,
             "doubled_after": options.doubled_after,
@@ -134,15 +134,11 @@ def chosen(generator: random.Random, element: str) -> twin.Options:
     )
 
 
-def exchange_of(generator: random.Random, seed: int) -> Exchange:
-    return Exchange(seed, generator.choice([0, 0.01, 0.1, 0.2]), generator.choice([0, 0.1]), 0.1)
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_streams_of_integers_agree_with_the_twin_and_wrap(seed: int) -> None:
     generator = random.Random(seed)
     options = chosen(generator, "int32")
-    rack = Rack(options, generator.randrange(4), exchange_of(generator, seed))
+    rack = Rack(options, generator.randrange(4), drawn_exchange(generator, seed))
     numbers = np.random.default_rng(seed)
     for _ in range(3):
         count = generator.choice([0, 1, 2, 63, 64, 65, 200]) // (4 if options.workers > 5 else 1)
@@ -157,7 +153,7 @@ def test_streams_of_integers_agree_with_the_twin_and_wrap(seed: int) -> None:
 def test_streams_of_floats_agree_with_the_twin(seed: int) -> None:
     generator = random.Random(seed)
     options = chosen(generator, "float32")
-    rack = Rack(options, generator.randrange(4), exchange_of(generator, seed))
+    rack = Rack(options, generator.randrange(4), drawn_exchange(generator, seed))
     numbers = np.random.default_rng(seed)
     for _ in range(2):
         count = generator.choice([0, 1, 2, 33, 64, 100]) // (4 if options.workers > 5 else 1)
@@ -183,7 +179,7 @@ def test_values_that_are_not_finite_stop_everybody() -> None:
 
 
 def test_a_silent_worker_is_named_and_the_others_give_up() -> None:
-    options = twin.Options(1, 3, 2, 4, 2, timeout=50_000, patience=2_000_000)
+    options = twin.Options(1, 3, 2, 4, 2, timeout=50_000, give_up_timeout=2_000_000)
     exchange = Exchange(1, 0, 0, 0)
     rack = Rack(options, 0, exchange)
     del exchange.nodes[1]

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from coppice.errors import InputError
+from coppice.innetwork.counters import SWITCHML_COUNTS, with_former_names
 from coppice.innetwork.p4.generator import export_p4
 from coppice.innetwork.xdp import switch as switch_module
-from coppice.innetwork.xdp.switch import COUNTS, XdpHosts, XdpSwitch, XdpWorker, read_xdp_hosts, serve_xdp
+from coppice.innetwork.xdp.switch import XdpHosts, XdpSwitch, XdpWorker, read_xdp_hosts, serve_xdp
 from coppice.innetwork.xdp.switch import run_on_frame as run_program
 from innetwork.frames import (
     SWITCH_IPV4,
@@ -119,7 +120,7 @@ def test_it_is_the_native_switch(seed: int, values: int) -> None:
             if len(wanted) == workers:
                 round_of[slot] = use + 1
         counted = native.counters()
-        assert switch.counters() == {name: counted[name] for name in COUNTS}
+        assert switch.counters() == with_former_names({name: counted[name] for name in SWITCHML_COUNTS})
     assert counted["completed"] >= 3
 
 
@@ -128,7 +129,7 @@ def test_what_is_refused_and_what_is_not_for_the_switch() -> None:
     ends = (worker_address(0), (SWITCH_MAC, SWITCH_IPV4))
     good = Request(0, 0, 0, tuple(range(64)))
     wrong = {
-        "stranger": [
+        "unknown_sender": [
             ipv4_frame((host, ends[1]), good.ports, good.body()),
             ipv4_frame(((ends[0][0], host[1]), ends[1]), good.ports, good.body()),
             Request(0, 0, 0, good.values, job=9).frame(),
@@ -167,9 +168,9 @@ def test_what_is_refused_and_what_is_not_for_the_switch() -> None:
             assert answers(switch, 0, frame) == []
         for frame in ordinary:
             assert answers(switch, 0, frame) is None
-        wanted = dict.fromkeys(COUNTS, 0) | {reason: len(frames) for reason, frames in wrong.items()}
+        wanted = dict.fromkeys(SWITCHML_COUNTS, 0) | {reason: len(frames) for reason, frames in wrong.items()}
         wanted |= {"received": 1 + sum(map(len, wrong.values())), "aggregated": 1}
-        assert switch.counters() == wanted
+        assert switch.counters() == with_former_names(wanted)
         other = Request(1, 0, 0, good.values)
         sums = tuple(2 * value for value in good.values)
         assert answers(switch, 1, other.frame()) == [
@@ -218,11 +219,16 @@ def test_it_agrees_with_the_p4_program_on_broken_frames(seed: int) -> None:
                     else:
                         assert done == sent
                 assert answers(switch, worker, request.frame()) == p4.receive(worker, request.frame())
-        assert switch.counters() == dict(zip(COUNTS, p4.counters["SwitchIngress.counts"], strict=True))
+        counts = zip(SWITCHML_COUNTS, p4.counters["SwitchIngress.counts"], strict=True)
+        assert switch.counters() == with_former_names(dict(counts))
         counted = switch.counters()
         assert counted["completed"] > 250
         assert (
-            min(counted[reason] for reason in ("malformed", "stranger", "out_of_range", "stale", "ahead")) > 0
+            min(
+                counted[reason]
+                for reason in ("malformed", "unknown_sender", "out_of_range", "stale", "future")
+            )
+            > 0
         )
 
 

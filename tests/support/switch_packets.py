@@ -99,7 +99,7 @@ class RawWorker:
     slots: int = 4
     values: int = 64
     window: int = 4
-    lanes: int = 1
+    threads: int = 1
     secret: bytes = b""
     protocol: str = "switchml"
     nonce: int = 77
@@ -142,7 +142,7 @@ class RawWorker:
     def join_packet(self) -> bytes:
         members = self.workers if self.members is None else self.members
         body = struct.pack(">QQ", self.nonce, self.cookie) + text(self.protocol)
-        body += struct.pack(">HHHH", self.workers, members, self.lanes, 0)
+        body += struct.pack(">HHHH", self.workers, members, self.threads, 0)
         body += struct.pack(">BIII", 0, self.slots, self.values, self.window)
         body += struct.pack(">QQH", 10_000_000, 10**15, 0)
         return self.seal("join", body.ljust(ASKING, b"\0"), self.control)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from coppice._switch import AggregationJob, Element
+
 Sent = list[tuple[list[int], bytes]]
 
 
@@ -117,3 +119,24 @@ class Altering(Exchange):
             if done():
                 return
             self.step()
+
+
+def drawn_exchange(generator: random.Random, seed: int) -> Exchange:
+    return Exchange(seed, generator.choice([0, 0.01, 0.1, 0.2]), generator.choice([0, 0.1]), 0.1)
+
+
+def both_jobs(kind: Any, **fields: object) -> tuple[AggregationJob, Any]:
+    """A job as native machines and as their references take it."""
+    twin = kind(**fields)
+    native = AggregationJob(
+        id=twin.id,
+        workers=twin.workers,
+        slots=twin.slots,
+        values=twin.values,
+        window=twin.window,
+        element=Element.float32 if twin.floats else Element.int32,
+        timeout_ns=twin.timeout_ns,
+        give_up_timeout_ns=2**62,
+        settings=twin.settings,
+    )
+    return native, twin

@@ -1,1 +1,1 @@
-"""Aggregation in the network: numerics, protocols, models of published systems, a software switch and its client."""
+"""In-network aggregation: its numerics, models of published systems, a software switch and its client."""

@@ -18,8 +18,8 @@ from coppice.text import suggestion
 
 _TIMEOUT_S = 900
 _SWITCH_CLIENT = (
-    *(f"udp/{name}.cc" for name in ("client", "envelope", "join", "member", "sockets")),
-    *(f"aggregation/{name}.cc" for name in ("node", "switchml", "switchml_worker")),
+    *(f"udp/{name}.cc" for name in ("client", "connection", "envelope", "join", "sockets")),
+    *(f"aggregation/{name}.cc" for name in ("job_table", "node", "switchml", "switchml_worker")),
     *(f"numerics/{name}.cc" for name in ("block_float", "fpisa")),
 )
 """A worker's end of a switch in software."""

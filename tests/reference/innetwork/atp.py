@@ -194,7 +194,7 @@ class Switch(Machine):
             return []
         served = self.jobs.get(found.application)
         if served is None or (sender != served.parent and not owned(served.ways, sender, found.bitmap)):
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
         elif found.workers != served.job.workers:
             self.counters["malformed"] += 1
         elif max(found.aggregator, found.next) >= len(self.slots):
@@ -237,7 +237,7 @@ class Switch(Machine):
             self.counters["malformed"] += 1
             return
         elif slot.bitmap & packet.bitmap:
-            self.counters["repeated"] += 1
+            self.counters["duplicate"] += 1
             return
         else:
             slot.values = added(slot.values, packet.values, self.counters)
@@ -272,7 +272,7 @@ class Switch(Machine):
                 self.slots[packet.aggregator] = None
             served.answered.add(packet.key)
         if not packet.bitmap & served.mask:
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
             return
         self.counters["forwarded"] += 1
         if served.marks and not packet.has(CONGESTED):
@@ -322,7 +322,7 @@ class Server(Machine):
         if found is None:
             self.counters["malformed"] += 1
         elif found.application not in self.jobs:
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
         else:
             self.take(*self.jobs[found.application], sender, found)
         return self.taken()
@@ -330,7 +330,7 @@ class Server(Machine):
     def take(self, served: Served, chunks: dict[int, Chunk], sender: int, packet: Packet) -> None:
         job, counts = served.job, self.counters
         if not owned(served.ways, sender, packet.bitmap):
-            counts["stranger"] += 1
+            counts["unknown_sender"] += 1
             return
         floats = packet.has(OVERFLOW)
         if (
@@ -355,7 +355,7 @@ class Server(Machine):
             return
         if chunk is not None and chunk.done:
             again = packet.has(RESEND) and not packet.has(ACK)
-            counts["answered" if again else "repeated"] += 1
+            counts["answered" if again else "duplicate"] += 1
             if again:
                 self.answer(served, chunk, packet, packet.bitmap)
             return
@@ -378,7 +378,7 @@ class Server(Machine):
     def contribution(self, served: Served, chunk: Chunk, packet: Packet) -> None:
         missing = served.mask & ~chunk.bitmap
         if chunk.each is not None:
-            self.counters["repeated"] += 1
+            self.counters["duplicate"] += 1
             if packet.has(RESEND):
                 self.ask(served, packet, OVERFLOW, missing)
             return
@@ -387,7 +387,7 @@ class Server(Machine):
         elif not chunk.bitmap & packet.bitmap:
             chunk.values = added(chunk.values, packet.values, self.counters)
         else:
-            self.counters["repeated"] += 1
+            self.counters["duplicate"] += 1
             if packet.has(RESEND) and not packet.bitmap & ~chunk.bitmap:
                 self.ask(served, packet, 0, missing)
             return
@@ -405,7 +405,7 @@ class Server(Machine):
         if chunk.each is None:
             chunk.each, chunk.bitmap = {}, 0
         if chunk.bitmap & packet.bitmap:
-            self.counters["repeated"] += 1
+            self.counters["duplicate"] += 1
             self.ask(served, packet, OVERFLOW, served.mask & ~chunk.bitmap)
             return
         chunk.each[bits(packet.bitmap)[0]] = packet.values
@@ -525,7 +525,7 @@ class Worker(Machine):
         if found is None:
             self.counters["malformed"] += 1
         elif sender != self.above or found.application != self.job.id or not found.bitmap >> self.index & 1:
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
         elif (
             found.workers != self.job.workers
             or (found.has(OVERFLOW) and not self.job.floats)
@@ -543,10 +543,10 @@ class Worker(Machine):
     def result(self, packet: Packet, now: int) -> None:
         key = packet.key
         if key >= self.next:
-            self.counters["ahead"] += 1
+            self.counters["future"] += 1
             return
         if key < self.base or self.pending[key].answered:
-            self.counters["repeated"] += 1
+            self.counters["duplicate"] += 1
             return
         if packet.length != self.length(key):
             self.counters["malformed"] += 1
@@ -586,7 +586,7 @@ class Worker(Machine):
     def asked(self, packet: Packet, now: int) -> None:
         key = packet.key
         if key >= self.next:
-            self.counters["ahead"] += 1
+            self.counters["future"] += 1
         elif key >= self.base and not self.pending[key].answered:
             self.pending[key].floats |= packet.has(OVERFLOW)
             self.again(key, now)

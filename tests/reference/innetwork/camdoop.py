@@ -1,4 +1,4 @@
-"""Twin of cpp/aggregation/camdoop.h: hops that add along trees, with credit on every link."""
+"""Reference of cpp/aggregation/camdoop.h: hops that add along trees, with credit on every link."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reference.innetwork.frames import NONE, Frame, Sent, TwinJob, TwinNode, Wor
 
 VALUES, SUMS, ACKNOWLEDGED, REBUILT, HELLO, START = 1, 2, 3, 4, 5, 6
 Body = tuple[int, Words]
-"""``extra`` and words of a frame, without the life."""
+"""``extra`` and words of a frame, without the epoch."""
 
 
 def plus(number: int, more: int) -> int:
@@ -63,11 +63,11 @@ class Receiver:
 
     def take(self, frame: Frame) -> str:
         if after(frame.number, self.expected) < 0:
-            return "repeated"
+            return "duplicate"
         if after(frame.number, self.limit) >= 0:
             return "over_quota"
         if frame.number in self.frames:
-            return "repeated"
+            return "duplicate"
         self.frames[frame.number] = (frame.extra, frame.words[1:])
         while self.expected != self.limit and self.expected in self.frames:
             self.expected = plus(self.expected, 1)
@@ -107,7 +107,7 @@ class HopTwin(TwinNode):
 
     def reopen(self, job: TwinJob, children: Sequence[int], parent: int) -> None:
         self.job, self.children, self.parent = job, list(children), parent
-        self.life = job.number("life")
+        self.epoch = job.number("life")
         self.started = False
         self.first = 0
         self.heard: set[int] = set()
@@ -124,7 +124,7 @@ class HopTwin(TwinNode):
         self.timer = 0
 
     def put(self, kind: int, number: int, to: int, extra: int = 0, words: Words = NONE) -> None:
-        body = np.concatenate([np.array([self.life], dtype=np.uint32), words])
+        body = np.concatenate([np.array([self.epoch], dtype=np.uint32), words])
         self.send([to], Frame(kind, self.job.id, number, body, self.job.number("tree"), extra))
 
     def acknowledge(self, receiver: Receiver, to: int) -> None:
@@ -152,19 +152,19 @@ class HopTwin(TwinNode):
             self.counts["malformed"] += 1
             return []
         below = sender in self.children
-        if (frame.job, frame.lane) != (self.job.id, self.job.number("tree")) or not (
+        if (frame.job, frame.tree) != (self.job.id, self.job.number("tree")) or not (
             below or sender == self.parent != -1
         ):
-            self.counts["stranger"] += 1
+            self.counts["unknown_sender"] += 1
             return []
         wrong = (SUMS, START, REBUILT) if below else (VALUES, HELLO)
         if frame.type in wrong or not well_formed(frame, self.job):
             self.counts["malformed"] += 1
             return []
-        life = int(frame.words[0])
-        if life != self.life or frame.type == REBUILT:
+        epoch = int(frame.words[0])
+        if epoch != self.epoch or frame.type == REBUILT:
             self.counts["bad_epoch"] += 1
-            if life < self.life and below:
+            if epoch < self.epoch and below:
                 self.put(REBUILT, 0, sender)
             return self.sent()
         was_busy = self.busy
@@ -179,13 +179,13 @@ class HopTwin(TwinNode):
             self.hello(child, frame.number)
         elif frame.type == START:
             if self.started or len(self.heard) < len(self.children):
-                self.counts["repeated" if self.started else "ahead"] += 1
+                self.counts["duplicate" if self.started else "future"] += 1
                 return False
             self.start(frame.number)
             self.proceed(None)
             return True
         elif not self.started:
-            self.counts["ahead"] += 1
+            self.counts["future"] += 1
         elif frame.type == ACKNOWLEDGED:
             one = self.to[child] if child >= 0 else self.to_parent
             news = one.take(frame.number, frame.extra, self.down_next if child >= 0 else self.up_next)
@@ -207,7 +207,7 @@ class HopTwin(TwinNode):
             self.put(START, self.first, self.children[child])
             self.acknowledge(self.sources[child], self.children[child])
         elif child in self.heard:
-            self.counts["repeated"] += 1
+            self.counts["duplicate"] += 1
         else:
             if not self.heard or after(number, self.first) < 0:
                 self.first = number
@@ -336,8 +336,8 @@ class HopTwin(TwinNode):
 
 
 @dataclass
-class Lane:
-    life: int
+class Tree:
+    epoch: int
     begin: int
     base: int
     end: int
@@ -362,8 +362,8 @@ class CamdoopWorkerTwin(TwinNode):
         super().__init__()
         self.job, self.above = job, above
         first = job.number("first")
-        self.lanes = [
-            Lane(job.number("life"), first, first, first, first, Receiver(job.slots))
+        self.trees = [
+            Tree(job.number("life"), first, first, first, first, Receiver(job.slots))
             for _ in range(job.number("trees", 1))
         ]
         self.failed = False
@@ -372,73 +372,73 @@ class CamdoopWorkerTwin(TwinNode):
 
     @property
     def done(self) -> bool:
-        return all(lane.base == lane.end for lane in self.lanes)
+        return all(tree.base == tree.end for tree in self.trees)
 
     def begin(self, words: Words, now: int) -> Sent:
-        values, trees = self.job.values, len(self.lanes)
+        values, trees = self.job.values, len(self.trees)
         frames = -(-len(words) // values)
         self.words = np.zeros(frames * values, dtype=np.uint32)
         self.words[: len(words)] = words
         self.output = np.zeros(frames * values, dtype=np.uint32)
         self.progress = now
         pairs = list(zip(words[0::2].tolist(), words[1::2].tolist(), strict=True)) if self.pairs else []
-        for tree, lane in enumerate(self.lanes):
-            lane.begin = lane.end
-            lane.end = plus(lane.end, 1 if self.pairs else len(range(tree, frames, trees)))
-            lane.merged = []
-            lane.pairs_to_cut = [pair for pair in pairs if pair[0] % trees == tree]
-            if lane.begin != lane.end:
-                lane.timer = now + self.job.timeout
-                if lane.started:
-                    self.proceed(tree)
+        for which, tree in enumerate(self.trees):
+            tree.begin = tree.end
+            tree.end = plus(tree.end, 1 if self.pairs else len(range(which, frames, trees)))
+            tree.merged = []
+            tree.pairs_to_cut = [pair for pair in pairs if pair[0] % trees == which]
+            if tree.begin != tree.end:
+                tree.timer = now + self.job.timeout
+                if tree.started:
+                    self.proceed(which)
                 else:
-                    self.put(tree, HELLO, lane.begin)
+                    self.put(which, HELLO, tree.begin)
         return self.sent()
 
-    def cut(self, tree: int) -> bool:
-        lane = self.lanes[tree]
+    def cut(self, which: int) -> bool:
+        tree = self.trees[which]
         if self.pairs:
             ring = 1 << (2 * self.job.window - 1).bit_length()
             if (
-                lane.pairs_to_cut is None
-                or lane.base == lane.end
-                or after(lane.made, lane.to.acknowledged) >= ring
+                tree.pairs_to_cut is None
+                or tree.base == tree.end
+                or after(tree.made, tree.to.acknowledged) >= ring
             ):
                 return False
-            now, rest = lane.pairs_to_cut[: self.job.values], lane.pairs_to_cut[self.job.values :]
+            now, rest = tree.pairs_to_cut[: self.job.values], tree.pairs_to_cut[self.job.values :]
             words = np.array([word for pair in now for word in pair], dtype=np.uint32)
-            lane.chunks[lane.made] = (int(not rest), words)
-            lane.pairs_to_cut = rest or None
+            tree.chunks[tree.made] = (int(not rest), words)
+            tree.pairs_to_cut = rest or None
         else:
-            if lane.made == lane.end or after(lane.made, lane.base) >= self.job.window:
+            if tree.made == tree.end or after(tree.made, tree.base) >= self.job.window:
                 return False
-            at = (after(lane.made, lane.begin) * len(self.lanes) + tree) * self.job.values
-            lane.chunks[lane.made] = (0, self.words[at : at + self.job.values])
-        lane.made = plus(lane.made, 1)
+            at = (after(tree.made, tree.begin) * len(self.trees) + which) * self.job.values
+            tree.chunks[tree.made] = (0, self.words[at : at + self.job.values])
+        tree.made = plus(tree.made, 1)
         return True
 
-    def put(self, tree: int, kind: int, number: int, extra: int = 0, words: Words = NONE) -> None:
-        body = np.concatenate([np.array([self.lanes[tree].life], dtype=np.uint32), words])
-        self.send([self.above], Frame(kind, self.job.id, number, body, tree, extra))
+    def put(self, which: int, kind: int, number: int, extra: int = 0, words: Words = NONE) -> None:
+        body = np.concatenate([np.array([self.trees[which].epoch], dtype=np.uint32), words])
+        self.send([self.above], Frame(kind, self.job.id, number, body, which, extra))
 
-    def proceed(self, tree: int) -> None:
-        lane = self.lanes[tree]
+    def proceed(self, which: int) -> None:
+        tree = self.trees[which]
         while (
-            lane.started
-            and after(lane.to.limit, lane.to.sent) > 0
-            and (lane.to.sent != lane.made or self.cut(tree))
+            tree.started
+            and after(tree.to.limit, tree.to.sent) > 0
+            and (tree.to.sent != tree.made or self.cut(which))
         ):
             self.counts["sent"] += 1
-            self.put(tree, VALUES, lane.to.sent, *lane.chunks[lane.to.sent])
-            lane.to.sent = plus(lane.to.sent, 1)
+            self.put(which, VALUES, tree.to.sent, *tree.chunks[tree.to.sent])
+            tree.to.sent = plus(tree.to.sent, 1)
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
         self.counts["received"] += 1
         frame = read_frame(packet)
         if frame is None or not len(frame.words):
             self.counts["malformed"] += 1
-        elif sender != self.above or frame.job != self.job.id or frame.lane >= len(self.lanes):
-            self.counts["stranger"] += 1
+        elif sender != self.above or frame.job != self.job.id or frame.tree >= len(self.trees):
+            self.counts["unknown_sender"] += 1
         elif not well_formed(frame, self.job) or frame.type in (VALUES, HELLO):
             self.counts["malformed"] += 1
         else:
@@ -446,88 +446,88 @@ class CamdoopWorkerTwin(TwinNode):
         return self.sent()
 
     def accept(self, frame: Frame, now: int) -> None:
-        tree, life = frame.lane, int(frame.words[0])
-        lane = self.lanes[tree]
-        if frame.type == REBUILT and (life > lane.life or (life == lane.life and not lane.started)):
-            if life > lane.life and self.pairs and lane.begin != lane.end:
+        which, epoch = frame.tree, int(frame.words[0])
+        tree = self.trees[which]
+        if frame.type == REBUILT and (epoch > tree.epoch or (epoch == tree.epoch and not tree.started)):
+            if epoch > tree.epoch and self.pairs and tree.begin != tree.end:
                 self.failed = True
                 return
-            lane.life, lane.started, lane.timer = life, False, now + self.job.timeout
-            self.put(tree, HELLO, lane.base)
-        elif life != lane.life:
+            tree.epoch, tree.started, tree.timer = epoch, False, now + self.job.timeout
+            self.put(which, HELLO, tree.base)
+        elif epoch != tree.epoch:
             self.counts["bad_epoch"] += 1
         elif frame.type == REBUILT:
-            self.counts["repeated"] += 1
+            self.counts["duplicate"] += 1
         elif frame.type == START:
-            if lane.started:
-                self.counts["repeated"] += 1
-            elif not self.pairs and not 0 <= after(lane.base, frame.number) <= self.job.window:
+            if tree.started:
+                self.counts["duplicate"] += 1
+            elif not self.pairs and not 0 <= after(tree.base, frame.number) <= self.job.window:
                 self.counts["malformed"] += 1
             else:
-                lane.started, lane.timer = True, now + self.job.timeout
-                lane.to.start(frame.number, self.job.slots)
-                lane.source.start(frame.number)
-                self.proceed(tree)
-        elif not lane.started:
-            self.counts["ahead"] += 1
+                tree.started, tree.timer = True, now + self.job.timeout
+                tree.to.start(frame.number, self.job.slots)
+                tree.source.start(frame.number)
+                self.proceed(which)
+        elif not tree.started:
+            self.counts["future"] += 1
         elif frame.type == ACKNOWLEDGED:
-            if lane.to.take(frame.number, frame.extra, lane.made):
-                lane.timer = now + self.job.timeout
-                self.proceed(tree)
+            if tree.to.take(frame.number, frame.extra, tree.made):
+                tree.timer = now + self.job.timeout
+                self.proceed(which)
             else:
                 self.counts["stale"] += 1
         else:
-            self.counts[lane.source.take(frame)] += 1
-            if lane.source.ready:
-                while lane.source.ready:
-                    self.take(tree)
-                self.progress, lane.timer = now, now + self.job.timeout
-                self.proceed(tree)
-            lane.source.told = lane.source.limit
-            self.put(tree, ACKNOWLEDGED, lane.source.expected, lane.source.told)
+            self.counts[tree.source.take(frame)] += 1
+            if tree.source.ready:
+                while tree.source.ready:
+                    self.take(which)
+                self.progress, tree.timer = now, now + self.job.timeout
+                self.proceed(which)
+            tree.source.told = tree.source.limit
+            self.put(which, ACKNOWLEDGED, tree.source.expected, tree.source.told)
 
-    def take(self, tree: int) -> None:
-        lane = self.lanes[tree]
-        number = lane.source.used
-        extra, words = lane.source.use()
+    def take(self, which: int) -> None:
+        tree = self.trees[which]
+        number = tree.source.used
+        extra, words = tree.source.use()
         if self.pairs:
             self.counts["completed"] += 1
-            lane.merged += zip(words[0::2].tolist(), words[1::2].tolist(), strict=True)
-            lane.base = plus(lane.base, extra)
+            tree.merged += zip(words[0::2].tolist(), words[1::2].tolist(), strict=True)
+            tree.base = plus(tree.base, extra)
             if self.done:
-                pairs = sorted(pair for each in self.lanes for pair in each.merged)
+                pairs = sorted(pair for each in self.trees for pair in each.merged)
                 self.output = np.array(
                     [len(pairs), 0, *(word for pair in pairs for word in pair)], dtype=np.uint32
                 )
-        elif lane.base != lane.end and number == lane.base:
+        elif tree.base != tree.end and number == tree.base:
             self.counts["completed"] += 1
-            at = (after(lane.base, lane.begin) * len(self.lanes) + tree) * self.job.values
+            at = (after(tree.base, tree.begin) * len(self.trees) + which) * self.job.values
             self.output[at : at + self.job.values] = words
-            lane.base = plus(lane.base, 1)
+            tree.base = plus(tree.base, 1)
 
     def deadline_ns(self) -> int | None:
         if self.failed:
             return None
-        times = [lane.timer for lane in self.lanes if lane.waits]
+        times = [tree.timer for tree in self.trees if tree.waits]
         if not self.done:
-            times.append(self.progress + self.job.patience)
+            times.append(self.progress + self.job.give_up_timeout)
         return min(times, default=None)
 
     def wake(self, now: int) -> Sent:
         deadline = self.deadline_ns()
         if deadline is None or now < deadline:
             return []
-        if not self.done and now >= self.progress + self.job.patience:
+        if not self.done and now >= self.progress + self.job.give_up_timeout:
             self.failed = True
             return []
-        for tree, lane in enumerate(self.lanes):
-            if not lane.waits or now < lane.timer:
+        for which, tree in enumerate(self.trees):
+            if not tree.waits or now < tree.timer:
                 continue
-            lane.timer = now + self.job.timeout
-            if not lane.started or lane.to.acknowledged == lane.made:
-                self.put(tree, HELLO, lane.base)
+            tree.timer = now + self.job.timeout
+            if not tree.started or tree.to.acknowledged == tree.made:
+                self.put(which, HELLO, tree.base)
                 continue
-            for number in lane.to.again():
+            for number in tree.to.again():
                 self.counts["resent"] += 1
-                self.put(tree, VALUES, number, *lane.chunks[number])
+                self.put(which, VALUES, number, *tree.chunks[number])
         return self.sent()

@@ -21,7 +21,7 @@ def native_job(job: TwinJob) -> _switch.AggregationJob:
         window=job.window,
         element=getattr(_switch.Element, job.element),
         timeout_ns=job.timeout,
-        patience_ns=job.patience,
+        give_up_timeout_ns=job.give_up_timeout,
         settings=dict(job.settings),
     )
 

@@ -24,22 +24,22 @@ class Frame:
     job: int
     number: int
     words: Words = field(default_factory=lambda: NONE)
-    lane: int = 0
+    tree: int = 0
     extra: int = 0
 
     def packed(self) -> bytes:
-        head = HEAD.pack(self.type, self.lane, len(self.words), self.job, self.number, self.extra)
+        head = HEAD.pack(self.type, self.tree, len(self.words), self.job, self.number, self.extra)
         return head + self.words.astype(">u4").tobytes()
 
 
 def read_frame(packet: bytes) -> Frame | None:
     if len(packet) < HEAD.size:
         return None
-    kind, lane, count, job, number, extra = HEAD.unpack_from(packet)
+    kind, tree, count, job, number, extra = HEAD.unpack_from(packet)
     if len(packet) != HEAD.size + 4 * count:
         return None
     words = np.frombuffer(packet, dtype=">u4", offset=HEAD.size).astype(np.uint32)
-    return Frame(kind, job, number, words, lane, extra)
+    return Frame(kind, job, number, words, tree, extra)
 
 
 def after(a: int, b: int) -> int:
@@ -65,7 +65,7 @@ class TwinJob:
     window: int
     element: str = "int32"
     timeout: int = 10_000_000
-    patience: int = 30_000_000_000
+    give_up_timeout: int = 30_000_000_000
     settings: dict[str, float] = field(default_factory=dict)
 
     def number(self, name: str, otherwise: int = 0) -> int:
@@ -138,7 +138,7 @@ class WindowTwin(TwinNode):
         if frame is None:
             self.counts["malformed"] += 1
         elif sender != self.above or frame.job != self.job.id:
-            self.counts["stranger"] += 1
+            self.counts["unknown_sender"] += 1
         else:
             return frame
         return None
@@ -147,10 +147,10 @@ class WindowTwin(TwinNode):
         """Why a number is not under way."""
         if after(number, self.base) < 0:
             return "stale"
-        return "ahead" if after(number, self.next) >= 0 else None
+        return "future" if after(number, self.next) >= 0 else None
 
     def awaited(self, number: int) -> bool:
-        why = self.under_way(number) or ("repeated" if number in self.got else None)
+        why = self.under_way(number) or ("duplicate" if number in self.got else None)
         self.counts[why or "completed"] += 1
         return why is None
 
@@ -167,12 +167,12 @@ class WindowTwin(TwinNode):
     def deadline_ns(self) -> int | None:
         if self.done or self.failed:
             return NEVER
-        return min(self.paused_until or self.timer, self.progress + self.job.patience)
+        return min(self.paused_until or self.timer, self.progress + self.job.give_up_timeout)
 
     def wake(self, now: int) -> Sent:
         deadline = self.deadline_ns()
         if deadline is not None and now >= deadline:
-            if now >= self.progress + self.job.patience:
+            if now >= self.progress + self.job.give_up_timeout:
                 self.failed = True
                 return self.sent()
             self.paused_until = 0

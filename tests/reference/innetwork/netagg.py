@@ -26,7 +26,7 @@ class Options:
     window: int
     element: str
     timeout: int
-    patience: int
+    give_up_timeout: int
     settings: Mapping[str, float]
 
     def setting(self, name: str, otherwise: int) -> int:
@@ -59,14 +59,16 @@ class Options:
 
     @property
     def again(self) -> int:
-        return self.setting("again", min(self.patience // 4, 1024 * self.timeout))
+        return self.setting("again", min(self.give_up_timeout // 4, 1024 * self.timeout))
 
     @property
     def fallbacks(self) -> list[int]:
         return [self.setting(name, -1) for name in ("next", "master") if self.setting(name, -1) >= 0]
 
     def stream(self, receivers: Sequence[int]) -> Sender:
-        return Sender(receivers, min(2 * self.outstanding, 64), self.first, self.timeout, self.patience)
+        return Sender(
+            receivers, min(2 * self.outstanding, 64), self.first, self.timeout, self.give_up_timeout
+        )
 
     def ordered(self, bits: int) -> int:
         return signed(bits ^ 0x7FFFFFFF if self.element == "float32" and bits >> 31 else bits)
@@ -245,7 +247,7 @@ class Box:
         child = next((each for each in self.children if each.at == sender), None)
         above = self.up.windows.get(sender) if self.up else None
         if child is None and above is None:
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
             return out
         if above and self.up:
             self.up.hear(sender, now)
@@ -263,7 +265,7 @@ class Box:
         elif message.kind == RESULT and above:
             self.from_above(above, sender, message, now, out)
         else:
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
         return out
 
     def full(self) -> bool:
@@ -277,11 +279,11 @@ class Box:
     def from_child(self, child: Child, message: Message, size: int, now: int, out: Sent) -> None:
         arrival = child.window.look(message.sequence)
         slot, after = self.slot_of(message.request)
-        if arrival == "ahead":
-            self.counters["ahead"] += 1
+        if arrival == "future":
+            self.counters["future"] += 1
             return
-        if arrival == "repeated":
-            self.counters["repeated"] += 1
+        if arrival == "duplicate":
+            self.counters["duplicate"] += 1
         elif slot.state == "open" and after == 0 and not self.options.fits(slot.values, len(message.values)):
             self.counters["out_of_range"] += 1
             return
@@ -326,7 +328,7 @@ class Box:
                 self.stragglers.append((now + straggler, message.request))
         elif message.contributors & slot.merged:
             known = message.contributors & ~slot.merged == 0
-            self.counters["repeated" if known else "collided"] += 1
+            self.counters["duplicate" if known else "collided"] += 1
         elif not self.options.fits(slot.values, len(message.values)):
             self.counters["out_of_range"] += 1
         else:
@@ -389,14 +391,14 @@ class Box:
 
     def from_above(self, window: Received, sender: int, message: Message, now: int, out: Sent) -> None:
         arrival = window.look(message.sequence)
-        if arrival == "ahead":
-            self.counters["ahead"] += 1
+        if arrival == "future":
+            self.counters["future"] += 1
             return
         if arrival == "fresh":
             window.take(message.sequence)
         slot, after = self.slot_of(message.request)
-        if arrival == "repeated" or (after == 0 and slot.state == "done"):
-            self.counters["repeated"] += 1
+        if arrival == "duplicate" or (after == 0 and slot.state == "done"):
+            self.counters["duplicate"] += 1
         elif after < 0:
             self.counters["stale"] += 1
         else:
@@ -565,7 +567,7 @@ class Worker:
             return out
         up = next((each for each in self.trees if sender in each.windows), None)
         if up is None:
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
             return out
         up.hear(sender, now)
         if packet[0] == ACK:
@@ -580,11 +582,11 @@ class Worker:
             return out
         window = up.windows[sender]
         arrival = window.look(message.sequence)
-        if arrival == "ahead":
-            self.counters["ahead"] += 1
+        if arrival == "future":
+            self.counters["future"] += 1
             return out
-        if arrival == "repeated":
-            self.counters["repeated"] += 1
+        if arrival == "duplicate":
+            self.counters["duplicate"] += 1
         else:
             window.take(message.sequence)
             self.result(message, now, out)
@@ -608,7 +610,7 @@ class Worker:
         request = message.request
         asked = distance(request, self.next) < 0
         if distance(request, self.base) < 0 or (asked and request not in self.open):
-            self.counters["repeated"] += 1
+            self.counters["duplicate"] += 1
             return
         chunk = distance(request, self.first)
         room = len(self.chunks[chunk]) if asked else 0
@@ -628,7 +630,7 @@ class Worker:
             self.fill(now, out)
 
     def deadline(self) -> int | None:
-        dues: list[int | None] = [self.progress + self.options.patience] if self.active else []
+        dues: list[int | None] = [self.progress + self.options.give_up_timeout] if self.active else []
         for tree in self.trees:
             dues += [tree.stream.due, tree.suspicion(self.awaiting(tree))]
         dues += [asked + self.options.again for asked in self.open.values()]
@@ -649,7 +651,7 @@ class Worker:
         for request in waiting:
             if now - self.open[request] >= self.options.again:
                 self.ask(request, True, now, out)
-        if self.active and now - self.progress >= self.options.patience:
+        if self.active and now - self.progress >= self.options.give_up_timeout:
             self.active, self.failed = False, True
             self.base = self.next
             self.open.clear()

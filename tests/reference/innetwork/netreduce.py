@@ -184,7 +184,7 @@ class Switch(Machine):
         if served is None:
             above = self.jobs.get(found.job) if found.kind == DATA and found.has(HEADER) else None
             if above is None or sender == NOBODY or above.parent != sender or not found.has(FROM_SWITCH):
-                self.counters["stranger"] += 1
+                self.counters["unknown_sender"] += 1
             else:
                 self.down(above, found)
         elif found.kind != DATA:
@@ -196,7 +196,7 @@ class Switch(Machine):
     def acknowledgement(self, served: Served, child: int, packet: Packet) -> None:
         earlier = (child - 1) % len(served.children)
         if packet.flow != served.flows.get(earlier):
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
         else:
             self.counters["forwarded"] += 1
             self.send(served.children[earlier], packet)
@@ -206,7 +206,7 @@ class Switch(Machine):
         if packet.flow != served.flows.get(child, packet.flow) or (
             packet.has(HEADER) and packet.job != job.id
         ):
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
             return
         if packet.values > job.values or (not packet.has(LAST) and packet.values != job.values):
             self.counters["malformed"] += 1
@@ -230,7 +230,7 @@ class Switch(Machine):
                 self.counters["forwarded"] += 1
                 self.up(served, message, position)
             else:
-                self.counters["repeated"] += 1
+                self.counters["duplicate"] += 1
         else:
             slot.values = packet.values
             slot.given[child] = np.frombuffer(packet.payload, ">u4")
@@ -269,7 +269,7 @@ class Switch(Machine):
                 and earlier.final
             )
             if packet.message >= job.window and not received:
-                self.counters["ahead"] += 1
+                self.counters["future"] += 1
                 return None
             message = served.messages[place] = Message(packet.message, packet.packets)
         elif message.packets != packet.packets or (
@@ -294,7 +294,7 @@ class Switch(Machine):
                     self.counters["malformed"] += 1
                     return None
                 return message, position
-        self.counters["ahead"] += 1
+        self.counters["future"] += 1
         return None
 
     def finish(self, served: Served, message: Message, position: int) -> None:
@@ -328,7 +328,7 @@ class Switch(Machine):
         message = served.messages.get(packet.message % served.ring)
         if message is None or message.number != packet.message:
             late = message is not None and before(packet.message, message.number)
-            self.counters["stale" if late else "ahead"] += 1
+            self.counters["stale" if late else "future"] += 1
             return
         slot = message.slots.get(packet.position)
         if packet.packets != message.packets or (
@@ -336,9 +336,9 @@ class Switch(Machine):
         ):
             self.counters["malformed"] += 1
         elif slot is None or not (slot.summed or slot.final):
-            self.counters["ahead"] += 1
+            self.counters["future"] += 1
         elif slot.final:
-            self.counters["repeated"] += 1
+            self.counters["duplicate"] += 1
         else:
             slot.total = packet.payload
             self.finish(served, message, packet.position)
@@ -426,7 +426,7 @@ class Worker(Machine):
             return []
         flow = self.index if found.kind != DATA else found.flow if self.flow is None else self.flow
         if sender != self.above or found.flow != flow or found.has(FROM_SWITCH):
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
         elif found.kind == DATA:
             self.data(found, now)
         else:
@@ -435,17 +435,17 @@ class Worker(Machine):
 
     def data(self, packet: Packet, now: int) -> None:
         if before(packet.psn, self.expected):
-            self.counters["repeated"] += 1
+            self.counters["duplicate"] += 1
             self.acknowledge(ACKNOWLEDGED, packet.flow)
             return
         if packet.psn != self.expected:
-            self.counters["ahead"] += 1
+            self.counters["future"] += 1
             if not self.told:
                 self.acknowledge(MISSING, packet.flow)
             self.told = True
             return
         if self.received >= self.sent_messages:
-            self.counters["ahead"] += 1
+            self.counters["future"] += 1
             return
         of = self.messages[self.received]
         last = self.position + 1 == of.packets
@@ -486,7 +486,7 @@ class Worker(Machine):
         if before(packet.psn, self.unacked):
             self.counters["stale"] += 1
         elif before(self.next_psn, packet.psn):
-            self.counters["ahead"] += 1
+            self.counters["future"] += 1
         else:
             self.advance(packet.psn, now)
             if packet.kind == MISSING:

@@ -107,12 +107,12 @@ class SharpSwitchTwin(TwinNode):
         if frame is None:
             self.counts["malformed"] += 1
         elif group is None or not (sender in group.children or sender == group.parent != -1):
-            self.counts["stranger"] += 1
+            self.counts["unknown_sender"] += 1
         else:
             below = sender in group.children
             words = group.words if frame.type in (VALUES, SUM) else 0
             kinds = (VALUES, REQUEST) if below else (SUM, GRANT)
-            if frame.type not in kinds or frame.lane or not possible(frame) or len(frame.words) != words:
+            if frame.type not in kinds or frame.tree or not possible(frame) or len(frame.words) != words:
                 self.counts["malformed"] += 1
             elif below:
                 self.from_child(group, group.children.index(sender), frame)
@@ -128,7 +128,7 @@ class SharpSwitchTwin(TwinNode):
             return
         if step > 0:
             if step != len(group.buffers) or buffer.stage not in ("unused", "summed"):
-                self.counts["ahead"] += 1
+                self.counts["future"] += 1
                 return
             if group.parent == -1 and frame.type == VALUES and frame.extra and not group.streams:
                 self.counts["over_quota"] += 1
@@ -147,7 +147,7 @@ class SharpSwitchTwin(TwinNode):
             self.counts["answered"] += 1
             self.pass_on(group, buffer, [group.children[child]], down=True)
         else:
-            self.counts["repeated"] += 1
+            self.counts["duplicate"] += 1
             if buffer.stage == "waits":
                 self.serve_tree(group.job.number("tree"))
             if buffer.stage == "passed up":
@@ -158,9 +158,9 @@ class SharpSwitchTwin(TwinNode):
         buffer = group.buffers[frame.number % len(group.buffers)]
         step = after(frame.number, buffer.number)
         if step or buffer.stage == "unused":
-            self.counts["ahead" if step > 0 else "stale"] += 1
+            self.counts["future" if step > 0 else "stale"] += 1
         elif buffer.stage == "summed":
-            self.counts["repeated"] += 1
+            self.counts["duplicate"] += 1
         elif (frame.type, frame.extra, "passed up") != (buffer.type + 1, buffer.extra, buffer.stage):
             self.counts["malformed"] += 1
         else:
@@ -258,7 +258,7 @@ class SharpWorkerTwin(WindowTwin):
             frame.type == SUM
         )
         wrong = (
-            frame.type not in (SUM, GRANT) or frame.lane or not possible(frame) or len(frame.words) != words
+            frame.type not in (SUM, GRANT) or frame.tree or not possible(frame) or len(frame.words) != words
         )
         request = self.streams and frame.number == self.first
         if wrong or (self.under_way(frame.number) is None and request != (frame.type == GRANT)):

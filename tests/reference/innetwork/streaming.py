@@ -23,7 +23,7 @@ VALUES, SUM, PAUSE, RESUME, MISSING = 1, 2, 3, 4, 5
 
 def well_formed(frame: Frame, values: int) -> bool:
     words = values if frame.type in (VALUES, SUM) else 0
-    return VALUES <= frame.type <= MISSING and frame.lane == frame.extra == 0 and len(frame.words) == words
+    return VALUES <= frame.type <= MISSING and frame.tree == frame.extra == 0 and len(frame.words) == words
 
 
 class Port:
@@ -50,7 +50,7 @@ class StreamingSwitchTwin(TwinNode):
         if frame is None:
             self.counts["malformed"] += 1
         elif frame.job != self.job.id or not (below or (sender == self.parent != -1)):
-            self.counts["stranger"] += 1
+            self.counts["unknown_sender"] += 1
         elif not well_formed(frame, self.job.values) or below != (frame.type == VALUES):
             self.counts["malformed"] += 1
         elif below:
@@ -69,7 +69,7 @@ class StreamingSwitchTwin(TwinNode):
             self.again(sender, frame.number, now)
             self.add(now)
         elif step > 0:
-            self.counts["ahead"] += 1
+            self.counts["future"] += 1
             if not port.told:
                 self.control(MISSING, port.next, sender)
             port.told = True
@@ -91,14 +91,14 @@ class StreamingSwitchTwin(TwinNode):
     def again(self, sender: int, number: int, now: int) -> None:
         behind = after(self.added, number)
         if behind <= 0:
-            self.counts["repeated"] += 1
+            self.counts["duplicate"] += 1
         elif behind > self.job.window or number not in self.kept:
             self.counts["stale"] += 1
         elif self.kept[number][0] == "result":
             self.counts["answered"] += 1
             self.send([sender], Frame(SUM, self.job.id, number, self.kept[number][1]))
         else:
-            self.counts["repeated"] += 1
+            self.counts["duplicate"] += 1
             if now >= self.parent_paused_until:
                 self.counts["resent"] += 1
                 self.send([self.parent], Frame(VALUES, self.job.id, number, self.kept[number][1]))
@@ -121,11 +121,11 @@ class StreamingSwitchTwin(TwinNode):
                     self.send([self.parent], Frame(VALUES, self.job.id, number, words))
                 number = (number + 1) % 2**32
         elif behind <= 0:
-            self.counts["ahead"] += 1
+            self.counts["future"] += 1
         elif behind > self.job.window:
             self.counts["stale"] += 1
         elif self.kept.get(frame.number, ("",))[0] != "partial":
-            self.counts["repeated"] += 1
+            self.counts["duplicate"] += 1
         else:
             self.counts["completed"] += 1
             self.kept[frame.number] = ("result", frame.words)

@@ -29,8 +29,8 @@ class Received:
     def look(self, sequence: int) -> str:
         after = distance(sequence, self.next)
         if after < 0 or sequence in self.later:
-            return "repeated"
-        return "fresh" if after <= MOST_WINDOW else "ahead"
+            return "duplicate"
+        return "fresh" if after <= MOST_WINDOW else "future"
 
     def take(self, sequence: int) -> None:
         self.later.add(sequence)
@@ -55,9 +55,9 @@ class Sender:
     """One stream to every one of `receivers`."""
 
     def __init__(
-        self, receivers: Sequence[int], window: int, first: int, timeout: int, patience: int
+        self, receivers: Sequence[int], window: int, first: int, timeout: int, give_up_timeout: int
     ) -> None:
-        self.window, self.timeout, self.patience = window, timeout, patience
+        self.window, self.timeout, self.give_up_timeout = window, timeout, give_up_timeout
         self.base = self.next = first
         self.due: int | None = None
         self.backoff = 0
@@ -138,7 +138,7 @@ class Sender:
             return
         found = False
         for each in self.receivers:
-            if now - each.since > self.patience:
+            if now - each.since > self.give_up_timeout:
                 continue
             lacking = self.lacking(each)
             self.resend(each, lacking, out, counters)

@@ -86,7 +86,7 @@ class Options:
     window: int
     element: str
     timeout: int
-    patience: int
+    give_up_timeout: int
     settings: Mapping[str, float]
 
     def setting(self, name: str, otherwise: int) -> int:
@@ -121,7 +121,7 @@ class Options:
         return self.values // self.lanes
 
     def stream(self, receivers: Sequence[int]) -> Sender:
-        return Sender(receivers, min(self.window, 64), self.first, self.timeout, self.patience)
+        return Sender(receivers, min(self.window, 64), self.first, self.timeout, self.give_up_timeout)
 
 
 def engine_of(length: int) -> int:
@@ -202,7 +202,7 @@ class Switch:
         elif packet[0] == DOWN and above:
             self.relay(packet, now, out)
         else:
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
         return out
 
     def from_child(
@@ -215,13 +215,13 @@ class Switch:
         later = (round_ - self.round + 0x8000) % 0x10000 - 0x8000
         if heard == "impossible":
             self.counters["out_of_range"] += 1
-        elif arrival == "repeated":
-            self.counters["repeated"] += 1
+        elif arrival == "duplicate":
+            self.counters["duplicate"] += 1
             self.answer(child, False, out)
-        elif arrival == "ahead":
-            self.counters["ahead"] += 1
+        elif arrival == "future":
+            self.counters["future"] += 1
         elif later != 0:
-            self.counters["ahead" if later > 0 else "stale"] += 1
+            self.counters["future" if later > 0 else "stale"] += 1
             child.early = child.early or later > 0
         elif child.ending and (flags == 1 or distance(sequence, child.end) > 0):
             self.counters["out_of_range"] += 1
@@ -242,11 +242,11 @@ class Switch:
     def relay(self, packet: bytes, now: int, out: Sent) -> None:
         sequence = HEAD.unpack_from(packet)[5]
         arrival = self.from_parent.look(sequence)
-        if arrival == "ahead":
-            self.counters["ahead"] += 1
+        if arrival == "future":
+            self.counters["future"] += 1
             return
-        if arrival == "repeated":
-            self.counters["repeated"] += 1
+        if arrival == "duplicate":
+            self.counters["duplicate"] += 1
             self.answer_parent(out)
         elif not self.down.fits(sequence):
             self.counters["over_quota"] += 1
@@ -259,7 +259,7 @@ class Switch:
             self.counters["malformed"] += 1
             return
         if index is None and not above:
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
             return
         _, again, _, _, start, beyond = ACKNOWLEDGEMENT.unpack(packet)
         stream, which = (self.up, 0) if index is None else (self.down, index)
@@ -398,7 +398,7 @@ class Worker:
         elif int.from_bytes(packet[4:8], "big") != self.options.tree:
             self.counters["out_of_range"] += 1
         elif sender != self.above:
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
         elif packet[0] == ACK:
             self.acknowledged(packet, now, out)
         elif pairs_of(packet, self.options) is None:
@@ -423,11 +423,11 @@ class Worker:
     def result(self, packet: bytes, now: int, out: Sent) -> None:
         sequence = HEAD.unpack_from(packet)[5]
         arrival = self.received.look(sequence)
-        if arrival == "ahead" or distance(sequence, self.delivered) >= MOST_WINDOW:
-            self.counters["ahead"] += 1
+        if arrival == "future" or distance(sequence, self.delivered) >= MOST_WINDOW:
+            self.counters["future"] += 1
             return
-        if arrival == "repeated":
-            self.counters["repeated"] += 1
+        if arrival == "duplicate":
+            self.counters["duplicate"] += 1
         else:
             self.received.take(sequence)
             self.waiting[sequence] = packet
@@ -471,8 +471,8 @@ class Worker:
     def deadline(self) -> int | None:
         dues = [] if self.up.due is None else [self.up.due]
         if self.rounds:
-            patience = self.options.patience
-            dues.append(self.progress + (patience if self.probed else patience // 2))
+            give_up_timeout = self.options.give_up_timeout
+            dues.append(self.progress + (give_up_timeout if self.probed else give_up_timeout // 2))
         return min(dues, default=None)
 
     def wake(self, now: int) -> Sent:
@@ -480,9 +480,9 @@ class Worker:
         self.up.wake(now, out, self.counters)
         if not self.rounds:
             return out
-        if now - self.progress >= self.options.patience:
+        if now - self.progress >= self.options.give_up_timeout:
             self.rounds, self.failed = [], True
-        elif not self.probed and now - self.progress >= self.options.patience // 2:
+        elif not self.probed and now - self.progress >= self.options.give_up_timeout // 2:
             self.probed = True
             out.append(([self.above], self.head(True, (self.up.base - 1) % CIRCLE, 0)))
         return out

@@ -27,7 +27,7 @@ class Options:
     window: int
     element: str = "int32"
     timeout: int = 10_000_000
-    patience: int = 30_000_000_000
+    give_up_timeout: int = 30_000_000_000
     first: int = 0
     doubled_after: int = 100
     adaptive: bool = False
@@ -70,12 +70,12 @@ def refusal(options: Options, packet: bytes) -> str | None:
     if len(packet) != options.size or packet[0] != options.head[0]:
         return "malformed"
     if packet[1] != options.head[1]:
-        return "stranger"
+        return "unknown_sender"
     return "out_of_range" if read(packet).slot >= options.slots else None
 
 
 def wrong_id(expected: int, found: int) -> str:
-    return "ahead" if 0 < (found - expected) % CIRCLE < CIRCLE // 2 else "stale"
+    return "future" if 0 < (found - expected) % CIRCLE < CIRCLE // 2 else "stale"
 
 
 def wrapped(value: int) -> int:
@@ -113,7 +113,7 @@ class Switch:
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:  # noqa: ARG002
         self.counters["received"] += 1
         if sender not in (*self.children, self.parent) or sender < 0:
-            self.counters["stranger"] += 1
+            self.counters["unknown_sender"] += 1
             return []
         why = refusal(self.options, packet)
         if why is not None:
@@ -137,7 +137,7 @@ class Switch:
             if packet.id != (latest.id + rounds) % CIRCLE:
                 return self.refuse(wrong_id(latest.id, packet.id))
             if one is latest or not latest.settled:
-                return self.refuse("ahead")
+                return self.refuse("future")
         self.latest[packet.slot] = packet.set
         one = self.slots[packet.slot][packet.set]
         one.id, one.missing, one.settled = packet.id, len(self.children), False
@@ -151,7 +151,7 @@ class Switch:
         if one.settled:
             self.counters["answered"] += 1
             return self.reply(packet, one, [child])
-        self.counters["repeated"] += 1
+        self.counters["duplicate"] += 1
         if one.missing:
             return []
         self.counters["resent"] += 1
@@ -177,13 +177,13 @@ class Switch:
         """The sum of all, from the parent."""
         one = self.slots[packet.slot][packet.set] if packet.slot in self.slots else None
         if one is None:
-            return self.refuse("ahead")
+            return self.refuse("future")
         if packet.id != one.id:
             return self.refuse(wrong_id(one.id, packet.id))
         if one.settled:
             return self.refuse("stale")
         if one.missing:
-            return self.refuse("ahead")
+            return self.refuse("future")
         one.values, one.exponents, one.settled = packet.values, packet.exponents, True
         self.counters["forwarded"] += 1
         return self.reply(packet, one, self.children)
@@ -268,7 +268,7 @@ class Worker:
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
         self.counters["received"] += 1
-        why = "stranger" if sender != self.above else refusal(self.options, packet)
+        why = "unknown_sender" if sender != self.above else refusal(self.options, packet)
         if why is not None:
             self.counters[why] += 1
             return []
@@ -332,13 +332,15 @@ class Worker:
     def deadline(self) -> int | None:
         if not self.sent or self.failed:
             return None
-        return min(next(iter(self.sent.values())) + self.timeout(), self.progress + self.options.patience)
+        return min(
+            next(iter(self.sent.values())) + self.timeout(), self.progress + self.options.give_up_timeout
+        )
 
     def wake(self, now: int) -> Sent:
         due = self.deadline()
         if due is None or now < due:
             return []
-        if now >= self.progress + self.options.patience:
+        if now >= self.progress + self.options.give_up_timeout:
             self.failed = True
             return []
         wait, out = self.timeout(), []

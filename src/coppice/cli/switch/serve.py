@@ -136,10 +136,14 @@ def _events(switch: SwitchServer, *, as_json: bool) -> None:
 
 
 def _counters(switch: SwitchServer, *, as_json: bool) -> None:
+    from coppice.innetwork.counters import without_former_names
+
     found = switch.report()
     words = [f"{name} {count}" for name, count in found.items() if isinstance(count, int) and count]
     for part in ("gate", "protocol"):
-        counts = ", ".join(f"{name} {count}" for name, count in found[part].items() if count)
+        counts = ", ".join(
+            f"{name} {count}" for name, count in without_former_names(found[part]).items() if count
+        )
         words.append(f"{part}: {counts or 'nothing'}")
     _say("counters: " + "; ".join(words), {"event": "counters", **found}, as_json=as_json)
 

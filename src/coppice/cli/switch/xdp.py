@@ -43,6 +43,7 @@ def xdp(
     Examples:
       coppice switch xdp --hosts xdp-hosts.json --slots 256 --values 256
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.innetwork.counters import without_former_names
     from coppice.innetwork.xdp.switch import read_xdp_hosts, serve_xdp
 
     found = read_xdp_hosts(hosts)
@@ -64,4 +65,5 @@ def xdp(
     if as_json:
         print_json({"counters": counted})
         return
-    print_fields("packets", [(name.replace("_", " "), f"{number:,}") for name, number in counted.items()])
+    shown = without_former_names(counted)
+    print_fields("packets", [(name.replace("_", " "), f"{number:,}") for name, number in shown.items()])

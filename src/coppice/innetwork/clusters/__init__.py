@@ -1,4 +1,4 @@
-"""Aggregating systems on the links of a real topology: where their trees lie, and how long they take."""
+"""In-network aggregation on a given topology: where each system's trees lie, and how long an all-reduce takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One system on one cluster: the load that it puts on every link, exactly, and its time by its closed form.
+"""The exact load that one system puts on every link of a cluster, and its time by its closed form.
 
 In boxes of several GPUs the GPUs reduce-scatter first, one head for each part; heads of the same place in all boxes
 aggregate their part in the network, each such group along a tree of its own; then the boxes all-gather. Trees are
@@ -49,7 +49,7 @@ class ClusterPlaces:
         return tuple(v for v in self.inside if _joins(self.topology, v, group))
 
     def phase_load(self) -> list[Fraction]:
-        """Bytes on each link for each byte of the tensor when every box reduces to its heads; spreading is the same."""
+        """Bytes on each link per byte of the tensor when every box reduces to its heads; broadcasts take as many."""
         load = [Fraction(0)] * self.topology.num_links
         router, index = Router(self.topology), self.topology.link_index
         for box in self.boxes:
@@ -63,7 +63,7 @@ class ClusterPlaces:
 
 
 def with_adding(topology: Topology, pattern: str) -> Topology:
-    """The topology with switches that add and copy where a pattern names them, and nowhere else outside boxes.
+    """Mark the switches outside boxes that a pattern names as able to reduce and multicast, and no others.
 
     Args:
         pattern: Names of switches, such as ``spine*``; several with ``+`` between them.
@@ -139,7 +139,7 @@ _MOST_SLOTS = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSystem:
-    """A system placed on a cluster."""
+    """An in-network aggregation system mapped onto a cluster."""
 
     system: str  # Its name
     topology: Topology  # The cluster
@@ -154,12 +154,12 @@ class ClusterSystem:
 
     @property
     def inv_rate(self) -> Fraction:
-        """Time that links take for each byte, in 1 / (GB/s): no time is less, exactly."""
+        """Exact lower bound on the time for each byte, in 1 / (GB/s), from the busiest link."""
         return self.phases + self.busy
 
     @property
     def where(self) -> str:
-        """Where the trees lie, in words."""
+        """Describe in words where the trees lie."""
         if not self.trees:
             return "inside the box" if self.network_messages == 0 else "along the links of the cluster"
         names = list(dict.fromkeys(self.topology.node_ids[tree.root] for tree in self.trees))
@@ -201,7 +201,7 @@ class ClusterSystem:
         return before + self._across(ceil(size_bytes / self.heads), busy, network).time_us
 
     def _across(self, size_bytes: int, busy: Fraction, rtt_us: float) -> AggregationEstimate:
-        """What one head's part takes between boxes."""
+        """Time of one head's share between boxes."""
         rate = Fraction(1, self.heads) / busy
         in_flight = rtt_us * float(rate) * 1000
         slots = min(_MOST_SLOTS, ceil(in_flight / 1024) + 2)
@@ -217,7 +217,7 @@ class ClusterSystem:
         return estimate(self.system, case, size_bytes)
 
     def _most_sent(self) -> Fraction:
-        """The most bytes that one GPU sends for each byte of the tensor."""
+        """Largest number of bytes that a GPU sends for each byte of the tensor."""
         sent: dict[int, Fraction] = {}
         for source, load in zip(self.topology.src.tolist(), self.load, strict=True):
             if self.topology.rank[source] >= 0:
@@ -225,7 +225,7 @@ class ClusterSystem:
         return max(sent.values(), default=Fraction(0))
 
     def _farthest_us(self) -> float:
-        """The largest latency of a link that is used."""
+        """Largest latency of a link that is used."""
         return max(
             (late for late, load in zip(self.topology.latency_us.tolist(), self.load, strict=True) if load),
             default=0.0,
@@ -234,7 +234,7 @@ class ClusterSystem:
 
 @checked
 def cluster_system(system: str, topology: Topology) -> ClusterSystem:
-    """A system placed on a cluster whose switches add and copy where they are marked so.
+    """Map a system onto a cluster, whose switches reduce and multicast where the topology says so.
 
     Args:
         system: Name of a system of :data:`coppice.innetwork.systems.SYSTEMS`.
@@ -269,7 +269,7 @@ def cluster_system(system: str, topology: Topology) -> ClusterSystem:
 
 
 def _switched(system: str, places: ClusterPlaces) -> ClusterSystem:
-    """A system of trees of switches between boxes."""
+    """Map a system of aggregation trees of switches between boxes."""
     topology = places.topology
     if not places.network:
         raise InputError(
@@ -314,7 +314,7 @@ def _with_phases(tree: Fraction, phase: Fraction) -> Fraction:
 
 
 def _nvls(places: ClusterPlaces) -> ClusterSystem:
-    """Switches that all ranks hang on, each with a part of the tensor by its rate."""
+    """Map NVLS onto switches that all ranks are attached to, each with a share by its rate."""
     topology = places.topology
     ranks = topology.rank_nodes.tolist()
     load = [Fraction(0)] * topology.num_links
@@ -332,7 +332,7 @@ def _nvls(places: ClusterPlaces) -> ClusterSystem:
 
 
 def _nvls_tree(places: ClusterPlaces) -> ClusterSystem:
-    """NVLS in each box, a double binary tree of boxes for each head."""
+    """Map NVLSTree: NVLS in each box, and a double binary tree of boxes for each head."""
     topology, boxes = places.topology, places.boxes
     sizes = sorted({len(box) for box in boxes})
     if len(boxes) < 2 or sizes != [places.heads] or places.heads < 2:
@@ -365,7 +365,7 @@ def _nvls_tree(places: ClusterPlaces) -> ClusterSystem:
 
 
 def _camdoop(places: ClusterPlaces) -> ClusterSystem:
-    """Six trees on a 3D torus of GPUs: a third of the tensor on every link."""
+    """Map Camdoop's six trees onto a 3D torus of GPUs: a third of the tensor on every link."""
     topology = places.topology
     ranks = topology.rank_nodes.tolist()
     side = round(cbrt(len(ranks)))
@@ -395,7 +395,7 @@ def _camdoop(places: ClusterPlaces) -> ClusterSystem:
 def _add_nvls(
     places: ClusterPlaces, group: Sequence[int], load: list[Fraction], system: str, share: Fraction
 ) -> None:
-    """Adds the load of NVLS in one group to the links."""
+    """Add the load of NVLS in one group to the links."""
     topology, index = places.topology, places.topology.link_index
     widths = {
         v: min(topology.gb_per_s(index[way]) for g in group for way in ((g, v), (v, g)))

@@ -1,4 +1,4 @@
-"""Trees of switches that add on the way up and copy on the way down, on a topology, and what they put on each link.
+"""Aggregation trees of switches on a topology (reduce up, multicast down), and their load on each link.
 
 Members send towards a root along the fewest hops (then the widest links); the union of their paths is a tree. A switch
 that adds sends one stream up, any other one passes on all that it gets. The root holds the sum. On the way down a
@@ -22,7 +22,7 @@ from coppice.topology.model import Topology
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchTree:
-    """A tree for one group of members."""
+    """An aggregation tree for one group of members."""
 
     root: int  # Node of the switch that holds the sum
     members: tuple[int, ...]  # Nodes that contribute and get the sum
@@ -36,7 +36,7 @@ class SwitchTree:
 
 
 class SwitchTrees:
-    """The trees that a topology allows.
+    """The aggregation trees that a topology allows.
 
     Args:
         topology: The network.
@@ -65,7 +65,7 @@ class SwitchTrees:
         self._found: dict[int, tuple[list[int], list[int]]] = {}
 
     def tree(self, root: int, members: Sequence[int]) -> SwitchTree:
-        """The tree of some members around a root.
+        """Build the tree of some members around a root.
 
         Args:
             members: Nodes that contribute, the first one a server's where there is one.
@@ -97,7 +97,7 @@ class SwitchTrees:
         )
 
     def best(self, members: Sequence[int], *, load: Sequence[Fraction], share: Fraction) -> SwitchTree | None:
-        """The tree whose busiest link, with what lies on it already, is busy for the shortest time; None without one.
+        """Choose the tree with the least busy busiest link on top of a given load; None where no tree exists.
 
         Of equal ones the tree with fewer streams, less latency, the first root.
 

@@ -1,4 +1,4 @@
-"""Sums as switches make them: of integers, of blocks with one exponent, of mantissas that wait to be normalised.
+"""Arithmetic of in-network sums: saturating integers, block floating point, and FPISA's unnormalised mantissas.
 
 Every sum takes the contributions of all workers as an array of shape (workers, count) and adds them in the order of its
 rows, with the kernels that the software switch uses. What comes back says how far it can be from the exact sum.

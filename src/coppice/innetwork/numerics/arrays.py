@@ -15,7 +15,7 @@ _NAMES = {"float32": "float32", "float16": "float16", "uint16": "bfloat16"}
 
 
 def rows(values: object, *kinds: str) -> NDArray[Any]:
-    """Contributions of workers: a contiguous array of two dimensions, one row each, of one of the types."""
+    """Check workers' contributions: a contiguous array of two dimensions, one row each, of one of the types."""
     if not isinstance(values, np.ndarray) or values.ndim != 2 or len(values) == 0:
         raise InputError(
             f"expected `values` to be an array of shape (workers, count), found {_shape(values)}: one row for each "
@@ -25,7 +25,7 @@ def rows(values: object, *kinds: str) -> NDArray[Any]:
 
 
 def column(values: object, name: str, kind: str) -> NDArray[Any]:
-    """A contiguous array of one dimension and one type."""
+    """Check for a contiguous array of one dimension and one type."""
     if not isinstance(values, np.ndarray) or values.ndim != 1:
         raise InputError(
             f"expected `{name}` to be an array of one dimension, found {_shape(values)}: use `.ravel()`."
@@ -39,7 +39,7 @@ def float_format(values: NDArray[Any]) -> str:
 
 
 def require_within(name: str, value: int, least: int, most: int, why: str) -> None:
-    """Do nothing if a number is in its range."""
+    """Raise unless a number is in its range."""
     if not least <= value <= most:
         raise InputError(f"expected `{name}` from {least} to {most}, found {value}: {why}.")
 
@@ -59,7 +59,7 @@ def _shape(values: object) -> str:
 
 @checked
 def float_sum(values: NDArray[Any]) -> NDArray[Any]:
-    """The sum over workers in float32, in the order of the rows, rounded once to the type of the values.
+    """Sum over workers in float32, in the order of the rows, rounded once to the type of the values.
 
     Args:
         values: Shape (workers, count), float32, float16, or bfloat16 as its bits in uint16.

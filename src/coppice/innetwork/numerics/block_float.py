@@ -1,4 +1,4 @@
-"""Block floating point with exponents that the workers agree on: float32 summed by switches that add int32 only.
+"""SwitchML's block floating point: float32 summed by switches that add int32, at exponents that workers agree on.
 
 Source: SwitchML (NSDI'21), section 3.7; the scale of whole steps is ours (cpp/numerics/block_float.h says why).
 """
@@ -31,7 +31,7 @@ class BlockSum:
 
 
 def block_exponent(values: NDArray[np.float32]) -> int:
-    """The exponent that a worker announces for a block: 2 to its power is above every magnitude.
+    """Exponent that a worker announces for a block: the least whose power of 2 is above every magnitude.
 
     It fits a byte: -126 stands for zeros and subnormal numbers as well, and 127 for all from 2^126 on.
 
@@ -70,7 +70,7 @@ def block_scale(exponent: int, *, workers: int) -> float:
 
 
 def block_quantise(values: NDArray[np.float32], *, exponent: int, workers: int) -> NDArray[np.int32]:
-    """Values as integers, rounded to the nearest, ties to even; values beyond the exponent stick at its end.
+    """Quantise values to integers, to the nearest, ties to even; values beyond the exponent saturate.
 
     Args:
         values: Shape (count,), float32.
@@ -84,7 +84,7 @@ def block_quantise(values: NDArray[np.float32], *, exponent: int, workers: int) 
 
 
 def block_dequantise(sums: NDArray[np.int32], *, exponent: int, workers: int) -> NDArray[np.float32]:
-    """Sums of such integers as values, rounded to float32.
+    """Dequantise sums of such integers, rounded to float32.
 
     Args:
         sums: Shape (count,), int32.
@@ -99,7 +99,7 @@ def block_dequantise(sums: NDArray[np.int32], *, exponent: int, workers: int) ->
 
 @checked
 def block_sum(values: NDArray[np.float32], *, block: int = 256) -> BlockSum:
-    """The sum over workers as SwitchML makes it: per block the largest exponent, then integers.
+    """Sum over workers as SwitchML does: agree on the largest exponent of each block, then add integers.
 
     Args:
         values: Shape (workers, count), float32.

@@ -1,4 +1,4 @@
-"""Floating-point sums in the integer pipeline of a switch: mantissas that are normalised only when they are read.
+"""FPISA's floating-point sums in a switch's integer pipeline: mantissas are normalised only when they are read.
 
 Source: FPISA (NSDI'22), sections 3 and 4; cpp/numerics/fpisa.h describes the registers.
 """
@@ -47,7 +47,7 @@ def fpisa_sum(
     # How sums are read: to the nearest, ties to even, or cut towards zero
     rounding: Literal["nearest", "truncate"] = "nearest",
 ) -> FpisaSum:
-    """The sum over workers in the integer pipeline of a switch, in the order of the rows.
+    """Sum over workers in the integer pipeline of a switch, in the order of the rows.
 
     The order decides the last bits: a mantissa that is shifted to the right is rounded towards minus infinity.
 
@@ -88,7 +88,7 @@ def fpisa_sum(
 def _bound(
     table: NDArray[Any], read: NDArray[Any], name: str, guard: int, rounding: str
 ) -> NDArray[np.float64]:
-    """What a full sum can be away from the exact one, of finite values."""
+    """Largest error of a full sum of finite values."""
     largest = np.abs(_as_float64(table, name)).max(axis=0)
     lost = (len(table) - 1) * _last_place(largest, name) * 2.0**-guard
     cut = _last_place(_as_float64(read.view(table.dtype), name), name)

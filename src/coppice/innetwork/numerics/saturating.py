@@ -1,4 +1,4 @@
-"""Sums of int32 that stick at the ends of their range or wrap around, and fixed-point numbers on top of the first.
+"""Sums of int32 that saturate or wrap around, and ATP's fixed-point numbers on top of the former.
 
 Source: ATP (NSDI'21): factor 10^6, the ends of the range read as overflow. That the ends absorb is ours: a register
 that only clamps forgets an overflow when the next value has the other sign.
@@ -33,7 +33,7 @@ class FixedPointSum:
 
 @checked
 def saturating_sum(values: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The sum over workers in registers that stick at the ends of int32, in the order of the rows.
+    """Sum over workers in saturating int32 registers, in the order of the rows.
 
     A sum that is no end of the range is exact; an end says that some partial sum left the range.
 
@@ -53,7 +53,7 @@ def saturating_sum(values: NDArray[np.int32]) -> NDArray[np.int32]:
 
 @checked
 def wrapping_sum(values: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The sum over workers modulo 2^32, as two's complement.
+    """Sum over workers modulo 2^32, as two's complement.
 
     Args:
         values: Shape (workers, count), int32.
@@ -68,7 +68,7 @@ def wrapping_sum(values: NDArray[np.int32]) -> NDArray[np.int32]:
 
 @checked
 def fixed_point_sum(values: NDArray[np.float32], *, factor: float = 1e6) -> FixedPointSum:
-    """The sum over workers as ATP makes it: round(x factor) in registers that stick at the ends.
+    """Sum over workers as ATP does: round(x factor) in saturating registers.
 
     Args:
         values: Shape (workers, count), float32. Infinities and NaN overflow.

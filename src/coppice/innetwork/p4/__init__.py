@@ -1,1 +1,1 @@
-"""SwitchML as a P4_16 program, and an interpreter that runs such programs on frames."""
+"""SwitchML's switch as a P4_16 program for v1model, generated with its table entries."""

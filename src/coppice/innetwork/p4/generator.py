@@ -1,4 +1,4 @@
-"""SwitchML as a P4_16 program for v1model, made for so many workers, slots and values.
+"""Generator of SwitchML's switch as a P4_16 program for v1model, for given workers, slots and values.
 
 Source: Sapio et al., "Scaling Distributed Machine Learning with In-Network Aggregation" (NSDI'21), section 3.4, and
 the packets of p4lang/p4app-switchML. The program is our own.
@@ -15,6 +15,7 @@ from typing import Literal
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.files import write_atomically
+from coppice.innetwork.counters import SWITCHML_COUNTS
 from coppice.innetwork.p4.rack import MOST_WORKERS, Rack, check_rack, default_rack
 from coppice.innetwork.p4.text_of_headers import HEAD
 from coppice.innetwork.p4.text_of_pipeline import GUARDED, PIPELINE, PUBLISHED
@@ -27,26 +28,13 @@ VARIANTS = ("guarded", "published")
 """With packet ids checked, or as published."""
 
 MOST_SLOTS = 8192
-COUNTS = (
-    "received",
-    "aggregated",
-    "completed",
-    "repeated",
-    "answered",
-    "malformed",
-    "stranger",
-    "out_of_range",
-    "stale",
-    "ahead",
-)
-"""What the program counts, in the order of the cells of its counter; named as the native switch counts."""
 
 _WORKERS_GROUP, _FLOOD_GROUP = 1, 2
 
 
 @dataclass(frozen=True)
 class P4Export:
-    """A program with its entries."""
+    """A generated P4 program with its table entries."""
 
     program: str  # Text of `switchml.p4`
     entries: str  # Text of `entries.txt`: commands of `simple_switch_CLI`
@@ -79,7 +67,7 @@ def export_p4(
     job: int = 0,  # Low eight bits of the job's id, which the guarded variant demands
     first_packet: int = 0,  # Packet id of the first packet of slot 0, which the guarded variant demands
 ) -> P4Export:
-    """SwitchML's integer sums as a P4_16 program for v1model, with its table entries.
+    """Generate SwitchML's integer sums as a P4_16 program for v1model, with its table entries.
 
     Examples:
         >>> made = export_p4(workers=2, slots=16)
@@ -116,7 +104,9 @@ def export_p4(
 def _program(workers: int, slots: int, values: int, *, guarded: bool) -> str:
     variant = "guarded" if guarded else "published"
     extra = GUARDED if guarded else PUBLISHED
-    counts = "\n".join(f"const bit<32> {name.upper()} = {index};" for index, name in enumerate(COUNTS))
+    counts = "\n".join(
+        f"const bit<32> {name.upper()} = {index};" for index, name in enumerate(SWITCHML_COUNTS)
+    )
     # Every text that is put in stands in $name$; braces are P4's.
     text = HEAD + PIPELINE
     for name, part in {
@@ -127,7 +117,7 @@ def _program(workers: int, slots: int, values: int, *, guarded: bool) -> str:
         "values": str(values),
         "kind": f"{KINDS[values]:#04x}",
         "counts": counts,
-        "number_of_counts": str(len(COUNTS)),
+        "number_of_counts": str(len(SWITCHML_COUNTS)),
         "value_fields": _each(values, 4, lambda v: f"bit<32> v{v};"),
         "value_registers": _each(values, 4, lambda v: f"register<bit<32>>(2 * SLOTS) value_{v};"),
         "write_values": _each(values, 8, lambda v: f"value_{v}.write(cell, hdr.values.v{v});"),

@@ -1,4 +1,4 @@
-"""Who is attached to a switch: addresses and ports of workers and other hosts."""
+"""The hosts attached to a switch: addresses and ports of workers and others."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def number_of_mac(text: str) -> int:
 
 
 class SwitchAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What workers send to."""
+    """Addresses that workers send to."""
 
     mac: str  # Such as `02:00:00:00:00:01`
     ipv4: str  # Such as `10.0.0.254`
 
 
 class AttachedWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A worker: whose packets are added up, and where sums go."""
+    """A worker, whose packets are aggregated and to whom sums go."""
 
     mac: str  # Its address
     ipv4: str  # Its address
@@ -46,14 +46,14 @@ class AttachedWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AttachedHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another host, whose frames are forwarded."""
+    """A host that is no worker: its frames are forwarded."""
 
     mac: str  # Its address
     port: int  # Of the switch
 
 
 class Rack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A switch with its hosts."""
+    """A switch with its attached hosts."""
 
     switch: SwitchAddress  # Its addresses
     workers: tuple[AttachedWorker, ...]  # In the order of their numbers
@@ -61,12 +61,12 @@ class Rack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def attached(self) -> tuple[AttachedWorker | AttachedHost, ...]:
-        """All that have a port."""
+        """All hosts that have a port."""
         return (*self.workers, *self.others)
 
 
 def default_rack(workers: int) -> Rack:
-    """Workers at ports 0, 1, ..., with addresses that nobody else has.
+    """Make a rack of workers at ports 0, 1, ..., with addresses of their own.
 
     Examples:
         >>> default_rack(2).workers[1]
@@ -79,7 +79,7 @@ def default_rack(workers: int) -> Rack:
 
 
 def read_rack(path: str | PathLike[str]) -> Rack:
-    """Who is attached, from a JSON file with the fields of :class:`Rack`."""
+    """Read a rack from a JSON file with the fields of :class:`Rack`."""
     name = file_name(path)
     data = read_bytes(path, what="the hosts", hint="name a JSON file with switch, workers and others")
     try:
@@ -93,7 +93,7 @@ def read_rack(path: str | PathLike[str]) -> Rack:
 
 
 def check_rack(rack: Rack, *, file: str) -> None:
-    """Raise unless all addresses are addresses, of one party each."""
+    """Raise unless all addresses are well formed and belong to one host each."""
     if not 1 <= len(rack.workers) <= MOST_WORKERS:
         raise InputError(
             f"{file}: expected 1 to {MOST_WORKERS} workers, found {len(rack.workers)}: a bitmap has a bit for each."

@@ -1,4 +1,4 @@
-"""Text of the P4_16 program: headers and parser, with ``$names$`` where numbers and lists are put in."""
+"""Template of the P4_16 program's headers and parser, with ``$names$`` for numbers and lists."""
 
 from __future__ import annotations
 

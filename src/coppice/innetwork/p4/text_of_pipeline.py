@@ -1,4 +1,4 @@
-"""Text of the P4_16 program from ingress on, with ``$names$`` where numbers and lists are put in."""
+"""Template of the P4_16 program from ingress on, with ``$names$`` for numbers and lists."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         }
         counts.count(RECEIVED);
         if (sender.apply().miss) {
-            refuse(STRANGER);
+            refuse(UNKNOWN_SENDER);
             return;
         }
         // Headers of 20 + 8 + 10 bytes, 14 before them; nothing behind the values
@@ -188,7 +188,7 @@ $contribution$
             reply();
             standard_metadata.egress_spec = standard_metadata.ingress_port;
         } else {
-            refuse(REPEATED);
+            refuse(DUPLICATE);
         }
     }
 }
@@ -279,7 +279,7 @@ GUARDED = {
         meta.first = first;""",
     "guard_job": """
         if (hdr.switchml.job != meta.job) {
-            refuse(STRANGER);
+            refuse(UNKNOWN_SENDER);
             return;
         }""",
     "guard_reserved": "hdr.switchml.reserved == 1 || ",
@@ -321,13 +321,13 @@ GUARDED = {
             }
         } else if (found != due) {
             if ((int<32>) (found - newest) > 0) {  // serial arithmetic (RFC 1982)
-                refuse(AHEAD);
+                refuse(FUTURE);
             } else {
                 refuse(STALE);
             }
             return;
         } else if (opened == own || left_other != 0) {
-            refuse(AHEAD);
+            refuse(FUTURE);
             return;
         } else {
             fresh = 1;

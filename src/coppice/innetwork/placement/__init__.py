@@ -1,4 +1,4 @@
-"""Which switches of a network should add: the choice that loads the busiest link least, proved or bracketed."""
+"""Placement of aggregation: which switches should add so that the busiest link is least loaded, proved or bounded."""
 
 from coppice.innetwork.placement.placing import AggregationPlacement, BusiestLink, place_aggregation
 

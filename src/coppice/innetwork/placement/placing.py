@@ -1,4 +1,4 @@
-"""Which K switches of a network should add, so that all-reduces load its busiest link least.
+"""Placement of K aggregating switches in a network, so that all-reduces load its busiest link least.
 
 The question is one of "When In-Network Computing Meets Distributed ML" (IEEE Network 2024): where to deploy switches
 that add. The model is that of :mod:`trees`: every tree of a job has a root that adds, and the streams of its ranks take
@@ -34,7 +34,7 @@ from coppice.topology.model import Topology
 
 @dataclass(frozen=True, kw_only=True)
 class BusiestLink:
-    """The link that takes longest to carry what it is given."""
+    """The link that takes longest to carry its load."""
 
     ends: tuple[str, str]  # Names of its ends
     load_bytes: Fraction  # What it carries in each direction
@@ -47,7 +47,7 @@ class BusiestLink:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class AggregationPlacement(Shown):
-    """Switches that should add, and what that gives."""
+    """Switches that should aggregate, and how much that gains."""
 
     topology: Topology  # The network
     budget: int  # Switches that could be chosen
@@ -72,13 +72,13 @@ class AggregationPlacement(Shown):
 
     @property
     def gap(self) -> Fraction:
-        """By which share of its time the busiest link could be faster at most."""
+        """Optimality gap: the largest share of its time by which the busiest link could still be faster."""
         if not self.busiest.time_us:
             return Fraction(0)
         return 1 - self.least_time_us / self.busiest.time_us
 
     def __repr__(self) -> str:
-        """In short what was found."""
+        """Summarise the result in one line."""
         time = float(self.busiest.time_us)
         return f"AggregationPlacement({', '.join(self.chosen) or 'none'!r}, busiest link {time:.6g} us)"
 
@@ -121,7 +121,7 @@ def place_aggregation(
     size: int | str = "64M",
     most_work: int = _MOST_WORK,  # How long to search for several trees, in nodes of trees that are looked at
 ) -> AggregationPlacement:
-    """The switches that should get aggregation: those with which the busiest link takes the least time.
+    """Choose the switches that should get aggregation: those with which the busiest link takes the least time.
 
     One job on one tree is solved exactly on networks of any size. Several trees at once are solved exactly where branch
     and bound comes to its end; where it has to stop, the result says how much faster the busiest link could be at most.
@@ -207,7 +207,7 @@ def _groups(
 
 
 def _enough_roots(groups: Sequence[AddingRanks]) -> int:
-    """Switches that give every group a root: each in turn the one that most of them can take."""
+    """Choose switches greedily until every group has a possible root."""
     left, count = list(groups), 0
     while left:
         roots = Counter(tree.root for group in left for tree in group.trees)
@@ -218,7 +218,7 @@ def _enough_roots(groups: Sequence[AddingRanks]) -> int:
 
 
 def _least_everywhere(network: AddingNetwork, groups: Sequence[AddingRanks]) -> int:
-    """What the busiest link costs at least where every switch adds: one stream of each group on links of its own."""
+    """Lower bound on the cost of the busiest link: every switch adds, one stream a group on links of all its trees."""
     load: dict[int, int] = {}
     least = 0
     for group in groups:
@@ -236,7 +236,7 @@ def _busiest_link(
     chosen: Sequence[int],
     parts: int,
 ) -> BusiestLink:
-    """The busiest link under a choice, where groups stand for parts of their size."""
+    """Find the busiest link under a choice of switches, with each group weighted by its size."""
     featured = network.given.union(chosen)
     loads = [stream_counts(tree, featured) for tree in trees]
     sizes = [group.size_bytes for group in groups]
@@ -252,7 +252,7 @@ def _busiest_link(
 
 
 def _at_ranks(network: AddingNetwork, groups: Sequence[AddingRanks]) -> list[AggregationTree]:
-    """Where ranks add what the others send: each group in turn at that of some ranks that loads the network least."""
+    """Place aggregation at ranks instead of switches, greedily: each group at the rank that loads the network least."""
     taken: list[AggregationTree] = []
     loads: list[dict[int, int]] = []
     sizes = [group.size_bytes for group in groups]
@@ -273,7 +273,7 @@ def _at_ranks(network: AddingNetwork, groups: Sequence[AddingRanks]) -> list[Agg
 
 
 def _ring(network: AddingNetwork, groups: Sequence[AddingRanks]) -> BusiestLink:
-    """The busiest link of rings of hosts: each rank sends 2 (n-1)/n of the size to the next."""
+    """Find the busiest link of ring all-reduces, in which each rank sends 2 (n-1)/n of the size to the next."""
     topology = network.topology
     load = np.zeros(topology.num_links, dtype=object)
     for group in groups:

@@ -1,4 +1,4 @@
-"""Which switches should add for several groups at once: exactly by branch and bound, or bracketed.
+"""Branch and bound for the switches that should aggregate for several groups at once; bounds where it stops early.
 
 One group alone is solved exactly by dynamic programming, for every root: for every node of a tree and every k, the
 fewest streams that it sends up when k switches at or below it are given the feature, and no link below carries more
@@ -22,7 +22,7 @@ _NEVER = 1 << 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwitchChoices:
-    """Which switches are decided."""
+    """Switches that are decided to aggregate or not, and those still open."""
 
     featured: Collection[int]  # Nodes that add: given by the topology, or chosen
     open: Collection[int]  # Switches that can be chosen
@@ -30,7 +30,7 @@ class SwitchChoices:
 
 
 def fewest_switches(tree: AggregationTree, limits: Sequence[int], choices: SwitchChoices) -> list[int] | None:
-    """Open switches to choose, as few as possible, so that the root adds and no link carries more than it may.
+    """Choose the fewest open switches with which the root aggregates and no link carries more than it may.
 
     Args:
         limits: Streams that each link may carry, by its number.
@@ -66,7 +66,7 @@ def fewest_switches(tree: AggregationTree, limits: Sequence[int], choices: Switc
 
 
 def _sent(coming: list[int], node: int, choices: SwitchChoices) -> list[int]:
-    """Streams that a node sends up, for every k, from those that come in."""
+    """Streams that a node sends up, for every number k of aggregating switches below it."""
     if node in choices.featured:
         return [1 if streams < _NEVER else _NEVER for streams in coming]
     if node not in choices.open:
@@ -79,7 +79,7 @@ def _sent(coming: list[int], node: int, choices: SwitchChoices) -> list[int]:
 
 
 def _together(a: list[int], b: list[int], budget: int) -> list[int]:
-    """The fewest streams of two subtrees, for every budget of both."""
+    """Combine the fewest streams of two subtrees, for every budget of both."""
     found = [_NEVER] * min(len(a) + len(b) - 1, budget + 1)
     for i, x in enumerate(a):
         if x < _NEVER:
@@ -98,7 +98,7 @@ def _collect(
     k: int,
     chosen: list[int],
 ) -> None:
-    """The switches below a node behind entry k of its table."""
+    """Collect the switches that entry k of a node's table stands for."""
     merged = coming[at]
     for child, before, out in reversed(merges[at]):
         own = next(
@@ -122,7 +122,7 @@ _MOST_DEEP = 800
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddingRanks:
-    """Ranks that add together."""
+    """Ranks that all-reduce together."""
 
     ranks: tuple[int, ...]  # Their numbers
     size_bytes: int  # What each of them adds
@@ -131,7 +131,7 @@ class AddingRanks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedTrees:
-    """Switches that add, with the roots of the groups."""
+    """Aggregating switches, with the roots of the groups' trees."""
 
     chosen: tuple[int, ...]  # Switches, in id order
     trees: tuple[AggregationTree, ...]  # The tree of each group
@@ -140,13 +140,13 @@ class PlacedTrees:
 
 
 class _OutOfWork(Exception):  # noqa: N818 (it ends a search, and is no error)
-    """The search has looked at as much as it may."""
+    """Raised where the search has used up its budget."""
 
 
 def search(
     network: AddingNetwork, groups: Sequence[AddingRanks], budget: int, *, most_work: int
 ) -> PlacedTrees | None:
-    """The choice of switches that loads the busiest link least, or None where a group can have no root.
+    """Find the switches that load the busiest link least, or None where a group can have no root.
 
     Args:
         budget: Switches that can be chosen at most.
@@ -461,6 +461,6 @@ def _add(total: dict[int, int], costs: Mapping[int, int], times: int) -> None:
 
 
 def _score(total: Mapping[int, int], costs: Mapping[int, int]) -> tuple[int, int]:
-    """What a tree would make of the load: the busiest of its links, and how uneven it gets."""
+    """Score a tree on top of a load: the busiest of its links, and how uneven the load becomes."""
     with_it = [(total.get(edge, 0), cost) for edge, cost in costs.items()]
     return max((a + b for a, b in with_it), default=0), sum(b * (2 * a + b) for a, b in with_it)

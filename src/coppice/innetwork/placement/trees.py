@@ -1,4 +1,4 @@
-"""Trees along which a network adds: the default routes of a group's ranks towards one root.
+"""Aggregation trees: the default routes of a group's ranks towards one root.
 
 Every node passes what it has towards the root over the first link of its default route there, so that each node has one
 parent. A rank sends one stream. A switch that adds sends one stream, however many come in; any other node sends on what
@@ -20,7 +20,7 @@ from coppice.topology.routing import Router
 
 
 class AddingNetwork:
-    """What the planner needs to know of a topology."""
+    """A topology's links, routes and aggregating switches, as placement needs them."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology  # The topology
@@ -70,7 +70,7 @@ class AddingNetwork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AggregationTree:
-    """The default routes of some ranks towards one root."""
+    """An aggregation tree: the default routes of some ranks towards one root."""
 
     root: int  # Its node
     nodes: tuple[int, ...]  # Switches and NICs in it, children before parents, the root last
@@ -81,7 +81,7 @@ class AggregationTree:
 
 
 def build_tree(network: AddingNetwork, members: Sequence[int], root: int) -> AggregationTree | None:
-    """The tree of a group of ranks towards a node, or None where one of them has no route there.
+    """Build the tree of a group of ranks towards a node, or None where one of them has no route there.
 
     Args:
         members: Nodes of the ranks; the root may be one of them, and adds what the others send.
@@ -118,7 +118,7 @@ def build_tree(network: AddingNetwork, members: Sequence[int], root: int) -> Agg
 
 
 def _depths(parents: Mapping[int, int]) -> dict[int, int]:
-    """How far each node of a tree is from its root."""
+    """Depth of each node of a tree."""
     depth = {-1: -1}
     for node in parents:
         way = []
@@ -131,7 +131,7 @@ def _depths(parents: Mapping[int, int]) -> dict[int, int]:
 
 
 def stream_counts(tree: AggregationTree, featured: Collection[int]) -> dict[int, int]:
-    """Streams in each direction on every link of a tree, by the number of the link."""
+    """Count the streams in each direction on every link of a tree."""
     coming = list(tree.direct)
     found = dict.fromkeys(tree.rank_edges, 1)
     for at, node in enumerate(tree.nodes[:-1]):
@@ -144,7 +144,7 @@ def stream_counts(tree: AggregationTree, featured: Collection[int]) -> dict[int,
 def busiest(
     costs: Sequence[int], loads: Iterable[Mapping[int, int]], sizes: Sequence[int]
 ) -> tuple[int, int]:
-    """The largest cost of a link under several loads, and the first link that has it.
+    """Find the largest cost of a link under several loads, and the first link that has it.
 
     Args:
         costs: Of a byte on each link.

@@ -1,4 +1,4 @@
-"""A software switch that runs as a process, and the worker's end of it, over UDP."""
+"""A software switch over UDP, and the client by which workers all-reduce through it."""
 
 from coppice.innetwork.serving.client import (
     SECRET_VARIABLE,

@@ -1,4 +1,4 @@
-"""A worker's end of a switch: where it is, the secret that workers share, and blocking all-reduces of arrays."""
+"""A worker's client of a software switch: its address and secret, and blocking all-reduces of arrays."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from coppice.arguments import checked
 from coppice.errors import CoppiceError, InputError
+from coppice.innetwork.counters import with_former_names
 from coppice.innetwork.systems.registry import PROTOCOLS
 from coppice.native import _switch
 
@@ -25,7 +26,7 @@ SECRET_VARIABLE = "COPPICE_SWITCH_SECRET"
 
 
 def parse_address(text: str, *, option: str = "the switch") -> tuple[str, int]:
-    """Host and port.
+    """Parse HOST:PORT.
 
     Args:
         text: Such as ``127.0.0.1:9000``.
@@ -45,7 +46,7 @@ def parse_address(text: str, *, option: str = "the switch") -> tuple[str, int]:
 
 
 def read_secret(path: str | os.PathLike[str] | None) -> bytes:
-    """The bytes of a file, without white space at its ends; nothing where there is no file.
+    """Read a secret from a file, without white space at its ends; nothing where no file is named.
 
     Without a secret, packets are sealed with a key that everybody knows: that keeps out what comes by accident, not
     those who mean harm.
@@ -67,7 +68,7 @@ _FEWER_SLOTS = re.compile(r"a job may have (\d+) slots, found")
 
 
 class SwitchError(CoppiceError):
-    """The switch or another worker did not do its part; what the sum would have been written to holds nothing."""
+    """A failure of the switch or of another worker; the contents of the receive buffer are undefined."""
 
 
 class SwitchClient:
@@ -80,10 +81,10 @@ class SwitchClient:
         address: Of the switch, as HOST:PORT.
         worker: Which worker this is, 0 .. workers - 1.
         workers: How many there are.
-        seat: Which of how many workers this is at its switch, where the job has workers at several switches below
+        member: Which of how many workers this is at its switch, where the job has workers at several switches below
             one; None where this switch has all of them.
         job: Number of the job, the same at all workers.
-        epoch: Life of the job: a job that is started again needs a higher one.
+        epoch: Session of the job: a job that is started again needs a higher one.
         protocol: What the switch speaks, see :mod:`coppice.innetwork.systems`.
         element: Type of the elements at the switch: ``float32`` or ``int32``.
         values: Of one packet; None for as many as the protocol usually has.
@@ -117,7 +118,7 @@ class SwitchClient:
         *,
         worker: int,
         workers: int,
-        seat: tuple[int, ...] | None = None,
+        member: tuple[int, ...] | None = None,
         job: int = 1,
         epoch: int = 1,
         protocol: str = "switchml",
@@ -155,13 +156,13 @@ class SwitchClient:
         for name, value in (("job", job), ("epoch", epoch)):
             if not 0 <= value < 1 << 32:
                 raise InputError(f"expected `{name}` of 0 to {(1 << 32) - 1}, found {value}.")
-        own_seat, seats = (worker, workers) if seat is None else (seat[0], seat[1])
+        index, members = (worker, workers) if member is None else (member[0], member[1])
         self.worker, self.workers, self.element = worker, workers, element
         self._join_timeout_s = float(join_timeout_s)
         self._may_have_fewer = slots is None
 
         def core(slots: int, window: int) -> _switch.SwitchClient:
-            """The native end, with so many slots and packets under way on each thread."""
+            """Make the native client, with so many slots and outstanding packets on each thread."""
             described = _switch.AggregationJob(
                 id=job,
                 workers=workers,
@@ -170,19 +171,19 @@ class SwitchClient:
                 window=window,
                 element=getattr(_switch.Element, element),
                 timeout_ns=int(timeout_ms * 1e6),
-                patience_ns=10**16,  # the client knows better than the machine when to give up
+                give_up_timeout_ns=10**16,  # the client knows better than the machine when to give up
                 settings={name: float(value) for name, value in (settings or {}).items()},
             )
             return _switch.switch_client(
                 host=host,
                 port=port,
-                lanes=threads,
+                threads=threads,
                 protocol=protocol,
                 secret=secret,
                 job=described,
                 index=worker,
-                member=own_seat,
-                members=seats,
+                member=index,
+                members=members,
                 epoch=epoch,
                 silence_s=float(silence_s),
             )
@@ -204,7 +205,7 @@ class SwitchClient:
         self.close("" if error is None else f"it failed with {type(error).__name__}")
 
     def join(self) -> None:
-        """Return when all workers of the job are there."""
+        """Join the job, and wait until all its workers have."""
         try:
             try:
                 self._client.join(timeout_s=self._join_timeout_s)
@@ -228,7 +229,7 @@ class SwitchClient:
         op: str = "sum",  # `sum` or `avg`
         timeout_s: float = 300.0,  # Longest wait for the other workers, in seconds
     ) -> NDArray[Any]:
-        """Sum the buffers of all workers, and give the result to all.
+        """All-reduce a buffer over all workers of the job.
 
         Returns:
             The array with the result.
@@ -257,7 +258,7 @@ class SwitchClient:
         return result
 
     def all_reduce_at(self, given: int, wanted: int, count: int, *, timeout_s: float) -> None:
-        """Sum ``count`` elements at the address ``given`` of all workers into ``wanted``, which may be the same."""
+        """All-reduce ``count`` elements from the address ``given`` to ``wanted``, which may be the same."""
         try:
             self._client.all_reduce(input=given, output=wanted, count=count, timeout_s=timeout_s)
         except RuntimeError as error:
@@ -266,7 +267,7 @@ class SwitchClient:
             raise InputError(f"{error}.") from None
 
     def close(self, why: str = "") -> None:
-        """Leave the job.
+        """Leave the job, which ends once all workers have left.
 
         Args:
             why: In words where that is no good end: the job ends at once, and the others are told.
@@ -274,6 +275,5 @@ class SwitchClient:
         self._client.close(why)
 
     def counters(self) -> dict[str, int]:
-        """What was counted of packets of this worker, by name."""
-        found: dict[str, int] = self._client.counters()
-        return found
+        """Count this worker's packets, by what happened to them."""
+        return with_former_names(self._client.counters())

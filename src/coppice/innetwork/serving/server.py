@@ -1,4 +1,4 @@
-"""The switch: threads of this process that add up what workers send them."""
+"""A software switch: threads of this process that aggregate what workers send them over UDP."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.errors import InputError
+from coppice.innetwork.counters import with_former_names
 from coppice.innetwork.serving.client import parse_address
 from coppice.native import _switch
 
 
 @dataclass(frozen=True, kw_only=True)
 class PacketFaults:
-    """What the switch does to packets on purpose, on their way in and on their way out, by seed."""
+    """Faults to inject into the packets that a switch receives and sends, by seed."""
 
     drop: float = 0.0  # Share of packets that are lost
     duplicate: float = 0.0  # Share that comes twice
@@ -23,7 +24,7 @@ class PacketFaults:
     after: int = 0  # Packets of each direction that pass unharmed first
 
     def __post_init__(self) -> None:
-        """Check the shares."""
+        """Raise unless the shares are from 0 to 1."""
         for name in ("drop", "duplicate", "reorder"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"expected `{name}` of 0 to 1, found {getattr(self, name)}.")
@@ -32,7 +33,7 @@ class PacketFaults:
 
 
 class SwitchServer:
-    """A switch that runs until it is closed.
+    """A software switch that runs until it is closed.
 
     Args:
         protocol: What it speaks, see :mod:`coppice.innetwork.systems`; several with commas between them.
@@ -104,7 +105,7 @@ class SwitchServer:
                 slots=slots,
                 host=host,
                 port=port,
-                lanes=threads,
+                threads=threads,
                 faults=(troubles.drop, troubles.duplicate, troubles.reorder, troubles.seed, troubles.after),
                 parent=above,
                 silence_s=float(silence_s),
@@ -118,7 +119,7 @@ class SwitchServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, as HOST:PORT."""
+        """HOST:PORT at which the switch listens."""
         return f"{self.host}:{self.port}"
 
     def __enter__(self) -> SwitchServer:
@@ -134,7 +135,7 @@ class SwitchServer:
         self._server.stop()
 
     def report(self) -> dict[str, Any]:
-        """What was counted so far: some 50 ms old while it serves, whole once it is closed.
+        """Report the counters so far: some 50 ms old while the switch serves, complete once it is closed.
 
         Returns:
             ``jobs`` and ``slots_in_use`` now; packets ``sent``, ``lost`` (that the system did not take), ``dropped``,
@@ -142,9 +143,9 @@ class SwitchServer:
             the ``protocol`` did with the rest.
         """
         found: dict[str, Any] = self._server.report()
-        return found
+        return found | {part: with_former_names(found[part]) for part in ("gate", "protocol")}
 
     def events(self) -> list[str]:
-        """Lines about jobs that began and ended since the last call."""
+        """Take the lines about jobs that began and ended since the last call."""
         found: list[str] = self._server.events()
         return found

@@ -1,4 +1,4 @@
-"""Protocols of aggregation in the network over simulated links, and searched through all interleavings."""
+"""Protocols of in-network aggregation over simulated links, and model-checked through all interleavings."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.errors import CheckError, InputError
+from coppice.innetwork.counters import with_former_names
 from coppice.innetwork.systems import SwitchProtocol, find_protocol
 from coppice.native import _switch
 
@@ -21,7 +22,7 @@ MOST_NS = 2**62
 
 
 def groups_of(workers: int, tree: Sequence[int] | None) -> list[int]:
-    """Workers below each switch."""
+    """Number of workers below each switch."""
     groups = [workers] if tree is None else list(tree)
     if workers < 1 or min(groups, default=0) < 1 or sum(groups) != workers:
         raise InputError(
@@ -40,15 +41,15 @@ def job_of(
     values: int | None,
     element: str,
     timeout_ns: int,
-    patience_ns: int,
+    give_up_timeout_ns: int,
     settings: Mapping[str, float] | None,
 ) -> _switch.AggregationJob:
-    """The job as the native machines take it; they check it."""
+    """Make the job for the native state machines, which check it."""
     if element not in ELEMENTS:
         raise InputError(f"expected `element` to be one of {', '.join(ELEMENTS)}, found {element!r}.")
-    if not 0 < timeout_ns <= MOST_NS or not 0 < patience_ns <= MOST_NS:
+    if not 0 < timeout_ns <= MOST_NS or not 0 < give_up_timeout_ns <= MOST_NS:
         raise InputError(
-            "expected `timeout_ms` and `patience_ms` above 0, found one that is not: give times in milliseconds."
+            "expected `timeout_ms` and `give_up_timeout_ms` above 0, found one that is not: give times in milliseconds."
         )
     for name, number in (("workers", workers), ("slots", slots), ("window", window), ("values", values)):
         if number is not None and not 1 <= number < 2**31:
@@ -61,7 +62,7 @@ def job_of(
         window=slots if window is None else window,
         element=getattr(_switch.Element, element),
         timeout_ns=timeout_ns,
-        patience_ns=patience_ns,
+        give_up_timeout_ns=give_up_timeout_ns,
         settings=dict(settings or {}),
     )
 
@@ -72,7 +73,7 @@ UDP_BYTES = 66
 
 @dataclass(frozen=True, kw_only=True)
 class LinkTraffic:
-    """What links of one direction carried, all together."""
+    """Traffic of all links in one direction."""
 
     packets: int  # Packets that entered a link
     size_bytes: int  # Their bytes on the wire
@@ -84,7 +85,7 @@ class LinkTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchedAllReduce:
-    """What came of it."""
+    """The outcome of simulated all-reduces."""
 
     elements: tuple[int, ...]  # Of the tensors, one after the other
     element: str  # `"int32"` or `"float32"`
@@ -104,17 +105,17 @@ class SwitchedAllReduce:
 
     @property
     def complete(self) -> bool:
-        """Whether every worker had every sum, and the switches kept nothing."""
+        """Whether every worker got every sum, and no slot of a switch stayed in use."""
         return None not in self.finish_us and self.slots_in_use == 0
 
     @property
     def time_us(self) -> float:
-        """Until the last worker finished; infinite where one did not."""
+        """Time until the last worker finished; infinite where one did not."""
         return max((math.inf if each is None else each for each in self.finish_us), default=0.0)
 
     @property
     def algbw_gb_per_s(self) -> float:
-        """Bytes of the tensors by that time."""
+        """Algorithm bandwidth: bytes of the tensors over :attr:`time_us`."""
         return 4 * sum(self.elements) / self.time_us / 1000 if self.time_us > 0 else 0.0
 
 
@@ -144,7 +145,7 @@ def simulate_all_reduce(
     switch_packets_per_s: float | None = None,
     worker_packets_per_s: float | None = None,
     timeout_ms: float = 10.0,  # Of a worker, before it sends a packet again
-    patience_ms: float = 30_000.0,  # Of a worker without any sum, before it gives up
+    give_up_timeout_ms: float = 30_000.0,  # Of a worker without any sum, before it gives up
     starts_us: Sequence[float] | None = None,  # When each worker begins; all at once unless given
     crash_worker: int | None = None,
     crash_us: float = 0.0,
@@ -154,7 +155,7 @@ def simulate_all_reduce(
     settings: Mapping[str, float] | None = None,  # What only the protocol knows, by name
     seed: int = 0,
 ) -> SwitchedAllReduce:
-    """Runs all-reduces through switches of a simulated network, with every sum checked.
+    """Simulate all-reduces through switches of a lossy network, and check every sum.
 
     The machines that run are those that sockets drive: here packets are events on links with a rate, a latency and a
     queue, and each is lost, doubled or late with a probability of its own, drawn by seed.
@@ -224,7 +225,7 @@ def simulate_all_reduce(
         values=values,
         element=element,
         timeout_ns=_ns(1000 * timeout_ms),
-        patience_ns=_ns(1000 * patience_ms),
+        give_up_timeout_ns=_ns(1000 * give_up_timeout_ms),
         settings=settings,
     )
     try:
@@ -261,9 +262,9 @@ def simulate_all_reduce(
         delivered=found["delivered"],
         up=LinkTraffic(**found["up"]),
         down=LinkTraffic(**found["down"]),
-        worker_counts=found["workers"],
-        switch_counts=found["switches"],
-        server_counts=found["server"],
+        worker_counts=with_former_names(found["workers"]),
+        switch_counts=with_former_names(found["switches"]),
+        server_counts=with_former_names(found["server"]),
     )
 
 
@@ -273,7 +274,7 @@ def _ns(time_us: float) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolSearch:
-    """What was searched, and what was found."""
+    """The outcome of a search: states seen, and the fault with its trace where there is one."""
 
     protocol: str  # Its name
     fault: str  # What went wrong, in one sentence; empty where nothing does
@@ -285,11 +286,11 @@ class ProtocolSearch:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing went wrong in what was searched."""
+        """Whether no fault was found in what was searched."""
         return not self.fault
 
     def require_ok(self) -> None:
-        """Raises CheckError with the events where something went wrong."""
+        """Raise CheckError with the trace of events if a fault was found."""
         if self.fault:
             raise CheckError(
                 f"expected every worker of {self.protocol} to have the sum at the end, found that "
@@ -297,7 +298,7 @@ class ProtocolSearch:
             )
 
     def record(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+        """The outcome as JSON values."""
         return {"ok": self.ok, **asdict(self)}
 
     def numbered(self) -> list[str]:
@@ -325,7 +326,7 @@ def search_interleavings(
     most_events: int = 1_000_000,  # Depth beyond which the search does not go
     most_states: int = 1_000_000,
 ) -> ProtocolSearch:
-    """Drives the machines of a protocol through every interleaving of arrivals, losses, copies and time-outs.
+    """Drive a protocol's state machines through every interleaving of arrivals, losses, copies and time-outs.
 
     Each packet under way may arrive next, be lost, or arrive and stay under way as a copy; nodes may be woken early.
     In every state that is reached a worker that is done has the exact sum, and if nothing fails from then on everyone
@@ -368,7 +369,7 @@ def search_interleavings(
         values=values,
         element="int32",
         timeout_ns=10_000_000,
-        patience_ns=2**62,
+        give_up_timeout_ns=2**62,
         settings={"doubled_after": 0, **(settings or {})},
     )
     try:

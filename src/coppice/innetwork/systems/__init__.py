@@ -1,4 +1,4 @@
-"""Systems that aggregate in the network, a file each: what it is, its closed form, and what it cannot do."""
+"""Published systems of in-network aggregation, a file each: description, closed-form time, and restrictions."""
 
 from __future__ import annotations
 

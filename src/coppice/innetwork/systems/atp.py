@@ -1,4 +1,4 @@
-"""ATP: jobs share slots as they come, and what finds none is added at a parameter server.
+"""ATP: jobs share a switch's slots first come, first served; what finds none is added at a parameter server.
 
 ATP (NSDI 2021); the share is derived.
 """
@@ -21,7 +21,7 @@ _WINDOW = 100
 
 
 def aggregated_share(packets: int, slots: int) -> float:
-    """Share of the packets in flight that find their slot free, derived: hashed, and the first one keeps it.
+    """Expected share of the packets in flight that find their hashed slot free (derived).
 
     Of P tags that hash into S slots S (1 - (1 - 1/S)^P) hold one.
 
@@ -38,7 +38,7 @@ def aggregated_share(packets: int, slots: int) -> float:
 
 
 def atp(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """A share q of the packets is added in the switch, the rest at the server, which also gets every sum.
+    """Estimate ATP: a share q of the packets is added in the switch, the rest at the server, which also gets every sum.
 
     A sum goes to the server, and its answer comes back through the switch: two round trips for a packet of the window.
     Each link carries the tensor once each way, the server's (q + (1 - q) n) times in: max(x/B, (q + (1-q) n) x/B_ps).

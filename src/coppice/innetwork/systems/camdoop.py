@@ -17,7 +17,7 @@ _TREES = 6
 
 
 def torus_side(workers: int) -> int:
-    """K of a torus of k^3 servers, 3 or more.
+    """Side k of a torus of k^3 servers, 3 or more.
 
     >>> torus_side(27)
     3
@@ -31,7 +31,7 @@ def torus_side(workers: int) -> int:
 
 
 def reduce_share(workers: int, *, aggregating: bool = True) -> Fraction:
-    """What each of the root's six links carries in a reduction: x / 6, and (n - 1) x / 6 where no hop adds.
+    """Share of the tensor on each of the root's six links in a reduction: 1 / 6, and (n - 1) / 6 where no hop adds.
 
     >>> reduce_share(27), reduce_share(27, aggregating=False)
     (Fraction(1, 6), Fraction(13, 3))
@@ -40,7 +40,7 @@ def reduce_share(workers: int, *, aggregating: bool = True) -> Fraction:
 
 
 def camdoop(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """A reduction to one server and a broadcast from it, pipelined: a third of x on each link, six links a server.
+    """Estimate Camdoop: a reduction to one server and a broadcast from it, pipelined, x / 3 on each of six links.
 
     Six trees of n - 1 links take all but six of the 6 n directed links, and the broadcast takes the same links the
     other way round: what the reduction and the broadcast put on a link adds up to 2 x / 6.

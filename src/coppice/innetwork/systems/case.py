@@ -1,4 +1,4 @@
-"""What the models are asked: workers, their links, the switch between them, and what goes wrong on the way.
+"""The case that models are asked about: workers, links, the switch between them, and loss.
 
 Systems whose links lose nothing by assumption, or leave loss to a transport below them.
 """
@@ -40,7 +40,7 @@ _RATES = (
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationCase:
-    """One all-reduce among workers that are alike, around a switch or a tree of them.
+    """One all-reduce among identical workers, around a switch or a tree of switches.
 
     A model reads what it knows and leaves the rest alone.
 
@@ -126,7 +126,7 @@ class AggregationCase:
 
     @property
     def boxes(self) -> int:
-        """Boxes that the workers are in."""
+        """Number of boxes that the workers are in."""
         return self.workers // self.gpus
 
     @property

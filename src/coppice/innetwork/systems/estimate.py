@@ -1,4 +1,4 @@
-"""What a model answers: time, throughput, memory in the switch, error.
+"""A model's estimate: time, throughput, memory in the switch, numerical error.
 
 How far a sum may be from the exact one, for values that are no larger than 1.
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def microseconds(size_bytes: float, gb_per_s: float) -> float:
-    """Time of bytes at a rate.
+    """Time in microseconds of bytes at a rate.
 
     >>> microseconds(1_000_000, 12.5)
     80.0
@@ -24,7 +24,7 @@ def microseconds(size_bytes: float, gb_per_s: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationEstimate:
-    """What one system reaches in one case."""
+    """The performance of one system in one case."""
 
     system: str  # Its name here
     time_us: float  # Time of the all-reduce in microseconds
@@ -56,7 +56,7 @@ class AggregationEstimate:
 
 
 def block_float(workers: int, exponent: int = 0) -> float:
-    """Of integers at a common exponent: n / (2 scale), scale = (2^31 - 1) / (n 2^e) (SwitchML, NSDI 2021, derived).
+    """Error of block floating point: n / (2 scale), scale = (2^31 - 1) / (n 2^e) (SwitchML, NSDI 2021, derived).
 
     Args:
         exponent: e, with all values up to 2^e.
@@ -72,7 +72,7 @@ def block_float(workers: int, exponent: int = 0) -> float:
 
 
 def fixed_point(workers: int, factor: float = 1e6) -> float:
-    """Of integers at a fixed factor, 10^6 in ATP (NSDI 2021), while the sum fits: n / (2 factor).
+    """Error of fixed point at a factor, 10^6 in ATP (NSDI 2021), while the sum fits: n / (2 factor).
 
     >>> fixed_point(8)
     4e-06
@@ -81,7 +81,7 @@ def fixed_point(workers: int, factor: float = 1e6) -> float:
 
 
 def float32_sum(workers: int, *, depth: int | None = None) -> float:
-    """Of float32 values added one after the other, or in a tree of some depth: depth x n x 2^-24, to the first order.
+    """Error of float32 values added in sequence, or in a tree of some depth: depth x n x 2^-24, to the first order.
 
     Args:
         depth: Additions that a value goes through; None: one after the other, n - 1.
@@ -94,7 +94,7 @@ def float32_sum(workers: int, *, depth: int | None = None) -> float:
 
 
 def fpisa_sum(workers: int) -> float:
-    """Of FPISA with a full adder (NSDI 2022, derived): each alignment cuts off less than a unit.
+    """Error of FPISA with a full adder (NSDI 2022, derived): each alignment cuts off less than a unit.
 
     A unit is 2^-23 of the largest value; n - 1 alignments of n values, and the packing of a sum of up to n. FPISA-A,
     which overwrites what it cannot align, has no bound.

@@ -1,4 +1,4 @@
-"""FPISA: floats added in the integer pipeline of a switch, so no exponents are agreed on and no host converts.
+"""FPISA: floats added in a switch's integer pipeline, so that hosts neither agree on exponents nor convert.
 
 FPISA (NSDI 2022, arXiv 2112.06095).
 """
@@ -13,7 +13,7 @@ from coppice.innetwork.systems.switchml import VALUES_PER_PASS, slot_bytes, slot
 
 
 def fpisa(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """SwitchML's slots with an exponent beside each mantissa: one window less, a quarter more memory.
+    """Estimate FPISA: SwitchML's slots with an exponent beside each mantissa, one window less, a quarter more memory.
 
     Examples:
         >>> from fractions import Fraction

@@ -1,4 +1,4 @@
-"""What of a link's rate carries values: frames with their heads, tails and gaps."""
+"""Goodput of frames: the share of a link's rate that carries values, with heads, tails and gaps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ATP_BYTES = _WIRE + 20 + 26
 
 @dataclass(frozen=True, kw_only=True)
 class ValueFrame:
-    """A packet on the wire.
+    """A packet of values as a frame on the wire.
 
     Examples:
         >>> [f"{float(ValueFrame(values=k).efficiency):.1%}" for k in (256, 64)]
@@ -33,21 +33,21 @@ class ValueFrame:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of values."""
+        """Bytes of the frame that are values."""
         return 4 * self.values
 
     @property
     def size_bytes(self) -> int:
-        """Bytes on the wire."""
+        """Bytes of the frame on the wire."""
         return self.payload_bytes + self.overhead_bytes
 
     @property
     def efficiency(self) -> Fraction:
-        """Share of the bytes that are values (SwitchML, NSDI 2021: 82 B + 4k a frame)."""
+        """Share of the bytes on the wire that are values (SwitchML, NSDI 2021: 82 B + 4k a frame)."""
         return Fraction(self.payload_bytes, self.size_bytes)
 
     def wire_us(self, gb_per_s: float | Fraction) -> float:
-        """Time on a link.
+        """Serialisation time of the frame on a link.
 
         >>> round(ValueFrame(values=256).wire_us(12.5), 5)
         0.08848

@@ -1,4 +1,4 @@
-"""Yardsticks: what hosts reach by themselves, with no help of the switch.
+"""Baselines without the network's help: rings, trees and parameter servers of hosts.
 
 The formulas are those of "When In-Network Computing Meets Distributed ML" (Zhu et al., IEEE Network 2024). A hop from
 one host to another goes up to the switch and down again, so its latency is the round trip of the other models.
@@ -17,7 +17,7 @@ _SOURCE = "Zhu et al., IEEE Network 2024"
 
 
 def ring_share(workers: int) -> Fraction:
-    """What crosses a worker's link each way for each byte of the tensor, in a ring: 2 (n - 1) / n.
+    """Bytes on a worker's link each way for each byte of the tensor, in a ring: 2 (n - 1) / n.
 
     Also the gain of an aggregating switch, where each byte crosses it once each way.
 
@@ -29,7 +29,7 @@ def ring_share(workers: int) -> Fraction:
 
 
 def parameter_server_share(workers: int) -> Fraction:
-    """What crosses the link of a single server for each byte, both ways one after the other: 2 n.
+    """Bytes on a single server's link for each byte of the tensor, both ways one after the other: 2 n.
 
     >>> parameter_server_share(8)
     Fraction(16, 1)
@@ -38,7 +38,7 @@ def parameter_server_share(workers: int) -> Fraction:
 
 
 def ring(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """A ring of hosts: 2 (n - 1) / n x x / B + 2 (n - 1) hops.
+    """Estimate a ring of hosts: 2 (n - 1) / n x x / B + 2 (n - 1) hops.
 
     Examples:
         >>> from fractions import Fraction
@@ -52,7 +52,7 @@ def ring(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
 
 
 def host_tree(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """A binary tree of hosts, pipelined: an inner host's link carries two streams each way, B / 2.
+    """Estimate a pipelined binary tree of hosts: an inner host's link carries two streams each way, B / 2.
 
     Examples:
         >>> from fractions import Fraction
@@ -66,7 +66,7 @@ def host_tree(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
 
 
 def parameter_server(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """One server that all push to, and then pull from: 2 n x / B_ps.
+    """Estimate one parameter server that all push to, and then pull from: 2 n x / B_ps.
 
     Examples:
         >>> from fractions import Fraction
@@ -78,7 +78,7 @@ def parameter_server(case: AggregationCase, size_bytes: int) -> AggregationEstim
 
 
 def sharded_parameter_server(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """A server's share on each worker's host: 2 (n - 1) x / (n B), as a ring, in two hops.
+    """Estimate parameter servers sharded over the workers' hosts: 2 (n - 1) x / (n B), as a ring, in two hops.
 
     Examples:
         >>> from fractions import Fraction

@@ -1,4 +1,4 @@
-"""NetAgg: boxes beside switches add up for their racks, on ordinary switches.
+"""NetAgg: middleboxes beside ordinary switches aggregate for their racks.
 
 NetAgg (CoNEXT 2014).
 """
@@ -13,7 +13,7 @@ from coppice.innetwork.systems.protocol import SwitchProtocol
 
 
 def box_knee_gb_per_s(children: int, gb_per_s: Fraction) -> Fraction:
-    """Rate from which on a box beside a switch is no bottleneck: R = m B.
+    """Rate at which a box beside a switch stops being a bottleneck: R = m B.
 
     >>> box_knee_gb_per_s(8, Fraction(5, 4))
     Fraction(10, 1)
@@ -30,7 +30,7 @@ def racks_share(
     uplink_gb_per_s: Fraction,  # Rate of a rack's link to the core
     box_gb_per_s: Fraction | None = None,  # What a box takes in; None: any rate
 ) -> Fraction:
-    """Time for each byte of the tensor over racks of which only some have a box, one at the core: 1 / (GB/s).
+    """Time for each byte of the tensor, in 1 / (GB/s), over racks of which only some have a box.
 
     A rack with a box sends one stream up, one without as many as it has workers; the box at the core takes what comes.
 
@@ -50,7 +50,7 @@ def racks_share(
 
 
 def netagg(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """A box takes n streams and hands out n: max(x / B, n x / R); of several racks some may have none.
+    """Estimate NetAgg: a box takes n streams and sends n, max(x / B, n x / R); some racks may have no box.
 
     Examples:
         >>> case = {"workers": 8, "gb_per_s": Fraction(5, 4)}

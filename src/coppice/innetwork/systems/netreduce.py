@@ -1,4 +1,4 @@
-"""NetReduce: payloads of RDMA flows replaced by their sums on the way, a window of whole messages.
+"""NetReduce: a switch replaces the payloads of a ring's RDMA flows by their sums, for a window of whole messages.
 
 NetReduce (arXiv 2009.09736; ASPLOS 2023); the closed forms are derived.
 """
@@ -18,7 +18,7 @@ from coppice.innetwork.systems.windows import tensor_us, turn_us
 
 
 def go_back_n_slowdown(*, loss: float, workers: int, packets: int) -> float:
-    """Time over the time without loss where one lost packet makes all flows send a round trip's packets again, derived.
+    """Slowdown by go-back-N: one lost packet makes all flows resend a round trip's packets (derived).
 
     A packet is lost somewhere with P = 1 - (1 - p)^(2 n), and then w packets are sent again: 1 + P w / (1 - P). The
     receiver's complaint about the next packet is what reports the loss, not a time-out.
@@ -38,7 +38,7 @@ def go_back_n_slowdown(*, loss: float, workers: int, packets: int) -> float:
 
 
 def hierarchical_threshold(boxes: int, gpus: int) -> Fraction:
-    """Rate inside boxes over that of their one NIC from which on the hierarchy beats a flat ring of all GPUs.
+    """Ratio of intra-box rate to NIC rate above which the hierarchy beats a flat ring of all GPUs.
 
     2 (k - 1) / k / (1 - 2 / (n k)): T_h = 2 (k - 1) / k x / B_i + x / B against 2 (n k - 1) / (n k) x / B.
 
@@ -50,7 +50,7 @@ def hierarchical_threshold(boxes: int, gpus: int) -> Fraction:
 
 
 def netreduce(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """One stream of x / B; in boxes of k GPUs reduce-scatter inside, k shards across, all-gather inside.
+    """Estimate NetReduce: one stream of x / B; boxes of k GPUs reduce-scatter, send k shards across, and all-gather.
 
     The phases follow each other. Memory is the bound of whole messages of all flows, W x message x n.
 

@@ -1,4 +1,4 @@
-"""NVLS and NVLSTree: NVLink switches that add what they read from all GPUs, and write to all of them.
+"""NVLS and NVLSTree: NVLink switches that reduce what they load from all GPUs, and multicast stores to all.
 
 NCCL's kernels of that name: each GPU reduces its 1/n of the tensor by one read and spreads it by one write.
 """
@@ -15,7 +15,7 @@ from coppice.innetwork.systems.hosts import ring_share
 
 
 def nvls_share(gpus: int) -> Fraction:
-    """What crosses a GPU's link each way for each byte: 1 + 1 / n, its own shard once more.
+    """Bytes on a GPU's link each way for each byte of the tensor: 1 + 1 / n, its own shard once more.
 
     >>> nvls_share(8)
     Fraction(9, 8)
@@ -24,7 +24,7 @@ def nvls_share(gpus: int) -> Fraction:
 
 
 def nvls_gain(gpus: int) -> Fraction:
-    """Gain over a ring: 2 (n - 1) / (n + 1).
+    """Speedup over a ring: 2 (n - 1) / (n + 1).
 
     >>> [round(float(nvls_gain(n)), 3) for n in (4, 8, 16)]
     [1.2, 1.556, 1.765]
@@ -33,7 +33,7 @@ def nvls_gain(gpus: int) -> Fraction:
 
 
 def nvls(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """All GPUs on one NVLink switch: (1 + 1/n) x / B.
+    """Estimate NVLS, all GPUs on one NVLink switch: (1 + 1/n) x / B.
 
     Examples:
         >>> nvls(AggregationCase(workers=8, gb_per_s=Fraction(450)), 10**9).gb_per_s
@@ -58,7 +58,7 @@ def nvls(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
 
 
 def double_tree_share(boxes: int) -> Fraction:
-    """What crosses a box's NICs each way for each byte: in one tree of half the bytes three streams, one in the other.
+    """Bytes on a box's NICs each way for each byte: three streams in one tree of half the bytes, one in the other.
 
     Args:
         boxes: Boxes; two and three have no box with two below it and one above.
@@ -71,7 +71,7 @@ def double_tree_share(boxes: int) -> Fraction:
 
 
 def nvls_tree(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """NVLS in boxes of k GPUs, a double binary tree of boxes across: max((1 + 1/k) x / B_i, 2 x / (nics B)).
+    """Estimate NVLSTree, NVLS in boxes and a double binary tree across: max((1 + 1/k) x / B_i, 2 x / (nics B)).
 
     Examples:
         >>> case = AggregationCase(workers=32, gpus=8, nics=8, gb_per_s=Fraction(50), box_gb_per_s=Fraction(450))

@@ -1,4 +1,4 @@
-"""What a protocol of aggregation in the network is known by."""
+"""The description of a protocol that switches and workers can run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchProtocol:
-    """A protocol in the words of its field; its machines are native, under the same ``name``."""
+    """A protocol's description; its state machines are native, under the same ``name``."""
 
     name: str  # As users write it
     title: str  # What it is, in half a line

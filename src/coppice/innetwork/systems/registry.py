@@ -1,4 +1,4 @@
-"""Every system that has a closed form, and every protocol that a switch can run, by name."""
+"""Registry of the systems with a closed form, and of the protocols that a switch can run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MODELLED = {**SYSTEMS, **YARDSTICKS}
 
 
 def named_system(name: str, known: Iterable[str] = SYSTEMS) -> str:
-    """A name as it is known.
+    """Resolve a system's name.
 
     Examples:
         >>> named_system("NVLS-Tree")
@@ -61,7 +61,7 @@ def named_system(name: str, known: Iterable[str] = SYSTEMS) -> str:
 
 @checked
 def estimate(system: str, case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """What one system, or hosts by themselves (ring, sharded-ps, tree, ps), reach in a case.
+    """Estimate one system, or a baseline of hosts (ring, sharded-ps, tree, ps), in a case.
 
     Args:
         size_bytes: Bytes of the tensor, 1 or more.
@@ -81,7 +81,7 @@ def estimate(system: str, case: AggregationCase, size_bytes: int) -> Aggregation
 def estimates(
     systems: Iterable[str], case: AggregationCase, size_bytes: int
 ) -> tuple[list[AggregationEstimate], dict[str, str]]:
-    """What several systems reach, and why others do not suit.
+    """Estimate several systems in a case, with the reasons why others do not apply.
 
     Returns:
         The estimates in the order of the names, and a sentence for each system without one.
@@ -121,7 +121,7 @@ PROTOCOLS: dict[str, SwitchProtocol] = {
 
 
 def find_protocol(name: str) -> SwitchProtocol:
-    """The protocol of that name.
+    """Look up the protocol of a name.
 
     >>> find_protocol("switchml").most_workers
     32

@@ -1,4 +1,4 @@
-"""SHARP: trees of InfiniBand switches, from small messages (v1) to streams (v2) and several of them at once (v3).
+"""SHARP: aggregation trees of InfiniBand switches, for small messages (v1), one stream (v2) or several (v3).
 
 NVIDIA SHARP, as NCCL's CollNet uses it; the latency is derived.
 """
@@ -20,7 +20,7 @@ _SOURCE = "NVIDIA SHARP"
 
 
 def tree_depth(workers: int, radix: int) -> int:
-    """Tiers of a tree: ceil(log_radix n), counted without logarithms.
+    """Depth of a tree of switches: ceil(log_radix n), counted without logarithms.
 
     >>> [tree_depth(n, 32) for n in (2, 32, 33, 1024, 1025)]
     [1, 1, 2, 2, 3]
@@ -32,7 +32,7 @@ def tree_depth(workers: int, radix: int) -> int:
 
 
 def sharp_v1(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """Operations on small messages, as many at a time as there are buffers (slots): low latency, low throughput.
+    """Estimate SHARP v1: small messages, as many at a time as there are buffers (slots); low latency, low throughput.
 
     Examples:
         >>> from fractions import Fraction
@@ -56,7 +56,7 @@ def sharp_v1(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
 
 
 def sharp_v2(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """One streaming tree at line rate: x / B + depth; of several jobs one has it, the others run a ring.
+    """Estimate SHARP v2: one streaming tree at line rate, x / B + depth; of several jobs one has it, others run a ring.
 
     Examples:
         >>> from fractions import Fraction
@@ -68,7 +68,7 @@ def sharp_v2(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
 
 
 def sharp_v3(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """As many streaming trees at a time as the switches have (`trees`); jobs beyond run a ring.
+    """Estimate SHARP v3: as many streaming trees at a time as the switches have (`trees`); jobs beyond run a ring.
 
     Examples:
         >>> from dataclasses import replace
@@ -81,7 +81,7 @@ def sharp_v3(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
 
 
 def _streams(case: AggregationCase, size_bytes: int, system: str, *, trees: int) -> AggregationEstimate:
-    """What every one of the jobs can count on: a tree, or a ring where there are too few."""
+    """Estimate what every job can count on: a tree, or a ring where there are too few."""
     refuse_loss(case, "SHARP", "InfiniBand's links")
     if case.jobs > trees:
         beside = ring(case, size_bytes)

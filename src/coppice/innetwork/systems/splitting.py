@@ -1,4 +1,4 @@
-"""Part of the tensor in the network and the rest by hosts at the same time: the best share, exactly.
+"""The best split of a tensor between in-network aggregation and a host algorithm that run at once, exactly.
 
 Each way of doing it occupies resources (links, the switch, a server) for so long for each byte. With a share q in the
 network resource i is busy for q a_i + (1 - q) b_i, the time of a byte is the largest of these, and the best q is at an
@@ -28,7 +28,7 @@ _LARGE = 2**40
 
 @dataclass(frozen=True, kw_only=True)
 class BestSplit:
-    """The best share in the network."""
+    """The best share of a tensor to aggregate in the network."""
 
     share: Fraction  # Part of the tensor that is added in the network
     inv_rate: Fraction  # Time for each byte with it, in 1 / (GB/s)
@@ -38,12 +38,12 @@ class BestSplit:
 
     @property
     def gain(self) -> Fraction:
-        """How many times as fast as the better of the two alone: 1 where a split brings nothing."""
+        """Speedup over the better of the two alone: 1 where a split brings nothing."""
         return min(self.network, self.hosts) / self.inv_rate
 
     @property
     def words(self) -> str:
-        """The result in a sentence."""
+        """Describe the result in a sentence."""
         busy = " and ".join(self.limits[:2]) + (
             f" and {len(self.limits) - 2} more" if len(self.limits) > 2 else ""
         )
@@ -70,7 +70,7 @@ class BestSplit:
 
 
 def best_split(network: Mapping[str, Fraction], hosts: Mapping[str, Fraction]) -> BestSplit:
-    """The share in the network that takes the least time; of equal ones the largest.
+    """Find the share in the network that takes the least time; of equal ones the largest.
 
     Args:
         network: Time for each byte for which a resource is busy with all of it in the network, by its name.
@@ -116,7 +116,7 @@ def best_split(network: Mapping[str, Fraction], hosts: Mapping[str, Fraction]) -
 
 @checked
 def split(system: str, case: AggregationCase, *, beside: str = "ring") -> BestSplit:
-    """The best share of an endless tensor for a system, with the rest by hosts over the same links.
+    """Best in-network share of a large tensor for a system, while hosts reduce the rest over the same links.
 
     A ring takes the workers' links 2 (n - 1) / n times, so that it only helps where the switch is the limit; a
     parameter server takes them once, as the switch does, and its own link n times each way (Zhu et al., 2024).

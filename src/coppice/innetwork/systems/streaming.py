@@ -1,4 +1,4 @@
-"""A switch that adds frames as they stream through, with queues for the skew of workers and pauses instead of loss.
+"""A switch that adds frames as they stream through: queues absorb the skew of workers, pauses replace loss.
 
 Liu et al., a scalable and fully pipelined switch for all-reduce (AllReduce-Switch, IEEE TCAS-I 2021); the timing is
 derived.
@@ -16,7 +16,7 @@ from coppice.innetwork.systems.protocol import SwitchProtocol
 
 
 def fifo_bytes(workers: int, *, gb_per_s: Fraction, skew_us: float) -> int:
-    """Queues of all ports: what arrives while the last worker is late, n x skew x B.
+    """Bytes of all ports' queues: what arrives while the last worker is late, n x skew x B.
 
     >>> fifo_bytes(8, gb_per_s=Fraction(5, 4), skew_us=10)
     100000
@@ -25,7 +25,7 @@ def fifo_bytes(workers: int, *, gb_per_s: Fraction, skew_us: float) -> int:
 
 
 def streaming(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """Reach x / B as frames leave it, while the adders take all ports: n B <= bus x clock.
+    """Estimate the streaming switch: x / B as long as the adders take all ports, n B <= bus x clock.
 
     Examples:
         >>> case = {"workers": 8, "gb_per_s": Fraction(5, 4)}

@@ -1,4 +1,4 @@
-"""What systems reach over a range of workers, slots or loss."""
+"""Estimates of several systems over a range of workers, slots or loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SWEEPS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationSweep:
-    """Estimates over a range."""
+    """Estimates of several systems at each value of a range."""
 
     over: str  # What changes: workers, slots or loss
     values: tuple[float, ...]  # Its values
@@ -43,7 +43,7 @@ class AggregationSweep:
         ]
 
     def record(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """The estimates as JSON values."""
         return {
             "over": self.over,
             "values": list(self.values),
@@ -65,7 +65,7 @@ def sweep(
     over: str,  # `workers`, `slots` or `loss`
     values: Sequence[float] | None = None,  # Values to take; None: those of :data:`SWEEPS`
 ) -> AggregationSweep:
-    """Estimates of several systems over a range.
+    """Estimate several systems at each value of a range.
 
     Examples:
         >>> from fractions import Fraction

@@ -1,4 +1,4 @@
-"""SwitchAgg: a switch that combines pairs of key and value in tables, towards one host.
+"""SwitchAgg: a switch that combines key-value pairs in hash tables on their way to one host.
 
 SwitchAgg (FPGA 2019, arXiv 1904.04024); the analysis is derived.
 """
@@ -15,7 +15,7 @@ _PAIR_BYTES = 8
 
 
 def pairs_out(pairs: float, keys: int, capacity: int) -> float:
-    """Pairs that leave a table: every key once where all fit, else N (1 - C / U) + C with keys drawn uniformly.
+    """Number of pairs that leave a table: U where all keys fit, else N (1 - C / U) + C with uniform keys.
 
     Examples:
         >>> pairs_out(8000, 1000, 1000), pairs_out(8000, 1000, 250)
@@ -27,7 +27,7 @@ def pairs_out(pairs: float, keys: int, capacity: int) -> float:
 
 
 def reduction(pairs: float, keys: int, capacity: int) -> float:
-    """Share of the pairs that a table takes off the link above: 1 - U / N where all keys fit.
+    """Share of the pairs that a table saves the link above: 1 - U / N where all keys fit.
 
     >>> reduction(8000, 1000, 1000), reduction(8000, 1000, 250)
     (0.875, 0.21875)
@@ -36,7 +36,7 @@ def reduction(pairs: float, keys: int, capacity: int) -> float:
 
 
 def switchagg(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """Keys of 4 bytes beside values of 4: pairs up, what the table leaves to one host, which passes sums on in a chain.
+    """Estimate SwitchAgg with keys and values of 4 bytes: what the table leaves goes to one host, sums on in a chain.
 
     max(2x, 8 pairs) / B for the reduction, then x / B for a pipelined broadcast by hosts.
 

@@ -1,4 +1,4 @@
-"""SwitchML: integer slots in a switch, two versions of each, self-clocked by the window.
+"""SwitchML: a window of integer slots in a switch, in two versions each, self-clocked by the workers' packets.
 
 SwitchML (NSDI 2021).
 """
@@ -26,7 +26,7 @@ VALUES_PER_PASS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class SlotRun:
-    """What a window of slots does for one tensor."""
+    """The course of one tensor through a window of slots."""
 
     time_us: float  # Time of the tensor
     gb_per_s: float  # Bytes of an endless tensor over time
@@ -37,7 +37,7 @@ class SlotRun:
 def slot_run(
     case: AggregationCase, size_bytes: int, frame: ValueFrame, *, passes: int, ahead: bool = False
 ) -> SlotRun:
-    """A tensor through slots with time-outs.
+    """Compute the course of a tensor through slots with time-outs.
 
     Args:
         passes: How often a packet goes through the pipeline.
@@ -81,7 +81,7 @@ def slot_run(
 
 
 def slot_bytes(workers: int, values: int, *, value_bytes: int = 4, exponents: int = 2) -> int:
-    """Memory of one version of a slot: values, a bitmap in words of 32 workers, a count of 4 bytes, exponents.
+    """Bytes of one version of a slot: values, a bitmap in words of 32 workers, a count of 4 bytes, exponents.
 
     >>> slot_bytes(8, 256)
     1034
@@ -90,7 +90,7 @@ def slot_bytes(workers: int, values: int, *, value_bytes: int = 4, exponents: in
 
 
 def switchml(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """Integers at an exponent that all agreed on one window ahead.
+    """Estimate SwitchML: integers at an exponent that all agreed on one window before.
 
     Examples:
         >>> from fractions import Fraction

@@ -1,4 +1,4 @@
-"""A window of packets, each in a slot of its own: how long a tensor takes, and what it reaches if it never ends.
+"""Performance of a window of packets, each in its own slot: the time of a tensor, and steady-state throughput.
 
 After SwitchML (NSDI 2021), derived: packet i
 leaves when packet i - 1 has left and the answer to packet i - window has come, so a tensor is limited by its link or
@@ -41,7 +41,7 @@ from coppice.innetwork.systems.frames import ValueFrame
 
 
 def turn_us(window: int, *, wire_us: float, rtt_us: float) -> float:
-    """Time from one packet of a slot to its next: a round trip, or the wire's time of a window.
+    """Time from one packet of a slot to its next: a round trip, or a window's time on the wire.
 
     Args:
         wire_us: Time of a packet on the link.
@@ -51,7 +51,7 @@ def turn_us(window: int, *, wire_us: float, rtt_us: float) -> float:
 
 
 def window_gb_per_s(frame: ValueFrame, window: int, *, gb_per_s: float, rtt_us: float) -> float:
-    """Bytes of values over time: min(B x efficiency, window x payload / (RTT + packet's time)).
+    """Steady-state goodput: min(B x efficiency, window x payload / (RTT + packet's time)).
 
     Args:
         rtt_us: From the last bit of a packet to its answer.
@@ -67,7 +67,7 @@ def window_gb_per_s(frame: ValueFrame, window: int, *, gb_per_s: float, rtt_us: 
 
 
 def slots_for_line_rate(*, wire_us: float, rtt_us: float) -> int:
-    """The fewest slots with which the link never waits.
+    """Fewest slots that reach line rate.
 
     >>> slots_for_line_rate(wire_us=ValueFrame(values=256).wire_us(12.5), rtt_us=6)
     69
@@ -76,7 +76,7 @@ def slots_for_line_rate(*, wire_us: float, rtt_us: float) -> int:
 
 
 def tensor_us(packets: int, window: int, *, wire_us: float, rtt_us: float) -> float:
-    """Time of so many packets, from the first bit sent to the last answer; exact where no packet is lost.
+    """Time of so many packets, from the first bit sent to the last answer; exact without loss.
 
     Args:
         packets: Packets of the tensor, 1 or more.
@@ -104,7 +104,7 @@ class TurnWaits(NamedTuple):
 
 
 def turn_waits(loss: float, workers: int) -> TurnWaits:
-    """How many time-outs a turn of a slot waits.
+    """Distributions of the time-outs that one round of a slot waits for.
 
     Args:
         loss: Probability that a packet is lost, each way; below 1.
@@ -127,7 +127,7 @@ def turn_waits(loss: float, workers: int) -> TurnWaits:
 
 
 def mean_waits(loss: float, workers: int) -> float:
-    """Time-outs that a turn of a slot waits on average.
+    """Mean number of time-outs that one round of a slot waits for.
 
     Examples:
         >>> mean_waits(0.0, 8), round(mean_waits(1e-4, 8), 6), round(mean_waits(0.01, 8), 4)
@@ -138,7 +138,7 @@ def mean_waits(loss: float, workers: int) -> float:
 
 
 def expected_waits(packets: int, window: int, *, loss: float, workers: int) -> float:
-    """Time-outs that a tensor waits in its slowest slot, on average.
+    """Mean number of time-outs that a tensor waits for in its slowest slot.
 
     Args:
         loss: Probability that a packet is lost, each way.
@@ -186,7 +186,7 @@ def lossy_tensor_us(
 
 
 def _slowest(each: NDArray[np.float64], workers: int) -> NDArray[np.float64]:
-    """Distribution of the largest of so many."""
+    """Distribution of the maximum of so many."""
     below = np.minimum(np.cumsum(each), 1) ** workers
     below[-1] = 1
     found: NDArray[np.float64] = np.diff(below, prepend=0)
@@ -194,7 +194,7 @@ def _slowest(each: NDArray[np.float64], workers: int) -> NDArray[np.float64]:
 
 
 def _sum(waits: TurnWaits, turns: int) -> NDArray[np.float64]:
-    """Distribution of the time-outs of a slot over all its turns."""
+    """Distribution of the time-outs of a slot over all its rounds."""
     ends = np.convolve(waits.first, waits.last)
     if turns == 1:
         return ends
@@ -212,5 +212,5 @@ def _sum(waits: TurnWaits, turns: int) -> NDArray[np.float64]:
 
 
 def _padded(below: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """A cumulative distribution with ones at its end."""
+    """Pad a cumulative distribution with ones at its end."""
     return np.concatenate([below, np.ones(size - len(below))])

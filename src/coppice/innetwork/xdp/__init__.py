@@ -1,1 +1,1 @@
-"""SwitchML in the kernel: an XDP program that adds up frames where they come in, and what loads it."""
+"""SwitchML's switch in the Linux kernel: an XDP program that aggregates frames as they come in, and its loader."""

@@ -1,4 +1,4 @@
-"""A switch in the kernel: SwitchML's sums where frames come in, by XDP (`switchml.bpf.c`).
+"""A switch in the Linux kernel: SwitchML's sums in XDP, in the drivers of network interfaces (`switchml.bpf.c`).
 
 Of the C library libbpf there is what that needs: objects, maps, programs, attachments.
 """
@@ -27,6 +27,7 @@ from coppice.arguments import checked
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
+from coppice.innetwork.counters import SWITCHML_COUNTS, with_former_names
 from coppice.innetwork.p4.rack import number_of_mac
 
 _LIBRARY = "libbpf.so.1"
@@ -62,7 +63,7 @@ class _LinkOptions(ctypes.Structure):
 
 @dataclass(frozen=True)
 class FrameRun:
-    """What a program did with a frame."""
+    """A program's verdict on a frame, and the frame after it."""
 
     action: int  # 1 drop, 2 pass on to the kernel, 3 send back, 4 send elsewhere
     frame: bytes  # As the program left it
@@ -102,7 +103,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _require(result: int, what: str) -> int:
-    """The result of a call, unless it is an error."""
+    """Return the result of a call, or raise its error."""
     if result < 0:
         raise InputError(
             f"the kernel refused to {what} ({os.strerror(-result)}): run as root, on a kernel with XDP."
@@ -111,7 +112,7 @@ def _require(result: int, what: str) -> int:
 
 
 class BpfObject:
-    """Programs and maps of an object file, some of the programs loaded.
+    """The programs and maps of a BPF object file, some of the programs loaded.
 
     Args:
         code: The object file.
@@ -190,13 +191,13 @@ def look_up(descriptor: int, key: bytes, size: int) -> bytes:
 
 
 def processors() -> int:
-    """Values of an entry that has one for each processor."""
+    """Number of processors that a per-processor map has values for."""
     found: int = _library().libbpf_num_possible_cpus()
     return found
 
 
 def link_xdp(program: int, interface: int) -> int:
-    """Attach a program to an interface, in the driver; what comes back detaches it when it is closed."""
+    """Attach a program to an interface, in the driver; closing the returned link detaches it."""
     options = _LinkOptions(sz=ctypes.sizeof(_LinkOptions), flags=_NATIVE)
     result = _library().bpf_link_create(program, interface, _ATTACH_XDP, ctypes.byref(options))
     return _require(result, f"attach to the interface {interface} (in its driver)")
@@ -223,20 +224,6 @@ def run_on_frame(program: int, frame: bytes, *, repeat: int = 1, live: bool = Fa
     return FrameRun(options.retval, out.raw[: options.data_size_out], options.duration)
 
 
-COUNTS = (
-    "received",
-    "aggregated",
-    "completed",
-    "repeated",
-    "answered",
-    "malformed",
-    "stranger",
-    "out_of_range",
-    "stale",
-    "ahead",
-)
-"""What the program counts, named as the native switch counts."""
-
 _SOURCE = Path(__file__).parent / "switchml.bpf.c"
 _PROGRAMS = ("aggregate", "address_copy", "pass")
 _MOST_WORKERS, _MOST_SLOTS = 32, 8192
@@ -253,14 +240,14 @@ class XdpWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class XdpHosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The address that workers send to, and the workers in the order of their numbers."""
+    """The switch's address, and its workers in the order of their numbers."""
 
     ipv4: str
     workers: tuple[XdpWorker, ...]
 
 
 def read_xdp_hosts(path: str | os.PathLike[str]) -> XdpHosts:
-    """Workers of a switch in the kernel, from a JSON file with the fields of :class:`XdpHosts`."""
+    """Read the hosts of a switch in the kernel from a JSON file with the fields of :class:`XdpHosts`."""
     data = read_bytes(path, what="the hosts", hint="name a JSON file with ipv4 and workers")
     try:
         return msgspec.json.decode(data, type=decodable(XdpHosts))
@@ -271,7 +258,7 @@ def read_xdp_hosts(path: str | os.PathLike[str]) -> XdpHosts:
 
 
 class XdpSwitch:
-    """A switch in the kernel that serves one job, until it is closed; also a context.
+    """A switch in the kernel that serves one job until it is closed; also a context manager.
 
     Made by :func:`serve_xdp`.
     """
@@ -297,21 +284,21 @@ class XdpSwitch:
             update(copies, struct.pack("=I", index), struct.pack("=Ii", number, self.programs[-1]))
 
     def attach(self, interfaces: tuple[str, ...]) -> None:
-        """Begin to serve at these interfaces."""
+        """Attach the switch to these interfaces."""
         for each in interfaces:
             self._links.append(link_xdp(self.programs[0], _index_of(each)))
 
     def counters(self) -> dict[str, int]:
-        """What happened to packets so far."""
+        """Count packets so far, by what happened to them."""
         counts, number = self._main.map("counts"), processors()
         found = {}
-        for index, name in enumerate(COUNTS):
+        for index, name in enumerate(SWITCHML_COUNTS):
             each = look_up(counts, struct.pack("=I", index), 8 * number)
             found[name] = sum(struct.unpack(f"={number}Q", each))
-        return found
+        return with_former_names(found)
 
     def close(self) -> None:
-        """Take the programs off the interfaces; what was summed is lost."""
+        """Detach the programs from the interfaces; partial sums are lost."""
         while self._links:
             os.close(self._links.pop())
         for each in (*self._copies, self._main):
@@ -336,7 +323,7 @@ def serve_xdp(
     first_packet: int = 0,  # Packet id of the first packet of slot 0
     attach: bool = True,  # Serve at once; otherwise :meth:`XdpSwitch.attach` does
 ) -> XdpSwitch:
-    """Add up int32 of SwitchML's packets in the kernel, in the drivers of the interfaces that workers are reached by.
+    """Serve SwitchML's int32 sums in the kernel, in the drivers of the interfaces that workers are reached by.
 
     Decides as the native switch does, packet ids included. Frames that are none of SwitchML to the switch go on to the
     kernel. Of a virtual cable (veth) the other end needs an XDP program too, or frames vanish there.
@@ -382,7 +369,7 @@ def serve_xdp(
 
 
 class XdpPass:
-    """A program that lets all frames pass, at the other ends of virtual cables; also a context.
+    """An XDP program that passes all frames, for the far ends of virtual cables; also a context manager.
 
     Without one there, what a switch in the kernel sends into the cable vanishes.
 
@@ -407,7 +394,7 @@ class XdpPass:
             raise
 
     def close(self) -> None:
-        """Take the program off."""
+        """Detach the program."""
         while self._links:
             os.close(self._links.pop())
         self._object.close()
@@ -423,7 +410,7 @@ class XdpPass:
 
 @cache
 def _compiled(values: int) -> bytes:
-    """The object file, built once."""
+    """Compile the program, once, and return its object file."""
     compiler = shutil.which("clang")
     if compiler is None:
         raise InputError(
@@ -454,7 +441,7 @@ def _index_of(interface: str) -> int:
 
 
 def _mac_of(interface: str) -> bytes:
-    """The address of an interface in the namespace that we are in."""
+    """Hardware address of an interface in the current namespace."""
     _index_of(interface)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         found = fcntl.ioctl(probe, _HARDWARE_ADDRESS, struct.pack("16s24x", interface.encode()[:15]))

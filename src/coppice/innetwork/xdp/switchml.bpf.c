@@ -19,7 +19,7 @@
 #define MOST_WORKERS 32
 #define HEAD 10
 
-enum count { RECEIVED, AGGREGATED, COMPLETED, REPEATED, ANSWERED, MALFORMED, STRANGER, OUT_OF_RANGE, STALE, AHEAD, COUNTS };
+enum count { RECEIVED, AGGREGATED, COMPLETED, DUPLICATE, ANSWERED, MALFORMED, UNKNOWN_SENDER, OUT_OF_RANGE, STALE, FUTURE, COUNTS };
 
 struct switchml {
   __u8 kind, job;
@@ -129,7 +129,7 @@ static __always_inline __u32 contribute(struct slot *slot, struct switchml *body
   __be32 *values = (void *)body + HEAD;  // read by words: processors that run BPF natively need no alignment
   if (slot->opened != 0 && id == slot->id[set]) {
     if (slot->seen[set] & bit) {
-      if (slot->missing[set] != 0) return REPEATED;
+      if (slot->missing[set] != 0) return DUPLICATE;
       for (int i = 0; i < VALUES; ++i) values[i] = bpf_htonl(slot->values[set][i]);
       body->exponents[0] = slot->exponents[set][0];
       body->exponents[1] = slot->exponents[set][1];
@@ -142,8 +142,8 @@ static __always_inline __u32 contribute(struct slot *slot, struct switchml *body
       newest = slot->id[slot->opened == 2];
       due = newest + settings.slots;
     }
-    if (id != due) return (__s32)(id - newest) > 0 ? AHEAD : STALE;  // serial arithmetic (RFC 1982)
-    if (slot->opened == set + 1 || (slot->opened != 0 && slot->missing[1 - set] != 0)) return AHEAD;
+    if (id != due) return (__s32)(id - newest) > 0 ? FUTURE : STALE;  // serial arithmetic (RFC 1982)
+    if (slot->opened == set + 1 || (slot->opened != 0 && slot->missing[1 - set] != 0)) return FUTURE;
     if (slot->opened == 0) slot->id[1 - set] = id - settings.slots;
     slot->opened = set + 1;
     slot->id[set] = id;
@@ -180,14 +180,14 @@ int aggregate(struct xdp_md *context) {
   struct sender sender = {.ip = frame->ip.saddr};
   __builtin_memcpy(sender.mac, frame->ethernet.h_source, ETH_ALEN);
   const __u32 *worker = bpf_map_lookup_elem(&senders, &sender);
-  if (!worker) return refuse(STRANGER);
+  if (!worker) return refuse(UNKNOWN_SENDER);
   if ((void *)(frame + 1) > end || (void *)(frame + 1) + 1 <= end) return refuse(MALFORMED);
   struct switchml *body = &frame->body;
   if (body->kind != KIND || !sealed(&frame->ip) || frame->ip.tot_len != bpf_htons(sizeof *frame - ETH_HLEN) ||
       frame->udp.len != bpf_htons(sizeof frame->udp + sizeof *body)) {
     return refuse(MALFORMED);
   }
-  if (body->job != settings.job) return refuse(STRANGER);
+  if (body->job != settings.job) return refuse(UNKNOWN_SENDER);
   const __u32 pool = bpf_ntohs(body->pool), index = pool & 0x7fff, set = pool >> 15 & 1;
   struct slot *slot = bpf_map_lookup_elem(&slot_array, &index);
   if (!slot) return refuse(OUT_OF_RANGE);

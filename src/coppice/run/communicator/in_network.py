@@ -201,7 +201,7 @@ class InNetwork:
                 address,
                 worker=self._engine.rank,
                 workers=self._engine.ranks,
-                seat=(neighbours.index(self._engine.rank), len(neighbours)),
+                member=(neighbours.index(self._engine.rank), len(neighbours)),
                 job=told[0].job,
                 protocol=self.protocol,
                 element=element.value,

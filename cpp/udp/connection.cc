@@ -1,4 +1,4 @@
-#include "udp/member.h"
+#include "udp/connection.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -35,16 +35,16 @@ std::uint64_t nonce_from(std::uint64_t seed) {
   return (static_cast<std::uint64_t>(source()) << 32 | source()) | 1;
 }
 
-Member::Member(MemberSettings settings)
+Connection::Connection(ConnectionSettings settings)
     : settings_(std::move(settings)), control_(control_key(master_key(settings_.secret))),
-      protocol_(hash_of(settings_.join.protocol)), fellows_(static_cast<std::size_t>(settings_.join.seats())) {
+      protocol_(hash_of(settings_.join.protocol)), peers_(static_cast<std::size_t>(settings_.join.member_count())) {
   settings_.join.nonce = nonce_from(settings_.seed);
   settings_.join.cookie = 0;
   query_ = settings_.join.nonce;
   (void)encoded(settings_.join);  // fits
 }
 
-void Member::control(Kind kind, Bytes body, Wire& out) {
+void Connection::control(Kind kind, Bytes body, Wire& out) {
   std::uint8_t* packet = out.room(kHeader + body.size());
   std::copy(body.begin(), body.end(), packet + kHeader);
   seal(packet, body.size(),
@@ -52,18 +52,18 @@ void Member::control(Kind kind, Bytes body, Wire& out) {
   out.send({&settings_.above, 1});
 }
 
-void Member::ask_to_join(Time now, Wire& out) {
+void Connection::ask_to_join(Time now, Wire& out) {
   control(Kind::join, encoded(settings_.join), out);
   next_ = now + kAskAgain;
 }
 
-void Member::start(Time now, Wire& out) {
+void Connection::start(Time now, Wire& out) {
   started_ = true;
   heard_ = progress_ = now;
   ask_to_join(now, out);
 }
 
-void Member::probe(Time now, Wire& out, std::uint8_t leaving, const std::string& why) {
+void Connection::probe(Time now, Wire& out, std::uint8_t leaving, const std::string& why) {
   Writer text;
   text.put(++query_).put(settings_.join.nonce).put(leaving).put(std::string_view(why).substr(0, kMostWords));
   text.bytes.resize(kAsking);
@@ -71,7 +71,7 @@ void Member::probe(Time now, Wire& out, std::uint8_t leaving, const std::string&
   next_ = now + kProbeAfter;
 }
 
-void Member::send(Bytes body, Wire& out) {
+void Connection::send(Bytes body, Wire& out) {
   std::uint8_t* packet = out.room(kHeader + body.size());
   std::copy(body.begin(), body.end(), packet + kHeader);
   seal(packet, body.size(),
@@ -80,7 +80,7 @@ void Member::send(Bytes body, Wire& out) {
   ++counters_[Count::sent];
 }
 
-Bytes Member::receive(Bytes packet, Time now, Wire& out) {
+Bytes Connection::receive(Bytes packet, Time now, Wire& out) {
   ++counters_[Count::received];
   const auto refused = [&](Count why) {
     ++counters_[why];
@@ -88,7 +88,7 @@ Bytes Member::receive(Bytes packet, Time now, Wire& out) {
   };
   const std::optional<Envelope> envelope = opened(packet);
   if (!envelope || envelope->protocol != protocol_) return refused(Count::malformed);
-  if (envelope->job != settings_.join.job.id) return refused(Count::stranger);
+  if (envelope->job != settings_.join.job.id) return refused(Count::unknown_sender);
   if (envelope->epoch != settings_.epoch) return refused(Count::bad_epoch);
   if (envelope->kind == Kind::result) {
     if (!ready_ || !sealed_with(packet, job_)) return refused(Count::bad_tag);
@@ -119,7 +119,7 @@ Bytes Member::receive(Bytes packet, Time now, Wire& out) {
       ask_to_join(now, out);
       break;
     case Kind::waiting:
-      for (Fellow& each : fellows_) {
+      for (Peer& each : peers_) {
         const std::uint8_t said = text.take<std::uint8_t>();
         each.joined = said == 1;
         each.locked_out = said == 2;
@@ -134,7 +134,7 @@ Bytes Member::receive(Bytes packet, Time now, Wire& out) {
       seal(beat_.data(), 0,
            {Kind::beat, settings_.join.job.id, settings_.epoch, static_cast<std::uint16_t>(settings_.worker), protocol_},
            job_);
-      for (Fellow& each : fellows_) each.joined = true;
+      for (Peer& each : peers_) each.joined = true;
       ready_ = true;
       next_ = kNever;
       break;
@@ -149,7 +149,7 @@ Bytes Member::receive(Bytes packet, Time now, Wire& out) {
   return {};
 }
 
-void Member::understand_state(Reader& text, Time now) {
+void Connection::understand_state(Reader& text, Time now) {
   const std::uint8_t known = text.take<std::uint8_t>();
   const std::string words = text.take_text(kMostWords);
   if (left_ || failure_.empty() == false) return;
@@ -162,22 +162,22 @@ void Member::understand_state(Reader& text, Time now) {
     return;
   }
   bool deserted = false;
-  for (Fellow& each : fellows_) {
+  for (Peer& each : peers_) {
     const std::uint8_t flags = text.take<std::uint8_t>();
     const Time silent = static_cast<Time>(text.take<std::uint32_t>()) * kMillisecond;
     if (text.broken) return;
     each = {(flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, silent, each.locked_out};
-    if (each.left && &each != &fellows_[static_cast<std::size_t>(settings_.worker)]) deserted = true;
-    if (each.left && &each == &fellows_[static_cast<std::size_t>(settings_.worker)]) left_ = true;
+    if (each.left && &each != &peers_[static_cast<std::size_t>(settings_.worker)]) deserted = true;
+    if (each.left && &each == &peers_[static_cast<std::size_t>(settings_.worker)]) left_ = true;
   }
   if (busy_ && deserted && now - progress_ > kDeserted) failure_ = missing();
 }
 
-std::string Member::missing() const {
+std::string Connection::missing() const {
   if (!answered_) return "the switch at " + settings_.above.text() + " has not answered" + kUnanswered;
   std::string words;
-  for (std::size_t at = 0; at < fellows_.size(); ++at) {
-    const Fellow& each = fellows_[at];
+  for (std::size_t at = 0; at < peers_.size(); ++at) {
+    const Peer& each = peers_[at];
     if (static_cast<int>(at) == settings_.worker) continue;
     std::string own;
     if (!each.joined) own = each.locked_out ? " asks with another secret than the switch's" : " has not joined";
@@ -189,22 +189,22 @@ std::string Member::missing() const {
   return words;
 }
 
-void Member::busy(bool is, Time now) {
+void Connection::busy(bool is, Time now) {
   busy_ = is;
   heard_ = progress_ = now;
   unreachable_ = false;
   if (ready_) next_ = is ? now + kProbeAfter : kNever;
 }
 
-void Member::unreachable(Time) { unreachable_ = true; }
+void Connection::unreachable(Time) { unreachable_ = true; }
 
-void Member::leave(const std::string& why, Time now, Wire& out) {
+void Connection::leave(const std::string& why, Time now, Wire& out) {
   if (started_ && !left_) probe(now, out, why.empty() ? 1 : 2, why);
 }
 
-Time Member::deadline() const { return started_ && failure_.empty() ? next_ : kNever; }
+Time Connection::deadline() const { return started_ && failure_.empty() ? next_ : kNever; }
 
-void Member::wake(Time now, Wire& out) {
+void Connection::wake(Time now, Wire& out) {
   if (!started_ || now < next_ || !failure_.empty()) return;
   const bool gone = ready_ && unreachable_ && now - heard_ > std::min(kGoneAfter, settings_.silence);
   if (gone || now - heard_ > settings_.silence) {

@@ -1,7 +1,7 @@
-// One worker's side of the envelope, without sockets or clocks: joins a job at a switch, seals what is sent, opens what
-// comes, and notices a switch that is gone or has forgotten the job.
+// A worker's connection to a switch, without sockets or clocks: joins a job, seals what is sent, opens what comes, polls
+// job status when results time out, and notices a switch that is gone or has forgotten the job.
 //
-// A worker has one; so has a switch that is a worker of the switch above it.
+// A worker has one for each thread of the switch; so has a switch that is a worker of the switch above it.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace coppice::udp {
 
-struct MemberSettings {
+struct ConnectionSettings {
   Join join;  // nonce and cookie are its own business
   int worker = 0;
   std::uint32_t epoch = 1;
@@ -22,15 +22,15 @@ struct MemberSettings {
 };
 
 // What the switch last said of a worker of the job.
-struct Fellow {
+struct Peer {
   bool joined = false, left = false, awaited = false;  // the last: a sum waits for it
   Time silent = 0;  // since when nothing came of it, at the time it was said
   bool locked_out = false;  // somebody asked to join in its place with another secret
 };
 
-class Member {
+class Connection {
  public:
-  explicit Member(MemberSettings settings);
+  explicit Connection(ConnectionSettings settings);
 
   void start(Time now, Wire& out);
   // One packet from the switch: the body of the protocol in it, which lies in the packet; empty where there is none.
@@ -39,7 +39,7 @@ class Member {
   void wake(Time now, Wire& out);
   // Seals one packet of the protocol.
   void send(Bytes body, Wire& out);
-  // Whether answers of the switch are due: it is asked how the job is when none come.
+  // Whether results are due: job status is polled when they time out.
   void busy(bool is, Time now);
   // The system says that nothing listens there.
   void unreachable(Time now);
@@ -53,11 +53,11 @@ class Member {
   // The same packet every time, so that it may be sent from any thread; once ready.
   const std::vector<std::uint8_t>& beat() const { return beat_; }
   Time beat_every() const { return beat_every_; }
-  const std::vector<Fellow>& fellows() const { return fellows_; }
+  const std::vector<Peer>& peers() const { return peers_; }
   // "worker 2 has been silent for 5.0 s", of those that are; empty where all are there.
   std::string missing() const;
   const aggregation::Counters& counters() const { return counters_; }
-  const MemberSettings& settings() const { return settings_; }
+  const ConnectionSettings& settings() const { return settings_; }
 
  private:
   void ask_to_join(Time now, Wire& out);
@@ -65,12 +65,12 @@ class Member {
   void control(Kind kind, Bytes body, Wire& out);
   void understand_state(Reader& text, Time now);
 
-  MemberSettings settings_;
+  ConnectionSettings settings_;
   Key control_, job_;
   std::uint16_t protocol_;
   std::uint64_t query_ = 0;
   std::vector<std::uint8_t> beat_;
-  std::vector<Fellow> fellows_;
+  std::vector<Peer> peers_;
   std::string failure_;
   aggregation::Counters counters_;
   bool ready_ = false, left_ = false, busy_ = false, unreachable_ = false, started_ = false, answered_ = false;
