@@ -1,4 +1,4 @@
-// The parties of one job of any protocol, joined as a star of workers around a switch or as a tree of two levels of
+// The nodes of one job of any protocol, joined as a star of workers around a switch or as a tree of two levels of
 // switches: what the simulated network and the search drive.
 #pragma once
 

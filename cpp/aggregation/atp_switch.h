@@ -1,4 +1,4 @@
-// The switch of ATP (Lao et al., NSDI 2021): slots that all jobs share, as far as they go.
+// The switch of ATP (Lao et al., NSDI 2021): aggregator slots that all jobs share, first come, first served.
 //
 // A slot is held by the tag (application, key) of whoever finds it free. A contribution that finds its slot held by
 // another tag goes on to the server, marked. The sum of all contributions goes to the server, too: its result comes

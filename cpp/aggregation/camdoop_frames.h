@@ -1,4 +1,4 @@
-// What hops and workers of Camdoop share: the types of their frames, and what they ask of a job.
+// Frame types of Camdoop and the checks of its jobs, shared by hops and workers.
 #pragma once
 
 #include "aggregation/frame.h"

@@ -1,4 +1,4 @@
-// All-reduces of one job over a simulated network, with every sum checked: what a protocol does, in figures.
+// All-reduces of one job over a simulated lossy network, with every sum checked: what a protocol does, in figures.
 #pragma once
 
 #include <string>

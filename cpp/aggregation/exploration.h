@@ -1,4 +1,4 @@
-// Search through everything that a network may do to a protocol: the machines themselves are driven, not a model of them.
+// Model checker of the protocols: drives the state machines themselves through all that a network may do to them.
 //
 // From the first packets on, every packet under way may arrive next, be lost, or arrive and stay under way as a copy, and
 // every node may be woken: as often as the budgets allow. States are found breadth-first and told apart by what the nodes

@@ -1,4 +1,4 @@
-// A network of nodes as a simulation of events: links with a rate, a latency and a queue, that lose, double and reorder
+// Discrete-event simulation of a network of nodes: links with a rate, a latency and a queue, that lose, double and reorder
 // packets by seed.
 //
 // Time is counted in picoseconds inside, as a packet takes a fraction of a nanosecond on a fast link; nodes see

@@ -1,4 +1,4 @@
-// The parties of an aggregation in the network (switches, workers, servers) as machines without sockets or clocks.
+// The parties of in-network aggregation (switches, workers, servers) as state machines without sockets or clocks.
 //
 // A node is driven by packets and by time, and answers with packets. What drives it decides when a packet arrives and
 // whether it is lost, doubled or late: the simulated network of network.h, the search through all interleavings of

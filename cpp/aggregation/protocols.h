@@ -1,4 +1,4 @@
-// Every protocol by name, so that simulation, search and sockets can make any party of any of them.
+// Registry of the protocols by name, from which simulation, search and sockets make switches and workers.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// SHARP: trees of switches add for groups that have reserved what they need.
+// SHARP: aggregation trees of switches, for groups of ranks that have reserved buffers in them.
 //
 // Source: Graham et al., "Scalable hierarchical aggregation protocol (SHARP)" (COM-HPC 2016) and the public descriptions
 // of its second and third versions, by idea: the real protocol is closed and runs on lossless InfiniBand. The frames,

@@ -1,4 +1,4 @@
-// The writer of what a node saves of its state, and of the state of a node as bytes.
+// Writer of a node's state as bytes, by which the model checker tells states apart.
 #pragma once
 
 #include <cstdint>

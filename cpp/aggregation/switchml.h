@@ -1,4 +1,4 @@
-// SwitchML: a switch that adds up, slot by slot, the values of packets that its workers keep under way.
+// SwitchML: a switch that aggregates, slot by slot, a window of packets that its workers keep outstanding.
 //
 // Sources: Sapio et al., "Scaling Distributed Machine Learning with In-Network Aggregation" (NSDI'21), sections 3.4 to
 // 3.7, and the published programs of p4lang/p4app-switchML, whose packets and scenarios these are.

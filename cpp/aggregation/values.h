@@ -1,4 +1,4 @@
-// Values of packets, int32 in network order: to and from memory, and added.
+// Loads, stores and sums of packets' values, int32 in network order.
 #pragma once
 
 #include "aggregation/bytes.h"

@@ -1,4 +1,4 @@
-// A worker that keeps a window of numbered frames under way, of which each is answered by the sum of the same number.
+// Base of workers that keep a window of numbered frames outstanding, each answered by the sum of the same number.
 #pragma once
 
 #include "aggregation/frame.h"

@@ -1,4 +1,4 @@
-// A worker's end of a switch that runs as a process: blocking all-reduces over UDP.
+// Client of a switch that runs as a process: blocking all-reduces over UDP.
 //
 // To each thread of the switch that the job uses there is a socket, connected to its port, with a protocol machine of its
 // own; the tensor is cut into as many parts. While the program does other things, a thread sends heartbeats.

@@ -1,4 +1,4 @@
-// Loss, duplicates and reordering by seed, between sockets and whatever hears them.
+// Fault injection by seed: loss, duplicates and reordering of packets between a socket and its reader.
 #pragma once
 
 #include <algorithm>

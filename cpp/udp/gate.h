@@ -1,4 +1,4 @@
-// The gate of a switch: a layer over any Aggregator that knows who may send what, without sockets or clocks.
+// Admission and sessions of a switch: a layer over any Aggregator that authenticates senders, without sockets or clock.
 //
 // Workers join a job with the secret that they share with the switch; each is bound to the address that it joined from,
 // and what it sends from then on is sealed with a key that only this session of the job has. What is not accepted changes

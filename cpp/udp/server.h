@@ -1,4 +1,4 @@
-// A switch as threads of this process: thread t listens on port P + t and owns the slots that its workers use there.
+// A switch in threads of this process: thread t listens on port P + t and owns the slots that its workers use there.
 //
 // Threads share nothing, so nothing is locked where packets pass; a worker cuts its tensor into as many parts as its job
 // uses threads.

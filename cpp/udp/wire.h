@@ -1,4 +1,4 @@
-// Addresses of parties, and the way out for sealed packets: between the pure layers and the sockets.
+// Addresses of workers and switches, and the interface by which the layers without sockets send sealed packets.
 #pragma once
 
 #include <cstdint>
