@@ -209,7 +209,8 @@ def plan_fields(
         per_root = result.trees_per_root
         shown = "differ" if per_root is None else str(per_root)
         fields.append(("trees", f"{shown} per root, {trees.distinct_trees} distinct{_proved_text(result)}"))
-        fields.append(("height", f"{trees.max_height} at most, {float(trees.mean_height):.3g} on average"))
+        heights = f"{trees.max_height} at most, {float(trees.mean_height):.3g} on average"
+        fields.append(("height", heights + trees.together))
     if result.report.max_link_load is not None:
         fields.append(("worst link load", percent_text(result.report.max_link_load)))
     fields.append(("verified", _verified_text(result)))

@@ -75,7 +75,9 @@ def result_html(result: Any) -> str:
         ("Verified", "yes" if result.report.ok else "no"),
     ]
     if result.trees_per_root is not None:
-        rows.append(("Trees", f"{result.trees_per_root} per root, height {result.shape.max_height} at most"))
+        trees = result.shape
+        height = f"height {trees.max_height} at most{trees.together}"
+        rows.append(("Trees", f"{result.trees_per_root} per root, {height}"))
     if result.ring_gain is not None:
         rows.append(("Gain over the best ring", f"{float(result.ring_gain):.3g}x"))
     return _shown(rows, _drawn(result.plan.topology, plan=result.plan, cut=result.bound.cut))

@@ -258,7 +258,7 @@ def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Simulated) -> li
     rows.append(("Verified", _verified(checked)))
     if plan.forest is not None:
         trees = shape(plan.forest)
-        words = f"{trees.distinct_trees} distinct, height {trees.max_height} at most"
+        words = f"{trees.distinct_trees} distinct, height {trees.max_height} at most{trees.together}"
         if trees.trees_per_root is not None:
             words = f"{trees.trees_per_root} per root, {words}"
         rows.append(("Trees", words))

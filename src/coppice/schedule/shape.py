@@ -122,6 +122,11 @@ class ForestShape:
     mean_height: Fraction
     phases: Mapping[Phase, PhaseShape]  # The same for each phase that occurs
 
+    @property
+    def together(self) -> str:
+        """What heights are of, where not of single trees, as the end of a sentence about them."""
+        return ", of a reduce and a broadcast tree together" if len(self.phases) > 1 else ""
+
 
 def shape(forest: Forest) -> ForestShape:
     """Count the trees and heights of a verified forest."""
