@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from coconet_cases import gap, handoff_between, optimizer_of, optimizers, refusals
 from overlap_ranks import main
+from refusals import until_killed
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -334,48 +333,33 @@ def killed(rank: int, size: int, folder: Path) -> dict[str, Any]:
     del folder
     model = Block("sequence", rank, size)
     run = torch.compile(model, backend=tensor_overlap("decomposition", **SLOW), fullgraph=True)
-    step = 0
-    try:
-        for step in range(STEPS):
-            if step == 4 and rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            x, _ = sample(step, 0)
-            run(x.chunk(size)[rank]).sum().backward()
-    except CheckError as error:
-        return {"said": str(error), "step": step}
-    return {"said": "", "step": STEPS}
+    return until_killed(
+        rank, STEPS, lambda step: run(sample(step, 0)[0].chunk(size)[rank]).sum().backward(), at=4
+    )
 
 
 def killed_optimizer(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """Rank 1 dies while gradients are summed."""
     del folder
     step, fused = optimizer_of(rank, size)
-    done = 0
-    try:
-        for done in range(STEPS):
-            if done == 4 and rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            step(done)
-            fused.step()
-    except CheckError as error:
-        return {"said": str(error), "step": done}
-    return {"said": "", "step": STEPS}
+
+    def train(number: int) -> None:
+        step(number)
+        fused.step()
+
+    return until_killed(rank, STEPS, train, at=4)
 
 
 def killed_handoff(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """Rank 1 dies while a sum is handed on."""
     del folder
     way = handoff_between(rank, size, (8, 6))
-    done = 0
-    try:
-        for done in range(STEPS):
-            if done == 4 and rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            for sends in (rank < size // 2, rank >= size // 2):
-                way.send(torch.ones(8, 6)) if sends else way.receive()
-    except CheckError as error:
-        return {"said": str(error), "step": done}
-    return {"said": "", "step": STEPS}
+
+    def train(_: int) -> None:
+        for sends in (rank < size // 2, rank >= size // 2):
+            way.send(torch.ones(8, 6)) if sends else way.receive()
+
+    return until_killed(rank, STEPS, train, at=4)
 
 
 MODES = {
