@@ -140,7 +140,7 @@ def test_page_in_chromium(page: str, width: int, dark: bool, tmp_path: Path) -> 
     target = tmp_path / "iteration.html"
     target.write_text(page.replace("</body>", f"</body>{PROBE}"), encoding="utf-8")
     overflow, whole, zoomed, moved, again, colours, background, told = probed(
-        target, tmp_path, width=width, dark=dark
+        target, width=width, dark=dark
     ).split("|")
     assert int(overflow) <= 0
     spans = [[float(each) for each in text.split()] for text in (whole, zoomed, moved, again)]

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from fractions import Fraction
-from itertools import combinations
 
 import pytest
 from hypothesis import example, given
@@ -19,15 +18,17 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
 from coppice.report.dot import quoted, to_dot, tree_to_dot
-from coppice.report.svg import drawing, element, escape, fitted, number
-from coppice.report.topology.layout import DrawingLayout, lay_out
-from coppice.report.topology.picture import hull, load_class, topology_picture, topology_svg, wire, within
+from coppice.report.svg import drawing, element, escape, fitted, number, text_width
+from coppice.report.topology.drawn import drawing_of
+from coppice.report.topology.picture import load_class, topology_picture, topology_svg
 from coppice.schedule.explanation import plan_loads
 from coppice.text import percent_text
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.operations import remove_links, remove_nodes
 from coppice.topology.presets import preset
 from coppice.topology.sources import resolve
+from support.drawn_topologies import FILES, of_file
+from support.geometry_checks import check_layout
 
 SPECS = [
     ("dgx-1v", {}),
@@ -59,27 +60,15 @@ def topology_of(name: str, options: dict[str, object]) -> Topology:
     return resolve(name, boxes=boxes, options={key: str(value) for key, value in given.items()})
 
 
-def check_layout(layout: DrawingLayout) -> None:
-    """Nodes lie on the drawing and do not overlap; nor do boxes."""
-    for at in layout.place.values():
-        assert at.width > 8
-        assert at.x - at.width / 2 >= 0
-        assert at.x + at.width / 2 <= layout.width + 0.01
-        assert at.y - at.height / 2 >= 0
-        assert at.y + at.height / 2 <= layout.height
-    for p, q in combinations(layout.place.values(), 2):
-        assert abs(p.x - q.x) >= (p.width + q.width) / 2 or abs(p.y - q.y) >= (p.height + q.height) / 2
-    for f, g in combinations(layout.frames, 2):
-        assert f.x + f.width <= g.x or g.x + g.width <= f.x or f.y + f.height <= g.y or g.y + g.height <= f.y
-
-
 @pytest.mark.parametrize(("name", "options"), SPECS, ids=lambda each: str(each))
 def test_every_node_and_link_is_drawn(name: str, options: dict[str, object]) -> None:
     topology = topology_of(name, options)
-    layout = lay_out(topology)
-    check_layout(layout)
+    cut = bound(Problem(topology=topology, collective=Collective.ALL_GATHER)).cut
+    drawn = drawing_of(topology, cut)
+    layout = drawn.layout
+    check_layout(layout, drawn.cut)
     assert set(layout.place) == set(range(topology.num_nodes))
-    assert layout.omitted == ()
+    assert drawn.omitted == ()
     assert layout.width <= 1130
     picture = topology_picture(topology)
     assert set(picture.joined) == {pair for a, b in topology.link_index for pair in ((a, b), (b, a))}
@@ -93,43 +82,20 @@ def test_every_node_and_link_is_drawn(name: str, options: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "options", "words"),
     [
-        ("dgx-h100", {"boxes": 40}),
-        ("gb200-nvl72", {"boxes": 2}),
-        ("torus", {"dims": "32x32"}),
-        ("torus", {"dims": "8x8x8"}),
-        ("star", {"gpus": "300"}),
-        ("ring", {"gpus": "900"}),
-        ("mi250", {"boxes": 20}),
+        ("torus", {"dims": "32x32"}, "192 of 1,024 nodes are drawn"),
+        ("torus", {"dims": "8x8x8"}, "128 of 512 nodes are drawn"),
+        ("ring", {"gpus": "900"}, "72 of 900 nodes are drawn"),
     ],
     ids=str,
 )
-def test_large_ones_are_drawn_in_part(name: str, options: dict[str, object]) -> None:
+def test_large_networks_of_gpus_are_drawn_in_part(name: str, options: dict[str, object], words: str) -> None:
     topology = topology_of(name, options)
     picture = topology_picture(topology)
-    layout = lay_out(topology)
-    check_layout(layout)
-    assert picture.omitted
-    assert " of " in picture.omitted[0]
+    check_layout(drawing_of(topology).layout)
+    assert picture.omitted == (words,)
     assert len(picture.svg) < 200_000
-
-
-def test_switches_inside_a_box_that_is_drawn_in_part_stay_inside() -> None:
-    topology = topology_of("gb200-nvl72", {"boxes": 2})
-    layout = lay_out(topology, [topology.node_index["box1/gpu70"]])
-    assert layout.omitted == ("9 of 73 nodes in each of 2 boxes",)
-    shown = {topology.node_ids[v]: at for v, at in layout.place.items()}
-    assert shown["rail0"].y < shown["box0/gpu0"].y < shown["box0/nvswitch"].y
-    assert "box1/gpu70" in shown
-
-
-def test_boxes_at_the_cut_come_first() -> None:
-    topology = topology_of("dgx-h100", {"boxes": 30})
-    inside = [v for v in range(topology.num_nodes) if topology.host[v] == 27]
-    layout = lay_out(topology, inside)
-    assert "box27" in {frame.name for frame in layout.frames}
-    assert len(layout.frames) == 8
 
 
 @pytest.mark.parametrize(("name", "options"), SPECS, ids=lambda each: str(each))
@@ -141,31 +107,38 @@ def test_marks_are_on_the_links_of_the_cut(name: str, options: dict[str, object]
     crossing = {frozenset(pair) for pair in topology.link_index if (pair[0] in side) != (pair[1] in side)}
     assert picture.svg.count('class="tick"') == len(crossing)
     assert picture.svg.count("crosses the bottleneck cut") == len(crossing)
-    assert picture.encircled == ("<polygon" in picture.svg)
+    assert picture.svg.count('class="cut"') == 1
+    assert picture.svg.count(">bottleneck cut</text>") == 1
 
 
 def test_the_line_around_a_side_holds_it_and_nothing_else() -> None:
-    topology = topology_of("torus", {"dims": "4x4"})
-    layout = lay_out(topology)
-    root = ET.fromstring(topology_picture(topology, cut=[0, 1, 4, 5]).svg)
-    polygon = root.find(".//{http://www.w3.org/2000/svg}polygon")
-    assert polygon is not None
-    points = [tuple(map(float, pair.split(","))) for pair in (polygon.get("points") or "").split()]
-    outline = hull([(x, y) for x, y in points])
-    inside = {v for v, at in layout.place.items() if within(outline, (at.x, at.y))}
+    drawn = drawing_of(topology_of("torus", {"dims": "4x4"}), [0, 1, 4, 5])
+    assert drawn.cut is not None
+    inside = {v for v, at in drawn.layout.place.items() if drawn.cut.inside((at.x, at.y))}
     assert inside == {0, 1, 4, 5}
-    line = wire(layout.place, 1, 2)
-    x, y = line.at(line.leaves(outline))
-    assert not within(outline, line.at(line.leaves(outline) + 0.02))
-    assert within(outline, (x - 0.02 * 92, y))
+    way = drawn.layout.routes[1, 2]
+    at = drawn.cut.crossed_by(way)
+    assert drawn.cut.inside(way.at(at - 0.02)[0])
+    assert not drawn.cut.inside(way.at(at + 0.02)[0])
+
+
+@pytest.mark.parametrize("nodes", [["gpu0", "gpu3"], ["gpu0", "pcie0", "cpu0"], ["gpu1", "cpu1", "gpu6"]])
+def test_a_side_that_lies_apart_has_a_line_along_its_links(nodes: list[str]) -> None:
+    topology = topology_of("dgx-a100-pcie", {})
+    side = [topology.node_index[name] for name in nodes]
+    drawn = drawing_of(topology, side)
+    assert drawn.cut is not None
+    inside = {v for v, at in drawn.layout.place.items() if drawn.cut.inside((at.x, at.y))}
+    assert inside == set(side)
+    check_layout(drawn.layout, drawn.cut)
 
 
 def test_grids_are_found() -> None:
-    torus = lay_out(topology_of("torus", {"dims": "4x5"})).place
+    torus = drawing_of(topology_of("torus", {"dims": "4x5"})).layout.place
     rows = {round(at.y, 3) for at in torus.values()}
     columns = {round(at.x, 3) for at in torus.values()}
     assert (len(rows), len(columns)) == (4, 5)
-    ring = lay_out(topology_of("ring", {"gpus": "8"})).place
+    ring = drawing_of(topology_of("ring", {"gpus": "8"})).layout.place
     assert len({round(at.y, 3) for at in ring.values()}) == 4
 
 
@@ -222,6 +195,39 @@ def test_what_a_topology_lost_is_drawn_as_lost() -> None:
         topology_picture(whole, whole=left)
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_real_machines_are_drawn_whole(name: str) -> None:
+    topology = of_file(name)
+    cut = bound(Problem(topology=topology, collective=Collective.ALL_GATHER)).cut
+    drawn = drawing_of(topology, cut)
+    check_layout(drawn.layout, drawn.cut)
+    assert set(drawn.layout.place) == set(range(topology.num_nodes))
+    assert drawn.omitted == ()
+    assert set(drawn.layout.routes) == {tuple(sorted(pair)) for pair in topology.link_index}
+
+
+def test_rows_are_the_kinds_of_nodes_from_the_network_inwards() -> None:
+    drawn = drawing_of(preset("dgx-a100-pcie", boxes=2))
+    captions = [words for words, _ in sorted(drawn.layout.captions, key=lambda each: each[1][1])]
+    assert captions == ["network", "NICs", "CPUs", "PCIe switches", "GPUs", "NVSwitches"]
+    rows: dict[str, set[float]] = {}
+    for v, at in drawn.layout.place.items():
+        word = drawn.graph.nodes[v].label.rstrip("0123456789")
+        rows.setdefault(word, set()).add(round(at.y, 3))
+    order = sorted(rows, key=lambda word: min(rows[word]))
+    assert order == ["rail", "nic", "cpu", "pcie", "gpu", "nvswitch"]
+    assert all(len(ys) == 1 for ys in rows.values())
+
+
+def test_boxes_too_many_for_one_row_have_the_network_between_them() -> None:
+    drawn = drawing_of(preset("dgx-h100", boxes=6))
+    tops = sorted({frame.y for frame in drawn.layout.frames})
+    rails = {drawn.layout.place[v].y for v, node in enumerate(drawn.graph.nodes) if node.level}
+    assert len(tops) == 2
+    assert tops[0] < min(rails) < tops[1]
+    check_layout(drawn.layout)
+
+
 @given(st.text())
 @example('a & b < c > d "e" &amp;')
 def test_any_text_is_well_formed_and_read_back(text: str) -> None:
@@ -256,7 +262,7 @@ def test_numbers_are_short_and_close(value: float) -> None:
 
 @given(st.text(max_size=30), st.floats(min_value=0, max_value=300), st.integers(min_value=6, max_value=20))
 def test_labels_fit(label: str, width: float, size: int) -> None:
-    assert len(fitted(label, width, size)) * 0.62 * size <= width + 1e-9
+    assert text_width(fitted(label, width, size), size) <= width + 1e-9
 
 
 NODE = re.compile(r'^\s*n(\d+) \[label="((?:[^"\\]|\\.)*)", shape=\w+, .*\];$')

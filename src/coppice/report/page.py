@@ -301,10 +301,10 @@ def _topology_words(plan: Plan) -> str:
 
 
 def _omitted(parts: Sequence[str]) -> list[Markup]:
-    """What a picture leaves out."""
+    """What a picture leaves out or folds."""
     if not parts:
         return []
-    return [element("p", escape(f"Large topology, drawn in part: {', '.join(parts)}."), class_="quiet")]
+    return [element("p", escape(f"Large topology: {', '.join(parts)}."), class_="quiet")]
 
 
 def _topology_key(*, cut: bool) -> Markup:
@@ -351,14 +351,14 @@ def _trees(plan: Plan, joined: Mapping[tuple[int, int], int]) -> list[Markup]:
             element(
                 "section",
                 element("h3", escape(sketch.title)),
-                element("figure", drawn, class_="tall"),
+                element("figure", drawn),
                 class_="tree",
                 data_links=" ".join(map(str, used)),
             )
         )
     what = "trees" if plan.forest is not None else "ways of chunks"
     box = element("input", type="checkbox", id="tree-mark")
-    words = "A level for each transfer away from the root; orange arrows lead from box to box."
+    words = "A column for each transfer away from the root; orange arrows lead from box to box."
     return [
         element("h2", escape(what.capitalize())),
         element("p", escape(f"{plural(len(chosen), 'representative')} of the plan's {what}. {words}")),

@@ -20,8 +20,17 @@ NOTHING = Markup("")
 # What XML 1.0 has no way to write, not even escaped.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _EMPTY = frozenset({"circle", "input", "line", "meta", "path", "polygon", "polyline", "rect"})
-_LETTER = 0.62
-"""Width of a letter of the sans-serif text, in units of its size: a little more than the average one."""
+_LETTERS = {
+    0.3: "ijlI.,:;'|! ",
+    0.4: "ftrJ-()[]/_",
+    0.7: "CDGHNOQRUAV",
+    0.84: "w#×+=<>~",
+    1.0: "mMW@%…→",
+}
+"""Widths of letters in units of the size of the text, in the widest of the usual sans-serif fonts."""
+
+_LETTER = 0.636
+_WIDTH_OF = {letter: width for width, letters in _LETTERS.items() for letter in letters}
 
 
 def escape(text: str) -> Markup:
@@ -97,19 +106,31 @@ def drawing(width: float, height: float, *children: Markup, name: str, label: st
     )
 
 
+def text_width(label: str, size: float) -> float:
+    """Room that a label takes, rather too much than too little.
+
+    >>> text_width("ill", 10) < text_width("gpu", 10) < text_width("mlx", 10) < text_width("nvswitch", 10)
+    True
+    """
+    return size * sum(_WIDTH_OF.get(letter, _LETTER) for letter in label)
+
+
 def fitted(label: str, width: float, size: float) -> str:
     """Label shortened to fit: the whole, else its number, else its end.
 
-    >>> fitted("gpu12", 40, 10), fitted("mlx5_12", 25, 10), fitted("nvswitch", 25, 10), fitted("x", 3, 10)
-    ('gpu12', '12', '…tch', '')
+    >>> fitted("gpu12", 40, 10), fitted("mlx5_12", 25, 10), fitted("nvswitch", 35, 10), fitted("x", 3, 10)
+    ('gpu12', '12', '…itch', '')
     """
-    letters = int(width / (_LETTER * size))
-    if len(label) <= letters:
+    if text_width(label, size) <= width:
         return label
     digits = re.search(r"\d+$", label)
-    if digits is not None and len(digits[0]) <= letters:
+    if digits is not None and text_width(digits[0], size) <= width:
         return digits[0]
-    return f"…{label[1 - letters :]}" if letters > 1 else ""
+    room = width - text_width("…", size)
+    start = len(label)
+    while start and text_width(label[start - 1 :], size) <= room:
+        start -= 1
+    return f"…{label[start:]}" if start < len(label) else ""
 
 
 _LIGHT = """--page:#ffffff;--ink:#1c2733;--quiet:#5b6875;--line:#d5dbe2;--card:#f5f7f9;--gpu:#dcebfa;--gpu-edge:#3f78b5;
@@ -132,7 +153,6 @@ PICTURE_STYLE = f"""{_COLOURS}
 .picture text{{fill:var(--ink);font-size:11px}}
 .picture text.small{{font-size:9px}}.picture text.quiet{{fill:var(--quiet)}}
 .picture text.middle{{text-anchor:middle}}.picture text.end{{text-anchor:end}}.picture text.strong{{font-weight:600}}
-.picture text.halo{{paint-order:stroke;stroke:var(--card);stroke-width:4px;stroke-linejoin:round}}
 .frame{{fill:var(--card);stroke:var(--line)}}
 .gpu{{fill:var(--gpu);stroke:var(--gpu-edge)}}.nic{{fill:var(--nic);stroke:var(--nic-edge)}}
 .switch{{fill:var(--switch);stroke:var(--switch-edge)}}
@@ -143,6 +163,7 @@ PICTURE_STYLE = f"""{_COLOURS}
 .track{{fill:var(--card);stroke:var(--line)}}
 .cut{{fill:var(--cut-fill);stroke:var(--cut);stroke-width:2;stroke-dasharray:7 4;stroke-linejoin:round}}
 .picture text.cut-name{{fill:var(--cut);font-weight:600}}
+.leader{{stroke:var(--cut)}}
 .tick{{stroke:var(--cut);stroke-width:2.5;stroke-linecap:round}}.side{{stroke:var(--cut);stroke-width:2.5}}
 .inside{{stroke:var(--load2)}}.across{{stroke:var(--load4)}}.edge{{fill:none;stroke-width:1.5}}
 .send{{fill:var(--send)}}.add{{fill:var(--add)}}.grid{{stroke:var(--line);stroke-width:1}}.axis{{stroke:var(--quiet)}}
@@ -166,8 +187,9 @@ p{{margin:4px 0 10px;overflow-wrap:anywhere}}.quiet{{color:var(--quiet)}}
 dl{{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:4px 18px;margin:14px 0;padding:14px 18px;
 background:var(--card);border:1px solid var(--line);border-radius:8px}}
 dt{{color:var(--quiet)}}dd{{margin:0;overflow-wrap:anywhere}}
-figure{{margin:10px 0 0;overflow-x:auto}}figure.tall{{max-height:660px;overflow-y:auto}}
-figure svg{{max-width:100%;height:auto;min-width:680px;display:block}}figure.tall svg{{max-width:none;min-width:0}}
+figure{{margin:10px 0 0;overflow-x:auto}}
+figure svg{{max-width:100%;height:auto;min-width:680px;display:block}}figure svg.topology{{margin:0 auto}}
+figure svg.tree{{min-width:0}}
 .key{{display:flex;flex-wrap:wrap;gap:4px 18px;color:var(--quiet);font-size:13px;margin:6px 0}}
 .key span{{display:inline-flex;align-items:center;gap:6px}}.key svg{{flex:none;background:none}}
 select{{font:inherit;max-width:100%;color:var(--ink);background:var(--card);border:1px solid var(--line);
@@ -180,8 +202,10 @@ th:last-child,td:last-child{{text-align:left}}
 @media (max-width:640px){{body{{padding:16px 12px 32px}}dl{{grid-template-columns:minmax(0,1fr)}}dt{{margin-top:6px}}
 figure svg{{max-width:none;min-width:0}}}}
 @media print{{body{{max-width:none;padding:0;font-size:12px}}select,.screen{{display:none}}
-figure,figure.tall{{overflow:visible;max-height:none}}figure svg,figure.tall svg{{max-width:100%;min-width:0;
-height:auto;max-height:230mm}}h2,h3,p,.key{{break-after:avoid}}figure,dl,tr{{break-inside:avoid}}@page{{margin:14mm}}}}
+figure,.scroll{{overflow:visible}}
+figure svg,figure svg.tree{{max-width:100%;min-width:0;height:auto;max-height:230mm}}
+table{{font-size:11px}}th,td{{padding:2px 7px}}
+h2,h3,p,.key{{break-after:avoid}}figure,dl,tr{{break-inside:avoid}}@page{{margin:14mm}}}}
 """
 
 

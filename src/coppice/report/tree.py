@@ -1,4 +1,4 @@
-"""Layered drawings of a plan's trees: a level per step from the root, an arrow per transfer.
+"""Layered drawings of a plan's trees: a column per step from the root, an arrow per transfer.
 
 Drawn are the tallest tree, the heaviest, and some from all over the plan. A forest has its trees. The transfers of one
 chunk of a schedule form one where every rank receives (or adds away) the chunk once; where they do not, as in recursive
@@ -16,7 +16,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
+from coppice.report.svg import Markup, drawing, element, escape, fitted, join, text_width
+from coppice.report.topology.geometry import LinkRoute
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Op, Schedule, routed
@@ -34,9 +35,17 @@ MOST_CHILDREN = 16
 MOST_ABOVE = 8
 """Lines from a node up to its first child, so that the root of a large tree is seen without scrolling."""
 
-LINE = 26.0
-FLAT_DEPTH = 12
-"""Trees up to this depth lie on their side, where their labels have room; deeper ones hang down."""
+WIDTH = 1100.0
+TALL = 860.0
+LINE, LEAST_LINE = 26.0, 14.0
+"""Width of a drawing; its height where lines can be closer for it; distance of two lines at most and at least."""
+
+LETTERS = 11
+_SIDE, _WIDER_SIDE = 8.0, 26.0
+_LEAST_ROOM = 26.0
+_LANE = 5.0
+"""Size of the text of nodes; room beside a drawing, and beside bands; least room between two columns; distance of ways
+between bands."""
 
 _Edge = tuple[int, int, tuple[int, ...]]
 
@@ -186,23 +195,9 @@ def tree_picture(topology: Topology, sketch: Sketch, *, name: str) -> Markup:
         name: Unique name of the picture on its page: its arrow heads are called after it.
     """
     drawn = _drawn(sketch)
-    deepest = max(drawn.depth.values())
-    across = _positions(drawn, sketch.root)
-    lines = max(across.values()) + 1
-    flat = deepest <= FLAT_DEPTH
-    longest = max(len(topology.node_ids[v]) for v in drawn.order)
-    box = min(max(6.6 * longest + 14, 44.0), 150.0)
-    more = 70.0 if any(drawn.hidden.values()) else 0.0
-    if flat:
-        room = min(box + 90, (1100 - box - more) / max(deepest, 1)) if deepest else 0.0
-        box = min(box, max(room - 24, 40.0)) if deepest else box
-        place = {v: (box / 2 + 6 + drawn.depth[v] * room, 18 + across[v] * LINE) for v in drawn.order}
-        width, height = 12 + box + deepest * room + more, 36 + (lines - 1) * LINE
-    else:
-        place = {v: (box / 2 + 6 + across[v] * (box + 12), 18 + drawn.depth[v] * 40) for v in drawn.order}
-        width, height = 12 + lines * (box + 12) + more, 40 + deepest * 40
-    edges = [_edge(topology, sketch, drawn, v, place, box, name=name, flat=flat) for v in drawn.order[1:]]
-    nodes = [_node(topology, v, drawn, place[v], box) for v in drawn.order]
+    plan = _laid_out(topology, drawn)
+    edges = [_edge(topology, sketch, drawn, v, plan, name=name) for v in drawn.order[1:]]
+    nodes = [_node(topology, v, drawn, plan) for v in drawn.order]
     marker = element(
         "defs",
         element(
@@ -218,7 +213,9 @@ def tree_picture(topology: Topology, sketch: Sketch, *, name: str) -> Markup:
             orient="auto",
         ),
     )
-    return drawing(max(width, 320), height, marker, join(edges), join(nodes), name="tree", label=sketch.title)
+    return drawing(
+        max(plan.width, 320), plan.height, marker, join(edges), join(nodes), name="tree", label=sketch.title
+    )
 
 
 def _drawn(sketch: Sketch) -> _Drawn:
@@ -244,14 +241,92 @@ def _drawn(sketch: Sketch) -> _Drawn:
     return _Drawn(order, parent, depth, below, hidden)
 
 
-def _positions(drawn: _Drawn, root: int) -> dict[int, float]:
-    """Place of each node across the levels: leaves one after the other, parents at the middle of their children."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _TreeLayout:
+    """Where the nodes of a tree stand: a column for each step from the root, columns in bands where they are many."""
+
+    place: dict[int, tuple[float, float]]  # Centre of each node
+    more: dict[int, tuple[float, float]]  # Where it is said what a node hides
+    band: dict[int, int]  # Band of each node
+    lane: dict[
+        int, tuple[float, float]
+    ]  # Height of the way from band to band to a node, and how far right it turns
+    box: float  # Width of a node
+    tall: float  # Its height
+    size: int  # Size of its name
+    width: float
+    height: float
+
+
+def _laid_out(topology: Topology, drawn: _Drawn) -> _TreeLayout:
+    """Lay a tree on its side; one of many steps is cut into bands one below the other."""
+    names = [topology.node_ids[v] for v in drawn.order]
+    box = min(max(max(text_width(each, LETTERS) for each in names) + 10, 40.0), 150.0)
+    columns = 1 + max(drawn.depth[v] + (drawn.hidden[v] > 0) for v in drawn.order)
+    most = int((WIDTH - 2 * _SIDE + _LEAST_ROOM) / (box + _LEAST_ROOM))
+    side, each = (_SIDE, columns) if columns <= most else (_WIDER_SIDE, most - 1)
+    # In bands, what the nodes of the last column hide is said beside them.
+    more_room = 70.0 if each < columns and any(drawn.hidden.values()) else 0.0
+    step = min(box + 90, (WIDTH - 2 * side - box - more_room) / max(each - 1, 1))
+    band = {v: drawn.depth[v] // each for v in drawn.order}
+    lines: list[dict[int, float]] = []
+    for number in range(max(band.values()) + 1):
+        roots = [v for v in drawn.order if band[v] == number and drawn.depth[v] % each == 0]
+        lines.append(_positions(drawn, roots, band))
+    total = sum(max(each_of.values()) + 1 for each_of in lines)
+    line = min(max(TALL / total, LEAST_LINE), LINE)
+    tall = min(line - 4, 18.0)
+    place, more, lane = {}, {}, {}
+    top = _SIDE
+    for number, found in enumerate(lines):
+        entering = [
+            v
+            for v in drawn.order
+            if band[v] == number and v in drawn.parent and band[drawn.parent[v]] < number
+        ]
+        for at, v in enumerate(entering):
+            lane[v] = (
+                top + at * _LANE,
+                WIDTH - 4 - (len(entering) - 1 - at) * min(_LANE, 16.0 / len(entering)),
+            )
+        top += len(entering) * _LANE + (8 if entering else 0)
+        for v, row in found.items():
+            node = v if v >= 0 else -1 - v
+            depth = drawn.depth[node] + (v < 0)
+            x = side + box / 2 + (depth - number * each) * step
+            y = top + line / 2 + row * line
+            if v >= 0:
+                place[v] = (x, y)
+            else:
+                more[node] = (x - box / 2, y)
+        top += (max(found.values()) + 1) * line + 6
+    width = 2 * side + box + (each - 1) * step
+    return _TreeLayout(
+        place=place,
+        more=more,
+        band=band,
+        lane=lane,
+        box=box,
+        tall=tall,
+        size=10 if line > 20 else 9,
+        width=WIDTH if lane else width,
+        height=top + _SIDE - 6,
+    )
+
+
+def _positions(drawn: _Drawn, roots: list[int], band: Mapping[int, int]) -> dict[int, float]:
+    """Lines of the nodes of a band: leaves one after the other, parents at the middle of their children.
+
+    What a node hides has a line among its children, under the number -1 - v.
+    """
     place: dict[int, float] = {}
     leaves = 0
-    stack = [(root, False)]
+    stack = [(v, False) for v in reversed(roots)]
     while stack:
         v, again = stack.pop()
-        children = drawn.below.get(v, [])
+        children = [child for child in drawn.below.get(v, ()) if band[child] == band[v]] if v >= 0 else []
+        if v >= 0 and drawn.hidden[v]:
+            children.append(-1 - v)
         if not children:
             place[v] = leaves
             leaves += 1
@@ -265,35 +340,24 @@ def _positions(drawn: _Drawn, root: int) -> dict[int, float]:
 
 
 def _edge(
-    topology: Topology,
-    sketch: Sketch,
-    drawn: _Drawn,
-    v: int,
-    place: Mapping[int, tuple[float, float]],
-    box: float,
-    *,
-    name: str,
-    flat: bool,
+    topology: Topology, sketch: Sketch, drawn: _Drawn, v: int, plan: _TreeLayout, *, name: str
 ) -> Markup:
     """An arrow in the direction of the data; hovering tells its path and the slowest link on it."""
     parent = drawn.parent[v]
-    (px, py), (x, y) = place[parent], place[v]
-    if flat:
-        start, end = (px + box / 2, py), (x - box / 2, y)
-        bend = (end[0] - start[0]) / 2
-        controls = ((start[0] + bend, start[1]), (end[0] - bend, end[1]))
+    (px, py), (x, y) = plan.place[parent], plan.place[v]
+    start, end = (px + plan.box / 2, py), (x - plan.box / 2, y)
+    if v in plan.lane:
+        # From the right end of a band to the left end of another.
+        lane, turn = plan.lane[v]
+        way = LinkRoute.through([start, (turn, py), (turn, lane), (3.0, lane), (3.0, y), end])
     else:
-        start, end = (px, py + 9), (x, y - 9)
-        bend = (end[1] - start[1]) / 2
-        controls = ((start[0], start[1] + bend), (end[0], end[1] - bend))
-    points = [start, *controls, end]
-    if sketch.upward:
-        points.reverse()
-    written = [f"{number(a)} {number(b)}" for a, b in points]
+        bend = (end[0] - start[0]) / 2
+        way = LinkRoute(start, (((start[0] + bend, py), (end[0] - bend, y), end),))
     path = next(path for child, path in sketch.children[parent] if child == v)
     names = topology.node_ids
     slowest = min(
-        (topology.gb_per_s(topology.link_index[pair]) for pair in pairwise(path)), default=Fraction(0)
+        (topology.gb_per_s(topology.link_index[pair]) for pair in pairwise(path)),
+        default=Fraction(0),
     )
     words = f"{names[path[0]]} → {names[path[-1]]}"
     if len(path) > 2:
@@ -302,28 +366,42 @@ def _edge(
     same = topology.host[parent] == topology.host[v]
     line = element(
         "path",
-        d=f"M{written[0]}C{' '.join(written[1:])}",
+        d=(way.backwards() if sketch.upward else way).path,
         class_=f"edge {'inside' if same else 'across'}",
         marker_end=f"url(#{name}-arrow)",
     )
     return element("g", element("title", escape(words)), line)
 
 
-def _node(topology: Topology, v: int, drawn: _Drawn, at: tuple[float, float], box: float) -> Markup:
-    """A node with its name; beside it how many below it are not drawn."""
-    x, y = at
+def _node(topology: Topology, v: int, drawn: _Drawn, plan: _TreeLayout) -> Markup:
+    """A node with its name; to its right how many below it are not drawn."""
+    x, y = plan.place[v]
     kind = "gpu" if topology.kind[v] == NodeKind.GPU else "switch"
     rank = f", rank {int(topology.rank[v])}" if topology.rank[v] >= 0 else ""
     full = topology.node_ids[v]
+    small = "" if plan.size > 9 else " small"
+    label = element(
+        "text",
+        escape(fitted(full, plan.box - 4, plan.size)),
+        x=x,
+        y=y + plan.size * 0.36,
+        class_=f"middle{small}",
+    )
     parts = [
         element("title", escape(f"{full}{rank}, {drawn.depth[v]} steps from the root")),
-        element("rect", x=x - box / 2, y=y - 9, width=box, height=18, rx=5, class_=kind),
-        element("text", escape(fitted(full, box - 4, 10)), x=x, y=y + 3.6, class_="middle"),
+        element(
+            "rect",
+            x=x - plan.box / 2,
+            y=y - plan.tall / 2,
+            width=plan.box,
+            height=plan.tall,
+            rx=5,
+            class_=kind,
+        ),
+        label,
     ]
-    if drawn.hidden[v]:
-        more = escape(f"+{drawn.hidden[v]} more")
-        if drawn.below.get(v):  # edges leave to the right: the words stand below
-            parts.append(element("text", more, x=x, y=y + 22, class_="quiet middle"))
-        else:
-            parts.append(element("text", more, x=x + box / 2 + 5, y=y + 3.6, class_="quiet"))
+    if v in plan.more:
+        at, line = plan.more[v]
+        words = escape(f"+{drawn.hidden[v]} more")
+        parts.append(element("text", words, x=at, y=line + plan.size * 0.36, class_=f"quiet{small}"))
     return element("g", *parts)
