@@ -12,28 +12,9 @@ from coppice.comparison.ranges import percent
 from coppice.text import columns, seconds_text
 
 COLUMNS = (
-    "topology",
-    "collective",
-    "ranks",
-    "size_bytes",
-    "algorithm",
-    "parameters",
-    "order",
-    "pieces",
-    "relays",
-    "in_network",
-    "time_us",
-    "algbw_gb_per_s",
-    "busbw_gb_per_s",
-    "limit_us",
-    "share_of_limit",
-    "chain",
-    "sent_bytes",
-    "link",
-    "link_us",
-    "gap",
-    "synthesis_seconds",
-    "refusal",
+    *("topology", "collective", "ranks", "size_bytes", "algorithm", "parameters", "order", "pieces"),
+    *("relays", "in_network", "time_us", "algbw_gb_per_s", "busbw_gb_per_s", "limit_us", "share_of_limit"),
+    *("chain", "sent_bytes", "link", "link_us", "gap", "synthesis_seconds", "refusal"),
 )
 """Columns of the CSV file."""
 

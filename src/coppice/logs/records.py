@@ -21,17 +21,9 @@ from coppice.logs.tables import IterationSpread
 from coppice.topology.model import Topology
 
 FORCING = (
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_MIN_CTAS",
-    "NCCL_MAX_CTAS",
-    "NCCL_MIN_NCHANNELS",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_TUNER_CONFIG_FILE",
-    "NCCLX_TUNER_CONFIG_FILE",
-    "NCCL_GRAPH_FILE",
-    "NCCL_RINGS",
-    "RCCL_TREES",
+    *("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS"),
+    *("NCCL_MAX_NCHANNELS", "NCCL_TUNER_CONFIG_FILE", "NCCLX_TUNER_CONFIG_FILE", "NCCL_GRAPH_FILE"),
+    *("NCCL_RINGS", "RCCL_TREES"),
 )
 """Variables under which a time is not that of the library's own choice."""
 

@@ -28,17 +28,8 @@ from coppice.iteration.modules.tracing import ModuleLayer, ModuleOperation
 from coppice.iteration.totals import standard_collective
 
 _FREE = (
-    "aten.detach",
-    "aten.lift_fresh",
-    "aten.alias",
-    "aten._local_scalar_dense",
-    "prim.device",
-    "aten.empty",
-    "aten.new_empty",
-    "aten.sym_",
-    "aten.is_",
-    "aten._unsafe_view",
-    "aten.resize_",
+    *("aten.detach", "aten.lift_fresh", "aten.alias", "aten._local_scalar_dense", "prim.device"),
+    *("aten.empty", "aten.new_empty", "aten.sym_", "aten.is_", "aten._unsafe_view", "aten.resize_"),
     "inductor.resize_",
 )
 """How names of operators begin that move nothing."""

@@ -25,28 +25,9 @@ from coppice.iteration.policies.policy import Policy
 POLICIES: dict[str, type[Policy]] = {
     each.name: each
     for each in (
-        Serial,
-        WaitFree,
-        Bucketed,
-        TensorFusion,
-        MergedGradients,
-        Poseidon,
-        GradientFlow,
-        Priority,
-        PriorityPropagation,
-        TicTac,
-        ByteScheduler,
-        Preemptive,
-        DecoupledAllReduce,
-        OutOfOrder,
-        GPipe,
-        OneForwardOneBackward,
-        Interleaved,
-        BreadthFirst,
-        ZeroBubble,
-        Fold3D,
-        FastForward,
-        Modulo,
+        *(Serial, WaitFree, Bucketed, TensorFusion, MergedGradients, Poseidon, GradientFlow, Priority),
+        *(PriorityPropagation, TicTac, ByteScheduler, Preemptive, DecoupledAllReduce, OutOfOrder, GPipe),
+        *(OneForwardOneBackward, Interleaved, BreadthFirst, ZeroBubble, Fold3D, FastForward, Modulo),
         TriRace,
     )
 }

@@ -25,16 +25,8 @@ from coppice.iteration.totals import ELEMENT_BYTES, standard_collective
 from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork
 
 _COLLECTIVES = (
-    "all_reduce",
-    "reduce",
-    "all_gather",
-    "gather",
-    "scatter",
-    "broadcast",
-    "all_to_all",
-    "reduce_scatter",
-    "reduce_scatter",
-    "barrier",
+    *("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all"),
+    *("reduce_scatter", "reduce_scatter", "barrier"),
 )
 """By number (``CollectiveCommType`` of the schema)."""
 

@@ -34,15 +34,8 @@ _OTHER = frozenset(
         *("operator", "cpu_op", "user_annotation", "gpu_user_annotation", "python_function", "overhead"),
         *("cpu_instant_event", "external_correlation", "cuda_sync", "cuda_profiler_range", "collective_comm"),
         *(
-            "fwdbwd",
-            "ac2g",
-            "async_cpu_to_gpu",
-            "trace",
-            "async",
-            "forward_backward",
-            "python",
-            "hip_sync",
-            "",
+            *("fwdbwd", "ac2g", "async_cpu_to_gpu", "trace", "async", "forward_backward", "python"),
+            *("hip_sync", ""),
         ),
     }
 )

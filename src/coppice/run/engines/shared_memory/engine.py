@@ -37,15 +37,9 @@ _COLLECTIVES = {
     name: number
     for number, name in enumerate(
         (
-            Collective.ALL_GATHER,
-            Collective.REDUCE_SCATTER,
-            Collective.ALL_REDUCE,
-            Collective.BROADCAST,
-            Collective.REDUCE,
-            Collective.ALL_TO_ALL,
-            Collective.GATHER,
-            Collective.SCATTER,
-            Collective.BARRIER,
+            *(Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE),
+            *(Collective.BROADCAST, Collective.REDUCE, Collective.ALL_TO_ALL, Collective.GATHER),
+            *(Collective.SCATTER, Collective.BARRIER),
         )
     )
 }

@@ -36,15 +36,7 @@ def uncompiled(reason: str) -> Callable[[_Function], _Function]:
 
 _ABOUT = (
     *(
-        "shape",
-        "dtype",
-        "device",
-        "layout",
-        "ndim",
-        "itemsize",
-        "nbytes",
-        "requires_grad",
-        "is_leaf",
+        *("shape", "dtype", "device", "layout", "ndim", "itemsize", "nbytes", "requires_grad", "is_leaf"),
         "grad_fn",
     ),
     *("grad", "_grad", "_version", "is_cuda", "is_cpu", "is_sparse", "is_meta", "is_nested"),

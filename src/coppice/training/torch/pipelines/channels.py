@@ -129,16 +129,8 @@ def flat_ranks(rows: Sequence[Sequence[int]]) -> list[int]:
 
 _HEADER = 64
 _TYPES = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16),
+    *(torch.int8, torch.uint8, torch.bool),
 )
 
 

@@ -33,15 +33,8 @@ _SUMS = {
 }
 _WAIT = _functional.wait_tensor.default
 _ELEMENTWISE = (
-    _aten.add.Tensor,
-    _aten.sub.Tensor,
-    _aten.mul.Tensor,
-    _aten.div.Tensor,
-    _aten.relu.default,
-    _aten.gelu.default,
-    _aten.silu.default,
-    _aten.tanh.default,
-    _aten.sigmoid.default,
+    *(_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor, _aten.relu.default),
+    *(_aten.gelu.default, _aten.silu.default, _aten.tanh.default, _aten.sigmoid.default),
 )
 _DROPOUT = _aten.native_dropout.default
 
