@@ -28,7 +28,7 @@ PHASED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUC
 def rails(boxes: int = 8) -> Topology:
     """Boxes on rails of several leaves each over four spines."""
     box = load("dgx-h100")
-    hosts = repeated(Host(name="box", topology=box, ports=gpu_ports(box, 50)), boxes)
+    hosts = repeated(Host(name="box", topology=box, ports=gpu_ports(box, Fraction(50))), boxes)
     return compose(hosts, RailFabric(rails=8, spines=4, hosts_per_leaf=4), name="rails")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 
@@ -17,7 +18,7 @@ from coppice.topology.twin import healthy_twin
 def rails() -> Topology:
     """Eight boxes on rails of two leaves each over four spines."""
     box = load("dgx-h100")
-    hosts = repeated(Host(name="box", topology=box, ports=gpu_ports(box, 50)), 8)
+    hosts = repeated(Host(name="box", topology=box, ports=gpu_ports(box, Fraction(50))), 8)
     return compose(hosts, RailFabric(rails=8, spines=4, hosts_per_leaf=4), name="rails")
 
 
@@ -63,10 +64,9 @@ def test_a_lost_gpu_is_restored_under_another_name(name: str) -> None:
     assert twin is not None
     assert twin.num_ranks == whole.num_ranks
     assert twin.node_ids[-1] == "lost"
-    renamed = {"lost": lost}
 
     def named(end: str) -> str:
-        return renamed.get(end, end)
+        return str(lost) if end == "lost" else end
 
     found = {(named(link.src), named(link.dst), link.gb_per_s) for link in twin.links()}
     assert found == {(link.src, link.dst, link.gb_per_s) for link in whole.links()}

@@ -48,15 +48,16 @@ _DETOURED = 5
 class Rehanging:
     """One attempt to bring every load below a limit."""
 
-    def __init__(self, damaged: Damaged, *, scale: int, limit: Sequence[int]) -> None:
+    def __init__(self, damaged: Damaged, *, scale: int, limit: Sequence[int], low: bool = True) -> None:
         """Start from the damaged forest.
 
         Args:
             scale: Units of weight that one of the forest's becomes: weights can be split that far.
             limit: Most units that each link may carry.
+            low: Prefer new parents near the root, where that costs little more.
         """
         forest, topology = damaged.forest, damaged.forest.topology
-        self.damaged, self.scale = damaged, scale
+        self.damaged, self.scale, self.low = damaged, scale, low
         self.topology, self.links_by_ends = topology, damaged.links
         self.limit = limit
         self.room = [most - scale * load for most, load in zip(limit, damaged.load, strict=True)]
@@ -73,7 +74,7 @@ class Rehanging:
     def set_cost(self, cost: list[float]) -> None:
         """What a unit of weight costs on each link from now on."""
         self.cost = cost
-        self.deeper = _DEEPER * max(cost, default=0.0)
+        self.deeper = _DEEPER * max(cost, default=0.0) if self.low else 0.0
         self.ahead = {
             False: cost_ahead(self.leaving, cost, self.rank),
             True: cost_ahead(self.entering, cost, self.rank),

@@ -358,8 +358,12 @@ def _attempt(damaged: Damaged, shard: Fraction, inv_rate: Fraction, least: Fract
     each = inv_rate * shard * scale / topology.denominator
     top, bottom = each.numerator, each.denominator
     limit = [capacity * top // bottom for capacity in topology.capacity.tolist()]
-    attempt = Rehanging(damaged, scale=scale, limit=limit)
-    return attempt if attempt.run() else None
+    # Low trees where they fit; only the least time is worth a second attempt.
+    for low in (True, False) if inv_rate == least else (True,):
+        attempt = Rehanging(damaged, scale=scale, limit=limit, low=low)
+        if attempt.run():
+            return attempt
+    return None
 
 
 def _scale(topology: Topology, most: Fraction, forest: Forest) -> int:
