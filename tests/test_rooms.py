@@ -52,7 +52,7 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def terminal_width(module: str) -> str:
+def room_of(module: str) -> str:
     """`coppice.topology.model` is in `topology`; the package itself is the front."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
@@ -119,27 +119,25 @@ def import_graph() -> dict[str, set[str]]:
 
 
 def test_rooms_are_those_that_there_are() -> None:
-    rooms = {terminal_width(name_of(path)) for path in modules()} - set(FRONT)
+    rooms = {room_of(name_of(path)) for path in modules()} - set(FRONT)
     assert rooms == set(ROOMS) - {"_core", "_run", "_switch"}
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_imports_only_rooms_above(path: Path) -> None:
-    room = terminal_width(name_of(path))
+    room = room_of(name_of(path))
     if room in FRONT:
         return
     above = ROOMS[: ROOMS.index(room) + 1]
     for line, module in imported_modules(path):
-        assert terminal_width(module) in above, (
-            f"{path}:{line}: {room} imports {module}, which stands below it"
-        )
+        assert room_of(module) in above, f"{path}:{line}: {room} imports {module}, which stands below it"
 
 
 @pytest.mark.parametrize(("room", "stranger"), STRANGERS)
 def test_what_a_room_must_not_know(room: str, stranger: str) -> None:
     for path in modules():
-        if terminal_width(name_of(path)) == room:
-            known = [module for _, module in imported_modules(path) if terminal_width(module) == stranger]
+        if room_of(name_of(path)) == room:
+            known = [module for _, module in imported_modules(path) if room_of(module) == stranger]
             assert not known, f"{path} imports {known[0]}"
 
 
@@ -199,7 +197,7 @@ def test_the_rules_are_seen_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     other.write_text("from coppice.topology.bad import f\n")
     monkeypatch.setitem(globals(), "SOURCE", tmp_path / "coppice")
-    assert {terminal_width(module) for _, module in imported_modules(bad)} == {"planners", "cli", "topology"}
+    assert {room_of(module) for _, module in imported_modules(bad)} == {"planners", "cli", "topology"}
     with pytest.raises(AssertionError, match="stands below it"):
         test_imports_only_rooms_above(bad)
     assert circles(import_graph()) == [["coppice.topology.bad", "coppice.topology.other"]]

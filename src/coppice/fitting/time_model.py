@@ -75,7 +75,7 @@ class FittedModel:
 
     @property
     def judged(self) -> bool:
-        """Whether the errors say something: as many figures as times fit whatever was measured."""
+        """Whether the errors are meaningful: with as many figures as times, any measurement fits."""
         return len(self.errors) > len(self.figures)
 
     @property

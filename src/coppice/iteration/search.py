@@ -73,7 +73,7 @@ class FoundLayout:
 
     @property
     def why(self) -> str:
-        """What costs most beside its layers, in words."""
+        """Largest cost apart from its layers, as text."""
         found = self.estimate
         costs = {
             "tensor parallelism": found.tensor,
@@ -108,7 +108,7 @@ class SimulatedLayout:
 
     @property
     def why(self) -> str:
-        """What costs most beside its layers, in words."""
+        """Largest cost apart from its layers, as text."""
         costs = {words: self.parts[name] for name, words in _COSTS.items()}
         name = max(costs, key=lambda each: costs[each])
         return f"{name} {100 * costs[name] / self.seconds:.0f}%"

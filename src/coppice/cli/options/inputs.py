@@ -203,6 +203,6 @@ def parse_ranks(text: str, *, option: str = "--ranks") -> list[int]:
 
 
 def print_reader_warnings(warnings: Iterable[str]) -> None:
-    """Print what a reader of topologies had to assume, with the option that says otherwise."""
+    """Print the assumptions of a topology reader, with the option that overrides each."""
     for warning in warnings:
         print_note(f"warning: {with_flags(warning, {'settings': '--set'})}")

@@ -63,8 +63,8 @@ def _collective(file: MscclFile) -> Iterator[Complaint]:
     target = file.target
     known = (*target.collectives.values(), *target.other_collectives)
     if name is not None and name not in known:
-        twin = {word.replace("_", ""): word for word in known}.get(name.replace("_", ""))
-        fix = f"write {twin}" if twin else f"use one of {', '.join(known)}"
+        spelling = {word.replace("_", ""): word for word in known}.get(name.replace("_", ""))
+        fix = f"write {spelling}" if spelling else f"use one of {', '.join(known)}"
         yield file.document.algo_line, f"coll is {name[:40]!r}, which {target.title} does not know", fix
 
 

@@ -107,7 +107,7 @@ def _peers(plan: MscclppPlan) -> Iterator[Complaint]:
     "channels have two ends",
     "no thread block at the other GPU can wait for or signal the ones that are missing",
 )
-def _twins(plan: MscclppPlan) -> Iterator[Complaint]:
+def _unpaired(plan: MscclppPlan) -> Iterator[Complaint]:
     ends: dict[tuple[str, int, int], int] = Counter()
     for here in plan.gpus:
         for kind in ("memory", "port"):

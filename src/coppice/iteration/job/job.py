@@ -437,10 +437,10 @@ def machines_of(
             f"`run.model`: expected simulated collectives beside a model of time, found {CALIBRATED} ones: name "
             "`run.collectives`."
         )
-    assumed = time_model_of(None if model is None else beside(model, folder))
+    assumed = time_model_of(None if model is None else in_folder(model, folder))
     kinds, names = [], []
     for spec, boxes, device in asked:
-        topology = (loaded or _load)(beside(spec, folder), boxes, table.rates, table.settings)
+        topology = (loaded or _load)(in_folder(spec, folder), boxes, table.rates, table.settings)
         kind = kind_of(topology, device_of(device, folder), precision=precision)
         kinds.append(
             replace(kind, cluster=with_collectives(kind.cluster, topology, collectives, model=assumed))
@@ -468,10 +468,10 @@ def device_of(name: str | None, folder: Path | None = None) -> str | DeviceTable
     """Look up a device by name or file."""
     if name is None or not name.endswith(".json"):
         return name
-    return read_device_table(beside(name, folder))
+    return read_device_table(in_folder(name, folder))
 
 
-def beside(name: str, folder: Path | None) -> str:
+def in_folder(name: str, folder: Path | None) -> str:
     """Path relative to a folder if the file exists there, else the name."""
     return str(folder / name) if folder is not None and (folder / name).is_file() else name
 

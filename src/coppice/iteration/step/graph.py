@@ -196,7 +196,7 @@ class _Lowering(Programs):
         """Messages between replicas; those for which the end of the iteration waits."""
         messages = self.overlap.messages
         forms = [
-            self.rows.beside(each.stream, each.exchange, each.device, each.priority) for each in messages
+            self.rows.overlapped(each.stream, each.exchange, each.device, each.priority) for each in messages
         ]
         made = self.append("message", forms)
         self.late: list[int] = []

@@ -1,4 +1,4 @@
-"""What of a step runs beside computation: nothing, messages of a data-parallel policy, ZeRO-3, or Megatron's optimizer.
+"""Overlap of a step with computation: none, a data-parallel policy's messages, ZeRO-3, or Megatron's optimizer.
 
 * ``none``: passes, sends, sums of gradients and the optimizer take turns.
 * ``fsdp``: parameters that replicas share out are gathered while the layer before computes, two layers at a time, and
@@ -38,7 +38,7 @@ OVERLAPS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """What runs beside computation."""
+    """Kind of overlap with computation."""
 
     name: str  # Its name
     sends_block: bool = False  # A device waits until what it sends to another stage has arrived
@@ -53,7 +53,7 @@ class Overlap:
 
     @property
     def crosses(self) -> bool:
-        """Messages of an iteration run beside the next one."""
+        """Whether messages of an iteration overlap with the next one."""
         return not self.steps_at_once or any(message.after_step for message in self.messages)
 
 
@@ -106,7 +106,7 @@ def _refuse_shared(name: str, step: Step, *, optimizer: bool) -> None:
 
 
 def overlap_by(policy: DataParallelPolicy, step: Step, order: PipelineOrder) -> Overlap:
-    """What runs beside computation where a policy decides about gradients."""
+    """Overlap with computation where a policy decides about gradients."""
     _refuse_shared(policy.name, step, optimizer=True)
     if step.replicas == 1:
         return Overlap(name=policy.name)

@@ -1,4 +1,4 @@
-"""Messages of a step, and those of data-parallel policies, which are asked stage by stage."""
+"""Messages of a step, and those of data-parallel policies, stage by stage."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ class Rows:
     def _blocks_here(self) -> bool:
         return self.one_stream and self.overlap.sends_block
 
-    def beside(self, stream: str, each: GroupExchange, device: int, priority: int = 0) -> int:
-        """The form of an exchange beside computation."""
+    def overlapped(self, stream: str, each: GroupExchange, device: int, priority: int = 0) -> int:
+        """Task template of an exchange overlapped with computation."""
         loads = {**each.loads, "SMs": self.contention} if self.contention else each.loads
         return self.palette.add(
             f"{stream} {device}", exchange_kind("message", each), device, each.seconds, loads, priority
@@ -130,9 +130,9 @@ class Rows:
                 continue
             gathers = each.collective == "all_gather"
             if gathers and each.when in _PHASES[work]:
-                row.gathers.append((first, self.beside("gathers", each, device)))
+                row.gathers.append((first, self.overlapped("gathers", each, device)))
             if not gathers and work in (Work.BACKWARD, Work.WEIGHT):
-                row.scatters.append((len(row.forms) - 1, self.beside("network", each, device)))
+                row.scatters.append((len(row.forms) - 1, self.overlapped("network", each, device)))
 
     def _seconds(self, block: LayerBlock, work: Work) -> float:
         """Computation of a pass over a block."""
@@ -185,7 +185,7 @@ CODE = {work: code for code, work in enumerate(_WORKS)}
 
 
 class PassNames(Sequence[str]):
-    """Names of tasks, made when they are asked for."""
+    """Names of tasks, made on demand."""
 
     def __init__(
         self,

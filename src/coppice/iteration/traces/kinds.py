@@ -1,4 +1,4 @@
-"""Traces of training programs, read: the kind of a file is told by its content.
+"""Read traces of training programs, detecting the kind of file by content.
 
 Execution traces of MLCommons (Chakra) are binary, one a rank; those of PyTorch (``ExecutionTraceObserver``) have
 operators with their tensors, in JSON, without times.

@@ -80,7 +80,7 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
 
 
 def usual_overlap(step: Step) -> str:
-    """What replicas of a row of layers do beside computation: send buckets of gradients."""
+    """Overlap of data-parallel replicas of a sequential model: buckets of gradients."""
     return "megatron" if step.shares_optimizer else "ddp"
 
 

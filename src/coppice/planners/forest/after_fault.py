@@ -2,7 +2,7 @@
 
 A thousand equal GPUs are planned by symmetry in a tenth of a second, with trees as low as they can be. One slow link
 breaks that: no two trees need be alike any more. But the trees of the whole network still nearly fit. So the network
-without its fault is guessed (:mod:`coppice.topology.twin`) and planned, what the fault broke is hung somewhere else,
+without its fault is guessed (:mod:`coppice.topology.healthy`) and planned, what the fault broke is hung somewhere else,
 and all trees get weights at which the links are filled exactly (:mod:`coppice.planners.forest.reweighting`). What does
 not reach the bound in the end is not taken; the trees are then packed one by one.
 
@@ -27,9 +27,9 @@ from coppice.planners.forest.rehanging import Rehanging
 from coppice.planners.forest.reweighting import Reweighting
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.loads import forest_loads
+from coppice.topology.healthy import without_fault
 from coppice.topology.operations import slower_both_ways
 from coppice.topology.symmetry import find_symmetry
-from coppice.topology.twin import healthy_twin
 
 
 def forest_after_fault(problem: Problem, best: Fraction, plan: Callable[[Problem], Forest]) -> Forest | None:
@@ -48,12 +48,12 @@ def forest_after_fault(problem: Problem, best: Fraction, plan: Callable[[Problem
             return forest
     if find_symmetry(topology).order > 1:
         return None
-    twin = healthy_twin(topology)
-    if twin is None or find_symmetry(twin).order == 1:
+    healthy = without_fault(topology)
+    if healthy is None or find_symmetry(healthy).order == 1:
         return None
     index = topology.node_index
-    where = np.array([index.get(name, topology.num_nodes) for name in twin.node_ids], dtype=np.int32)
-    whole = expanded(plan(replace(problem, topology=twin)))
+    where = np.array([index.get(name, topology.num_nodes) for name in healthy.node_ids], dtype=np.int32)
+    whole = expanded(plan(replace(problem, topology=healthy)))
     damaged, _ = damaged_by(whole, topology, where)
     mended = _mended(damaged, best, problem)
     if mended is None:

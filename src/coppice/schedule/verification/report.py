@@ -118,7 +118,7 @@ class Report(Verdict):
         return f"; fewer trees take at least {percent_text(longer)} longer than the bound, proved"
 
     def __repr__(self) -> str:
-        """In short what it says.
+        """Short text of the verdict.
 
         >>> Report(ok=True, inv_rate=Fraction(1, 50), checked={"trees": 8}), Report(ok=False, failures=("a.", "b."))
         (Report(ok, 0.02 s/GB of shard; checked: 8 trees), Report(2 failures: a.))

@@ -35,8 +35,8 @@ from coppice.topology.readers.smi_table import (
     is_gpu,
     named_model,
     parse_matrices,
+    reported_model,
     text_lines,
-    told_model,
 )
 
 _MOST_LINKS = 18
@@ -226,7 +226,9 @@ class _NvidiaSmiReader:
                 "no NVLink is listed (`topo -mp` never lists them): the GPUs are joined by PCIe only"
                 + rates_only
             )
-        told = told_model(self.options, self.named, self.log, text=f"the matrix of {self.file}", amd=False)
+        told = reported_model(
+            self.options, self.named, self.log, text=f"the matrix of {self.file}", amd=False
+        )
         if told is not None:
             return told
         most = max(self.nvlinks.values(), default=0)

@@ -28,8 +28,8 @@ from coppice.topology.readers.smi_table import (
     is_gpu,
     named_model,
     parse_matrices,
+    reported_model,
     text_lines,
-    told_model,
 )
 
 _ONE_HOP = range(1, 16)
@@ -141,7 +141,7 @@ class _RocmSmiReader:
 
     def model(self, direct: list[tuple[str, str]]) -> GpuModel:
         """The GPU model, given, named in the text around the tables, or guessed from their shape."""
-        told = told_model(self.options, self.named, self.log, text=f"the tables of {self.file}", amd=True)
+        told = reported_model(self.options, self.named, self.log, text=f"the tables of {self.file}", amd=True)
         if told is not None:
             return told
         count = len(self.gpus)

@@ -399,7 +399,7 @@ def named_model(lines: Sequence[SmiLine], names: Mapping[str, str], log: Warning
     return exact[0] if exact else None
 
 
-def told_model(
+def reported_model(
     options: ReadOptions, named: NamedGpu | None, log: WarningLog, *, text: str, amd: bool
 ) -> GpuModel | None:
     """The GPU model given as an option, or else named around a table; None if neither is known.

@@ -36,7 +36,7 @@ class ThresholdOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class DecoupledAllReduce(DataParallelPolicy):
-    """Reduce-scatters beside the backward pass, all-gathers beside the forward pass."""
+    """Overlap reduce-scatters with the backward pass, and all-gathers with the forward pass."""
 
     name = "dear"
     about = "reduce-scatter in the backward, all-gather in the forward pass (DeAR, ICDCS'23)"

@@ -100,7 +100,7 @@ class TensorFusion(DataParallelPolicy):
 
 
 class MergeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When merging is not asked about."""
+    """Options of merging."""
 
     small_elements: Annotated[int, msgspec.Meta(ge=0)] = 8192  # Layers of fewer elements are always merged
 

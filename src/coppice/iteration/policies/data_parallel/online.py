@@ -41,7 +41,7 @@ class MeasuredTrial:
 
 
 class OnlineTuner:
-    """Proposes settings, and is told what iterations took with them.
+    """Propose settings, and learn from the iteration times measured with them.
 
     Args:
         policy: The policy, with the settings to compare with.

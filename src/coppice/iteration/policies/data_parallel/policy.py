@@ -123,7 +123,7 @@ class DataParallelPolicy(Policy):
         return message_graph(workload, self.backward(workload), self.messages(workload), count)
 
     def costs(self, workload: LayerWorkload) -> PolicyCosts:
-        """Messages that a worker sends in an iteration, bytes, and memory beside gradients in their places."""
+        """Messages and bytes that a worker sends per iteration, and its additional memory."""
         messages = self.messages(workload)
         share = (workload.workers - 1) / workload.workers
         sent = {"all_reduce": 2 * share, "reduce_scatter": share, "all_gather": share, "pull": 0.0}
@@ -134,7 +134,7 @@ class DataParallelPolicy(Policy):
         )
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
-        """Bytes that a worker keeps beside parameters, gradients and states of the optimizer: none."""
+        """Memory of a worker on top of parameters, gradients and optimizer states: none."""
         del workload
         return 0.0
 

@@ -91,7 +91,7 @@ class Poseidon(DataParallelPolicy):
         return factor_elements(*shape, workload.workers, workload.samples) <= least
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
-        """A message for each layer; beside factors of a matrix go the rest of its gradients, such as its bias."""
+        """One message per layer; the gradients that are no matrix, such as a bias, go with the factors."""
         found = []
         for layer in reversed(range(workload.layers)):
             if not workload.bytes[layer]:

@@ -104,7 +104,7 @@ def places_of(choices: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
 
 
 class ImprovementSearch:
-    """The least of a function on a finite set, looked for by Bayesian optimization: it proposes, and is told values.
+    """Minimise a function on a finite set by Bayesian optimization, one proposal at a time.
 
     Args:
         places: Where the choices are, (choices, dimensions).
@@ -154,7 +154,7 @@ class ImprovementSearch:
         return int(rest[int(gain.argmax())])
 
     def best(self) -> int:
-        """The choice that is best of those tried, by what their neighbours say too where there is noise."""
+        """Best choice tried; with noise, by the posterior mean."""
         known = np.asarray(sorted(self.tried))
         values = np.asarray([self.tried[int(number)] for number in known])
         if self.noise and len(known) > 1:

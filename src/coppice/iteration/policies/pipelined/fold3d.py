@@ -32,7 +32,7 @@ from coppice.iteration.policies.policy import IterationGraph
 
 @checked
 def forward_share(ratio: float, *, recompute: bool = False) -> float:
-    """Share of the gradients of a chunk that is summed beside the next forward pass.
+    """Share of a chunk's gradients that is all-reduced during the next forward pass.
 
     Args:
         ratio: Time of the forward pass over that of the backward pass, without recomputation.
@@ -68,7 +68,7 @@ class Fold3D(Pipelined):
     options = FoldOptions
 
     def share(self, workload: LayerWorkload) -> float:
-        """Share of the gradients of a chunk that is summed beside the next forward pass."""
+        """Share of a chunk's gradients that is all-reduced during the next forward pass."""
         if self.settings.share is not None:
             return float(self.settings.share)
         forward, backward = sum(workload.forward), sum(workload.backward)

@@ -1,4 +1,4 @@
-"""Policies of pipelines on a training step of a job: the order, and messages beside computation.
+"""Pipeline policies on a job's training step: the order, and messages overlapped with computation.
 
 Orders of :mod:`coppice.iteration.pipeline.orders` hold for any step. What depends on the times of a step, or says when
 gradients are sent, is here.

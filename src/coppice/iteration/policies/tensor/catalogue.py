@@ -45,7 +45,7 @@ def tensor_policies(names: str, *, ranks: int) -> list[TensorPolicy]:
 
 
 def transformed(step: Step, policies: Sequence[TensorPolicy]) -> Step:
-    """A step with several policies: those about exchanges before those about what is computed again beside them."""
+    """Apply several policies to a step, those about exchanges before those about recomputation."""
     decided: dict[str, str] = {}
     for policy in policies:
         for question in sorted(policy.decides):

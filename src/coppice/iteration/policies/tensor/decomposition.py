@@ -1,4 +1,4 @@
-"""Collectives of tensor parallelism beside the very products that depend on them, by decomposition.
+"""Overlap tensor-parallel collectives with the products that depend on them, by decomposition.
 
 Source: Wang et al. (ASPLOS 2023); the theory is in :mod:`~coppice.iteration.policies.tensor.ring_products`.
 
@@ -33,7 +33,7 @@ class DecompositionOptions(ProductOptions, frozen=True, forbid_unknown_fields=Tr
 
 
 class Decomposition(ProductPolicy):
-    """Gathers and scatters beside shards of their products."""
+    """Overlap gathers and scatters with shards of their products."""
 
     name = "decomposition"
     about = "gathers and scatters hop by hop beside shards of their products (Wang et al., ASPLOS'23)"

@@ -1,4 +1,4 @@
-"""Sums beside the products that they come from, with what follows them inside of the collective.
+"""Overlap all-reduces with the products that they reduce, and fuse the elementwise operations behind them.
 
 Source: CoCoNet (ASPLOS 2022); programs, rewrites and the tuner that finds this variant for the end of a tensor-parallel
 layer are in :mod:`coppice.iteration.policies.tensor.coconet`.
@@ -35,7 +35,7 @@ class FusedOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class FusedCollectives(ProductPolicy):
-    """Sums, and scatters, chunk by chunk beside their products."""
+    """Overlap all-reduces and reduce-scatters chunk by chunk with their products."""
 
     name = "coconet"
     about = "sums chunk by chunk beside their products, elementwise work inside of them (CoCoNet, ASPLOS'22)"

@@ -60,7 +60,7 @@ class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class WindowedRecompute(TensorPolicy):
-    """What layers compute again runs beside exchanges, as far as memory and windows go."""
+    """Recompute layers during exchanges, as far as memory and windows allow."""
 
     name = "lynx"
     about = "what is computed again runs beside exchanges of the layer above (Lynx, arXiv 2406.08756)"

@@ -1,4 +1,4 @@
-"""A product whose stores start the communication, by hardware that tracks them, beside what software can do.
+"""Products whose stores trigger the communication, by tracking hardware, compared with software overlap.
 
 Source: Pati et al., "T3: Transparent Tracking & Triggering for Fine-grained Overlap of Compute & Collectives" (ASPLOS
 2024), a proposal that was evaluated in a simulator of GPUs; no GPU has it.

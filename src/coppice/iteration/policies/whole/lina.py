@@ -1,4 +1,4 @@
-"""Lina, training: exchanges of tokens before sums of gradients, and beside the experts that wait for them.
+"""Lina, training: all-to-all before all-reduce, pipelined with the experts.
 
 Source: Li et al., "Accelerating Distributed MoE Training and Inference with Lina" (USENIX ATC 2023).
 

@@ -140,17 +140,17 @@ def pack_layer(layer: MixtureOfExperts, optimizer: torch.optim.Optimizer, model:
     names_of = iter(names)
     with torch.no_grad():
         for at, (_, module) in enumerate(own):
-            twin = copy.deepcopy(module)
-            twin.zero_grad(set_to_none=True)
-            for tensor in _tensors(twin):
+            copied = copy.deepcopy(module)
+            copied.zero_grad(set_to_none=True)
+            for tensor in _tensors(copied):
                 tensor.copy_(next(coming))
-            for number, (mine, new) in enumerate(zip(module.parameters(), twin.parameters(), strict=True)):
+            for number, (mine, new) in enumerate(zip(module.parameters(), copied.parameters(), strict=True)):
                 _join(optimizer, mine, new)
                 found = {key: next(coming) for key in next(names_of)}
                 found = {key: each if each.dim() else each.cpu() for key, each in found.items()}
                 if found or plain[at][number]:
                     optimizer.state[new] = {**plain[at][number], **found}
-            made[str(theirs_first + at)] = twin
+            made[str(theirs_first + at)] = copied
     layer.experts = nn.ModuleDict(dict(sorted([*own, *made.items()], key=lambda each: int(each[0]))))
     layer.layout = doubled
     _in_order(optimizer, model)

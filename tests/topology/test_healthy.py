@@ -10,9 +10,9 @@ import pytest
 from coppice import load
 from coppice.topology.composition.compose import Host, compose, gpu_ports, repeated
 from coppice.topology.composition.fabric import RailFabric
+from coppice.topology.healthy import without_fault
 from coppice.topology.model import Link, Topology
 from coppice.topology.operations import remove_links, remove_nodes, set_link_rate
-from coppice.topology.twin import healthy_twin
 
 
 def rails() -> Topology:
@@ -37,7 +37,7 @@ def links(topology: Topology) -> list[Link]:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_whole_network_has_no_twin(name: str) -> None:
-    assert healthy_twin(WHOLE[name]()) is None
+    assert without_fault(WHOLE[name]()) is None
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -51,29 +51,29 @@ def test_a_slow_or_lost_link_is_restored(name: str, one_way: bool, rate: str) ->
             hurt = remove_links(whole, [(src, dst)], one_way=one_way)
         else:
             hurt = set_link_rate(whole, src, dst, rate, one_way=one_way)
-        twin = healthy_twin(hurt)
-        assert twin is not None
-        assert links(twin) == links(whole)
+        healthy = without_fault(hurt)
+        assert healthy is not None
+        assert links(healthy) == links(whole)
 
 
 @pytest.mark.parametrize("name", ["rails", "dragonfly"])
 def test_a_lost_gpu_is_restored_under_another_name(name: str) -> None:
     whole = WHOLE[name]()
     lost = whole.node_ids[whole.rank_nodes[3]]
-    twin = healthy_twin(remove_nodes(whole, [lost]))
-    assert twin is not None
-    assert twin.num_ranks == whole.num_ranks
-    assert twin.node_ids[-1] == "lost"
+    healthy = without_fault(remove_nodes(whole, [lost]))
+    assert healthy is not None
+    assert healthy.num_ranks == whole.num_ranks
+    assert healthy.node_ids[-1] == "lost"
 
     def named(end: str) -> str:
         return str(lost) if end == "lost" else end
 
-    found = {(named(link.src), named(link.dst), link.gb_per_s) for link in twin.links()}
+    found = {(named(link.src), named(link.dst), link.gb_per_s) for link in healthy.links()}
     assert found == {(link.src, link.dst, link.gb_per_s) for link in whole.links()}
 
 
 def test_several_faults_have_no_twin() -> None:
     whole = rails()
     slow = set_link_rate(whole, "box5/gpu3", "rail3/leaf1", "50%")
-    assert healthy_twin(slow) is not None
-    assert healthy_twin(set_link_rate(slow, "box2/gpu6", "rail6/leaf0", "50%")) is None
+    assert without_fault(slow) is not None
+    assert without_fault(set_link_rate(slow, "box2/gpu6", "rail6/leaf0", "50%")) is None

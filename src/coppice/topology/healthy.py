@@ -24,15 +24,15 @@ _Seen = tuple[bool, NodeKind, Fraction]
 """A link as a node sees it: whether it leaves, the kind of node at its other end, and its rate."""
 
 
-def healthy_twin(topology: Topology) -> Topology | None:
+def without_fault(topology: Topology) -> Topology | None:
     """The network without the fault that its odd nodes show; None where none are odd, or no single fault explains it.
 
     Examples:
         >>> from coppice.topology.operations import set_link_rate
         >>> from coppice.topology.presets import preset
         >>> whole = preset("dgx-a100", boxes=8)
-        >>> twin = healthy_twin(set_link_rate(whole, "box0/gpu3", "box0/nvswitch", "50%"))
-        >>> twin.links() == whole.links(), healthy_twin(whole)
+        >>> healthy = without_fault(set_link_rate(whole, "box0/gpu3", "box0/nvswitch", "50%"))
+        >>> healthy.links() == whole.links(), without_fault(whole)
         (True, None)
     """
     nodes = topology.nodes()
