@@ -41,6 +41,7 @@ from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology import Topology
 from coppice.topology.presets import preset
 from reference.oracle import SAMPLED_NAMES, oracle_topology
+from reference.programs import built
 from support.benchmark_scripts import BENCHMARKS, load_benchmark
 from support.msccl_samples import all_pairs, gather, ring_all_reduce
 
@@ -166,15 +167,7 @@ def one_step_all_reduce(ranks: int) -> Program:
                 dst=(Buffer.INPUT, 0),
                 after=waits if place == 0 else [],
             )
-    return build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=1,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[1] * ranks,
-        output_chunks=[1] * ranks,
-        scratch_chunks=[ranks - 1] * ranks,
-    )
+    return built(build, Collective.ALL_REDUCE, ranks, 1, scratch=ranks - 1)
 
 
 def test_values_that_cross_each_other_need_steps() -> None:
@@ -194,15 +187,7 @@ def recursive_doubling() -> Program:
             build.step(block, StepOp.SEND, src=(Buffer.INPUT, 0), after=after)
             build.step(block, StepOp.RECV, dst=(Buffer.SCRATCH, number))
             build.step(block, StepOp.REDUCE, src=(Buffer.SCRATCH, number), dst=(Buffer.INPUT, 0))
-    return build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=1,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[1] * 4,
-        output_chunks=[1] * 4,
-        scratch_chunks=[2] * 4,
-    )
+    return built(build, Collective.ALL_REDUCE, 4, 1, scratch=2)
 
 
 def test_exchanges_that_build_on_each_other_are_steps_one_after_the_other() -> None:

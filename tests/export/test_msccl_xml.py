@@ -29,6 +29,7 @@ from coppice.program.two_sided.builder import ProgramBuilder
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.verify import verify_program
 from coppice.topology.presets import preset
+from reference.programs import built
 from reference.programs_mutants import mutant
 from reference.programs_samples import SAMPLES
 from reference.programs_xml import lines_of
@@ -93,15 +94,7 @@ def test_a_wait_for_a_nop_is_a_wait_for_the_step_after_it() -> None:
         build.step(other, StepOp.COPY, src=(Buffer.SCRATCH, 0), dst=(Buffer.OUTPUT, 1 - rank))
         third = build.block(rank)
         build.step(third, StepOp.COPY, src=(Buffer.OUTPUT, rank), dst=(Buffer.SCRATCH, 1), after=[(1, 0)])
-    program = build.program(
-        collective=Collective.ALL_GATHER,
-        num_chunks=2,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[1, 1],
-        output_chunks=[2, 2],
-        scratch_chunks=[2, 2],
-    )
+    program = built(build, Collective.ALL_GATHER, 2, 2, inputs=1, scratch=2)
     again = read(msccl_xml(program, target="rccl")).program
     assert not (again.op == StepOp.NOP).any()
     assert (again.dep_block.tolist(), again.dep_step.tolist()) == ([0, 1] * 2, [1, 0] * 2)
@@ -155,15 +148,7 @@ def sums_into_one_slot(counts: list[int]) -> Program:
         block = build.block(rank)
         for place, count in enumerate(counts):
             build.step(block, StepOp.REDUCE, src=(Buffer.SCRATCH, place), dst=(Buffer.INPUT, 0), count=count)
-    return build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=2,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[2, 2],
-        output_chunks=[2, 2],
-        scratch_chunks=[40, 40],
-    )
+    return built(build, Collective.ALL_REDUCE, 2, 2, scratch=40)
 
 
 @pytest.mark.parametrize(
@@ -182,15 +167,7 @@ def many_blocks(number: int, *, steps: int = 1, channels: int = 1) -> Program:
             block = build.block(rank, channel=place % channels)
             for _ in range(steps):
                 build.step(block, StepOp.COPY, src=(Buffer.INPUT, 0), dst=(Buffer.SCRATCH, 0))
-    return build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=100,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[100, 100],
-        output_chunks=[100, 100],
-        scratch_chunks=[40_000, 40_000],
-    )
+    return built(build, Collective.ALL_REDUCE, 2, 100, scratch=40000)
 
 
 @pytest.mark.parametrize(
@@ -227,15 +204,7 @@ def test_counts_and_offsets_have_limits() -> None:
         build = ProgramBuilder(2)
         block = build.block(0)
         build.step(block, StepOp.COPY, src=(Buffer.INPUT, 0), dst=(Buffer.SCRATCH, offset), count=count)
-        return build.program(
-            collective=Collective.ALL_REDUCE,
-            num_chunks=100,
-            in_place=True,
-            out_of_place=False,
-            input_chunks=[100, 100],
-            output_chunks=[100, 100],
-            scratch_chunks=[40_000, 40_000],
-        )
+        return built(build, Collective.ALL_REDUCE, 2, 100, scratch=40000)
 
     assert msccl_xml(copying(71, 32_767), target="rccl")
     with pytest.raises(CheckError, match="72 slots in one step where 71 are allowed"):
@@ -246,14 +215,7 @@ def test_counts_and_offsets_have_limits() -> None:
 
 def test_what_a_target_does_not_run_is_refused() -> None:
     build = ProgramBuilder(1)
-    program = build.program(
-        collective=Collective.BARRIER,
-        num_chunks=1,
-        in_place=True,
-        out_of_place=True,
-        input_chunks=[0],
-        output_chunks=[0],
-    )
+    program = built(build, Collective.BARRIER, 1, 1, inputs=0, outputs=0, out_of_place=True)
     with pytest.raises(InputError, match="expected a collective that RCCL runs"):
         msccl_xml(program, target="rccl")
     with pytest.raises(InputError, match="expected a target"):
@@ -367,15 +329,7 @@ def test_roots() -> None:
     for rank in (1, 2):
         build.step(build.block(0, send=rank), StepOp.SEND, src=(Buffer.INPUT, 0))
         build.step(build.block(rank, recv=0), StepOp.RECV, dst=(Buffer.OUTPUT, 0))
-    program = build.program(
-        collective=Collective.BROADCAST,
-        num_chunks=1,
-        root=0,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[1] * 3,
-        output_chunks=[1] * 3,
-    )
+    program = built(build, Collective.BROADCAST, 3, 1, root=0)
     text = msccl_xml(program, target="rccl")
     assert read(text).program.root == 0
     bare = text.replace(' root="0"', "")

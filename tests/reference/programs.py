@@ -15,6 +15,32 @@ from coppice.program.two_sided.program import Program, StepOp
 IN, OUT, TMP = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
 
 
+def built(
+    build: ProgramBuilder,
+    collective: Collective,
+    ranks: int,
+    chunks: int,
+    *,
+    inputs: int | None = None,
+    outputs: int | None = None,
+    scratch: int | None = None,
+    in_place: bool = True,
+    out_of_place: bool = False,
+    **attributes: Any,
+) -> Program:
+    """The program of a builder, in which all ranks have as many slots; inputs and outputs have one for each chunk."""
+    return build.program(
+        collective=collective,
+        num_chunks=chunks,
+        in_place=in_place,
+        out_of_place=out_of_place,
+        input_chunks=[chunks if inputs is None else inputs] * ranks,
+        output_chunks=[chunks if outputs is None else outputs] * ranks,
+        scratch_chunks=None if scratch is None else [scratch] * ranks,
+        **attributes,
+    )
+
+
 def ring_all_gather(ranks: int = 4, *, protocol: str = "Simple") -> Program:
     """In place: send, receive-copy-send, .., receive, in one thread block a rank."""
     build = ProgramBuilder(ranks)
@@ -24,15 +50,7 @@ def ring_all_gather(ranks: int = 4, *, protocol: str = "Simple") -> Program:
         for hop in range(1, ranks):
             op = StepOp.RECV if hop == ranks - 1 else StepOp.RECV_COPY_SEND
             build.step(block, op, dst=(OUT, (rank - hop) % ranks))
-    return build.program(
-        collective=Collective.ALL_GATHER,
-        num_chunks=ranks,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[1] * ranks,
-        output_chunks=[ranks] * ranks,
-        protocol=protocol,
-    )
+    return built(build, Collective.ALL_GATHER, ranks, ranks, inputs=1, protocol=protocol)
 
 
 def ring_all_reduce(ranks: int = 4) -> Program:
@@ -53,14 +71,7 @@ def ring_all_reduce(ranks: int = 4) -> Program:
         for hop in range(ranks, 2 * ranks - 1):
             op = StepOp.RECV if hop == 2 * ranks - 2 else StepOp.RECV_COPY_SEND
             build.step(block, op, dst=(OUT, (rank - hop) % ranks))
-    return build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=ranks,
-        in_place=True,
-        out_of_place=True,
-        input_chunks=[ranks] * ranks,
-        output_chunks=[ranks] * ranks,
-    )
+    return built(build, Collective.ALL_REDUCE, ranks, ranks, out_of_place=True)
 
 
 def pair_all_reduce() -> Program:
@@ -74,15 +85,7 @@ def pair_all_reduce() -> Program:
         build.step(into, StepOp.NOP, after=[(0, 0)])
         build.step(into, StepOp.COPY, src=(IN, 0), dst=(OUT, 0), count=2)
         build.step(into, StepOp.REDUCE, src=(TMP, 0), dst=(OUT, 0), count=2)
-    return build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=2,
-        in_place=True,
-        out_of_place=True,
-        input_chunks=[2, 2],
-        output_chunks=[2, 2],
-        scratch_chunks=[2, 2],
-    )
+    return built(build, Collective.ALL_REDUCE, 2, 2, scratch=2, out_of_place=True)
 
 
 def changed(program: Program, column: str, row: int, value: int) -> Program:

@@ -6,6 +6,7 @@ from coppice.collectives import Collective
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
 from coppice.program.two_sided.program import Program, StepOp
+from reference.programs import built
 
 GATHER_XML = """<!-- two ranks -->
 <algo name="pair" proto="Simple" nchannels="1" nchunksperloop="2" ngpus="2" coll="allgather" inplace="1" \
@@ -40,13 +41,14 @@ def gather(ranks: int, *, in_place: bool = True) -> Program:
             build.step(block, StepOp.RECV, dst=(Buffer.OUTPUT, other))
         if not in_place:
             build.step(build.block(rank), StepOp.COPY, src=(Buffer.INPUT, 0), dst=(Buffer.OUTPUT, rank))
-    return build.program(
-        collective=Collective.ALL_GATHER,
-        num_chunks=ranks,
+    return built(
+        build,
+        Collective.ALL_GATHER,
+        ranks,
+        ranks,
+        inputs=1,
         in_place=in_place,
         out_of_place=not in_place,
-        input_chunks=[1] * ranks,
-        output_chunks=[ranks] * ranks,
         name=f"gather of {ranks}",
     )
 
@@ -71,16 +73,7 @@ def all_pairs(ranks: int) -> Program:
             build.step(
                 adder, StepOp.REDUCE, src=(Buffer.SCRATCH, place), dst=(Buffer.INPUT, rank), after=waits
             )
-    return build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=ranks,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[ranks] * ranks,
-        output_chunks=[0] * ranks,
-        scratch_chunks=[ranks - 1] * ranks,
-        name="all pairs",
-    )
+    return built(build, Collective.ALL_REDUCE, ranks, ranks, outputs=0, scratch=ranks - 1, name="all pairs")
 
 
 def ring_all_reduce(ranks: int) -> Program:
@@ -97,12 +90,4 @@ def ring_all_reduce(ranks: int) -> Program:
         for back in range(ranks - 2):
             build.step(block, StepOp.RECV_COPY_SEND, dst=(Buffer.INPUT, (rank - back) % ranks))
         build.step(block, StepOp.RECV, dst=(Buffer.INPUT, (rank + 2) % ranks))
-    return build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=ranks,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[ranks] * ranks,
-        output_chunks=[ranks] * ranks,
-        name="ring",
-    )
+    return built(build, Collective.ALL_REDUCE, ranks, ranks, name="ring")
