@@ -55,7 +55,9 @@ IN_NAMES_AND_SENTENCES = (
     PrivateWord("asked", "requested, options, detected"),
     PrivateWord("says?|said", "reports, prints, specifies"),
     PrivateWord("hears?|heard", "receives, is called with"),
-    PrivateWord("beside", "next to, against, concurrently with"),
+    PrivateWord(
+        "beside", "next to, against, concurrently with", (("report/topology/*", "places in a drawing"),)
+    ),
 )
 
 # What has another meaning in the field where it stood: races are between accesses to data.
