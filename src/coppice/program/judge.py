@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.memory import ProgramMemory
+from coppice.program.memory import JudgedMemory
 from coppice.program.model import ProgramExecution
 from coppice.program.order import PointOrder
 from coppice.program.values import SymbolicValues
@@ -42,7 +42,7 @@ class Judgement:
         memory: Its addresses, what they hold at the start and must hold at the end.
     """
 
-    def __init__(self, execution: ProgramExecution, memory: ProgramMemory) -> None:
+    def __init__(self, execution: ProgramExecution, memory: JudgedMemory) -> None:
         self.execution, self.memory = execution, memory
         accesses = execution.accesses
         self._access = np.repeat(np.arange(len(accesses.count)), accesses.count)

@@ -97,6 +97,26 @@ class SlotContents(Brief):
     member: NDArray[np.int64]  # Who has contributed to it, a rank or EVERYONE (int64)
 
 
+class JudgedMemory(Protocol):
+    """Memory as the judge knows it."""
+
+    @property
+    def num_ranks(self) -> int:
+        """R."""
+
+    @property
+    def words(self) -> int:
+        """Number of addresses."""
+
+    @property
+    def given(self) -> SlotContents:
+        """What inputs hold at the start."""
+
+    @property
+    def wanted(self) -> SlotContents:
+        """What outputs must hold at the end."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class ProgramMemory(Brief):
     """Addresses of one program, in place or not."""
@@ -131,6 +151,11 @@ class ProgramMemory(Brief):
         for _, first, values in self.start:
             words[first : first + len(values)] = values
         return words
+
+    @property
+    def num_ranks(self) -> int:
+        """R."""
+        return self.layout.num_ranks
 
     @cached_property
     def owner(self) -> NDArray[np.int64]:
@@ -241,44 +266,67 @@ def memory_of(program: MemoryLayout, *, in_place: bool) -> ProgramMemory:
     return ProgramMemory(base, size, int(start[-1]), program)
 
 
-def start_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def start_columns(program: MemoryLayout, rank: int) -> _Pair:
     """(chunk, contributing rank) of each filled input slot of a rank."""
-    chunks = program.num_chunks
-    match program.collective:
+    return given_columns(program.collective, program.root, _equal_blocks(program), rank)
+
+
+def end_columns(program: MemoryLayout, rank: int) -> _Pair:
+    """(chunk, contributing rank or EVERYONE) of each required output slot of a rank."""
+    return wanted_columns(program.collective, program.root, _equal_blocks(program), rank)
+
+
+def _equal_blocks(program: MemoryLayout) -> NDArray[np.int64]:
+    starts = np.arange(program.num_ranks + 1) * (program.num_chunks // program.num_ranks)
+    starts[-1] = program.num_chunks
+    return starts
+
+
+def given_columns(collective: Collective, root: int, starts: NDArray[np.int64], rank: int) -> _Pair:
+    """What the input of a rank holds, as :func:`start_columns`.
+
+    Args:
+        root: Root rank, or -1.
+        starts: First chunk of every rank's block, and C.
+    """
+    chunks = int(starts[-1])
+    match collective:
         case Collective.ALL_GATHER | Collective.GATHER:
-            block = chunks // program.num_ranks
-            first, length = rank * block, block
+            first, length = int(starts[rank]), int(starts[rank + 1] - starts[rank])
         case Collective.ALL_TO_ALL:
             first, length = rank * chunks, chunks
         case Collective.BROADCAST | Collective.SCATTER:
-            first, length = 0, chunks if rank == program.root else 0
+            first, length = 0, chunks if rank == root else 0
         case _:
             first, length = 0, chunks
     return first + np.arange(length), np.full(length, rank)
 
 
-def end_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(chunk, contributing rank or EVERYONE) of each required output slot of a rank."""
-    ranks, chunks, root = program.num_ranks, program.num_chunks, program.root
-    block = chunks // ranks
-    whole, own = np.arange(chunks), rank * block + np.arange(block)
-    match program.collective:
+def wanted_columns(collective: Collective, root: int, starts: NDArray[np.int64], rank: int) -> _Pair:
+    """What the output of a rank must hold, as :func:`end_columns`; arguments as for :func:`given_columns`."""
+    chunks, ranks = int(starts[-1]), len(starts) - 1
+    whole, own = np.arange(chunks), np.arange(starts[rank], starts[rank + 1])
+    match collective:
         case Collective.ALL_GATHER:
-            return whole, whole // block
+            return whole, _owners(starts)
         case Collective.GATHER:
-            held = whole[: chunks if rank == root else 0]
-            return held, held // block
+            return (whole, _owners(starts)) if rank == root else (whole[:0], whole[:0])
         case Collective.REDUCE_SCATTER:
-            return own, np.full(block, EVERYONE)
+            return own, np.full(len(own), EVERYONE)
         case Collective.SCATTER:
-            return own, np.full(block, root)
+            return own, np.full(len(own), root)
         case Collective.REDUCE:
             held = whole[: chunks if rank == root else 0]
             return held, np.full(len(held), EVERYONE)
         case Collective.BROADCAST:
             return whole, np.full(chunks, root)
         case Collective.ALL_TO_ALL:
-            source = whole // max(block, 1)
-            return source * chunks + rank * block + whole % max(block, 1), source
+            source = np.repeat(np.arange(ranks), len(own))
+            return source * chunks + np.tile(own, ranks), source
         case _:
             return whole, np.full(chunks, EVERYONE)
+
+
+def _owners(starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rank whose block each chunk is of."""
+    return np.repeat(np.arange(len(starts) - 1), np.diff(starts))

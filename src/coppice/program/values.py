@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.memory import EVERYONE, NO_CHUNK, ProgramMemory
+from coppice.program.memory import EVERYONE, NO_CHUNK, JudgedMemory
 from coppice.program.model import ProgramExecution
 from coppice.program.order import levels
 from coppice.rows import grouped, offsets, ranges
@@ -53,7 +53,7 @@ class SymbolicValues:
     """
 
     def __init__(
-        self, execution: ProgramExecution, memory: ProgramMemory, address: _Ints, sees: _Ints, last: _Ints
+        self, execution: ProgramExecution, memory: JudgedMemory, address: _Ints, sees: _Ints, last: _Ints
     ) -> None:
         self._execution, self._memory = execution, memory
         accesses, values = execution.accesses, execution.values
@@ -108,7 +108,7 @@ class SymbolicValues:
 
     def _add(self, sums: _Ints, one: _Ints, other: _Ints, chunk: _Ints, member: _Ints) -> None:
         """Carry out all sums, of terms that are addresses or, behind these, sums."""
-        ranks, words, number = self._memory.layout.num_ranks, self._words, len(sums)
+        ranks, words, number = self._memory.num_ranks, self._words, len(sums)
         self._sets = np.zeros((ranks + 1, -(-ranks // _BITS)), dtype=np.uint64)
         every = np.arange(ranks)
         self._sets[every, every // _BITS] = np.uint64(1) << (every % _BITS).astype(np.uint64)
@@ -164,7 +164,7 @@ class SymbolicValues:
     @cached_property
     def wrong_slots(self) -> WrongSlots:
         """What outputs hold that they must not."""
-        wanted, ranks = self._memory.wanted, self._memory.layout.num_ranks
+        wanted, ranks = self._memory.wanted, self._memory.num_ranks
         found = self._held[wanted.address]
         wrong = self._chunk[found] != wanted.chunk
         # The set of a rank alone has its number: others are compared member by member.
@@ -186,7 +186,7 @@ class SymbolicValues:
 
     def _wanted(self, member: _Ints) -> NDArray[np.uint64]:
         """Sets of single members, or EVERYONE."""
-        ranks = self._memory.layout.num_ranks
+        ranks = self._memory.num_ranks
         every = np.bitwise_or.reduce(self._sets[:ranks], axis=0)
         return np.where((member == EVERYONE)[:, None], every, self._sets[np.maximum(member, 0)])
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coppice.program.deadlock import Deadlock
 from coppice.program.faults import ChunkNames, value_faults
 from coppice.program.judge import Judgement
-from coppice.program.memory import Buffer, buffer_sizes, memory_of
+from coppice.program.memory import Buffer, ProgramMemory, buffer_sizes, memory_of
 from coppice.program.two_sided.cutting import (
     SMALLEST,
     Buffers,
@@ -110,7 +110,7 @@ step 1 (send), behind its step 0.
                 memory = memory_of(program, in_place=in_place)
                 judgement = Judgement(unroll(program, messages, order, memory), memory)
                 way = _prefix(in_place=in_place) if both else ""
-                races, count = _races(judgement, program, messages, order, buffers)
+                races, count = _races(judgement, memory, program, messages, order, buffers)
                 findings.add_examples([way + each for each in races], count, "pairs of steps")
                 values, count = _value_faults(judgement, program)
                 findings.add_examples([way + each for each in values], count, "symbolic checks")
@@ -179,10 +179,15 @@ def _warnings(program: Program) -> list[str]:
 
 
 def _races(
-    judgement: Judgement, program: Program, messages: MessagePairs, order: NDArray[np.int64], buffers: Buffers
+    judgement: Judgement,
+    memory: ProgramMemory,
+    program: Program,
+    messages: MessagePairs,
+    order: NDArray[np.int64],
+    buffers: Buffers,
 ) -> tuple[list[str], int]:
     """The first few races, a sentence each, and how many pairs of steps there are."""
-    memory, early = judgement.memory, early_sends(program, buffers)
+    early = early_sends(program, buffers)
     races = races_of(judgement)
     sentences = [
         race_sentence(program, memory, races, row) for row in range(min(_EXAMPLES, len(races.first)))

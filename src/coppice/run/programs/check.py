@@ -4,140 +4,24 @@ Both ends of every message must agree and be in one step, so that no order of ra
 to one memory must be ordered by ``predecessors``, so that any engine that keeps to them computes the same; and the
 programs, executed on symbols instead of numbers, must give what the collective says.
 
-The symbol of element i of a buffer of M elements is i; in an all-to-all it is s M + i for what rank s sends. Sets of
-ranks are rows of 64-bit words. A row that reads nothing but what was there when its step began, adds what was added
-already, or joins two different data is found where it happens; at the end every result must hold the right data with
-the right contributors.
+A row that sends what nothing was written to, adds what was added already, or joins two different data is found where
+it happens; at the end every result must hold the right data with the right contributors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
+from coppice.program.judge import Judgement
 from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind, block_bounds
+from coppice.run.programs.unroll import RankRuns
 
 MOST_WORDS = 2**27
 """Words of 64 bits that all memories may take."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Values:
-    """Elements: datum (-1 is nothing) and contributors, one row of words each."""
-
-    datum: NDArray[np.int64]
-    members: NDArray[np.uint64]
-
-    @classmethod
-    def nothing(cls, elements: int, words: int) -> _Values:
-        return cls(np.full(elements, -1, dtype=np.int64), np.zeros((elements, words), dtype=np.uint64))
-
-    def part(self, offset: int, length: int) -> _Values:
-        """A view of some elements."""
-        return _Values(self.datum[offset : offset + length], self.members[offset : offset + length])
-
-    def kept(self) -> _Values:
-        """A copy."""
-        return _Values(self.datum.copy(), self.members.copy())
-
-    def put(self, other: _Values) -> None:
-        """Overwrite."""
-        self.datum[:], self.members[:] = other.datum, other.members
-
-
-def execute(programs: Sequence[RankProgram], blocks: Sequence[int] | None) -> None:
-    """Execute programs with matched messages step by step, and check every result.
-
-    Args:
-        blocks: As for :func:`coppice.run.programs.check.check_programs`.
-    """
-    if programs[0].collective is Collective.BARRIER:
-        _barrier(programs)
-        return
-    words = -(-len(programs) // 64)
-    total = sum(
-        program.input_elements + program.output_elements + program.scratch_elements for program in programs
-    )
-    if total * (words + 1) > MOST_WORDS:
-        raise InputError(
-            f"expected programs of fewer elements, found {total} in all memories: check them at a smaller count."
-        )
-    starts = _block_starts(programs, blocks)
-    memory = [
-        tuple(
-            _Values.nothing(elements, words)
-            for elements in (program.input_elements, program.output_elements, program.scratch_elements)
-        )
-        for program in programs
-    ]
-    for program, buffers in zip(programs, memory, strict=True):
-        _begin(program, buffers, starts)
-    for rows in _steps(programs):
-        _step(programs, memory, rows)
-    for program, buffers in zip(programs, memory, strict=True):
-        _finish(program, buffers, starts)
-
-
-def _steps(programs: Sequence[RankProgram]) -> list[list[tuple[int, int]]]:
-    """(rank, row) of every step, rows of a rank in order."""
-    steps: dict[int, list[tuple[int, int]]] = {}
-    for program in programs:
-        for row, step in enumerate(program.step.tolist()):
-            steps.setdefault(step, []).append((program.rank, row))
-    return [steps[step] for step in sorted(steps)]
-
-
-def _step(
-    programs: Sequence[RankProgram], memory: list[tuple[_Values, ...]], rows: list[tuple[int, int]]
-) -> None:
-    """One step of all ranks: what is sent is what was there before."""
-    sent: dict[tuple[int, int, int], _Values] = {}
-    for rank, row in rows:
-        program = programs[rank]
-        if program.kind[row] == RowKind.SEND:
-            value = _target(program, memory, row).kept()
-            if (value.datum < 0).any():
-                fail(program, row, "sends memory that holds nothing yet")
-            sent[rank, int(program.peer[row]), int(program.tag[row])] = value
-    for rank, row in rows:
-        program = programs[rank]
-        kind = program.kind[row]
-        if kind == RowKind.SEND:
-            continue
-        target = _target(program, memory, row)
-        if kind == RowKind.COPY:
-            target.put(_source(program, memory, row).kept())
-            continue
-        value = sent[int(program.peer[row]), rank, int(program.tag[row])]
-        if kind == RowKind.RECV_REDUCE:
-            value = _sum(program, row, _source(program, memory, row), value)
-        target.put(value)
-
-
-def _sum(program: RankProgram, row: int, own: _Values, received: _Values) -> _Values:
-    """Both contributions together."""
-    if not program.collective.reduces:
-        fail(program, row, f"adds, which {program.collective} does not")
-    if (own.datum != received.datum).any():
-        fail(program, row, "adds two different data")
-    if (own.members & received.members).any():
-        fail(program, row, "adds a contribution a second time")
-    return _Values(own.datum, own.members | received.members)
-
-
-def _target(program: RankProgram, memory: list[tuple[_Values, ...]], row: int) -> _Values:
-    buffer = memory[program.rank][int(program.buffer[row])]
-    return buffer.part(int(program.offset[row]), int(program.length[row]))
-
-
-def _source(program: RankProgram, memory: list[tuple[_Values, ...]], row: int) -> _Values:
-    buffer = memory[program.rank][int(program.source[row])]
-    return buffer.part(int(program.source_offset[row]), int(program.length[row]))
 
 
 def fail(program: RankProgram, row: int, sentence: str) -> None:
@@ -156,76 +40,13 @@ def _block_starts(programs: Sequence[RankProgram], blocks: Sequence[int] | None)
     return starts
 
 
-def _members(ranks: Sequence[int], words: int) -> NDArray[np.uint64]:
-    """A set of ranks."""
-    row = np.zeros(words, dtype=np.uint64)
-    for rank in ranks:
-        row[rank // 64] |= np.uint64(1 << rank % 64)
-    return row
-
-
-def _begin(program: RankProgram, buffers: tuple[_Values, ...], starts: list[int]) -> None:
-    """What a rank holds at the beginning."""
-    rank, root, count = program.rank, program.root, program.count
-    first, end = starts[rank], starts[rank + 1]
-    at, data = 0, range(count)
-    match program.collective:
-        case Collective.ALL_GATHER:
-            at, data = (first if program.in_place else 0), range(first, end)
-        case Collective.GATHER:
-            at, data = (first if program.in_place and rank == root else 0), range(first, end)
-        case Collective.BROADCAST | Collective.SCATTER:
-            data = range(count if rank == root else 0)
-        case Collective.ALL_TO_ALL:
-            data = range(rank * count, (rank + 1) * count)
-    values = buffers[RankBuffer.OUTPUT if program.in_place else RankBuffer.INPUT]
-    if len(values.datum) < at + len(data):
-        raise CheckError(
-            f"expected memory for {len(data)} elements that rank {rank} gives, found {len(values.datum)}."
-        )
-    values.datum[at : at + len(data)] = np.arange(data.start, data.stop)
-    values.members[at : at + len(data)] = _members([rank], values.members.shape[1])
-
-
-def _finish(program: RankProgram, buffers: tuple[_Values, ...], starts: list[int]) -> None:
-    """What a rank must hold at the end."""
-    rank, ranks, count = program.rank, program.ranks, program.count
-    begins = np.array(starts)
-    data = np.arange(count)
-    match program.collective:
-        case Collective.REDUCE_SCATTER | Collective.SCATTER:
-            data = data[starts[rank] : starts[rank + 1]]
-        case Collective.REDUCE | Collective.GATHER if rank != program.root:
-            data = data[:0]
-        case Collective.ALL_TO_ALL:
-            own = np.arange(starts[rank], starts[rank + 1])
-            data = np.concatenate([source * count + own for source in range(ranks)])
-    result = buffers[RankBuffer.OUTPUT].part(program.result_offset, program.result_elements)
-    words = result.members.shape[1]
-    if program.collective.reduces:
-        members = np.broadcast_to(_members(range(ranks), words), (len(data), words))
-    else:
-        match program.collective:
-            case Collective.ALL_TO_ALL:
-                owner = data // max(count, 1)
-            case Collective.BROADCAST | Collective.SCATTER:
-                owner = np.full(len(data), program.root)
-            case _:
-                owner = np.searchsorted(begins, data, side="right") - 1
-        table = np.stack([_members([each], words) for each in range(ranks)])
-        members = table[owner]
-    if len(result.datum) != len(data):
-        raise CheckError(
-            f"expected a result of {len(data)} elements at rank {rank}, found {len(result.datum)}: lower again."
-        )
-    wrong = np.flatnonzero((result.datum != data) | (result.members != members).any(axis=1))
-    if len(wrong):
-        element = int(wrong[0])
-        raise CheckError(
-            f"element {element} of the result of {program.collective} at rank {rank} is not what it should be "
-            f"(datum {int(result.datum[element])}, expected {int(data[element])} with all its contributions): lower "
-            "the schedule again."
-        )
+def _steps(programs: Sequence[RankProgram]) -> list[list[tuple[int, int]]]:
+    """(rank, row) of every step, rows of a rank in order."""
+    steps: dict[int, list[tuple[int, int]]] = {}
+    for program in programs:
+        for row, step in enumerate(program.step.tolist()):
+            steps.setdefault(step, []).append((program.rank, row))
+    return [steps[step] for step in sorted(steps)]
 
 
 def _barrier(programs: Sequence[RankProgram]) -> None:
@@ -241,7 +62,7 @@ def _barrier(programs: Sequence[RankProgram]) -> None:
         for row, kind in enumerate(program.kind.tolist()):
             if kind == RowKind.SEND:
                 earlier = [each for each in arrived if program.step[each] < program.step[row]]
-                if not set(earlier) <= set(all_predecessors(program, row)):
+                if not set(earlier) <= set(_all_predecessors(program, row)):
                     fail(program, row, "may be sent before all that arrives in earlier steps")
             else:
                 arrived.append(row)
@@ -253,14 +74,14 @@ def _barrier(programs: Sequence[RankProgram]) -> None:
             )
 
 
-def all_predecessors(program: RankProgram, row: int, *, since: int = 0) -> Iterator[int]:
+def _all_predecessors(program: RankProgram, row: int) -> Iterator[int]:
     """Transitive predecessors of ``row``, down to row ``since``."""
     found: set[int] = set()
     open_rows = [row]
     while open_rows:
         begin, end = program.predecessors_start[(current := open_rows.pop()) : current + 2].tolist()
         for earlier in program.predecessors[begin:end].tolist():
-            if earlier >= since and earlier not in found:
+            if earlier not in found:
                 yield earlier
                 found.add(earlier)
                 open_rows.append(earlier)
@@ -306,9 +127,21 @@ def check_programs(programs: Sequence[RankProgram], *, blocks: Sequence[int] | N
             )
         _check_columns(program)
     _check_messages(programs)
-    for program in programs:
-        _check_order(program)
-    execute(programs, blocks)
+    elements = sum(
+        program.input_elements + program.output_elements + program.scratch_elements for program in programs
+    )
+    if elements * (-(-len(programs) // 64) + 1) > MOST_WORDS:
+        raise InputError(
+            f"expected programs of fewer elements, found {elements} in all memories: check them at a smaller count."
+        )
+    runs = RankRuns(programs, _block_starts(programs, blocks))
+    judgement = Judgement(runs.execution, runs.memory)
+    _check_order(runs, judgement)
+    if programs[0].collective is Collective.BARRIER:
+        _barrier(programs)
+        return
+    _check_values(runs, judgement)
+    _check_results(runs, judgement)
 
 
 def _check_columns(program: RankProgram) -> None:
@@ -392,37 +225,56 @@ def _check_messages(programs: Sequence[RankProgram]) -> None:
             )
 
 
-def _check_order(program: RankProgram) -> None:
+def _check_order(runs: RankRuns, judgement: Judgement) -> None:
     """Rows that touch the same memory, one of them writing, are ordered by their predecessors."""
+    accesses, conflicts, races = judgement.execution.accesses, judgement.conflicts, judgement.races
+    if not len(races):
+        return
+    first, second = accesses.actor[conflicts.first[races]], accesses.actor[conflicts.second[races]]
+    address, reads = conflicts.address[races], ~accesses.write[conflicts.first[races]]
+    places = [
+        runs.memory.element(int(runs.rank[row]), int(place))
+        for row, place in zip(second.tolist(), address.tolist(), strict=True)
+    ]
+    buffers = np.array([buffer for buffer, _ in places])
+    race = int(np.lexsort((first, reads, address, second, buffers, runs.rank[second]))[0])
+    buffer, element = places[race]
+    program, row = runs.row(int(second[race]))
+    _, earlier = runs.row(int(first[race]))
+    fail(program, row, f"may start before row {earlier} is done with element {element} of {buffer.name}")
 
-    def require(row: int, earlier: int, buffer: RankBuffer, offset: int) -> None:
-        """Fail unless ``row`` waits for ``earlier``, where it is another row."""
-        if earlier >= 0 and row != earlier and earlier not in all_predecessors(program, row, since=earlier):
-            fail(
-                program, row, f"may start before row {earlier} is done with element {offset} of {buffer.name}"
-            )
 
-    touched: dict[RankBuffer, list[tuple[int, int, int, bool]]] = {buffer: [] for buffer in RankBuffer}
-    for row, kind in enumerate(program.kind.tolist()):
-        length = int(program.length[row])
-        if kind in (RowKind.RECV_REDUCE, RowKind.COPY):
-            offset = int(program.source_offset[row])
-            touched[RankBuffer(int(program.source[row]))].append((row, offset, offset + length, False))
-        offset = int(program.offset[row])
-        touched[RankBuffer(int(program.buffer[row]))].append(
-            (row, offset, offset + length, kind != RowKind.SEND)
+def _check_values(runs: RankRuns, judgement: Judgement) -> None:
+    """What is sent and added is there, and can be added; the first row that goes wrong, step by step, is told."""
+    values, execution = judgement.values, judgement.execution
+    access = np.repeat(np.arange(len(execution.accesses.count)), execution.accesses.count)[values.missing]
+    empty = execution.accesses.actor[access]
+    sums = values.wrong_sums
+    wrong = {
+        int(row): "sends memory that holds nothing yet" for row in empty[runs.kind[empty] == RowKind.SEND]
+    }
+    wrong |= {int(row): "adds two different data" for row in empty[runs.kind[empty] == RowKind.RECV_REDUCE]}
+    again = "adds a contribution a second time"
+    for value, same in zip(sums.value.tolist(), (sums.one == sums.other).tolist(), strict=True):
+        row = int(execution.values.actor[value])
+        wrong[row] = again if same and wrong.get(row, again) == again else "adds two different data"
+    collective = runs.programs[0].collective
+    if not collective.reduces:
+        adds = np.flatnonzero(runs.kind == RowKind.RECV_REDUCE)
+        wrong |= {int(row): f"adds, which {collective} does not" for row in adds}
+    if wrong:
+        row = min(wrong, key=lambda each: (runs.step[each], runs.kind[each] != RowKind.SEND, each))
+        fail(*runs.row(row), wrong[row])
+
+
+def _check_results(runs: RankRuns, judgement: Judgement) -> None:
+    """Every result holds the right data with the right contributors."""
+    wrong = judgement.values.wrong_slots
+    if len(wrong.slot):
+        rank, element, have, want = (
+            int(column[0]) for column in (wrong.rank, wrong.slot, wrong.have, wrong.want)
         )
-    for buffer, accesses in touched.items():
-        bounds = sorted({bound for _, low, high, _ in accesses for bound in (low, high)})
-        number = {bound: index for index, bound in enumerate(bounds)}
-        writer = [-1] * len(bounds)
-        readers: list[list[int]] = [[] for _ in bounds]
-        for row, low, high, writes in accesses:
-            for part in range(number[low], number[high]):
-                require(row, writer[part], buffer, bounds[part])
-                if writes:
-                    for reader in readers[part]:
-                        require(row, reader, buffer, bounds[part])
-                    writer[part], readers[part] = row, []
-                else:
-                    readers[part].append(row)
+        raise CheckError(
+            f"element {element} of the result of {runs.programs[0].collective} at rank {rank} is not what it should be "
+            f"(datum {have}, expected {want} with all its contributions): lower the schedule again."
+        )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from coppice.display import Brief
 from coppice.errors import InputError
+from coppice.program.order import levels
 from coppice.rows import distinct, nth_in_group, ranges
 from coppice.schedule.columns import schedule_defects
 from coppice.schedule.schedule import Op, Schedule
@@ -156,20 +157,7 @@ def _depths(schedule: Schedule, order: NDArray[np.int64], value: NDArray[np.int6
         raise InputError(
             f"expected dependencies on earlier transfers, found another at transfer {first}: verify the schedule."
         )
-    by_source = np.argsort(source, kind="stable")
-    target, gap = target[by_source], gap[by_source]
-    start = np.searchsorted(source[by_source], np.arange(rows + 1))
-    left = np.bincount(target, minlength=rows)
-    depth = np.zeros(rows, dtype=np.int64)
-    wave = np.flatnonzero(left == 0)
-    while len(wave):
-        count = start[wave + 1] - start[wave]
-        edge = ranges(start[wave], count)
-        reached = target[edge]
-        np.maximum.at(depth, reached, np.repeat(depth[wave], count) + gap[edge])
-        np.subtract.at(left, reached, 1)
-        wave, _ = distinct(reached[left[reached] == 0])
-    return depth
+    return levels(rows, source, target, gap)
 
 
 _BUFFER = 2**60
