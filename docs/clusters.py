@@ -25,8 +25,7 @@ from coppice.comparison import Comparison, compare
 from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.pool import cores, local_processes
 from coppice.comparison.ranges import LibraryPick, percent, variants
-from coppice.comparison.table import number
-from coppice.text import short_size
+from coppice.text import number, short_size
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 

@@ -68,6 +68,21 @@ def test_the_help_of_exports_loads_no_writer() -> None:
     assert [name for name in found if name.startswith("coppice.export.")] == ["coppice.export.formats"]
 
 
+@pytest.mark.parametrize(
+    ("command", "strangers"),
+    [
+        ("plan dgx-a100 --boxes 2", ("comparison", "selection", "innetwork", "export")),
+        ("simulate {plan} --size 1M", ("comparison", "selection", "innetwork", "export", "planners")),
+        ("verify {plan}", ("comparison", "selection", "simulation", "planners")),
+    ],
+)
+def test_a_command_loads_no_room_that_it_does_not_need(
+    plans: Path, command: str, strangers: tuple[str, ...]
+) -> None:
+    found = loaded(*command.format(plan=plans / "all_reduce.json").split())
+    assert not [name for name in found if name.startswith(tuple(f"coppice.{room}" for room in strangers))]
+
+
 if __name__ == "__main__":
     names = loaded(*sys.argv[1:])
     rooms = Counter(name.split(".")[1] for name in names if "." in name)

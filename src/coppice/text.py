@@ -353,6 +353,32 @@ def _narrowed(
     return gone
 
 
+def number(value: float) -> str:
+    """Format a figure with its significant digits.
+
+    >>> number(0.01234), number(12.345), number(123456.7)
+    ('0.0123', '12.35', '123457')
+    """
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def aligned(
+    heads: Sequence[tuple[str, str]],
+    rows: Sequence[Sequence[str]],
+    *,
+    max_width: int | None = None,
+    spare: Sequence[int] = (),
+) -> list[str]:
+    """Align a table: numbers right, the last column left; ``max_width`` and ``spare`` as in ``columns``."""
+    lines = [[top for top, _ in heads], [unit for _, unit in heads], *rows]
+    sides = "r" * (len(heads) - 1) + "l"
+    text = columns(lines, sides, max_width=None if max_width is None else max_width - 2, spare=spare, heads=2)
+    plain = range(2, len(lines))
+    return [f"{' ' if position in plain else '#'} {line}".rstrip() for position, line in enumerate(text)]
+
+
 def bar(share: float, *, width: int = 30) -> str:
     """A bar of ``width`` characters for a share between 0 and 1.
 

@@ -17,8 +17,8 @@ from coppice.comparison import Comparison, compare, plot
 from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.plot import check_picture
 from coppice.comparison.ranges import Range, percent, ranges, variants
-from coppice.comparison.table import COLUMNS, algorithm_lines, best_lines, csv_text, number, range_lines
-from coppice.text import short_size
+from coppice.comparison.table import COLUMNS, algorithm_lines, best_lines, csv_text, range_lines
+from coppice.text import number, short_size
 
 K, M = 2**10, 2**20
 

@@ -15,7 +15,7 @@ from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.errors import InputError
 from coppice.simulation.model import Model, Sharing, protocol_text
-from coppice.text import bar, parse_sizes, percent_text, plural, short_size, size_text
+from coppice.text import aligned, bar, number, parse_sizes, percent_text, plural, short_size, size_text
 
 if TYPE_CHECKING:
     from coppice.schedule.plan import Plan
@@ -221,7 +221,6 @@ def _simulate_jobs(
     path: Path, *, model: Model, pieces: int | None, trace: Path | None, as_json: bool
 ) -> None:
     """Simulate the jobs of a file together, and print what becomes of each."""
-    from coppice.comparison.table import number
     from coppice.simulation.jobs import read_jobs, simulate_together
     from coppice.simulation.trace import write_trace
 
@@ -270,7 +269,6 @@ def model_fields(plan: Plan, model: Model) -> list[tuple[str, str]]:
 
 def single_fields(row: Simulated, *, best: bool) -> list[tuple[str, str]]:
     """Output lines about one size; ``best`` means that the number of sub-chunks was chosen."""
-    from coppice.comparison.table import number
     from coppice.simulation.timeline import time_by_reason
 
     timeline = row.timeline
@@ -312,8 +310,6 @@ def _protocol_line(name: str) -> str:
 
 def table_lines(rows: Sequence[Simulated]) -> list[str]:
     """Table with a row per size, in the style of nccl-tests."""
-    from coppice.comparison.table import aligned, number
-
     protocols = rows[0].timeline.protocol is not None
     hashed = rows[0].hashed is not None
     heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of optimum", "")]
@@ -360,8 +356,6 @@ def busiest_lines(timeline: Timeline, count: int) -> list[str]:
 
 def job_lines(found: Together) -> list[str]:
     """Lines about jobs."""
-    from coppice.comparison.table import aligned, number
-
     heads = [("job", ""), ("collective", ""), ("size", "(B)"), ("start", "(us)"), ("time", "(us)")]
     heads += [("alone", "(us)"), ("slowdown", ""), ("shared link", "")]
     rows = [
@@ -381,8 +375,6 @@ def job_lines(found: Together) -> list[str]:
 
 
 def _shared_text(result: JobResult) -> str:
-    from coppice.comparison.table import number
-
     shared = result.shared
     if shared is None:
         return "none" if result.slowdown <= 1 else "none: it waits for engines"
@@ -393,15 +385,12 @@ def _shared_text(result: JobResult) -> str:
 
 
 def _figures(timeline: Timeline) -> list[str]:
-    from coppice.comparison.table import number
     from coppice.simulation.simulated import rate_figures
 
     return [number(value) for value in rate_figures(timeline).values()]
 
 
 def _rate_text(row: Simulated, timeline: Timeline) -> str:
-    from coppice.comparison.table import number
-
     share = percent_text(Fraction(row.share_of_least))
     goal = "the optimum" if row.plan.bound is not None else "the plan's own rate"
     return (

@@ -10,14 +10,13 @@ from coppice.bounds.problem import Problem
 from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.sweep import compare
-from coppice.comparison.table import aligned, number
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
 from coppice.simulation.models import DEFAULT_MODEL
 from coppice.simulation.simulated import model_record
-from coppice.text import plural, short_size
+from coppice.text import aligned, number, plural, short_size
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ring": ("ring", "best-ring", "nccl-ring"),

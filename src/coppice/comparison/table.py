@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.outcome import Comparison, parameters_text
 from coppice.comparison.ranges import percent
-from coppice.text import columns, seconds_text
+from coppice.text import aligned, columns, number, seconds_text
 
 COLUMNS = (
     *("topology", "collective", "ranks", "size_bytes", "algorithm", "parameters", "order", "pieces"),
@@ -142,17 +142,6 @@ def csv_text(comparisons: Sequence[Comparison]) -> str:
     return text.getvalue()
 
 
-def number(value: float) -> str:
-    """Format a figure with its significant digits.
-
-    >>> number(0.01234), number(12.345), number(123456.7)
-    ('0.0123', '12.35', '123457')
-    """
-    if value == 0 or abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
-
-
 def _figures(comparison: Comparison, row: SimulatedTime) -> list[str]:
     return [
         number(row.time_us),
@@ -160,18 +149,3 @@ def _figures(comparison: Comparison, row: SimulatedTime) -> list[str]:
         number(comparison.busbw_gb_per_s(row)),
         percent(comparison.share_of_limit(row)),
     ]
-
-
-def aligned(
-    heads: Sequence[tuple[str, str]],
-    rows: Sequence[Sequence[str]],
-    *,
-    max_width: int | None = None,
-    spare: Sequence[int] = (),
-) -> list[str]:
-    """Align a table: numbers right, the last column left; ``max_width`` and ``spare`` as in ``columns``."""
-    lines = [[top for top, _ in heads], [unit for _, unit in heads], *rows]
-    sides = "r" * (len(heads) - 1) + "l"
-    text = columns(lines, sides, max_width=None if max_width is None else max_width - 2, spare=spare, heads=2)
-    plain = range(2, len(lines))
-    return [f"{' ' if position in plain else '#'} {line}".rstrip() for position, line in enumerate(text)]

@@ -32,7 +32,6 @@ from coppice.bounds.tree_units import TreeUnits, exact_units
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.forest.after_fault import forest_after_fault
 from coppice.planners.forest.packed import PackedTrees, forest_of, joined, pack, pack_templates, same_weight
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
@@ -145,6 +144,8 @@ def after_fault(problem: Problem, optimum: Bound) -> Forest | None:
     """Optimal trees of a large network that one fault made unequal, from those of the network without it."""
     if problem.topology.num_ranks < MANY_RANKS:
         return None
+    from coppice.planners.forest.after_fault import forest_after_fault  # brings what mends forests
+
     best = optimum.inv_rate if optimum.attainable is None else optimum.attainable
     return forest_after_fault(problem, best, plan_forest)
 
