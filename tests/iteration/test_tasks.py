@@ -15,6 +15,7 @@ from coppice.iteration.optimum import MOST_ITEMS, optimal_messages
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import lower_bound_seconds, run_tasks
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
+from iteration.policies.workloads import workload_of
 from reference import tasks as reference
 
 
@@ -203,12 +204,12 @@ def by_brute_force(workload: LayerWorkload, barrier: bool) -> float:
 def random_workload(number: int, most: int = 5) -> LayerWorkload:
     draw = random.Random(number)
     layers = draw.randint(1, most)
-    return LayerWorkload(
-        forward=tuple(draw.randint(0, 4) for _ in range(layers)),
-        backward=tuple(draw.randint(0, 6) for _ in range(layers)),
-        bytes=tuple(draw.randint(1, 9) for _ in range(layers)),
-        bytes_per_second=draw.choice([0.5, 1.0, 2.0]),
-        message_seconds=draw.choice([0.0, 0.5, 1.0]),
+    return workload_of(
+        tuple(draw.randint(0, 4) for _ in range(layers)),
+        tuple(draw.randint(0, 6) for _ in range(layers)),
+        tuple(draw.randint(1, 9) for _ in range(layers)),
+        rate=draw.choice([0.5, 1.0, 2.0]),
+        message=draw.choice([0.0, 0.5, 1.0]),
     )
 
 
@@ -225,13 +226,7 @@ def test_equals_brute_force(barrier: bool) -> None:
 
 def test_golden_of_tensor_fusion() -> None:
     """Six layers with messages that cost 0.6 s by themselves: 14.7 s is the least that fusion reaches."""
-    six = LayerWorkload(
-        forward=(1,) * 6,
-        backward=(1,) * 6,
-        bytes=(0.5, 0.1, 0.1, 2, 0.2, 3),
-        bytes_per_second=1.0,
-        message_seconds=0.6,
-    )
+    six = workload_of((1,) * 6, (1,) * 6, (0.5, 0.1, 0.1, 2, 0.2, 3), message=0.6)
     assert optimal_messages(six, barrier=True).seconds == pytest.approx(14.7)
 
 

@@ -17,7 +17,6 @@ from coppice.iteration.composing.tuned import tune_on_job, tune_on_layers
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.job.paced import simulated_job
-from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.data_parallel.p3 import PriorityPropagation
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
@@ -25,6 +24,7 @@ from coppice.iteration.policies.policy import Policy
 from coppice.iteration.policies.tensor.catalogue import TENSOR_POLICIES
 from coppice.iteration.policies.whole.catalogue import WHOLE_POLICIES
 from coppice.iteration.predicted import predict
+from iteration.policies.workloads import workload_of
 
 SMALL = """
 model = {layers = 8, hidden = 1024, heads = 16, ffn = 4096, seq = 1024, vocab = 32000}
@@ -32,13 +32,7 @@ cluster = {topology = "dgx-a100", boxes = 2}
 layout = {tp = 4, pp = 2, global_batch = 16}
 """
 QUICK = [name for name in ALL_POLICIES if name not in WHOLE_POLICIES]
-LAYERS = LayerWorkload(
-    forward=(1.0,) * 8,
-    backward=(2.0,) * 8,
-    bytes=(8.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.0, 8.0),
-    bytes_per_second=1.0,
-    message_seconds=0.1,
-)
+LAYERS = workload_of((1.0,) * 8, (2.0,) * 8, (8.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.0, 8.0), message=0.1)
 
 
 def job(**run: object) -> TrainingJob:

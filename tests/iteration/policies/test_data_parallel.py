@@ -15,7 +15,7 @@ from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.predicted import predict
 from coppice.iteration.steady import steady_iteration
-from iteration.policies.workloads import SIX, THREE, alike, seconds
+from iteration.policies.workloads import SIX, THREE, alike, seconds, workload_of
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_no_policy_beats_the_bound() -> None:
     draw = random.Random(5)
     for _ in range(150):
         layers = draw.randint(1, 8)
-        work = LayerWorkload(
-            forward=tuple(draw.choice([0, 1, 2, 0.3]) for _ in range(layers)),
-            backward=tuple(draw.choice([0, 1, 2, 0.7]) for _ in range(layers)),
-            bytes=tuple(draw.choice([0, 0.1, 1, 5]) for _ in range(layers)),
-            bytes_per_second=draw.choice([0.5, 1, 3]),
-            message_seconds=draw.choice([0, 0.05, 1]),
+        work = workload_of(
+            tuple(draw.choice([0, 1, 2, 0.3]) for _ in range(layers)),
+            tuple(draw.choice([0, 1, 2, 0.7]) for _ in range(layers)),
+            tuple(draw.choice([0, 0.1, 1, 5]) for _ in range(layers)),
+            rate=draw.choice([0.5, 1, 3]),
+            message=draw.choice([0, 0.05, 1]),
         )
         least = work.lower_bound_seconds()
         serial = seconds(work, "serial")

@@ -22,19 +22,13 @@ from coppice.iteration.policies.data_parallel.poseidon import (
     server_elements,
 )
 from iteration.policies import one_round
-from iteration.policies.workloads import MANY, SIX, THREE, VGG_LIKE, alike, seconds, ten
+from iteration.policies.workloads import MANY, SIX, THREE, VGG_LIKE, alike, seconds, ten, workload_of
 
 
 def halves(sizes: tuple[float, ...]) -> LayerWorkload:
     """Passes of a second each; the gradient of the input of layer 0 is not needed."""
     count = len(sizes)
-    return LayerWorkload(
-        forward=(1,) * count,
-        backward=(1, *(2,) * (count - 1)),
-        weight_backward=(1,) * count,
-        bytes=sizes,
-        bytes_per_second=1.0,
-    )
+    return workload_of((1,) * count, (1, *(2,) * (count - 1)), sizes, weight_backward=(1,) * count)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +185,12 @@ def chain(draw: random.Random) -> LayerWorkload:
     """With times that are sums of powers of two, so that ties are ties; passes take some time, as of those that take
     none it is open whether the network chooses before."""
     layers = draw.randint(1, 8)
-    return LayerWorkload(
-        forward=tuple(draw.choice([0, 0.25, 1, 2]) for _ in range(layers)),
-        backward=tuple(draw.choice([0.5, 0.75, 1, 2]) for _ in range(layers)),
-        bytes=tuple(draw.choice([0, 0.125, 0.5, 1, 2.5, 5]) for _ in range(layers)),
-        bytes_per_second=draw.choice([0.5, 1, 2]),
-        message_seconds=draw.choice([0, 0.0625, 1]),
+    return workload_of(
+        tuple(draw.choice([0, 0.25, 1, 2]) for _ in range(layers)),
+        tuple(draw.choice([0.5, 0.75, 1, 2]) for _ in range(layers)),
+        tuple(draw.choice([0, 0.125, 0.5, 1, 2.5, 5]) for _ in range(layers)),
+        rate=draw.choice([0.5, 1, 2]),
+        message=draw.choice([0, 0.0625, 1]),
     )
 
 
@@ -281,13 +275,13 @@ def test_factors_are_less_up_to_the_threshold() -> None:
 
 
 def work(samples: int, workers: int) -> LayerWorkload:
-    return LayerWorkload(
-        forward=(1, 1),
-        backward=(2, 2),
-        bytes=(4 * 5000.0, 4 * (1000 * 500 + 500)),
+    return workload_of(
+        (1, 1),
+        (2, 2),
+        (4 * 5000.0, 4 * (1000 * 500 + 500)),
         matrices=(None, (1000, 500)),
         samples=samples,
-        bytes_per_second=1e5,
+        rate=1e5,
         workers=workers,
     )
 

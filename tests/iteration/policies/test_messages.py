@@ -15,7 +15,7 @@ from coppice.iteration.policies.catalogue import POLICIES, policy_named
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.messages import LayerPass, Message, message_graph
 from coppice.iteration.running import run_tasks
-from iteration.policies.workloads import THREE, VGG_LIKE, alike, ten
+from iteration.policies.workloads import THREE, VGG_LIKE, alike, ten, workload_of
 
 
 def messages_of(name: str, work: LayerWorkload, **settings: Any) -> Sequence[Message]:
@@ -74,13 +74,7 @@ def test_a_message_may_wait_for_the_next_forward_pass() -> None:
 
 
 def test_layers_of_a_graph_run_as_they_can() -> None:
-    fork = LayerWorkload(
-        forward=(1, 1, 1, 1),
-        backward=(1, 1, 1, 1),
-        bytes=(0, 9, 0, 0),
-        bytes_per_second=1,
-        inputs=((), (0,), (0,), (1, 2)),
-    )
+    fork = workload_of((1, 1, 1, 1), (1, 1, 1, 1), (0, 9, 0, 0), inputs=((), (0,), (0,), (1, 2)))
     passes = [LayerPass(kind="backward", layer=layer, seconds=1.0) for layer in (3, 2, 1, 0)]
     sent = Message(name="sum", seconds=9.0, size_bytes=9.0, layers=(1,), needed_by=(1,))
     made = message_graph(fork, passes, [sent], 2)

@@ -11,7 +11,7 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import policy_named
 from coppice.iteration.policies.data_parallel.online import MeasuredTrial, OnlineTuner
 from coppice.iteration.policies.data_parallel.tuning import ImprovementSearch, places_of, policy_seconds
-from iteration.policies.workloads import ten
+from iteration.policies.workloads import ten, workload_of
 
 WINDOWS, STEPS = 3, 5
 
@@ -29,12 +29,12 @@ def recorded_workload(draw: random.Random) -> LayerWorkload:
         sizes = [draw.choice([256, 1e4, 1e5, 1e6, 4e6]) for _ in range(layers)]
     share = [draw.uniform(0.5, 2) for _ in range(layers)]
     forward = [draw.uniform(0.02, 0.1) * each / sum(share) for each in share]
-    return LayerWorkload(
-        forward=tuple(forward),
-        backward=tuple(2 * each * draw.uniform(0.8, 1.2) for each in forward),
-        bytes=tuple(sizes),
-        bytes_per_second=sum(sizes) / (3 * sum(forward) * draw.choice([0.3, 0.6, 1, 2, 4])),
-        message_seconds=draw.choice([1e-5, 1e-4, 1e-3]),
+    return workload_of(
+        tuple(forward),
+        tuple(2 * each * draw.uniform(0.8, 1.2) for each in forward),
+        tuple(sizes),
+        rate=sum(sizes) / (3 * sum(forward) * draw.choice([0.3, 0.6, 1, 2, 4])),
+        message=draw.choice([1e-5, 1e-4, 1e-3]),
     )
 
 

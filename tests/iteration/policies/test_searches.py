@@ -34,7 +34,16 @@ from coppice.iteration.policies.data_parallel.tictac import (
 )
 from coppice.iteration.policies.data_parallel.tuning import minimize_by_expected_improvement, policy_seconds
 from coppice.iteration.steady import steady_iteration
-from iteration.policies.workloads import SIX, THREE, VGG_LIKE, alike, random_workload, seconds, ten
+from iteration.policies.workloads import (
+    SIX,
+    THREE,
+    VGG_LIKE,
+    alike,
+    random_workload,
+    seconds,
+    ten,
+    workload_of,
+)
 
 
 def cuts(layers: int) -> Iterator[list[list[int]]]:
@@ -172,11 +181,10 @@ def test_due_dates_are_the_order_of_the_layers_on_chains() -> None:
 
 def test_a_branch_that_is_needed_late_is_due_late() -> None:
     # Layer 1 is a short cut: its output is needed by layer 6 only, and its parameters are large.
-    work = LayerWorkload(
-        forward=(1, 1, 2, 2, 2, 2, 1),
-        backward=(1,) * 7,
-        bytes=(1, 6, 2, 2, 2, 2, 1),
-        bytes_per_second=1,
+    work = workload_of(
+        (1, 1, 2, 2, 2, 2, 1),
+        (1,) * 7,
+        (1, 6, 2, 2, 2, 2, 1),
         inputs=((), (0,), (0,), (2,), (3,), (4,), (1, 5)),
     )
     assert due_dates(work) == [0, 9, 2, 4, 6, 8, 10]
@@ -410,12 +418,11 @@ def test_layers_without_parameters_are_no_receives() -> None:
             tuple(sorted(numbers.sample(range(k), min(k, numbers.randint(1, 3))))) for k in range(layers)
         ]
         sizes = [numbers.choice((0, 0, numbers.randint(1, 9))) for _ in range(layers - 1)] + [1]
-        work = LayerWorkload(
-            forward=tuple(float(numbers.randint(1, 9)) for _ in range(layers)),
-            backward=(1.0,) * layers,
-            bytes=tuple(float(size) for size in sizes),
-            bytes_per_second=1.0,
-            message_seconds=0.5,
+        work = workload_of(
+            tuple(float(numbers.randint(1, 9)) for _ in range(layers)),
+            (1.0,) * layers,
+            tuple(float(size) for size in sizes),
+            message=0.5,
             workers=2,
             inputs=tuple(parents),
         )

@@ -10,19 +10,32 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.predicted import predict
 
 
+def workload_of(
+    forward: Sequence[float],
+    backward: Sequence[float],
+    sizes: Sequence[float],
+    *,
+    rate: float = 1.0,
+    message: float = 0.0,
+    **more: Any,
+) -> LayerWorkload:
+    """Layers with their passes and gradients, on a network of so many bytes/s."""
+    return LayerWorkload(
+        forward=tuple(forward),
+        backward=tuple(backward),
+        bytes=tuple(sizes),
+        bytes_per_second=rate,
+        message_seconds=message,
+        **more,
+    )
+
+
 def alike(
     forward: float, backward: float, sizes: Sequence[float], message: float = 0.0, **more: Any
 ) -> LayerWorkload:
     """Layers whose passes take the same time, on a network of 1 byte/s."""
     count = len(sizes)
-    return LayerWorkload(
-        forward=(forward,) * count,
-        backward=(backward,) * count,
-        bytes=tuple(sizes),
-        bytes_per_second=1.0,
-        message_seconds=message,
-        **more,
-    )
+    return workload_of((forward,) * count, (backward,) * count, sizes, message=message, **more)
 
 
 THREE = alike(1, 2, (2, 2, 8))

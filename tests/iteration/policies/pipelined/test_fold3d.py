@@ -19,16 +19,12 @@ from coppice.iteration.running import run_tasks
 from coppice.iteration.step.block import GroupExchange, LayerBlock, Step
 from coppice.iteration.step.overlap import Overlap
 from coppice.iteration.step.simulated import order_for, simulate_step
+from iteration.policies.workloads import workload_of
 
 
 def pipe(gradients: float, layers: int = 32) -> LayerWorkload:
     """Four devices of forward 1 and backward 2 a micro-batch, whose gradients take so long on a device."""
-    return LayerWorkload(
-        forward=(4 / layers,) * layers,
-        backward=(8 / layers,) * layers,
-        bytes=(gradients * 4 / layers,) * layers,
-        bytes_per_second=1.0,
-    )
+    return workload_of((4 / layers,) * layers, (8 / layers,) * layers, (gradients * 4 / layers,) * layers)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +107,11 @@ def test_one_device_follows_the_recursion() -> None:
     draw = random.Random(10)
     for _ in range(200):
         layers, micro_batches = draw.randint(1, 6), draw.randint(1, 4)
-        work = LayerWorkload(
-            forward=tuple(draw.choice([0.25, 1, 2]) for _ in range(layers)),
-            backward=tuple(draw.choice([0.5, 1, 3]) for _ in range(layers)),
-            bytes=tuple(draw.choice([0, 1, 4, 12]) for _ in range(layers)),
-            bytes_per_second=1.0,
-            message_seconds=draw.choice([0, 0.125]),
+        work = workload_of(
+            tuple(draw.choice([0.25, 1, 2]) for _ in range(layers)),
+            tuple(draw.choice([0.5, 1, 3]) for _ in range(layers)),
+            tuple(draw.choice([0, 1, 4, 12]) for _ in range(layers)),
+            message=draw.choice([0, 0.125]),
         )
         share = draw.choice([0, 0.25, 0.5, 1])
         options = {"stages": 1, "micro_batches": micro_batches, "chunks": layers, "share": share}
@@ -127,12 +122,12 @@ def test_one_device_follows_the_recursion() -> None:
 def some_pipeline(draw: random.Random) -> tuple[LayerWorkload, dict[str, float]]:
     devices, chunks = draw.randint(1, 4), draw.randint(1, 3)
     layers = devices * chunks + draw.randint(0, 3)
-    work = LayerWorkload(
-        forward=tuple(draw.choice([0, 0.5, 1, 2]) for _ in range(layers)),
-        backward=tuple(draw.choice([0, 1, 2, 3.5]) for _ in range(layers)),
-        bytes=tuple(draw.choice([0, 1, 4, 20]) for _ in range(layers)),
-        bytes_per_second=draw.choice([0.5, 1, 4]),
-        message_seconds=draw.choice([0, 0.25]),
+    work = workload_of(
+        tuple(draw.choice([0, 0.5, 1, 2]) for _ in range(layers)),
+        tuple(draw.choice([0, 1, 2, 3.5]) for _ in range(layers)),
+        tuple(draw.choice([0, 1, 4, 20]) for _ in range(layers)),
+        rate=draw.choice([0.5, 1, 4]),
+        message=draw.choice([0, 0.25]),
     )
     options = {
         "stages": devices,

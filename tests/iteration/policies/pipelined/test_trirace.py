@@ -18,16 +18,11 @@ from coppice.iteration.pipeline.split import weights_last
 from coppice.iteration.policies.pipelined.trirace import TriRace
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
+from iteration.policies.workloads import workload_of
 
 
 def even(stages: int, gradients: float, *, workers: int = 2) -> LayerWorkload:
-    return LayerWorkload(
-        forward=(1,) * stages,
-        backward=(2,) * stages,
-        bytes=(gradients,) * stages,
-        bytes_per_second=1.0,
-        workers=workers,
-    )
+    return workload_of((1,) * stages, (2,) * stages, (gradients,) * stages, workers=workers)
 
 
 def seconds(work: LayerWorkload, **settings: Any) -> float:
@@ -94,12 +89,12 @@ def test_tied_embeddings_are_summed_at_both_ends() -> None:
 def some_pipeline(draw: random.Random) -> tuple[LayerWorkload, dict[str, Any]]:
     stages = draw.randint(1, 4)
     layers = stages + draw.randint(0, 3)
-    work = LayerWorkload(
-        forward=tuple(draw.choice([0, 0.5, 1, 2]) for _ in range(layers)),
-        backward=tuple(draw.choice([0, 1, 2, 3.5]) for _ in range(layers)),
-        bytes=tuple(draw.choice([0, 1, 4, 20]) for _ in range(layers)),
-        bytes_per_second=draw.choice([0.5, 1, 4]),
-        message_seconds=draw.choice([0, 0.25]),
+    work = workload_of(
+        tuple(draw.choice([0, 0.5, 1, 2]) for _ in range(layers)),
+        tuple(draw.choice([0, 1, 2, 3.5]) for _ in range(layers)),
+        tuple(draw.choice([0, 1, 4, 20]) for _ in range(layers)),
+        rate=draw.choice([0.5, 1, 4]),
+        message=draw.choice([0, 0.25]),
         workers=draw.choice([2, 8]),
     )
     tied = draw.random() < 0.3
@@ -165,13 +160,7 @@ def test_many_random_pipelines(seed: int) -> None:
 
 def test_what_falls_behind_sets_the_pace_in_the_long_run() -> None:
     # Groups start every 45.25 s until the second NIC, which needs 48.25 s for each, is a whole group behind.
-    work = LayerWorkload(
-        forward=(0, 2, 1, 0),
-        backward=(1, 2, 0, 2),
-        bytes=(0, 20, 20, 4),
-        bytes_per_second=0.5,
-        message_seconds=0.25,
-    )
+    work = workload_of((0, 2, 1, 0), (1, 2, 0, 2), (0, 20, 20, 4), rate=0.5, message=0.25)
     found = predict(work, "trirace", {"stages": 2, "micro_batches": 4, "tied": True, "classes": False})
     assert found.iteration_seconds == pytest.approx(48.25, abs=1e-8)
 
@@ -189,12 +178,7 @@ def test_free_traffic_leaves_what_devices_compute() -> None:
 
 def units(layers: int, chunks: int = 1) -> LayerWorkload:
     """Layers whose forward pass, gradients of inputs and gradients of weights take as long."""
-    return LayerWorkload(
-        forward=(1 / chunks,) * layers,
-        backward=(2 / chunks,) * layers,
-        bytes=(0,) * layers,
-        bytes_per_second=1.0,
-    )
+    return workload_of((1 / chunks,) * layers, (2 / chunks,) * layers, (0,) * layers)
 
 
 def seconds_out_of_order(work: LayerWorkload, policy: str, devices: int, micro_batches: int) -> float:
@@ -294,12 +278,12 @@ def check_workloads(seed: int, cases: int) -> None:
         devices = draw.randint(1, 4)
         layers = devices + draw.randint(0, 4)
         backward = tuple(draw.choice([0, 1, 2, 3.5]) for _ in range(layers))
-        work = LayerWorkload(
-            forward=tuple(draw.choice([0, 0.5, 1, 2]) for _ in range(layers)),
-            backward=backward,
-            bytes=tuple(draw.choice([0, 1, 4, 20]) for _ in range(layers)),
-            bytes_per_second=draw.choice([0.5, 1, 4]),
-            message_seconds=draw.choice([0, 0.25]),
+        work = workload_of(
+            tuple(draw.choice([0, 0.5, 1, 2]) for _ in range(layers)),
+            backward,
+            tuple(draw.choice([0, 1, 4, 20]) for _ in range(layers)),
+            rate=draw.choice([0.5, 1, 4]),
+            message=draw.choice([0, 0.25]),
             weight_backward=tuple(draw.choice([0, 0.25, 1]) * each for each in backward),
         )
         options = {
