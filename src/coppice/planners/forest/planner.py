@@ -102,7 +102,8 @@ def planned_forest(
     if collective is Collective.ALL_REDUCE:
         return plan_all_reduce(problem, trees, tolerance, optimum)
     free = trees is None and tolerance is None
-    if free and problem.topology.num_ranks >= MANY_RANKS:
+    # Packing tree by tree is quick and low for one phase, unless the links of a switch differ by direction.
+    if free and problem.topology.num_ranks >= MANY_RANKS and not is_even_both_ways(problem.topology):
         optimum = bound_of(problem) if optimum is None else optimum
         if (forest := after_fault(problem, optimum)) is not None:
             return PlannedForest(forest=forest)
