@@ -1,9 +1,9 @@
 """Doctor rules for graph and topology files in XML: what NCCL and RCCL misread, ignore, or never check.
 
-Graphs are named by ``NCCL_GRAPH_FILE``, topologies by ``NCCL_TOPO_FILE``. The XML reader wants no declaration, no tabs, all attributes on
-the line of their element, and nothing around ``=``; it keeps 16 attributes of an element (a second blank counts as one
-more) and 253 characters of a name or value, decodes no entities, and passes over elements that it does not know, with
-all that they hold.
+Graphs are named by ``NCCL_GRAPH_FILE``, topologies by ``NCCL_TOPO_FILE``. The XML reader wants no declaration, no tabs,
+all attributes on the line of their element, and nothing around ``=``; it keeps 16 attributes of an element (a second
+blank counts as one more) and 253 characters of a name or value, decodes no entities, and passes over elements that it
+does not know, with all that they hold.
 """
 
 from __future__ import annotations
