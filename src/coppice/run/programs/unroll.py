@@ -1,8 +1,7 @@
 """The programs of all ranks as an execution: what rows read, make and write, and which rows wait for which.
 
-Elements of which all rows do the same are judged together: memory is cut at both ends of everything that a row uses,
-that inputs hold and that results must hold, and where what is sent, copied or added is cut. What goes wrong with one
-element between two cuts goes wrong with the first of them.
+Elements of which all rows do the same are judged together (:mod:`coppice.program.intervals`): memory is cut at both
+ends of everything that a row uses, that inputs hold and that results must hold, and where what they meet is cut.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError
+from coppice.program.intervals import aligned_cuts, heads_of
 from coppice.program.memory import SlotContents, given_columns, wanted_columns
 from coppice.program.model import MemoryAccesses, Points, ProgramExecution, Values
 from coppice.rows import offsets, ranges
@@ -71,7 +71,7 @@ class RankRuns:
         ends = [np.stack([each, each + count]) for each, count in ((first, length), (source, length[own]))]
         ends += [np.stack([each[1], each[1] + each[2]]) for each in (given, wanted)]
         cuts = np.unique(np.concatenate([base, *(each.reshape(-1) for each in ends)]))
-        cuts = _aligned(cuts, *pairs, np.concatenate([length[receives], length[own]]))
+        cuts = aligned_cuts(cuts, *pairs, np.concatenate([length[receives], length[own]]))
         self.memory = ElementStretches(
             num_ranks=len(programs),
             base=base[:-1].reshape(-1, 3),
@@ -158,8 +158,7 @@ def _segments(programs: Sequence[RankProgram], base: _Ints, starts: list[int], *
             raise CheckError(
                 f"expected memory for {len(datum)} elements that rank {rank} gives, found {size}."
             )
-        new = (np.diff(datum, prepend=-2) != 1) | (np.diff(member, prepend=-2) != 0)
-        heads = np.flatnonzero(new)
+        heads = heads_of(np.arange(len(datum)), datum, member)
         count = np.diff(np.append(heads, len(datum)))
         place = base[rank * 3 + buffer] + at + heads
         found.append(np.stack([np.full(len(heads), rank), place, count, datum[heads], member[heads], heads]))
@@ -187,17 +186,3 @@ def _stretches(segments: _Ints, cuts: _Ints) -> SlotContents:
         chunk=np.repeat(datum, number) + within,
         member=np.repeat(member, number),
     )
-
-
-def _aligned(cuts: _Ints, one: _Ints, other: _Ints, length: _Ints) -> _Ints:
-    """Cuts, and more of them, so that pairs of ranges of equal length are cut at equal places."""
-    while True:
-        more = [cuts]
-        for here, there in ((one, other), (other, one)):
-            first = np.searchsorted(cuts, here)
-            number = np.searchsorted(cuts, here + length) - first
-            more.append(cuts[ranges(first, number)] + np.repeat(there - here, number))
-        found = np.unique(np.concatenate(more))
-        if len(found) == len(cuts):
-            return cuts
-        cuts = found
