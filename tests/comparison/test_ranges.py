@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from comparison.cases import measured, star
-from coppice import Collective, InputError, MissingExtraError
+from coppice import Collective, InputError, MissingExtraError, Problem
 from coppice.comparison import Comparison, compare, plot
 from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.plot import check_picture
 from coppice.comparison.ranges import Range, percent, ranges, variants
 from coppice.comparison.table import COLUMNS, algorithm_lines, best_lines, csv_text, range_lines
 from coppice.text import number, short_size
+from coppice.topology.presets import preset
 
 K, M = 2**10, 2**20
 
@@ -193,6 +194,35 @@ def test_picture_names_everything(compared: Comparison, tmp_path: Path) -> None:
         assert f"<!-- {words}" in text or f">{words}" in text, words
     plot.plot(compared, tmp_path / "again.svg")
     assert (tmp_path / "again.svg").read_text() == text
+
+
+def test_the_best_the_picks_of_nccl_and_the_rings_are_named_first(tmp_path: Path) -> None:
+    problem = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.ALL_REDUCE)
+    names = [
+        "forest",
+        "ring",
+        "nccl-tree",
+        "nccl-ring",
+        "linear",
+        "recursive-doubling",
+        "tree",
+        "rabenseifner",
+    ]
+    found = compare(
+        problem, sizes=[2**10, 2**18], algorithms=names, relay_gpus=True, jobs=1, in_network=False
+    )
+    assert found.picked == ("nccl-tree",)
+    first = list(dict.fromkeys(["forest", *(each.algorithm for each in found.ranges), "nccl-tree"]))
+    rings = {"ring", "nccl-ring"}.difference(first)
+    named = found.outstanding(8)
+    assert named[: len(first)] == first
+    assert set(named[len(first) : len(first) + len(rings)]) == rings
+    assert set(named) == set(found.times)
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    plot.plot(found, tmp_path / "picture.svg")
+    text = (tmp_path / "picture.svg").read_text()
+    for words in ("nccl-tree (NCCL's pick)", "NCCL -->", "nccl-ring"):
+        assert words in text
 
 
 def test_picture_of_one_size(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
+from math import log
 from typing import Any
 
 from coppice.bounds.describe import describe_cut
@@ -107,21 +109,34 @@ class Comparison(Shown):
         rows = [by_size[size_bytes] for by_size in self.times.values() if size_bytes in by_size]
         return sorted(rows, key=lambda row: (float(f"{row.time_us:.9g}"), row.chain))
 
+    @property
+    def picked(self) -> tuple[str, ...]:
+        """The algorithms compared here that NCCL would pick, that of the most sizes first."""
+        count = Counter(pick.algorithm for pick in self.picks if pick.algorithm in self.times)
+        return tuple(name for name, _ in count.most_common() if name is not None)
+
     def outstanding(self, most: int) -> list[str]:
-        """Algorithms to show in a plot: the optimal planner, the winners, and those close to them.
+        """Algorithms to show in a plot: the optimal planner, the winners, what NCCL picks, rings, and the next best.
 
         Args:
-            most: How many at most; the others come in by how close they come to the best time at any size.
+            most: How many at most; the next best are those whose times are the least multiples of the best times on
+                the geometric mean of all sizes.
         """
         least = {size: best.time_us for size in self.sizes if (best := self.best(size)) is not None}
-        near = {
-            name: min(row.time_us / least[size] if least[size] else 1.0 for size, row in by_size.items())
+        off = {
+            name: sum(
+                log(row.time_us / least[size]) for size, row in by_size.items() if least[size] and row.time_us
+            )
+            / len(by_size)
             for name, by_size in self.times.items()
         }
+        by_time = sorted(off, key=off.__getitem__)
         first = [
             self.optimal_name,
             *(found.algorithm for found in self.ranges),
-            *sorted(near, key=near.__getitem__),
+            *self.picked,
+            *(name for name in by_time if "ring" in name.split("-")),
+            *by_time,
         ]
         return [name for name in dict.fromkeys(first) if name is not None][:most]
 

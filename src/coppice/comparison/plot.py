@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ OTHERS = "#b9c0c8"
 FINE = 200
 LIMIT = "limit: nothing is faster"
 MODELLED = " (modelled)"
+PICKED = " (NCCL's pick)"
 
 
 def plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
@@ -81,8 +82,12 @@ def _figure(comparison: Comparison) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 8.5), layout="constrained")
-    time, rate, band = figure.subplots(
-        3, 1, sharex=True, gridspec_kw={"height_ratios": [5, 5, 0.55], "hspace": 0.03}
+    picked = 1 if comparison.picks else 0
+    time, rate, *bands = figure.subplots(
+        3 + picked,
+        1,
+        sharex=True,
+        gridspec_kw={"height_ratios": [5, 5, *[0.55] * (1 + picked)], "hspace": 0.03},
     )
     styles = _styles(comparison)
     for name, by_size in comparison.times.items():
@@ -91,8 +96,11 @@ def _figure(comparison: Comparison) -> Figure:
         rate.plot(sizes, [row.algbw_gb_per_s for row in by_size.values()], **styles[name])
     _modelled(comparison, time, rate)
     _limits(comparison, time, rate)
-    _band(comparison, band, styles)
-    _label(comparison, figure, time, rate, band)
+    won = [(found.first_bytes, found.last_bytes, found.algorithm) for found in comparison.ranges]
+    _band(comparison, bands[0], "best", [(*each, styles[each[-1]]["color"]) for each in won])
+    if picked:
+        _band(comparison, bands[1], "NCCL", _picks(comparison, styles))
+    _label(comparison, figure, time, rate, bands[-1])
     return figure
 
 
@@ -160,20 +168,38 @@ def _limits(comparison: Comparison, time: Axes, rate: Axes) -> None:
     )
 
 
-def _band(comparison: Comparison, band: Axes, styles: dict[str, dict[str, Any]]) -> None:
-    """A strip whose colour is the best algorithm's, with its name where there is room."""
+_Stretch = tuple[int, int, str, str]
+"""First and last size, what is written over them, and its colour."""
+
+
+def _picks(comparison: Comparison, styles: dict[str, dict[str, Any]]) -> list[_Stretch]:
+    """NCCL's picks, neighbouring sizes with the same one together; those without times here by NCCL's name."""
+    found = []
+    for name, run in groupby(
+        comparison.picks,
+        key=lambda pick: pick.algorithm if pick.algorithm in comparison.times else pick.name,
+    ):
+        picks = list(run)
+        colour = styles[name]["color"] if name in styles else OTHERS
+        found.append((picks[0].size_bytes, picks[-1].size_bytes, str(name), colour))
+    return found
+
+
+def _band(comparison: Comparison, band: Axes, title: str, stretches: Sequence[_Stretch]) -> None:
+    """A strip whose colour at each size is that of an algorithm, with its name where there is room."""
     sizes = comparison.sizes
     edges = _edges(sizes)
-    for found in comparison.ranges:
-        left, right = edges[sizes.index(found.first_bytes)], edges[sizes.index(found.last_bytes) + 1]
-        band.axvspan(left, right, color=styles[found.algorithm]["color"], alpha=0.85, linewidth=0)
+    for first, last, name, colour in stretches:
+        left, right = edges[sizes.index(first)], edges[sizes.index(last) + 1]
+        band.axvspan(left, right, color=colour, alpha=0.85, linewidth=0)
         share = (log2(right) - log2(left)) / (log2(edges[-1]) - log2(edges[0]))
-        if share * 105 > len(found.algorithm):
+        if share * 105 > len(name):
             middle = (left * right) ** 0.5
-            band.text(middle, 0.5, found.algorithm, ha="center", va="center", fontsize=9, color="white")
+            ink = "black" if colour == OTHERS else "white"
+            band.text(middle, 0.5, name, ha="center", va="center", fontsize=9, color=ink)
     band.set_yticks([])
     band.set_ylim(0, 1)
-    band.set_ylabel("best", rotation=0, ha="right", va="center")
+    band.set_ylabel(title, rotation=0, ha="right", va="center")
 
 
 def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band: Axes) -> None:
@@ -196,7 +222,7 @@ def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band:
     handles = dict(zip(*reversed(time.get_legend_handles_labels()), strict=True))
     strong = comparison.outstanding(len(COLOURS))
     names = [LIMIT, *strong]
-    labels = list(names)
+    labels = [LIMIT, *(f"{name}{PICKED}" if name in comparison.picked else name for name in strong)]
     others = [name for name in comparison.times if name not in strong]
     if others:
         names.append(others[0])

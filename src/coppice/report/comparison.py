@@ -8,13 +8,16 @@ from math import floor, log2, log10
 from coppice.comparison.outcome import Comparison, parameters_text
 from coppice.comparison.ranges import percent
 from coppice.planners.synthesis.method import METHODS
-from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
+from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number, text_width
 from coppice.text import plural, rate_text, seconds_text, short_size, time_text
 
 WIDTH = 1100.0
 LEFT, RIGHT, TOP = 64.0, 236.0, 26.0
 CHART = 250.0
 GAP = 54.0
+PICKED = ", NCCL's pick"
+"""What is said of algorithms that NCCL picks at some size."""
+
 MOST_LINES = 8
 """Lines that stand out, each with a colour and a name; the others are thin and grey."""
 
@@ -35,7 +38,7 @@ def comparison_picture(comparison: Comparison) -> Markup:
         _times(comparison, names, lambda size: across(log2(size))),
         _rates(comparison, names, lambda size: across(log2(size))),
         _sizes_axis(sizes, lambda size: across(log2(size)), height - 14),
-        _legend(names),
+        _legend(comparison, names),
     ]
     return drawing(WIDTH, height, *parts, name="comparison", label=label)
 
@@ -181,8 +184,8 @@ def _sizes_axis(sizes: Sequence[int], x_of: _Place, y: float) -> Markup:
     )
 
 
-def _legend(names: Sequence[tuple[str, str]]) -> Markup:
-    """Names beside the charts."""
+def _legend(comparison: Comparison, names: Sequence[tuple[str, str]]) -> Markup:
+    """Names beside the charts: the limit, what stands out, and how many others there are."""
     others = max(len(names) - MOST_LINES, 0)
     rows: list[tuple[str, str]] = [("limit of all schedules", "limit"), *names[:MOST_LINES]]
     if others:
@@ -191,6 +194,7 @@ def _legend(names: Sequence[tuple[str, str]]) -> Markup:
     for at, (name, colours) in enumerate(rows):
         x, y = WIDTH - RIGHT + 18, TOP + 6 + at * 19
         parts.append(element("line", x1=x, y1=y, x2=x + 22, y2=y, class_=colours))
-        text = escape(fitted(name, RIGHT - 52, 11))
+        words = f"{name}{PICKED}" if name in comparison.picked else name
+        text = escape(words if text_width(words, 11) <= RIGHT - 52 else fitted(name, RIGHT - 52, 11))
         parts.append(element("text", text, x=x + 30, y=y + 4))
     return join(parts)
