@@ -172,6 +172,9 @@ def test_large_and_deep_trees_are_folded() -> None:
     text = tree_picture(topology, deep, name="d")
     assert "+210 more" in text
     assert 'marker-end="url(#d-arrow)"' in text
+    for picture in (ET.fromstring(text), ET.fromstring(tree_picture(topology, wide, name="w"))):
+        assert float(picture.get("width") or 0) <= 1100
+        assert float(picture.get("height") or 0) <= 870
 
 
 def repeated(picture: ET.Element, tag: str) -> list[ET.Element]:

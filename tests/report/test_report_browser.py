@@ -89,6 +89,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page(browser: Browser, page: Path, width: int, dark: bool) -> None:
     browser.open(page, width=width, dark=dark)
     assert not browser.said()
+    assert browser.ask(BROKEN) == []
     assert browser.ask("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
     seen = """Array.from(document.querySelectorAll("section.tree")).filter(t => t.offsetHeight).length"""
     assert browser.ask(seen) == 1
