@@ -83,8 +83,9 @@ def test_nodes_of_a_box_that_are_alike_are_counted() -> None:
 
 def test_leaf_switches_and_their_gpus_are_groups() -> None:
     topology = resolve("fat-tree", options={"leaves": "20", "gpus_per_leaf": "16"})
-    names = {frame.name for frame in drawing_of(topology, [0]).layout.frames}
-    assert names == {"leaf0", "19 groups like leaf1"}
+    drawn = drawing_of(topology, [0])
+    assert {frame.name for frame in drawn.layout.frames} == {"leaf0", "19 groups like leaf1"}
+    assert {"host0", "host15", "host16", "spine0"} <= labels(drawn).keys()
 
 
 def test_a_box_that_lost_a_link_stands_by_itself() -> None:
@@ -108,3 +109,12 @@ def test_unlike_boxes_beyond_all_room_stand_by_their_kinds() -> None:
     check_layout(drawn.layout, drawn.cut)
     assert len(drawn.graph.nodes) < 100
     assert sum(len(node.members) for node in drawn.graph.nodes) == 401
+
+
+def test_links_from_group_to_group_are_arcs_above_them() -> None:
+    topology = resolve("dragonfly", options={"groups": "16", "routers_per_group": "4"})
+    layout = drawing_of(topology, [0]).layout
+    top = min(frame.y for frame in layout.frames)
+    between = [way for way in layout.routes.values() if min(y for _, y in way.flat) < top - 5]
+    assert between
+    assert all(y < top + 30 for way in between for _, y in way.flat)

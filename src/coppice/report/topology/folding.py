@@ -257,4 +257,5 @@ def _label(topology: Topology, structure: Structure, v: int, count: int) -> str:
     if topology.host[v] < 0:
         return name
     # The only node of a host stands for it.
-    return name.rpartition("/")[2] if structure.group[v] >= 0 else topology.hosts[topology.host[v]]
+    host = topology.hosts[topology.host[v]]
+    return name.rpartition("/")[2] if structure.names.get(structure.group[v]) == host else host

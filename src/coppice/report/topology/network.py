@@ -99,13 +99,14 @@ def place_network(sheet: Sheet, network: NetworkRows | None, y: float, *, above:
     last = len(network.rows) - 1
     for at, row in enumerate(network.rows):
         nodes = [v for v in row if v in sheet.size]
-        edge = (at == 0 and above) or (at == last and below)
-        arcs = _port_arcs(sheet, row) if edge else sheet.arc_room(nodes)
-        if edge:
-            y += arcs if at else 0.0
-            sheet.add_band(row, y, y, arcs_up=at > 0)
-            y += 0.0 if at else arcs
+        if at == 0 and above:
+            sheet.add_band(row, y, y, arcs_up=False)
+            y += _port_arcs(sheet, row)
+        elif at == last and below:
+            y += _port_arcs(sheet, row)
+            sheet.add_band(row, y, y, arcs_up=True)
         else:
+            arcs = sheet.arc_room(nodes)
             y += arcs
             height = max((sheet.height(v) for v in nodes), default=0.0)
             sheet.add_band(row, y, y + height, arcs_up=True)

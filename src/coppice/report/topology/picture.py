@@ -169,7 +169,7 @@ def _node(drawn: Drawing, v: int) -> Markup:
         class_=f"middle{small}{' quiet' if lost else ''}",
     )
     title = element("title", escape(_node_words(drawn, v)))
-    return element("g", title, body, name, *([_cross(at.x, at.y, at.height / 2)] if lost else []))
+    return element("g", title, body, name, *([_cross(at.right, at.top, 4)] if lost else []))
 
 
 def _node_words(drawn: Drawing, v: int) -> str:
