@@ -122,7 +122,7 @@ def judged_collectives(label: str) -> Collection[Collective]:
 
 
 def hangs(program: Program, target: MscclTarget, topology: Topology, low: int, high: int) -> bool:
-    """Whether a program stands still at some size from ``low`` to ``high`` bytes."""
+    """Whether a program deadlocks at some size from ``low`` to ``high`` bytes."""
     messages = check_structure(program, Findings())
     assert messages is not None
     hosts = topology.host[topology.rank_nodes]

@@ -134,7 +134,7 @@ def test_verdicts(expected: Expected) -> None:
             if not expected.depth and depth > 1:
                 assert any(re.search(expected.fault, failure) for failure in report.failures), report.failures
             elif expected.depth and not report.ok and not safe:
-                assert "it stands still with connections of 1 messages" in report.failures[0], path
+                assert "it deadlocks with connections of 1 messages" in report.failures[0], path
             for way in ways(program):
                 outcome = run_program(program, in_place=way, depth=depth, seed=depth)
                 assert outcome.good == (report.ok or bool(safe)), (path, depth, way)

@@ -293,7 +293,7 @@ def fixture_safety(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_preset_whose_exports_hung(safety) -> None:
-    """All sends first, the all-reduce of a DGX-1V stands still for two targets."""
+    """All sends first, the all-reduce of a DGX-1V deadlocks for two targets."""
     [(label, topology)] = safety.topologies(8, "dgx-1v")
     found = list(safety.verdicts(topology))
     assert label == "dgx-1v"

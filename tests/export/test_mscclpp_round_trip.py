@@ -305,7 +305,7 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
     code, out, error = run("verify", wrong, "--json")
     assert code == 1
     assert json.loads(out)["verified"] is False
-    assert "the program does not verify: it stands still" in error
+    assert "the program does not verify: it deadlocks" in error
     assert run("import", wrong, "-o", back)[0] == 1
     written["gpus"][3]["threadblocks"][0]["ops"] = [{"name": "glre"}]
     wrong.write_text(json.dumps(written))

@@ -54,7 +54,7 @@ def ring_all_gather(ranks: int = 4, *, protocol: str = "Simple") -> Program:
 
 
 def ring_all_reduce(ranks: int = 4) -> Program:
-    """In place and out of place: the fused ring, which stands still where a connection holds one message."""
+    """In place and out of place: the fused ring, which deadlocks where a connection holds one message."""
     build = ProgramBuilder(ranks)
     for rank in range(ranks):
         block = build.block(rank, send=(rank + 1) % ranks, recv=(rank - 1) % ranks)

@@ -142,7 +142,7 @@ def goes_wrong(program: Program, *, orders: int, seed: int) -> bool:
                     left.discard(at)
                 idle = 0 if moved is not False else idle + 1
             if idle > 1_000_000:
-                raise RuntimeError("the waves stand still")
+                raise RuntimeError("the waves deadlock")
         if not run.right():
             return True
     return False

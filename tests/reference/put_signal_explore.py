@@ -48,7 +48,7 @@ def explore(program: PutSignalProgram, *, in_place: bool, most_states: int = 50_
             return Exploration(fault=machine.wrong, states=len(seen), complete=True)
         if not machine.enabled:
             if not machine.over:
-                return Exploration(fault="it stands still", states=len(seen), complete=True)
+                return Exploration(fault="it deadlocks", states=len(seen), complete=True)
             continue
         key = machine.key()
         if key in seen:

@@ -106,7 +106,7 @@ class NcclWorld:
         settings: Names that communicators may be set up with.
 
     Attributes:
-        stuck: Set, so that nobody stands still; cleared, aborting and destroying wait for it, as NCCL's do for graphs.
+        stuck: Set, so that nobody deadlocks; cleared, aborting and destroying wait for it, as NCCL's do for graphs.
     """
 
     def __init__(

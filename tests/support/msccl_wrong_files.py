@@ -13,10 +13,10 @@ def gather_with(first: str, second: str = "s o1; r o0", **options: int) -> str:
 
 
 WRONG = {
-    "stands still": File(
+    "deadlocks": File(
         gather_with("r o1; s o0", "r o0; s o1"),
         0,
-        r"it stands still with connections of 2 messages: rank 0, thread block 0, step 0 \(recv\) waits for",
+        r"it deadlocks with connections of 2 messages: rank 0, thread block 0, step 0 \(recv\) waits for",
     ),
     "waits in a circle": File(
         file_text(
@@ -26,7 +26,7 @@ WRONG = {
             slots=(1, 2, 0),
         ),
         0,
-        r"it stands still .* depends on rank 0, thread block 1, step 0",
+        r"it deadlocks .* depends on rank 0, thread block 1, step 0",
     ),
     "three messages wait": File(
         file_text(

@@ -269,9 +269,7 @@ def _verify_put_signal(data: bytes, *, name: str, schedules: int, as_json: bool)
         ("staging", f"{int(program.staging.max(initial=0))} of {plural(program.num_chunks, 'chunk')}"),
     ]
     if report.graph_safe is not None:
-        fields.append(
-            ("captured", "as a graph as well" if report.graph_safe else "as a graph it stands still")
-        )
+        fields.append(("captured", "as a graph as well" if report.graph_safe else "as a graph it deadlocks"))
     verdict = "verified" if report.ok else "FAILED"
     print_fields(
         f"{program.collective} of {plural(program.num_ranks, 'rank')} ({program.name}): {verdict}", fields

@@ -168,11 +168,11 @@ def _limits(comparison: Comparison, time: Axes, rate: Axes) -> None:
     )
 
 
-_Stretch = tuple[int, int, str, str]
+_PickInterval = tuple[int, int, str, str]
 """First and last size, what is written over them, and its colour."""
 
 
-def _picks(comparison: Comparison, styles: dict[str, dict[str, Any]]) -> list[_Stretch]:
+def _picks(comparison: Comparison, styles: dict[str, dict[str, Any]]) -> list[_PickInterval]:
     """NCCL's picks, neighbouring sizes with the same one together; those without times here by NCCL's name."""
     found = []
     for name, run in groupby(
@@ -185,11 +185,11 @@ def _picks(comparison: Comparison, styles: dict[str, dict[str, Any]]) -> list[_S
     return found
 
 
-def _band(comparison: Comparison, band: Axes, title: str, stretches: Sequence[_Stretch]) -> None:
+def _band(comparison: Comparison, band: Axes, title: str, intervals: Sequence[_PickInterval]) -> None:
     """A strip whose colour at each size is that of an algorithm, with its name where there is room."""
     sizes = comparison.sizes
     edges = _edges(sizes)
-    for first, last, name, colour in stretches:
+    for first, last, name, colour in intervals:
         left, right = edges[sizes.index(first)], edges[sizes.index(last) + 1]
         band.axvspan(left, right, color=colour, alpha=0.85, linewidth=0)
         share = (log2(right) - log2(left)) / (log2(edges[-1]) - log2(edges[0]))

@@ -259,7 +259,7 @@ def _peers(job: PutSignalJob) -> Iterator[Complaint]:
     "U03", ERROR, "as many signals as waits take", "a wait never ends, or the next run begins too early"
 )
 def _counts(job: PutSignalJob) -> Iterator[Complaint]:
-    circles = tuple(text for text in job.order if "stands still" in text)
+    circles = tuple(text for text in job.order if "deadlocks" in text)
     yield from ((0, text.rstrip("."), "export the plan again") for text in job.order if text not in circles)
 
 
@@ -267,9 +267,7 @@ def _counts(job: PutSignalJob) -> Iterator[Complaint]:
     "U04", ERROR, "no circle of waiting in the order of issue", "ranks wait for each other without end"
 )
 def _circles(job: PutSignalJob) -> Iterator[Complaint]:
-    yield from (
-        (0, text.rstrip("."), "export the plan again") for text in job.order if "stands still" in text
-    )
+    yield from ((0, text.rstrip("."), "export the plan again") for text in job.order if "deadlocks" in text)
 
 
 @RULES.rule("U05", ERROR, "no put overwrites what is still in use", "results are wrong, now and then")

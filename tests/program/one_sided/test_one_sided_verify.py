@@ -95,7 +95,7 @@ FAULTS: dict[str, tuple[Callable[[], Plan], Callable[[Plan], object], str]] = {
         pair,
         drop(5),
         (
-            "it stands still: rank 1, thread block 0, operation 6 (wait) waits for one more signal on a memory channel "
+            "it deadlocks: rank 1, thread block 0, operation 6 (wait) waits for one more signal on a memory channel "
             "from rank 0 to 1 than there is: 1 come, 2 are waited for"
         ),
     ),

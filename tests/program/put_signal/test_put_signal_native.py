@@ -70,7 +70,7 @@ def same_on_both(program: PutSignalProgram, number: int, *, in_place: bool) -> s
         assert not machine.wrong
         assert len(machine.enabled) == others
         machine.perform(machine.enabled.index(action))
-    words = machine.wrong or ("" if machine.over else "it stands still")
+    words = machine.wrong or ("" if machine.over else "it deadlocks")
     assert machine.wrong or not machine.enabled
     assert words == fault_sentence(program, PutSignalFault(fault), first, second)
     return words

@@ -115,7 +115,7 @@ def test_a_swap_of_two_steps_that_hangs_large_messages_only_is_caught() -> None:
     report = verify_program(swapped)
     most = AMD.pass_bytes("Simple") // 3 * 12
     assert report.safe_bytes == most
-    assert report.failures[0].startswith(f"it stands still with messages of more than {most} bytes, where ")
+    assert report.failures[0].startswith(f"it deadlocks with messages of more than {most} bytes, where ")
     assert "rank 0, thread block 0, step 0 (send) waits for room on its connection" in report.failures[0]
     assert verify_program(replace(swapped, max_bytes=most)).ok
     assert not verify_program(replace(swapped, max_bytes=most + 1)).ok
@@ -123,7 +123,7 @@ def test_a_swap_of_two_steps_that_hangs_large_messages_only_is_caught() -> None:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Messages along random connections, each thread block in some order; many stand still, some always."""
+    """Messages along random connections, each thread block in some order; many deadlock, some always."""
     rng = random.Random(draw(st.integers(0, 2**32)))
     ranks, channels = rng.randint(2, 4), rng.randint(1, 3)
     loose = rng.choice([0.0, 0.0, 0.6, 1.5])

@@ -1,6 +1,6 @@
 """What the verifier says against what happens: programs are run with numbers, in random orders.
 
-Whatever verifies ends right in every order and leaves no message behind; whatever stands still stands still in every
+Whatever verifies ends right in every order and leaves no message behind; whatever deadlocks deadlocks in every
 order; whatever is a race makes a difference in some order, or at least mostly one can be found.
 """
 
@@ -54,7 +54,7 @@ def judge(program: Program, depth: int, seed: int) -> str:
         return "right"
     if report.safe_bytes and (program.max_bytes is None or program.max_bytes > report.safe_bytes):
         return judge(replace(program, max_bytes=report.safe_bytes), depth, seed)
-    if "it stands still" in report.failures[0]:
+    if "it deadlocks" in report.failures[0]:
         assert not any(outcome.finished for outcome in runs(program, depth, RIGHT, seed))
         return "stuck"
     if any("nothing puts them in order" in failure for failure in report.failures):
@@ -80,7 +80,7 @@ def judge(program: Program, depth: int, seed: int) -> str:
 
 @pytest.mark.parametrize("depth", [1, 2, 8])
 def test_samples(depth: int) -> None:
-    """All of them are right with 2 messages a connection; with 1 some stand still, and then always."""
+    """All of them are right with 2 messages a connection; with 1 some deadlock, and then always."""
     found = [judge(program, depth, seed) for seed, program in enumerate(SAMPLES)]
     assert set(found) == ({"right", "stuck"} if depth == 1 else {"right"})
 

@@ -61,7 +61,7 @@ def test_depth_follows_the_protocol() -> None:
 def test_fused_ring_stands_still_at_depth_1() -> None:
     """All ranks hold one message that they cannot pass on: the circle leads through all of them."""
     message = only_failure(ring_all_reduce(3), depth=1)
-    assert message.startswith("it stands still with connections of 1 messages: rank 0, thread block 0")
+    assert message.startswith("it deadlocks with connections of 1 messages: rank 0, thread block 0")
     assert message.count("waits for room on its connection") == 3
 
 

@@ -99,7 +99,7 @@ def _proxies(file: MscclFile) -> Iterator[Complaint]:
     if found is not None and proxy_step_deadlock(algo.get("proto", ""), found):
         text = (
             f"{file.target.title} tells its proxies of a quarter of the steps of a {found} with {algo.get('proto')}: "
-            "connections between hosts stand still, those within a host do not"
+            "connections between hosts deadlock, those within a host do not"
         )
         yield file.document.algo_line, text, 'write proto="LL" where ranks are on several hosts'
 

@@ -251,7 +251,7 @@ def _protocol_note(program: Program, *, asked: str | None) -> Iterator[str]:
     """Why it is not Simple where nobody asked for another protocol."""
     if asked is None and program.protocol != "Simple":
         yield (
-            f"with protocol {program.protocol}, since a {program.collective} between hosts stands still with Simple: "
+            f"with protocol {program.protocol}, since a {program.collective} between hosts deadlocks with Simple: "
             "proxies are told of a quarter of its steps; `protocol=LL128` is faster where the library uses LL128."
         )
 

@@ -75,7 +75,7 @@ def rough_program(plan: Schedule | Forest, target: str, form: MscclOptions | Non
     form = replace(form, protocol=form.protocol or usual)
     if usual != "Simple" and proxy_step_deadlock(form.protocol or usual, plan.collective):
         raise InputError(
-            f"a {plan.collective} between hosts stands still in {chosen.title} with `protocol={form.protocol}`, since "
+            f"a {plan.collective} between hosts deadlocks in {chosen.title} with `protocol={form.protocol}`, since "
             f"its proxies are told of a quarter of the steps: export it with `protocol={usual}`."
         )
     *better, last = _kinds_tried(plan.collective, chosen, form.calls)

@@ -3,7 +3,7 @@
 Everything that a rank does with one value it does in one thread block, so that thread blocks of a rank need not wait
 for each other. Values are dealt out to thread blocks by *colors*; a value that is only read at one end and only written
 at the other may go with any color, and goes with others of the same distance between ranks. All thread blocks keep to
-one order: in each round they put everything and then wait for everything, so that nothing stands still. A put never
+one order: in each round they put everything and then wait for everything, so that nothing deadlocks. A put never
 waits, but for the first signal of its receiver, by which it knows that the receiver has begun.
 """
 

@@ -155,7 +155,7 @@ class _EventRun:
                                 self._wake(("packet", address))
 
     def _circle(self) -> str:
-        """Why the program stands still, in words."""
+        """Why the program deadlocks, in words."""
         waits = {
             line: blocked
             for line, steps in enumerate(self.lines)

@@ -42,7 +42,7 @@ def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
     """Verify that a one-sided program performs its collective.
 
     Returns:
-        The report; failures are collected, not raised. A program that is malformed or stands still is not run.
+        The report; failures are collected, not raised. A program that is malformed or deadlocks is not run.
 
     Examples:
         Two ranks give each other their halves and say so:
@@ -101,7 +101,7 @@ def _run(words: SlotSubChunks, findings: Findings, warnings: list[str], checked:
         edges, strong = known_order(events, packets)
         check_every_order(events, edges)
     except Deadlock as circle:
-        findings.add(f"it stands still: {circle}")
+        findings.add(f"it deadlocks: {circle}")
         return
     _left_over(events, findings)
     made = EventAccesses(events)

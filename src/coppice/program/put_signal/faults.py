@@ -34,7 +34,7 @@ def fault_sentence(
         case PutSignalFault.NONE:
             return ""
         case PutSignalFault.STANDS_STILL:
-            return "it stands still"
+            return "it deadlocks"
         case PutSignalFault.CALLERS_MEMORY:
             return f"{program.place(first)} may write into memory that is the caller's"
         case PutSignalFault.RACE:

@@ -2,7 +2,7 @@
 
 What a GPU and its network might do, a seed decides: which of the allowed actions comes next. The adversary of a run is
 one of eleven kinds, in turn: any action; arrivals as late, or as early, as they may; late reads; ranks that begin last;
-ranks, streams or links that stand still for as long as anything else can happen; the newest action first; one rank as
+ranks, streams or links that pause for as long as anything else can happen; the newest action first; one rank as
 far as it goes; and random priorities (PCT). The tests hold the same machine in Python.
 """
 

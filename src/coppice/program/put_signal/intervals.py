@@ -25,8 +25,8 @@ class MemoryIntervals:
     """A program's memory in intervals."""
 
     first: _Ints  # First address of each interval
-    number: _Ints  # Stretch that begins at an address, at the first addresses and the end of memory
-    source: _Ints  # Stretch where the operand of each operation begins; where it has none, any number
+    number: _Ints  # Interval that begins at an address, at the first addresses and the end of memory
+    source: _Ints  # Interval where the operand of each operation begins; where it has none, any number
     addend: _Ints  # Likewise
     target: _Ints  # Likewise
     count: _Ints  # MemoryIntervals of each operation; of a wait its signals

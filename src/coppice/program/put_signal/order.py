@@ -1,6 +1,6 @@
 """Guaranteed order of a put/signal program: match waits with signals, and find deadlocks.
 
-Two orders matter. Whether a program can stand still is asked of the *strongest*: hosts issue calls one after the other,
+Two orders matter. Whether a program can deadlock is asked of the *strongest*: hosts issue calls one after the other,
 and streams may share a hardware queue, so that every call may wait for all that its rank issued before. Whether one
 access comes before another is asked of the *weakest*: streams, communicators and signals, and nothing else.
 
@@ -63,7 +63,7 @@ def call_order(program: PutSignalProgram, findings: Findings) -> CallOrder | Non
     issue = np.stack([following - 1, following])
     level = levels(program.num_calls, *np.concatenate([issue, edges], axis=1))
     if (level < 0).any():
-        findings.add(f"it stands still: {_circle(program, level, edges)}")
+        findings.add(f"it deadlocks: {_circle(program, level, edges)}")
         return None
     return CallOrder(
         program=program,

@@ -34,7 +34,7 @@ class PutSignalReport(Verdict):
 
     subject: ClassVar[str] = "program"
 
-    # It cannot stand still where it is captured as a graph either, where a counter holds one signal; None
+    # It cannot deadlock where it is captured as a graph either, where a counter holds one signal; None
     # where that was not asked since something else is wrong
     graph_safe: bool | None = None
 
@@ -47,7 +47,7 @@ def verify_put_signal(program: PutSignalProgram, *, schedules: int = 0) -> PutSi
             as far as it is meant for both (:mod:`coppice.program.put_signal.fuzzer`).
 
     Returns:
-        The report; failures are collected, not raised. A program that is malformed or stands still is not run.
+        The report; failures are collected, not raised. A program that is malformed or deadlocks is not run.
     """
     if schedules < 0:
         raise InputError(f"expected `schedules` of 0 or more, found {schedules}.")

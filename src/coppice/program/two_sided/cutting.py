@@ -17,7 +17,7 @@ Two more things stop a run, whatever the steps are:
 
 * **Proxies.** Loaders tell the threads that serve the network how many steps a message takes: 1 instead of 4 for
   broadcast and reduce with Simple, where kernels take 4 all the same. These threads then stop after a quarter of the
-  steps: connections between hosts stand still. Loaders also cut their messages as if buffers were a quarter.
+  steps: connections between hosts deadlock. Loaders also cut their messages as if buffers were a quarter.
 * **Passes.** A flag that announces a step counts up to 65,536 passes. Beyond that, what waits for one waits for ever.
 
 Read from the kernels, parsers and proxies of microsoft/msccl 0.7, msccl-executor-nccl 2.23 and RCCL 2.21.
@@ -137,7 +137,7 @@ def fewest_together(program: Program, messages: MessagePairs, *, depth: int) -> 
         program: A program of sound structure that comes to an end where no step is cut.
 
     Returns:
-        The number, None where it stands still even with :data:`MOST_TOGETHER`; and the circle of waiting with fewer.
+        The number, None where it deadlocks even with :data:`MOST_TOGETHER`; and the circle of waiting with fewer.
     """
     circles: dict[int, str] = {}
 
@@ -196,7 +196,7 @@ def within_safe_sizes(program: Program) -> Program:
     most = min((limit for limit in limits if limit is not None), default=None)
     if most is not None and most < program.min_bytes:
         raise CheckError(
-            f"the program stands still with messages of more than {most:,} bytes, where runtimes cut its steps into "
+            f"the program deadlocks with messages of more than {most:,} bytes, where runtimes cut its steps into "
             f"several messages, and is meant for {program.min_bytes:,} and more: plan fewer trees (`trees`), or export "
             "for smaller messages (`size`)."
         )

@@ -3,7 +3,7 @@
 A step takes place once the one before it in its thread block has, once all that it depends on have, once its message
 was sent (if it receives), and once its connection has room (if it sends): with depth d, message n is sent after
 message n - d was received. No step has a choice, and no step takes away what another one waits for. So if one order
-comes to an end, all do, and if one stands still, all stand still at the same steps. A greater depth only takes waits
+comes to an end, all do, and if one deadlocks, all deadlock at the same steps. A greater depth only takes waits
 away: what comes to an end with depth d does so with every greater depth.
 
 Steps are judged whole, or in the parts that a runtime cuts them into (:mod:`coppice.program.two_sided.parts`).

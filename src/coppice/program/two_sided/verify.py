@@ -1,7 +1,7 @@
 """Verification of a two-sided program: form, freedom from deadlock, races, symbolic execution, outcome.
 
 What passes is right in every order in which thread blocks can run, for every depth of connections that is not smaller
-than the one asked for, and at every size that it is meant for: execution does not stand still
+than the one asked for, and at every size that it is meant for: execution does not deadlock
 (:mod:`coppice.program.two_sided.order`), nor where a runtime cuts steps into several messages
 (:mod:`coppice.program.two_sided.cutting`), all orders give the
 same result (:mod:`coppice.program.two_sided.races`), and in one of them, which is executed symbolically, the outcome
@@ -49,7 +49,7 @@ class ProgramReport(Verdict):
 
     warnings: tuple[str, ...] = ()  # What is allowed, but a caller should know
     depth: int  # Messages that a connection was taken to hold
-    # Largest M at which it does not stand still with the smallest buffers of any runtime; None: no limit
+    # Largest M at which it does not deadlock with the smallest buffers of any runtime; None: no limit
     safe_bytes: int | None = None
 
 
@@ -64,7 +64,7 @@ def verify_program(
         buffers: The runtime that is to run it; by default it has to be right in all of them.
 
     Returns:
-        The report; failures are collected, not raised. A program that is malformed or stands still is not run.
+        The report; failures are collected, not raised. A program that is malformed or deadlocks is not run.
 
     Examples:
         >>> from coppice.collectives import Collective
@@ -78,7 +78,7 @@ def verify_program(
         >>> swap = build.program(collective=Collective.ALL_GATHER, num_chunks=2, in_place=True,
         ...                      out_of_place=False, input_chunks=[1, 1], output_chunks=[2, 2])
         >>> print(verify_program(swap).failures[0])
-        it stands still with connections of 2 messages: rank 0, thread block 0, step 0 (recv) waits for the message of \
+        it deadlocks with connections of 2 messages: rank 0, thread block 0, step 0 (recv) waits for the message of \
 rank 1, thread block 0, step 1 (send), behind its step 0; that waits for the message of rank 0, thread block 0, \
 step 1 (send), behind its step 0.
     """
@@ -96,7 +96,7 @@ step 1 (send), behind its step 0.
         try:
             order = execution_order(program, messages, depth=depth, seed=seed)
         except Deadlock as circle:
-            findings.add(f"it stands still with connections of {depth} messages: {circle}")
+            findings.add(f"it deadlocks with connections of {depth} messages: {circle}")
         else:
             limit, sentence = _limit_of_sizes(program, messages, depth, buffers)
             if sentence:
@@ -128,14 +128,14 @@ step 1 (send), behind its step 0.
 def _limit_of_sizes(
     program: Program, messages: MessagePairs, depth: int, buffers: Buffers
 ) -> tuple[int | None, str]:
-    """Largest M at which it does not stand still, and what is to be said where it is meant for more."""
+    """Largest M at which it does not deadlock, and what is to be said where it is meant for more."""
     together, circle = fewest_together(program, messages, depth=depth)
     limit = largest_safe(program, together, buffers)
     if limit is None or (program.max_bytes is not None and program.max_bytes <= limit):
         return limit, ""
     remedy = f'; state that as its largest size (maxBytes="{limit}" in MSCCL XML).' if limit else "."
     return limit, (
-        f"it stands still with messages of more than {limit} bytes, where runtimes cut its steps of up to "
+        f"it deadlocks with messages of more than {limit} bytes, where runtimes cut its steps of up to "
         f"{int(program.count.max())} slots into several messages and a connection holds {depth}: "
         f"{circle.rstrip('.')}{remedy}"
     )

@@ -119,7 +119,7 @@ def interpret(
 
     Raises:
         InputError: If buffers do not fit, or there is not one of each for every rank.
-        CheckError: If the programs stand still, or two ends of a message differ.
+        CheckError: If the programs deadlock, or two ends of a message differ.
 
     Examples:
         >>> from coppice.bounds.problem import Problem

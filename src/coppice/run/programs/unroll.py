@@ -25,22 +25,22 @@ _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class ElementStretches:
-    """Stretches of the memory of all ranks."""
+class ElementIntervals:
+    """Intervals of the memory of all ranks."""
 
     num_ranks: int
     base: _Ints  # First element of each buffer (column, as RankBuffer) of each rank (row), of all memory
-    cuts: _Ints  # First element of each stretch, and the number of all elements
-    given: SlotContents  # What stretches hold at the start
-    wanted: SlotContents  # What stretches must hold at the end; slots are elements of the result
+    cuts: _Ints  # First element of each interval, and the number of all elements
+    given: SlotContents  # What intervals hold at the start
+    wanted: SlotContents  # What intervals must hold at the end; slots are elements of the result
 
     @property
     def words(self) -> int:
-        """Number of stretches."""
+        """Number of intervals."""
         return len(self.cuts) - 1
 
     def element(self, rank: int, address: int) -> tuple[RankBuffer, int]:
-        """Buffer of a rank, and element there, where a stretch begins."""
+        """Buffer of a rank, and element there, where an interval begins."""
         place = int(self.cuts[address])
         buffer = int(np.searchsorted(self.base[rank], place, side="right")) - 1
         return RankBuffer(buffer), place - int(self.base[rank, buffer])
@@ -72,7 +72,7 @@ class RankRuns:
         ends += [np.stack([each[1], each[1] + each[2]]) for each in (given, wanted)]
         cuts = np.unique(np.concatenate([base, *(each.reshape(-1) for each in ends)]))
         cuts = aligned_cuts(cuts, *pairs, np.concatenate([length[receives], length[own]]))
-        self.memory = ElementStretches(
+        self.memory = ElementIntervals(
             num_ranks=len(programs),
             base=base[:-1].reshape(-1, 3),
             cuts=cuts,
@@ -173,7 +173,7 @@ def _given_at(program: RankProgram, starts: list[int]) -> int:
 
 
 def _stretches(segments: _Ints, cuts: _Ints) -> SlotContents:
-    """Segments cut into stretches."""
+    """Segments cut into intervals."""
     rank, place, count, datum, member, slot = segments
     first = np.searchsorted(cuts, place)
     number = np.searchsorted(cuts, place + count) - first

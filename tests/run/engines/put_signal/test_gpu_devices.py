@@ -35,7 +35,7 @@ from support.gpu_stand_ins import Event, NcclWorld, Stream, SymmetricHandle, Sym
 from support.rank_groups import in_threads
 
 RANKS = 3
-PATIENCE_S = 120  # seconds, where something could stand still
+PATIENCE_S = 120  # seconds, where something could deadlock
 
 
 @pytest.fixture(name="cuda")

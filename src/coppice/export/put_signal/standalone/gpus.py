@@ -317,7 +317,8 @@ class OverTorch(OnGpu):
         ]
         if any(call["communicator"] or any(each[-2:]) for _, call, each in every):
             raise RuntimeError(
-                "torch's symmetric memory has one communicator, signal, context: plan with communicators=1, signals=1"
+                "torch's symmetric memory has one communicator, signal and context: plan with communicators=1 "
+                "and signals=1"
             )
         lands: dict[int, dict[tuple[Any, ...], int]] = defaultdict(dict)
         self.coming: dict[int, list[tuple[Any, ...] | None]] = defaultdict(list)
