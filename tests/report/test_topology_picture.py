@@ -342,3 +342,8 @@ def test_graphviz_takes_it() -> None:
         assert not done.stderr
         lines = done.stdout.splitlines()
         assert sum(line.startswith("node ") for line in lines) == topology.num_nodes
+
+
+def test_labels_around_a_circle_stay_out_of_a_line_beside_them() -> None:
+    drawn = drawing_of(topology_of("mesh", {"dims": "2x40"}), range(40))
+    check_layout(drawn.layout, drawn.cut)

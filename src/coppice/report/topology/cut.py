@@ -101,16 +101,13 @@ def _around(
     layout: DrawingLayout, ours: Sequence[int], theirs: Sequence[int]
 ) -> tuple[tuple[Point, ...], ...]:
     """The hull of some nodes where it holds no others, otherwise an outline of them and of the lines between them."""
-    written = [
-        *(layout.place[v] for v in theirs),
-        *(layout.labels[v].at for v in theirs),
-    ]
+    others = [box for v in theirs for box in (layout.place[v], layout.labels[v].at)]
     for room, framed in ((9.0, True), (9.0, False), (6.0, False), (4.0, False)):
         outline = hull(corner for box in _boxes(layout, ours, framed=framed, room=room) for corner in box)
         edges = list(pairwise([*outline, outline[0]]))
         line = CutLine((tuple(outline),), None, None)
         if not any(
-            line.inside((box.x, box.y)) or any(meets(p, q, box, 1.0) for p, q in edges) for box in written
+            line.inside((box.x, box.y)) or any(meets(p, q, box, 1.0) for p, q in edges) for box in others
         ):
             return (tuple(outline),)
     area = Area(layout.width, layout.height)
@@ -121,6 +118,8 @@ def _around(
     for pair, way in layout.routes.items():
         if inside.issuperset(pair):
             area.add_line(way.flat, _STRIP)
+    for box in others:
+        area.add_box(box, _CELL, inside=False)
     return area.outlines()
 
 
@@ -210,11 +209,11 @@ class Area:
             (int(height / _CELL) + 2, int(width / _CELL) + 2), dtype=bool
         )
 
-    def add_box(self, box: NodeBox, room: float) -> None:
-        """Add a box with room around it."""
+    def add_box(self, box: NodeBox, room: float, *, inside: bool = True) -> None:
+        """Add a box with room around it, or take it away."""
         rows = slice(max(int((box.top - room) / _CELL), 0), max(int((box.bottom + room) / _CELL) + 1, 0))
         columns = slice(max(int((box.left - room) / _CELL), 0), max(int((box.right + room) / _CELL) + 1, 0))
-        self.cells[rows, columns] = True
+        self.cells[rows, columns] = inside
 
     def add_line(self, points: Sequence[Point], room: float) -> None:
         """Add a line with room on both sides."""
