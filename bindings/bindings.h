@@ -49,6 +49,27 @@ nb::object to_numpy(std::vector<T> values) {
   return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
 }
 
+/// The fields of a record of settings (a Struct of Python), by name.
+class Settings {
+ public:
+  explicit Settings(nb::handle record) : record_(record) {}
+  template <class T>
+  T get(const char* name) const {
+    try {
+      return nb::cast<T>(record_.attr(name));
+    } catch (const nb::cast_error&) {
+      throw std::invalid_argument(std::string("expected `") + name + "` in the range of the native code, found another value");
+    }
+  }
+  template <class T>
+  void fill(const char* name, T& into) const {
+    into = get<T>(name);
+  }
+
+ private:
+  nb::handle record_;
+};
+
 /// Raises the Python error `kind` of coppice.errors.
 [[noreturn]] inline void raise_coppice(const char* kind, const std::string& message) {
   nb::object type = nb::module_::import_("coppice.errors").attr(kind);

@@ -3,11 +3,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
-
-#include <tuple>
 
 #include "aggregation/protocols.h"
 #include "bindings.h"
@@ -39,48 +36,51 @@ nb::dict report_of(const Server& server) {
   return found;
 }
 
-std::unique_ptr<Server> make_server(const std::string& protocol, const nb::bytes& secret, int workers, int slots,
-                                    const std::string& host, int port, int threads,
-                                    std::tuple<double, double, double, std::uint64_t, std::uint64_t> faults,
-                                    std::optional<std::tuple<std::string, int, int, int>> parent, double silence_s,
-                                    int most_jobs, int most_slots, double most_per_second) {
+using Place = std::pair<std::string, int>;  // host and port
+
+std::unique_ptr<Server> make_server(nb::handle record, const std::optional<Place>& parent) {
+  const Settings from(record), faults(record.attr("faults"));
   ServerSettings settings;
-  settings.gate.protocol = protocol;
-  settings.gate.secret = text_of(secret);
-  settings.gate.workers = workers;
-  settings.gate.slots = slots;
-  settings.gate.silence = nanoseconds(silence_s);
-  settings.gate.most_jobs = most_jobs;
-  settings.gate.most_slots = most_slots;
-  settings.gate.most_per_second = most_per_second;
-  settings.host = host;
-  settings.port = port;
-  settings.threads = threads;
-  const auto [drop, duplicate, reorder, seed, after] = faults;
-  settings.faults = {drop, duplicate, reorder, seed, after};
+  from.fill("protocol", settings.gate.protocol);
+  settings.gate.secret = text_of(from.get<nb::bytes>("secret"));
+  from.fill("workers", settings.gate.workers);
+  from.fill("slots", settings.gate.slots);
+  settings.gate.silence = nanoseconds(from.get<double>("silence_s"));
+  from.fill("most_jobs", settings.gate.most_jobs);
+  from.fill("most_slots", settings.gate.most_slots);
+  from.fill("most_per_second", settings.gate.most_per_second);
+  from.fill("host", settings.host);
+  from.fill("port", settings.port);
+  from.fill("threads", settings.threads);
+  faults.fill("drop", settings.faults.drop);
+  faults.fill("duplicate", settings.faults.duplicate);
+  faults.fill("reorder", settings.faults.reorder);
+  faults.fill("seed", settings.faults.seed);
+  faults.fill("after", settings.faults.after);
   if (parent) {
-    const auto [parent_host, parent_port, index, siblings] = *parent;
-    settings.gate.parent = Parent{resolved(parent_host, parent_port), index, siblings};
+    settings.gate.parent =
+        Parent{resolved(parent->first, parent->second), from.get<int>("index"), from.get<int>("siblings")};
   }
   return std::make_unique<Server>(std::move(settings));
 }
 
-std::unique_ptr<Client> make_client(const std::string& host, int port, int threads, const std::string& protocol,
-                                    const nb::bytes& secret, const aggregation::Job& job, int index,
-                                    int member, int members, std::uint32_t epoch, double silence_s) {
+// `member` of `members` is the worker's place at its switch.
+std::unique_ptr<Client> make_client(nb::handle record, const std::string& host, int port, const aggregation::Job& job,
+                                    int member, int members) {
+  const Settings from(record);
   ClientSettings settings;
-  settings.make_worker = aggregation::protocol(protocol).make_worker;
+  from.fill("protocol", settings.connection.join.protocol);
+  settings.make_worker = aggregation::protocol(settings.connection.join.protocol).make_worker;
   settings.host = host;
   settings.port = port;
-  settings.threads = threads;
-  settings.connection.join.protocol = protocol;
+  from.fill("threads", settings.threads);
   settings.connection.join.job = job;
   settings.connection.worker = member;
   settings.connection.join.members = members;
-  settings.index = index;
-  settings.connection.epoch = epoch;
-  settings.connection.secret = text_of(secret);
-  settings.connection.silence = nanoseconds(silence_s);
+  from.fill("worker", settings.index);
+  from.fill("epoch", settings.connection.epoch);
+  settings.connection.secret = text_of(from.get<nb::bytes>("secret"));
+  settings.connection.silence = nanoseconds(from.get<double>("silence_s"));
   return std::make_unique<Client>(std::move(settings));
 }
 
@@ -92,9 +92,7 @@ void init_udp(nb::module_& m) {
       .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
       .def("report", &report_of)
       .def("events", &Server::events);
-  m.def("switch_server", &make_server, nb::arg("protocol"), nb::arg("secret"), nb::arg("workers"), nb::arg("slots"),
-        nb::arg("host"), nb::arg("port"), nb::arg("threads"), nb::arg("faults"), nb::arg("parent").none(),
-        nb::arg("silence_s"), nb::arg("most_jobs"), nb::arg("most_slots"), nb::arg("most_per_second"));
+  m.def("switch_server", &make_server, nb::arg("settings"), nb::kw_only(), nb::arg("parent").none());
   nb::class_<Client>(m, "SwitchClient")
       .def("join",
            [](Client& client, double timeout_s) {
@@ -109,8 +107,8 @@ void init_udp(nb::module_& m) {
            }, nb::arg("input"), nb::arg("output"), nb::arg("count"), nb::arg("timeout_s"))
       .def("close", &Client::close, nb::arg("why"), nb::call_guard<nb::gil_scoped_release>())
       .def("counters", [](const Client& client) { return dict_of(client.counters()); });
-  m.def("switch_client", &make_client, nb::arg("host"), nb::arg("port"), nb::arg("threads"), nb::arg("protocol"),
-        nb::arg("secret"), nb::arg("job"), nb::arg("index"), nb::arg("member"), nb::arg("members"), nb::arg("epoch"), nb::arg("silence_s"));
+  m.def("switch_client", &make_client, nb::arg("settings"), nb::kw_only(), nb::arg("host"), nb::arg("port"), nb::arg("job"),
+        nb::arg("member"), nb::arg("members"));
   m.def("siphash",
         [](std::uint64_t first, std::uint64_t second, const nb::bytes& data) {
           return siphash({first, second}, {static_cast<const std::uint8_t*>(data.data()), data.size()});

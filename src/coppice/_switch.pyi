@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.innetwork.serving.settings import ClientSettings, SwitchSettings
+
 class Element:
     int32: ClassVar[Element]
     float32: ClassVar[Element]
@@ -55,35 +57,9 @@ class SwitchClient:
     def close(self, why: str) -> None: ...
     def counters(self) -> dict[str, int]: ...
 
-def switch_server(
-    *,
-    protocol: str,
-    secret: bytes,
-    workers: int,
-    slots: int,
-    host: str,
-    port: int,
-    threads: int,
-    faults: tuple[float, float, float, int, int],
-    parent: tuple[str, int, int, int] | None,
-    silence_s: float,
-    most_jobs: int,
-    most_slots: int,
-    most_per_second: float,
-) -> SwitchServer: ...
+def switch_server(settings: SwitchSettings, *, parent: tuple[str, int] | None) -> SwitchServer: ...
 def switch_client(
-    *,
-    host: str,
-    port: int,
-    threads: int,
-    protocol: str,
-    secret: bytes,
-    job: AggregationJob,
-    index: int,
-    member: int,
-    members: int,
-    epoch: int,
-    silence_s: float,
+    settings: ClientSettings, *, host: str, port: int, job: AggregationJob, member: int, members: int
 ) -> SwitchClient: ...
 def siphash(first: int, second: int, data: bytes) -> int: ...
 

@@ -59,28 +59,44 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
 
     @functools.wraps(function)
     def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        name = function.__qualname__.split(".")[-2 if function.__name__ == "__init__" else -1]
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise InputError(_unbound(name, signature, kwargs, str(error))) from None
-        for key, found in bound.arguments.items():
-            value = _listed(found, hints().get(key))
-            if value is not found:
-                bound.arguments[key] = value
-            kind = signature.parameters[key].kind
-            if kind is inspect.Parameter.VAR_KEYWORD or kind is inspect.Parameter.VAR_POSITIONAL:
-                continue
-            if key in hints() and not _fits(value, hints()[key]):
-                raise InputError(
-                    f"expected `{key}` of {name} to be {_words(hints()[key])}, found {shown(value)}: "
-                    f"see help({_home(name, call)}.{name})."
-                )
-            if isinstance(value, _of_numpy(int)):
-                bound.arguments[key] = int(value)
+        bound = arguments_of(call, signature, hints(), args, kwargs)
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def arguments_of(
+    function: Callable[..., Any],  # What people call
+    signature: inspect.Signature,  # Its arguments
+    hints: typing.Mapping[str, Any],  # Their types by name
+    args: typing.Sequence[Any],
+    kwargs: typing.Mapping[str, Any],
+) -> inspect.BoundArguments:
+    """The arguments of a call by name, an integer of NumPy as an int.
+
+    Raises:
+        InputError: If an argument is missing, unknown, or of another type.
+    """
+    name = function.__qualname__.split(".")[-2 if function.__name__ == "__init__" else -1]
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InputError(_unbound(name, signature, kwargs, str(error))) from None
+    for key, found in bound.arguments.items():
+        value = _listed(found, hints.get(key))
+        if value is not found:
+            bound.arguments[key] = value
+        kind = signature.parameters[key].kind
+        if kind is inspect.Parameter.VAR_KEYWORD or kind is inspect.Parameter.VAR_POSITIONAL:
+            continue
+        if key in hints and not _fits(value, hints[key]):
+            raise InputError(
+                f"expected `{key}` of {name} to be {_words(hints[key])}, found {shown(value)}: "
+                f"see help({_home(name, function)}.{name})."
+            )
+        if isinstance(value, _of_numpy(int)):
+            bound.arguments[key] = int(value)
+    return bound
 
 
 def expect_range(

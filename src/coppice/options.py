@@ -7,23 +7,26 @@ Python gives, the documentation and the settings of native code are made from th
 from __future__ import annotations
 
 import enum
+import inspect
 import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
-from coppice.arguments import expect_one_of, expect_range
+from coppice.arguments import arguments_of, expect_one_of, expect_range
 from coppice.errors import InputError
 from coppice.text import parse_size, parse_sizes, suggestion
 
 _Record = TypeVar("_Record", bound=Struct)
+_Self = TypeVar("_Self")
+_Taken = ParamSpec("_Taken")
 
 
 def option(
@@ -81,9 +84,13 @@ class Option:
             ((1024, 2048, 4096), False)
         """
         value = self.kind.read(self, given)
+        self.check(value)
+        return value
+
+    def check(self, value: Any) -> None:
+        """Refuse a number out of the limits."""
         if isinstance(value, int | float):
             expect_range(self.name, value, low=self.low, high=self.high, above=self.above)
-        return value
 
 
 def _text(option: Option, given: Any) -> Any:
@@ -147,6 +154,10 @@ def _of_type(kinds: tuple[type, ...], option: Option, given: Any, words: str) ->
     return given
 
 
+def _record(option: Option, given: Any) -> Any:
+    return _of_type((option.type,), option, given, f"{option.type.__name__}(...)")
+
+
 def _items(option: Option, given: Any, words: str) -> list[Any]:
     if not isinstance(given, Iterable):
         raise InputError(f"expected {option.name} to be {words}, found {given!r}.")
@@ -160,6 +171,7 @@ REAL = OptionKind("X", _real)
 FLAG = OptionKind("yes|no", _flag)
 NAMES = OptionKind("A,B,...", _names)
 FILE = OptionKind("FILE", _file)
+RECORD = OptionKind("", _record)
 SIZE = OptionKind("SIZE", _sizes)
 SIZES = OptionKind("SIZES", _sizes)
 SIZE_RANGE = OptionKind("SIZES", _sizes)
@@ -186,7 +198,8 @@ def options_of(record: type[Struct]) -> Mapping[str, Option]:
             tuple(plain) if isinstance(plain, type) and issubclass(plain, enum.Enum) else ()
         )
         kind = next((note for note in notes if isinstance(note, OptionKind)), None)
-        kind = kind or (CHOICE if choices else _PLAIN.get(plain, TEXT))
+        nested = isinstance(plain, type) and issubclass(plain, Struct)
+        kind = kind or (RECORD if nested else CHOICE if choices else _PLAIN.get(plain, TEXT))
         found[field.name] = Option(
             name=field.name,
             type=plain,
@@ -218,6 +231,58 @@ def _parts(hint: Any) -> tuple[Any, list[Any]]:
             hint = inner[0] if len(inner) == 1 else typing.Union[tuple(inner)]  # noqa: UP007 (made at run time)
         else:
             return hint, notes
+
+
+class CheckedRecord(Struct, frozen=True):
+    """A record whose values are held to their limits when it is made."""
+
+    def __post_init__(self) -> None:
+        """Check the limits."""
+        for each in options_of(type(self)).values():
+            each.check(getattr(self, each.name))
+
+
+def taking(
+    record: Callable[_Taken, _Record],
+) -> Callable[[Callable[[_Self, _Record], None]], Callable[Concatenate[_Self, _Taken], None]]:
+    """A constructor that is called with the fields of a record by name, and gets the record.
+
+    Args:
+        record: A class of settings.
+
+    Examples:
+        >>> class Example(CheckedRecord, frozen=True):
+        ...     size: typing.Annotated[int, option("How large.", ge=1)] = 1
+        >>> class Thing:
+        ...     @taking(Example)
+        ...     def __init__(self, settings: Example) -> None:
+        ...         self.size = settings.size
+        >>> Thing(size=3).size
+        3
+        >>> Thing(size=0)
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected `size` of 1 or more, found 0.
+        >>> Thing(length=3)
+        Traceback (most recent call last):
+        coppice.errors.InputError: Thing has no argument `length`: its arguments are size.
+    """
+    hints = cache(lambda: typing.get_type_hints(record))
+    signature = inspect.signature(record)
+
+    def decorate(init: Callable[[_Self, _Record], None]) -> Callable[Concatenate[_Self, _Taken], None]:
+        @wraps(init)
+        def call(self: _Self, /, *args: _Taken.args, **kwargs: _Taken.kwargs) -> None:
+            bound = arguments_of(call, signature, hints(), args, kwargs)
+            init(self, record(*bound.args, **bound.kwargs))
+
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        parameters = [
+            each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()
+        ]
+        call.__dict__["__signature__"] = inspect.Signature([own, *parameters])
+        return call
+
+    return decorate
 
 
 def recorded(record: type[_Record], values: Mapping[str, Any], *, owner: str) -> _Record:

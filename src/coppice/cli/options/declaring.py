@@ -63,7 +63,7 @@ def parameter_of(option: Any) -> inspect.Parameter:
 
 
 def with_options(
-    order: str, **tables: Mapping[str, Any]
+    order: str, *, defaults: Mapping[str, Any] | None = None, **tables: Mapping[str, Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare the options of the records that a command takes to Typer.
 
@@ -73,6 +73,7 @@ def with_options(
 
     Args:
         order: Names of parameters and fields in the order of the help; ``...`` is all other parameters of the command.
+        defaults: Values that fields have on the command line where nothing is given, instead of their own.
         tables: Options by name for parameters of the command that take a dictionary of what was given.
 
     Raises:
@@ -105,9 +106,12 @@ def with_options(
             name: [each for each in group.parameters if each not in own] for name, group in groups.items()
         }
         declared = own | {each: groups[name].parameters[each] for name in groups for each in parts[name]}
+        for name, value in (defaults or {}).items():
+            declared[name] = declared[name].replace(default=value)
         named = order.split()
         others = [name for name in own if name not in named]
-        names = [name for word in named for name in (others if word == "..." else parts.get(word, [word]))]
+        spread = (others if word == "..." else parts.get(word, [word]) for word in named)
+        names = [*dict.fromkeys(name for words in spread for name in words)]
         if others and "..." not in named:
             raise TypeError(
                 f"expected all parameters of {command.__name__} in its order, found no {', '.join(others)}."
@@ -149,10 +153,17 @@ def _record(hint: Any) -> _TakenRecord | None:
     from coppice.options import options_of, recorded
 
     options = options_of(hint)
-    return _TakenRecord(
-        parameters=_table(options).parameters,
-        make=lambda values: recorded(hint, values, owner="the command"),
-    )
+    inner = {name: group for name, each in options.items() if (group := _record(each.type)) is not None}
+    found: dict[str, inspect.Parameter] = {}
+    for name, option in options.items():
+        found |= inner[name].parameters if name in inner else {name: parameter_of(option)}
+
+    def make(values: dict[str, Any]) -> Any:
+        for name, group in inner.items():
+            values[name] = group.make({each: values.pop(each) for each in group.parameters if each in values})
+        return recorded(hint, values, owner="the command")
+
+    return _TakenRecord(parameters=found, make=make)
 
 
 def _table(options: Mapping[str, Any]) -> _TakenRecord:

@@ -1,22 +1,45 @@
 """A software switch over UDP, and the client by which workers all-reduce through it."""
 
-from coppice.innetwork.serving.client import (
-    SECRET_VARIABLE,
-    SWITCH_VARIABLE,
-    SwitchClient,
-    SwitchError,
-    parse_address,
-    read_secret,
-)
-from coppice.innetwork.serving.server import PacketFaults, SwitchServer
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coppice.innetwork.serving.client import (
+        SECRET_VARIABLE,
+        SWITCH_VARIABLE,
+        SwitchClient,
+        SwitchError,
+        parse_address,
+        read_secret,
+    )
+    from coppice.innetwork.serving.server import SwitchServer
+    from coppice.innetwork.serving.settings import ClientSettings, PacketFaults, SwitchSettings
 
 __all__ = [
     "SECRET_VARIABLE",
     "SWITCH_VARIABLE",
+    "ClientSettings",
     "PacketFaults",
     "SwitchClient",
     "SwitchError",
     "SwitchServer",
+    "SwitchSettings",
     "parse_address",
     "read_secret",
 ]
+
+_PLACES = {
+    "SwitchServer": "server",
+    "ClientSettings": "settings",
+    "PacketFaults": "settings",
+    "SwitchSettings": "settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name when it is first used: what a switch can be told does not bring the native code."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES.get(name, 'client')}"), name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.arguments import checked
 from coppice.errors import CoppiceError, InputError
 from coppice.innetwork.counters import with_former_names
+from coppice.innetwork.serving.settings import ClientSettings
 from coppice.innetwork.systems.registry import PROTOCOLS
 from coppice.native import _switch
+from coppice.options import taking
 
 SWITCH_VARIABLE = "COPPICE_SWITCH"
 """Where the switch is, as HOST:PORT."""
@@ -77,26 +77,7 @@ class SwitchClient:
     All workers of a job make the same calls in the same order. Sums of float32 are of 31-bit integers at a common scale
     of each packet, as the protocol says; float16 is summed as float32.
 
-    Args:
-        address: Of the switch, as HOST:PORT.
-        worker: Which worker this is, 0 .. workers - 1.
-        workers: How many there are.
-        member: Which of how many workers this is at its switch, where the job has workers at several switches below
-            one; None where this switch has all of them.
-        job: Number of the job, the same at all workers.
-        epoch: Session of the job: a job that is started again needs a higher one.
-        protocol: What the switch speaks, see :mod:`coppice.innetwork.systems`.
-        element: Type of the elements at the switch: ``float32`` or ``int32``.
-        values: Of one packet; None for as many as the protocol usually has.
-        slots: Sums of the job that can be under way, over all threads; None for 64, or as many as the switch lets a
-            job have if that is less.
-        window: Packets that may be under way, over all threads; None for as many as there are slots.
-        threads: Threads of the switch to use, with as many threads here.
-        timeout_ms: After which a packet is sent again.
-        secret: What the switch asks for.
-        settings: What only the protocol knows, by name.
-        silence_s: A switch that answers nothing for so long is gone, in seconds.
-        join_timeout_s: How long the other workers are waited for when the job begins, in seconds.
+    Its arguments are the fields of :class:`~coppice.innetwork.serving.settings.ClientSettings`.
 
     Raises:
         InputError: If an option is out of range.
@@ -111,84 +92,43 @@ class SwitchClient:
         [0, 1, 2]
     """
 
-    @checked
-    def __init__(
-        self,
-        address: str,
-        *,
-        worker: int,
-        workers: int,
-        member: tuple[int, ...] | None = None,
-        job: int = 1,
-        epoch: int = 1,
-        protocol: str = "switchml",
-        element: str = "float32",
-        values: int | None = None,
-        slots: int | None = None,
-        window: int | None = None,
-        threads: int = 1,
-        timeout_ms: float = 10.0,
-        secret: bytes = b"",
-        settings: Mapping[str, float] | None = None,
-        silence_s: float = 5.0,
-        join_timeout_s: float = 30.0,
-    ) -> None:
-        host, port = parse_address(address)
+    @taking(ClientSettings)
+    def __init__(self, settings: ClientSettings) -> None:
+        host, port = parse_address(settings.address)
+        protocol, element, threads = settings.protocol, settings.element, settings.threads
         if element not in ELEMENTS:
             raise InputError(f"expected elements of {' or '.join(ELEMENTS)} at the switch, found {element}.")
+        values = settings.values
         if values is None:
             values = PROTOCOLS[protocol].values if protocol in PROTOCOLS else 256
-        wanted = _SLOTS if slots is None else slots
-        outstanding = wanted if window is None else window
-        positive = {
-            "workers": workers,
-            "values": values,
-            "threads": threads,
-            "slots": wanted // max(1, threads),
-            "window": outstanding // max(1, threads),
-            "timeout_ms": timeout_ms,
-            "silence_s": silence_s,
-        }
-        for name, value in positive.items():
-            if value <= 0:
-                each = " of each thread" if name in ("slots", "window") else ""
-                raise InputError(f"expected `{name}`{each} above 0, found {value}.")
-        for name, value in (("job", job), ("epoch", epoch)):
-            if not 0 <= value < 1 << 32:
-                raise InputError(f"expected `{name}` of 0 to {(1 << 32) - 1}, found {value}.")
-        index, members = (worker, workers) if member is None else (member[0], member[1])
-        self.worker, self.workers, self.element = worker, workers, element
-        self._join_timeout_s = float(join_timeout_s)
-        self._may_have_fewer = slots is None
+        wanted = _SLOTS if settings.slots is None else settings.slots
+        outstanding = wanted if settings.window is None else settings.window
+        for name, value in (("slots", wanted), ("window", outstanding)):
+            if value < threads:
+                raise InputError(f"expected `{name}` of each thread above 0, found {value // threads}.")
+        at_switch = (settings.worker, settings.workers) if settings.member is None else settings.member
+        self.worker, self.workers, self.element = settings.worker, settings.workers, element
+        self._join_timeout_s = float(settings.join_timeout_s)
+        self._may_have_fewer = settings.slots is None
 
         def core(slots: int, window: int) -> _switch.SwitchClient:
             """Make the native client, with so many slots and outstanding packets on each thread."""
             described = _switch.AggregationJob(
-                id=job,
-                workers=workers,
+                id=settings.job,
+                workers=settings.workers,
                 slots=slots,
                 values=values,
                 window=window,
                 element=getattr(_switch.Element, element),
-                timeout_ns=int(timeout_ms * 1e6),
+                timeout_ns=int(settings.timeout_ms * 1e6),
                 give_up_timeout_ns=10**16,  # the client knows better than the machine when to give up
-                settings={name: float(value) for name, value in (settings or {}).items()},
+                settings={name: float(value) for name, value in (settings.settings or {}).items()},
             )
             return _switch.switch_client(
-                host=host,
-                port=port,
-                threads=threads,
-                protocol=protocol,
-                secret=secret,
-                job=described,
-                index=worker,
-                member=index,
-                members=members,
-                epoch=epoch,
-                silence_s=float(silence_s),
+                settings, host=host, port=port, job=described, member=at_switch[0], members=at_switch[1]
             )
 
-        self._window = outstanding // max(1, threads)
+        self._window = outstanding // threads
         self._core_client = core
         try:
             self._client = core(wanted // threads, self._window)

@@ -28,7 +28,9 @@ from coppice.innetwork.serving.client import (
     parse_address,
     read_secret,
 )
+from coppice.innetwork.serving.settings import ClientSettings
 from coppice.native import _switch
+from coppice.options import options_of
 from coppice.run.engines.datatype import DataType, ReduceOp, divide, elements_of, from_bfloat16, to_bfloat16
 from coppice.run.engines.engine import Engine
 from coppice.run.errors import RunError
@@ -37,15 +39,9 @@ from coppice.run.programs.rank_program import RankProgram
 SETTINGS_VARIABLE = "COPPICE_SWITCH_SETTINGS"
 """Options of :class:`~coppice.innetwork.serving.client.SwitchClient`, as in ``values=64,slots=128``."""
 
-_OPTIONS = {
-    "values": int,
-    "slots": int,
-    "window": int,
-    "threads": int,
-    "timeout_ms": float,
-    "silence_s": float,
-    "join_timeout_s": float,
-}
+_OPTIONS = ("values", "slots", "window", "threads", "timeout_ms", "silence_s", "join_timeout_s")
+"""Those that are no matter of the protocol."""
+
 _AT_THE_SWITCH = {
     DataType.FLOAT32: DataType.FLOAT32,
     DataType.FLOAT16: DataType.FLOAT32,
@@ -97,10 +93,10 @@ def _described(algorithm: str, environment: Mapping[str, str]) -> tuple[str, byt
         name, _, value = (part.strip() for part in entry.partition("="))
         try:
             if name in _OPTIONS:
-                options[name] = _OPTIONS[name](value)
+                options[name] = options_of(ClientSettings)[name].value(value)
             else:
                 options.setdefault("settings", {})[name] = float(value)
-        except ValueError:
+        except (InputError, ValueError):
             raise InputError(f"expected NAME=NUMBER,... in {SETTINGS_VARIABLE}, found {entry!r}.") from None
     return address, read_secret(environment.get(SECRET_VARIABLE)), options
 
