@@ -17,7 +17,7 @@ def main() -> None:
     count = int(sys.argv[1])
     given = np.arange(count, dtype=np.int32) * (rank + 1)
     with SwitchClient(
-        address, worker=rank, workers=ranks, seat=(seat, seats), element="int32", join_timeout_s=60
+        address, worker=rank, workers=ranks, member=(seat, seats), element="int32", join_timeout_s=60
     ) as client:
         found = client.all_reduce(given.copy())
     wanted = np.arange(count, dtype=np.int32) * (ranks * (ranks + 1) // 2)

@@ -188,7 +188,7 @@ def test_relabelling() -> None:
         (lambda box: merge_nodes(box, ["gpu0", "gpu1"], into="g"), "expected switches, or NICs"),
         (lambda box: merge_nodes(box, [], into="g"), "found none"),
         (lambda box: relabel(box, {"gpu0": "gpu1"}), "'gpu1' to two nodes"),
-        (lambda box: find_node(box, "rank8"), "no node 'rank8'"),
+        (lambda box: find_node(box, "rank8"), "found 'rank8'"),
     ],
 )
 def test_what_cannot_be_done_is_refused(call: Any, message: str) -> None:
