@@ -72,9 +72,20 @@ RUNS = {
     "inside": JOBS["gpt"] + 'run = {inside = "oases"}\n',
 }
 WORKLOADS = 24  # Random ones, of each policy of gradients
-SENT = (
-    "name size_bytes layers carries offset_bytes after after_forward stream priority needed_by collective credit_bytes"
-).split()
+SENT = [
+    "name",
+    "size_bytes",
+    "layers",
+    "carries",
+    "offset_bytes",
+    "after",
+    "after_forward",
+    "stream",
+    "priority",
+    "needed_by",
+    "collective",
+    "credit_bytes",
+]
 
 
 def compared(text: str) -> dict[str, Any]:
@@ -102,7 +113,7 @@ def messages_of(name: str) -> dict[str, Any]:
         try:
             policy = POLICIES[name].of()
             messages = policy.messages(workload) if isinstance(policy, DataParallelPolicy) else ()
-            steady = steady_iteration(lambda count, of=(policy, workload): of[0].iterations(of[1], count))
+            steady = steady_iteration(partial(policy.iterations, workload))
         except InputError as error:
             sent.update(str(error).encode())
             continue
