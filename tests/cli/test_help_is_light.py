@@ -11,7 +11,6 @@ from typer.main import get_command
 
 from cli.test_times_name_models import commands
 from coppice.cli import COMMANDS, app
-from coppice.cli.options import names
 from coppice.doctor import TUNING_TARGETS
 from coppice.doctor.job_facts import OPTIONS
 from coppice.export import formats
@@ -22,6 +21,7 @@ from coppice.iteration.costs.named import CALIBRATED
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.step.overlap import OVERLAPS
+from coppice.options import names
 from coppice.planners.synthesis.method import METHODS
 from coppice.selection import LIBRARIES
 from coppice.selection.nccl import SETTINGS

@@ -9,24 +9,25 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from msgspec import Struct
 from typer.testing import CliRunner
 
 from cli.conftest import Run
 from coppice.cli import COMMANDS, app
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import BoxesOption, JsonOption, TopologyOptions
+from coppice.cli.options.inputs import TopologyOptions
 from coppice.cli.options.measuring import SteppedSizes
 from coppice.cli.output.render import print_fields
 from coppice.cli.tune.sweep import chosen_collectives
 from coppice.collectives import Collective
 from coppice.design.search.workload import CollectiveWorkload
 from coppice.errors import InputError
+from coppice.options.shared import BoxesOption, JsonOption
 
 SPELLINGS = (
     "all_reduce",
@@ -289,8 +290,7 @@ def test_long_values_hang_below_their_beginning_on_a_terminal(monkeypatch: pytes
     assert lines[-1] == f"  unbreakable  {'x' * 100}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wished:
+class Wished(Struct, frozen=True, kw_only=True):
     colour: str = "red"
     number: int = 3
 

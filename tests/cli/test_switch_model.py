@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Run
-from coppice.cli.options.names import AGGREGATING
+from coppice.options.names import AGGREGATING
 
 
 def test_the_table_has_every_system_or_a_reason(run: Run) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from coppice.cli.train.job_options import parse_degrees
 from coppice.errors import InputError
 from coppice.iteration.job import read_job
 from coppice.iteration.job.file import job_keys, parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.job.paced import simulated_job
+from coppice.iteration.job_options import parse_degrees
 from coppice.iteration.memory import memory_of
 from coppice.iteration.transformer import Recompute, Shard, Transformer
 from iteration.test_measured import RECORD

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from coppice.cli.options.names import TORCH_ORDERS
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
@@ -27,6 +26,7 @@ from coppice.iteration.pipeline.runnable import check_runnable, placement
 from coppice.iteration.pipeline.torch_csv import order_csv, read_order_csv
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
+from coppice.options.names import TORCH_ORDERS
 from support.pages import coppice
 from support.rank_processes import rank_codes
 

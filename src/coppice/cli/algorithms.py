@@ -6,35 +6,28 @@ import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from coppice.cli.options.completion import algorithm_names, collective_names
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.breaking import LEAST_WIDTH, terminal_width
 from coppice.cli.output.render import print_lines
 from coppice.collectives import Collective
+from coppice.options import argument, option
+from coppice.options.shared import JsonOption
 from coppice.text import columns
 
 if TYPE_CHECKING:
     from coppice.planners.algorithms.listing import Listed
 
 
+@with_options()
 def algorithms(
     name: Annotated[
         str | None,
-        typer.Argument(help="Show everything about this one.", autocompletion=algorithm_names),
+        argument("Show everything about this one."),
     ] = None,
     *,
     collective: Annotated[
         Collective | None,
-        typer.Option(
-            "--collective",
-            "-c",
-            metavar="NAME",
-            help="Only those that perform this collective.",
-            parser=Collective.named,
-            autocompletion=collective_names,
-        ),
+        option("Only those that perform this collective.", "--collective", "-c", metavar="NAME"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

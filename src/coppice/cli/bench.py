@@ -9,15 +9,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
-
-from coppice.cli.options.completion import algorithm_names, collective_names
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology
-from coppice.cli.options.measuring import EngineOption, SteppedSizes, TimeoutOption
+from coppice.cli.options.inputs import load_topology
+from coppice.cli.options.measuring import SteppedSizes
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.files import write_atomically
+from coppice.options import argument, option
+from coppice.options.shared import BoxesOption, EngineOption, SetOption, TimeoutOption
 
 if TYPE_CHECKING:
     from coppice.topology.model import Topology
@@ -48,46 +47,36 @@ def bench(
     *,
     collective: Annotated[
         str,
-        typer.Argument(
-            metavar="COLLECTIVE",
-            help="all_reduce, all_gather, reduce_scatter, broadcast, ...",
-            autocompletion=collective_names,
-        ),
+        argument("all_reduce, all_gather, reduce_scatter, broadcast, ...", metavar="COLLECTIVE"),
     ],
     algorithms: Annotated[
         str,
-        typer.Option(
+        option(
+            "forest, names of `coppice algorithms`, native (the library's own) and direct (of --engine shm).",
             "--algorithm",
             "-a",
             metavar="LIST",
-            help="forest, names of `coppice algorithms`, native (the library's own) and direct (of --engine shm).",
-            autocompletion=algorithm_names,
         ),
     ] = "forest,ring,native",
     engine: EngineOption = None,
     topology: Annotated[
         str | None,
-        typer.Option(
-            "--topology",
+        option(
+            f"Preset or file [default: ${TOPOLOGY_VARIABLE}, else one switch between all ranks].",
             metavar="TOPOLOGY",
-            help=f"Preset or file [default: ${TOPOLOGY_VARIABLE}, else one switch between all ranks].",
         ),
     ] = None,
     boxes: BoxesOption = None,
     settings: SetOption = None,
-    rounds: Annotated[int, typer.Option("-n", "--iters", min=1, help="Measured rounds.")] = 20,
-    warmup: Annotated[int, typer.Option("-w", "--warmup-iters", min=0, help="Rounds before.")] = 5,
-    dtype: Annotated[
-        str, typer.Option("-d", "--datatype", help="Such as float32, bfloat16, int64.")
-    ] = "float32",
-    op: Annotated[str, typer.Option("-o", "--op", help="sum, avg, min, max, product.")] = "sum",
-    root: Annotated[int, typer.Option("-r", "--root", min=0, help="Root rank.")] = 0,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Input and output are one memory.")] = False,
+    rounds: Annotated[int, option("Measured rounds.", "-n", "--iters", ge=1)] = 20,
+    warmup: Annotated[int, option("Rounds before.", "-w", "--warmup-iters", ge=0)] = 5,
+    dtype: Annotated[str, option("Such as float32, bfloat16, int64.", "-d", "--datatype")] = "float32",
+    op: Annotated[str, option("sum, avg, min, max, product.", "-o", "--op")] = "sum",
+    root: Annotated[int, option("Root rank.", "-r", "--root", ge=0)] = 0,
+    in_place: Annotated[bool, option("Input and output are one memory.")] = False,
     timeout: TimeoutOption = 300.0,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write the rows as JSON lines.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of the table.")] = False,
+    output: Annotated[Path | None, option("Write the rows as JSON lines.", metavar="FILE")] = None,
+    as_json: Annotated[bool, option("Print JSON lines instead of the table.", "--json")] = False,
 ) -> None:
     """Benchmark algorithms and the library's own collective in one run, interleaved round by round.
 

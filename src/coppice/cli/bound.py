@@ -5,13 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.problem import InNetworkOption, ProblemOptions, TreesOption, parse_trees
+from coppice.cli.options.problem import ProblemOptions, parse_trees
 from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.errors import InputError
+from coppice.options import option
+from coppice.options.shared import InNetworkOption, JsonOption, TreesOption
 from coppice.text import bandwidth_text, percent_text, plural, rate_line, seconds_text, size_text
 
 if TYPE_CHECKING:
@@ -29,24 +28,22 @@ def bound(
     trees: TreesOption = None,
     groups: Annotated[
         str | None,
-        typer.Option(
-            "--groups",
-            metavar="LIST",
-            help="Groups of a training job at once, such as tp=8,dp=4: tensor, context (cp), data, pipeline (pp) and "
+        option(
+            "Groups of a training job at once, such as tp=8,dp=4: tensor, context (cp), data, pipeline (pp) and "
             "expert (ep) parallelism; each performs the collective.",
+            metavar="LIST",
         ),
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option(
-            "--workload",
+        option(
+            "With the bytes that an iteration of a job sends: job file (.toml) or name of a model.",
             metavar="JOB",
-            help="With the bytes that an iteration of a job sends: job file (.toml) or name of a model.",
         ),
     ] = None,
     global_batch: Annotated[
         int | None,
-        typer.Option("--global-batch", min=1, help="Samples of an iteration [default: one each]."),
+        option("Samples of an iteration [default: one each].", ge=1),
     ] = None,
     in_network: InNetworkOption = False,
     as_json: JsonOption = False,
@@ -108,9 +105,9 @@ def _print_together(
     from coppice.bounds.together.check import check_together
     from coppice.bounds.together.describe import limit_words, shares_of, together_record
     from coppice.bounds.together.least import least_time
-    from coppice.cli.train.job_options import job_record_of_options, parse_degrees
     from coppice.iteration.costs.traffic import degree_demands, job_demands
     from coppice.iteration.job.job import check_layout, layout_of, model_of
+    from coppice.iteration.job_options import JobOptions, parse_degrees
 
     degrees = parse_degrees(groups, option="--groups")
     with Stages() as stages:
@@ -121,11 +118,8 @@ def _print_together(
             demands = degree_demands(degrees, str(asked.collective), _GB, topology.num_ranks)
             title = f"{asked.collective} of 1 GB in each of {groups} on {topology.name}"
         else:
-            record, _ = job_record_of_options(
-                workload,
-                cluster={"topology": asked.topology},
-                layout={**degrees, "global_batch": global_batch},
-            )
+            job = JobOptions(job=workload, cluster=asked.topology, parallel=groups, global_batch=global_batch)
+            record, _ = job.record()
             model, layout = model_of(record.model), layout_of(record.layout, topology.num_ranks)
             check_layout(model, layout, topology.num_ranks, topology.name)
             demands = job_demands(model, layout)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from msgspec.structs import replace
 
 from coppice.cli import with_flags
-from coppice.cli.options.completion import algorithm_names
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
-from coppice.cli.options.names import AGGREGATING, SYNTHESIS_METHODS
+from coppice.cli.options.measuring import chosen_model
 from coppice.cli.options.problem import ProblemOptions
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.kept import keeps
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.errors import InputError
 from coppice.files import write_atomically
+from coppice.options import argument, option
+from coppice.options.names import AGGREGATING, SYNTHESIS_METHODS
+from coppice.options.shared import JobsOption, JsonOption, ModelOption, OverheadOption, SizesOption
 from coppice.simulation.model import Sharing
 from coppice.text import columns, parse_sizes
 
@@ -39,111 +38,89 @@ def compare(
     sizes: SizesOption = "1K:4G",
     algorithms: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Only these, such as forest,ring [default: all that perform the collective].",
             "--algorithms",
             "-a",
             metavar="LIST",
-            help="Only these, such as forest,ring [default: all that perform the collective].",
-            autocompletion=algorithm_names,
         ),
     ] = None,
     synthesize: Annotated[
         str | None,
-        typer.Option(
-            "--synthesize",
-            metavar="LIST",
-            help="Compare what methods of synthesis find as well, such as tacos,syccl "
+        option(
+            "Compare what methods of synthesis find as well, such as tacos,syccl "
             f"(all: {','.join(SYNTHESIS_METHODS)}).",
+            metavar="LIST",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Where their random choices begin.")] = 0,
+    seed: Annotated[int, option("Where their random choices begin.", ge=0)] = 0,
     time_limit: Annotated[
         float,
-        typer.Option(
-            "--time-limit", metavar="SECONDS", help="Time for each of them; then its best so far counts."
-        ),
+        option("Time for each of them; then its best so far counts.", metavar="SECONDS"),
     ] = 60.0,
     order: Annotated[
         str,
-        typer.Option(
-            "--order",
+        option(
+            "Order in which algorithms take the ranks: as numbered, boxes and rails kept together, or the better.",
             metavar="rank|topology|both",
-            help="Order in which algorithms take the ranks: as numbered, boxes and rails kept together, or the better.",
         ),
     ] = "both",
     relay_gpus: Annotated[
         bool | None,
-        typer.Option(
-            "--relay-gpus/--no-relay-gpus",
-            help="Between GPUs that no path of switches and NICs joins other GPUs pass data on: for all algorithms, or "
+        option(
+            "Between GPUs that no path of switches and NICs joins other GPUs pass data on: for all algorithms, or "
             "for none [default: for those that do not apply otherwise, marked relays].",
+            "--relay-gpus/--no-relay-gpus",
         ),
     ] = None,
     systems: Annotated[
         str | None,
-        typer.Argument(
-            metavar="SYSTEMS",
-            show_default=False,
-            help="After --in-network: systems to model, such as sharp,nvls,switchml; "
+        argument(
+            "After --in-network: systems to model, such as sharp,nvls,switchml; "
             "switchml@spine* says which switches add. All: " + ", ".join(AGGREGATING) + ".",
+            metavar="SYSTEMS",
         ),
     ] = None,
     in_network: Annotated[
         bool | None,
-        typer.Option(
-            "--in-network/--no-in-network",
-            help="Use switches that can copy (multicast) or add (aggregate), and print both optima [default: compare "
+        option(
+            "Use switches that can copy (multicast) or add (aggregate), and print both optima [default: compare "
             "what uses them by itself, up to 256 ranks]. With SYSTEMS: model these beside the algorithms.",
+            "--in-network/--no-in-network",
         ),
     ] = None,
     boxes: Annotated[
         str | None,
-        typer.Option(
-            "--boxes",
-            metavar="N",
-            help="Number of boxes of a box preset; a list such as 1,2,4,8 with --gain.",
-        ),
+        option("Number of boxes of a box preset; a list such as 1,2,4,8 with --gain.", metavar="N"),
     ] = None,
     gain: Annotated[
         bool,
-        typer.Option(
-            "--gain",
-            help="Instead: what the optimal plan gains over ring and hierarchical, by number of boxes.",
-        ),
+        option("Instead: what the optimal plan gains over ring and hierarchical, by number of boxes."),
     ] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Print every algorithm at every size, not only the best.")
+        bool, option("Print every algorithm at every size, not only the best.", "--all")
     ] = False,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write every algorithm at every size as CSV.")
-    ] = None,
+    csv: Annotated[Path | None, option("Write every algorithm at every size as CSV.", metavar="FILE")] = None,
     picture: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw it: a .png, .svg or .pdf (needs matplotlib)."),
+        option("Draw it: a .png, .svg or .pdf (needs matplotlib).", "--plot", metavar="FILE"),
     ] = None,
     results: Annotated[
         Path | None,
-        typer.Option(
-            "--results",
-            metavar="FILE",
-            help="Append measurements to this file (JSON lines), and resume from it.",
-        ),
+        option("Append measurements to this file (JSON lines), and resume from it.", metavar="FILE"),
     ] = None,
     jobs: JobsOption = None,
     model: ModelOption = None,
     overhead: OverheadOption = None,
     sharing: Annotated[
         Sharing | None,
-        typer.Option(
-            "--sharing", metavar="fifo|fair", help="How messages share a link [default: the model's]."
-        ),
+        option("How messages share a link [default: the model's].", metavar="fifo|fair"),
     ] = None,
     rates: Annotated[
         str | None,
-        typer.Option(
-            "--rates",
+        option(
+            "Rates of a preset: nominal (default), measured (the achievable class), or nominal,measured for both.",
             metavar="CLASS",
-            help="Rates of a preset: nominal (default), measured (the achievable class), or nominal,measured for both.",
         ),
     ] = None,
     as_json: JsonOption = False,

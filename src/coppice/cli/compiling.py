@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coppice.cli.options.inputs import (
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import load_topology
+from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
+from coppice.errors import InputError
+from coppice.options import argument, option, parse_settings
+from coppice.options.shared import (
     BoxesOption,
     JsonOption,
     OutputOption,
     RatesOption,
+    RelayGpusOption,
     SetOption,
-    load_topology,
-    parse_settings,
 )
-from coppice.cli.options.problem import RelayGpusOption
-from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
-from coppice.errors import InputError
 from coppice.text import bandwidth_text, percent_text, plural
 
 if TYPE_CHECKING:
@@ -29,44 +30,43 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 
 
+@with_options()
 def compile_file(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="Python file that leaves a ChunkProgram called program, or a function that makes one; - is standard "
+        argument(
+            "Python file that leaves a ChunkProgram called program, or a function that makes one; - is standard "
             "input. It is executed.",
+            metavar="FILE",
         ),
     ],
     *,
     output: OutputOption = None,
     parameters: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Argument of the function program, such as ranks=8; may be repeated.",
             "--parameter",
             metavar="NAME=VALUE",
-            help="Argument of the function program, such as ranks=8; may be repeated.",
         ),
     ] = None,
     topology: Annotated[
         str | None,
-        typer.Option(
-            "--topology",
+        option(
+            "Where its ranks are: preset or file [default: what the program names, or all GPUs at one switch].",
             metavar="TOPOLOGY",
-            help="Where its ranks are: preset or file [default: what the program names, or all GPUs at one switch].",
         ),
     ] = None,
     program: Annotated[
         Path | None,
-        typer.Option(
-            "--program",
+        option(
+            "Write its thread blocks, channels and steps as MSCCL XML for --target, hints kept.",
             metavar="FILE",
-            help="Write its thread blocks, channels and steps as MSCCL XML for --target, hints kept.",
         ),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", help="Who reads --program: rccl, azure-executor or msccl."),
+        option("Who reads --program: rccl, azure-executor or msccl."),
     ] = None,
     boxes: BoxesOption = None,
     relay_gpus: RelayGpusOption = False,

@@ -5,64 +5,57 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption, parse_settings
-from coppice.cli.options.names import JOB_FACTS, TUNING_FILES
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.errors import InputError
 from coppice.export.formats import MSCCL_RUNTIMES
+from coppice.options import argument, option, parse_settings
+from coppice.options.names import JOB_FACTS, TUNING_FILES
+from coppice.options.shared import JsonOption
 from coppice.text import parse_sizes
 
 
+@with_options()
 def doctor(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="MSCCL XML, MSCCL++ JSON, put/signal program or tuning file; - is standard input.",
+        argument(
+            "MSCCL XML, MSCCL++ JSON, put/signal program or tuning file; - is standard input.", metavar="FILE"
         ),
     ],
     *,
     target: Annotated[
         str,
-        typer.Option(
-            "--target",
-            metavar="NAME",
-            help=f"Runtime that is to read MSCCL XML ({', '.join(MSCCL_RUNTIMES)}), mscclpp, nccl for a put/signal "
+        option(
+            f"Runtime that is to read MSCCL XML ({', '.join(MSCCL_RUNTIMES)}), mscclpp, nccl for a put/signal "
             f"program, or kind of a tuning file ({', '.join(TUNING_FILES)}).",
+            metavar="NAME",
         ),
     ],
-    ranks: Annotated[
-        int | None, typer.Option("--ranks", min=1, metavar="N", help="Ranks of the communicator.")
-    ] = None,
+    ranks: Annotated[int | None, option("Ranks of the communicator.", metavar="N", ge=1)] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(
-            "--size", "--sizes", "-s", metavar="LIST", help="Message sizes, such as 1M:1G or 64K,1M."
-        ),
+        option("Message sizes, such as 1M:1G or 64K,1M.", "--size", "--sizes", "-s", metavar="LIST"),
     ] = None,
     options: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            f"Tuning files, nccl: what is known of the job, out of {', '.join(JOB_FACTS)}; may be repeated.",
             "--option",
             metavar="KEY=VALUE",
-            help=f"Tuning files, nccl: what is known of the job, out of {', '.join(JOB_FACTS)}; may be repeated.",
         ),
     ] = None,
     nccl: Annotated[
         str | None,
-        typer.Option(
-            "--nccl", metavar="VERSION", help="Put/signal programs: version of NCCL, such as 2.30.7."
-        ),
+        option("Put/signal programs: version of NCCL, such as 2.30.7.", metavar="VERSION"),
     ] = None,
     max_connections: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Put/signal programs: CUDA_DEVICE_MAX_CONNECTIONS of the job.",
             "--cuda-max-connections",
-            min=1,
             metavar="N",
-            help="Put/signal programs: CUDA_DEVICE_MAX_CONNECTIONS of the job.",
+            ge=1,
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.cli.verify import PlanArgument
+from coppice.options import option
+from coppice.options.shared import JsonOption
 
 
+@with_options()
 def explain(
     plan: PlanArgument,
     *,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many classes of links to list.")] = 12,
-    tree: Annotated[int | None, typer.Option("--tree", min=0, help="Draw this tree.")] = None,
+    top: Annotated[int, option("How many classes of links to list.", ge=1)] = 12,
+    tree: Annotated[int | None, option("Draw this tree.", ge=0)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain a plan: the cut that limits it, the utilisation of each kind of link, and the shape of its trees.

@@ -14,21 +14,13 @@ from msgspec import Struct
 
 from coppice.cli import with_flags
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import (
-    BoxesOption,
-    JsonOption,
-    OutputOption,
-    RanksOption,
-    RatesOption,
-    SetOption,
-    load_topology,
-    parse_settings,
-)
+from coppice.cli.options.inputs import load_topology
 from coppice.cli.options.measuring import chosen_model
 from coppice.cli.output.render import Stages, print_json, print_note, to_stdout, write_text
 from coppice.errors import CoppiceError, InputError
 from coppice.export.formats import FORMATS, MODEL
-from coppice.options import Option, Size, option, options_of
+from coppice.options import Option, Size, argument, option, options_of, parse_settings
+from coppice.options.shared import BoxesOption, JsonOption, OutputOption, RanksOption, RatesOption, SetOption
 from coppice.text import parse_size, suggestion
 
 if TYPE_CHECKING:
@@ -96,18 +88,18 @@ simulate); all others stand in `--option`."""
 def export(
     source: Annotated[
         str,
-        typer.Argument(
+        argument(
+            "Plan file; for some exports a topology; for msccl-xml also an MSCCL XML file of another target.",
             metavar="PLAN|TOPOLOGY",
-            help="Plan file; for some exports a topology; for msccl-xml also an MSCCL XML file of another target.",
         ),
     ],
     flags: dict[str, Any],
     *,
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of: {', '.join(NAMES)}.")],
+    to: Annotated[str, option(f"One of: {', '.join(NAMES)}.", metavar="FORMAT")],
     output: OutputOption = None,
     options: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Option of another export; may be repeated."),
+        option("Option of another export; may be repeated.", "--option", metavar="KEY=VALUE"),
     ] = None,
     boxes: BoxesOption = None,
     rates: RatesOption = None,

@@ -4,41 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from coppice.cli.options.inputs import (
-    BoxesOption,
-    JsonOption,
-    OutputOption,
-    RatesOption,
-    SetOption,
-    load_topology,
-)
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import load_topology
 from coppice.cli.output.render import Stages, print_fields, print_json, print_note, to_stdout
 from coppice.errors import InputError
+from coppice.options import argument, option
+from coppice.options.shared import BoxesOption, JsonOption, OutputOption, RatesOption, SetOption
 from coppice.text import bandwidth_text, plural
 
 if TYPE_CHECKING:
     from coppice.schedule.schedule import Schedule
 
 
+@with_options()
 def import_file(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="MSCCL XML or MSCCL++ JSON file; - is standard input.")
-    ],
+    file: Annotated[str, argument("MSCCL XML or MSCCL++ JSON file; - is standard input.", metavar="FILE")],
     *,
     output: OutputOption = None,
     topology: Annotated[
         str | None,
-        typer.Option(
-            "--topology",
-            metavar="TOPOLOGY",
-            help="Where its ranks are: preset or file [default: all GPUs at one switch].",
-        ),
+        option("Where its ranks are: preset or file [default: all GPUs at one switch].", metavar="TOPOLOGY"),
     ] = None,
-    root: Annotated[
-        int | None, typer.Option("--root", metavar="RANK", help="Root, where the file does not name it.")
-    ] = None,
+    root: Annotated[int | None, option("Root, where the file does not name it.", metavar="RANK")] = None,
     boxes: BoxesOption = None,
     rates: RatesOption = None,
     settings: SetOption = None,

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption, TopologyOptions
+from coppice.cli.options.inputs import TopologyOptions
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, progress_bar
 from coppice.errors import CheckError, InputError
+from coppice.options import argument, option
+from coppice.options.shared import JsonOption
 
 if TYPE_CHECKING:
     from coppice.run.lab.blueprint import Blueprint, Load
@@ -22,7 +24,7 @@ app = typer.Typer(
     help="Build a topology from network namespaces and rate-limited links, and run programs in it (Linux, root).",
 )
 
-LabOption = Annotated[str, typer.Option("--name", help="Name of the lab.")]
+LabOption = Annotated[str, option("Name of the lab.", "--name")]
 
 
 @app.command("up")
@@ -32,12 +34,12 @@ def up(
     *,
     scale: Annotated[
         str,
-        typer.Option("--scale", help="Factor of the rates: 300 GB/s at 1e-4 are 240 Mbit/s."),
+        option("Factor of the rates: 300 GB/s at 1e-4 are 240 Mbit/s."),
     ] = "1e-4",
     name: LabOption = "lab",
     force: Annotated[
         bool,
-        typer.Option("--force", help="Build it although the cores of this machine would be the bottleneck."),
+        option("Build it although the cores of this machine would be the bottleneck."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -76,6 +78,7 @@ def up(
 
 
 @app.command("check")
+@with_options()
 def check(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
     """Measure every link with a TCP stream; exit code 1 if one carries less than 90% of its rate."""
     from coppice.run.lab.namespaces import check_links, find
@@ -117,32 +120,25 @@ def check(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
 
 
 @app.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@with_options()
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Program and arguments.")],
+    command: Annotated[list[str], argument("Program and arguments.", metavar="COMMAND...")],
     *,
     name: LabOption = "lab",
     mpi: Annotated[
         str | None,
-        typer.Option("--mpi", metavar="open-mpi|mpich", help="Start the ranks with this library's launcher."),
+        option("Start the ranks with this library's launcher.", metavar="open-mpi|mpich"),
     ] = None,
-    launcher: Annotated[
-        str | None, typer.Option("--launcher", help="Path of mpirun or mpiexec [default: on PATH].")
-    ] = None,
+    launcher: Annotated[str | None, option("Path of mpirun or mpiexec [default: on PATH].")] = None,
     options: Annotated[
         list[str] | None,
-        typer.Option(
-            "--mpi-option", metavar="WORD", help="Further argument for the MPI launcher; may be repeated."
-        ),
+        option("Further argument for the MPI launcher; may be repeated.", "--mpi-option", metavar="WORD"),
     ] = None,
     switch: Annotated[
         str | None,
-        typer.Option(
-            "--switch", metavar="PROTOCOL", help="Let the switches of the lab add up by this protocol."
-        ),
+        option("Let the switches of the lab add up by this protocol.", metavar="PROTOCOL"),
     ] = None,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0.1, help="Time limit in seconds.")
-    ] = None,
+    timeout: Annotated[float | None, option("Time limit in seconds.", ge=0.1)] = None,
 ) -> None:
     """Run a command once per rank, each in the namespace of its GPU.
 
@@ -181,6 +177,7 @@ def _switches(lab: Lab, protocol: str | None) -> AbstractContextManager[list[str
 
 
 @app.command("bytes")
+@with_options()
 def counters(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
     """Print the bytes carried by every link, as counted by the kernel."""
     from coppice.run.lab.namespaces import find, link_bytes
@@ -197,6 +194,7 @@ def counters(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
 
 
 @app.command("status")
+@with_options()
 def status(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
     """List running labs."""
     from coppice.run.lab.blueprint import load_of
@@ -211,10 +209,11 @@ def status(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
 
 
 @app.command("down")
+@with_options()
 def down(
     *,
     name: LabOption = "lab",
-    every: Annotated[bool, typer.Option("--all", help="All labs.")] = False,
+    every: Annotated[bool, option("All labs.", "--all")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove a lab with every process in it, or the remains of an interrupted one."""

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.options.logs import RunOption, collective_run, print_warnings
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import Stages, print_json, print_lines
+from coppice.options import argument
+from coppice.options.shared import JsonOption
 from coppice.text import columns, plural, short_size
 
 if TYPE_CHECKING:
@@ -21,10 +21,9 @@ _MOST_LINES = 200
 _BUFFERS = {None: "-", True: "one", False: "two"}
 
 
+@with_options()
 def logs(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Logs and dumps; - is standard input.")
-    ],
+    files: Annotated[list[str], argument("Logs and dumps; - is standard input.", metavar="FILE...")],
     *,
     collective: RunOption = None,
     as_json: JsonOption = False,

@@ -11,9 +11,8 @@ import typer
 
 from coppice.bounds.problem import Problem
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.logs import print_warnings
-from coppice.cli.options.measuring import ModelOption, chosen_model
+from coppice.cli.options.measuring import chosen_model
 from coppice.cli.options.problem import ProblemOptions
 from coppice.cli.output.render import (
     Stages,
@@ -30,6 +29,8 @@ from coppice.errors import InputError
 from coppice.files import read_bytes
 from coppice.fitting.time_model import LIBRARY, FittedModel, MeasuredTime, bodies_of, fit
 from coppice.logs.reading import parse_log
+from coppice.options import argument, option
+from coppice.options.shared import JsonOption, ModelOption, OutputOption
 from coppice.simulation.models import model_bytes, named_models
 from coppice.simulation.simulated import model_record
 from coppice.text import plural
@@ -40,6 +41,7 @@ app = typer.Typer(
 
 
 @app.command("list")
+@with_options()
 def list_models(*, as_json: JsonOption = False) -> None:
     """List the named time models; the first is the default.
 
@@ -55,8 +57,9 @@ def list_models(*, as_json: JsonOption = False) -> None:
 
 
 @app.command()
+@with_options()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Name of a model, or a file with one.")],
+    name: Annotated[str, argument("Name of a model, or a file with one.", metavar="NAME|FILE")],
     *,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,21 +89,20 @@ def fit_model(
     *,
     results: Annotated[
         Path,
-        typer.Argument(
+        argument(
+            "Printed table of nccl-tests, or what `coppice bench --json` printed; - is standard input.",
             metavar="RESULTS",
-            help="Printed table of nccl-tests, or what `coppice bench --json` printed; - is standard input.",
         ),
     ],
     algorithm: Annotated[
         str | None,
-        typer.Option(
-            "--algorithm",
+        option(
+            "Algorithm that nccl-tests measured [default: the library's rings or tree, the faster].",
             metavar="NAME",
-            help="Algorithm that nccl-tests measured [default: the library's rings or tree, the faster].",
         ),
     ] = None,
     model: ModelOption = None,
-    name: Annotated[str, typer.Option("--name", help="Name of the fitted model.")] = "fitted",
+    name: Annotated[str, option("Name of the fitted model.")] = "fitted",
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:

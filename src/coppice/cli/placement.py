@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption, TopologyOptions
-from coppice.cli.options.measuring import ModelOption, chosen_model
-from coppice.cli.options.problem import RelayGpusOption
+from coppice.cli.options.inputs import TopologyOptions
+from coppice.cli.options.measuring import chosen_model
 from coppice.cli.output.breaking import LEAST_WIDTH, terminal_width
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
+from coppice.options import option
+from coppice.options.shared import JsonOption, ModelOption, RelayGpusOption
 from coppice.text import columns, plural, size_text, time_text
 
 if TYPE_CHECKING:
@@ -29,36 +30,32 @@ def placement(
     *,
     axes: Annotated[
         str,
-        typer.Option("--axes", metavar="NAME=N,...", help="Size of each axis, the slowest first: dp=4,tp=8."),
+        option("Size of each axis, the slowest first: dp=4,tp=8.", metavar="NAME=N,..."),
     ],
     reduce: Annotated[
         str,
-        typer.Option(
-            "--reduce",
-            metavar="NAME,...",
-            help="Axes to all-reduce along: dp; dp+tp for both together; dp,tp for one after the other, each "
+        option(
+            "Axes to all-reduce along: dp; dp+tp for both together; dp,tp for one after the other, each "
             "perhaps with its own size (dp=64M,tp=16M). Every axis has to occur: tp=0 if it exchanges nothing.",
+            metavar="NAME,...",
         ),
     ],
-    size: Annotated[str, typer.Option("--size", help="Bytes that each group reduces.")] = "64M",
+    size: Annotated[str, option("Bytes that each group reduces.")] = "64M",
     hierarchy: Annotated[
         str | None,
-        typer.Option(
-            "--hierarchy",
+        option(
+            "Levels from the outside in, such as node=4,gpu=8 [default: boxes and their GPUs].",
             metavar="NAME=N,...",
-            help="Levels from the outside in, such as node=4,gpu=8 [default: boxes and their GPUs].",
         ),
     ] = None,
-    most_calls: Annotated[
-        int, typer.Option("--most-calls", min=1, max=5, help="Calls of a program at most.")
-    ] = 5,
+    most_calls: Annotated[int, option("Calls of a program at most.", ge=1, le=5)] = 5,
     model: ModelOption = None,
     relay_gpus: RelayGpusOption = False,
     programs: Annotated[
         int,
-        typer.Option("--programs", min=1, metavar="N", help="Programs to list in JSON, of each placement."),
+        option("Programs to list in JSON, of each placement.", metavar="N", ge=1),
     ] = 10,
-    rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Placements to print.")] = 12,
+    rows: Annotated[int, option("Placements to print.", metavar="N", ge=1)] = 12,
     as_json: JsonOption = False,
 ) -> None:
     """Time all mappings of parallel axes to the GPUs, each with all reduction programs along them.

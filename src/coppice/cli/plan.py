@@ -12,21 +12,23 @@ import typer
 
 from coppice.cli.bound import bound_fields
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings
-from coppice.cli.options.measuring import ModelOption, chosen_model
-from coppice.cli.options.problem import (
-    AlgorithmOption,
-    InNetworkOption,
-    OrderOption,
-    ParameterOption,
-    ProblemOptions,
-    RelayGpusOption,
-    TreesOption,
-    parse_trees,
-)
+from coppice.cli.options.measuring import chosen_model
+from coppice.cli.options.problem import ProblemOptions, parse_trees
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.cli.output.repaired import print_repaired
 from coppice.errors import InputError
+from coppice.options import option, parse_settings
+from coppice.options.shared import (
+    AlgorithmOption,
+    InNetworkOption,
+    JsonOption,
+    ModelOption,
+    OrderOption,
+    OutputOption,
+    ParameterOption,
+    RelayGpusOption,
+    TreesOption,
+)
 from coppice.simulation.model import Model
 from coppice.text import (
     bandwidth_text,
@@ -67,38 +69,35 @@ def plan(
     trees: TreesOption = None,
     sizes: Annotated[
         str | None,
-        typer.Option(
-            "--sizes",
-            metavar="LIST",
-            help="Plan for these message sizes, such as 1M or 1K:1G: fewer or lower trees where they lose least to the "
+        option(
+            "Plan for these message sizes, such as 1M or 1K:1G: fewer or lower trees where they lose least to the "
             "fastest there [default: the best rate].",
+            metavar="LIST",
         ),
     ] = None,
     prefer: Annotated[
         Preference,
-        typer.Option(
-            "--prefer",
-            metavar="auto|rate|low",
-            help="Where they conflict: the best rate, or the lowest trees, whose loss is stated; auto is the rate, or "
+        option(
+            "Where they conflict: the best rate, or the lowest trees, whose loss is stated; auto is the rate, or "
             "what is fastest at --sizes.",
+            metavar="auto|rate|low",
         ),
     ] = Preference.AUTO,
     repair: Annotated[
         Path | None,
-        typer.Option(
-            "--repair",
-            metavar="PLAN.json",
-            help="Fit this plan of the whole network to the topology, from which links or GPUs are lost or slow: trees "
+        option(
+            "Fit this plan of the whole network to the topology, from which links or GPUs are lost or slow: trees "
             "that cross none of them stay; the collective is the plan's.",
+            metavar="PLAN.json",
         ),
     ] = None,
     output: OutputOption = None,
     in_network: InNetworkOption = False,
     ring: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            "Look for the best ring to compare with [default: for optimal plans up to 2,048 ranks].",
             "--ring/--no-ring",
-            help="Look for the best ring to compare with [default: for optimal plans up to 2,048 ranks].",
         ),
     ] = None,
     model: ModelOption = None,

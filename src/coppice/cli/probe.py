@@ -6,42 +6,41 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from coppice.cli.options.inputs import BoxesOption, JsonOption, SetOption, load_topology
-from coppice.cli.options.measuring import EngineOption, TimeoutOption
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import load_topology
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.errors import InputError
+from coppice.options import option
+from coppice.options.shared import BoxesOption, EngineOption, JsonOption, SetOption, TimeoutOption
 
 if TYPE_CHECKING:
     from coppice.run.probe.network import Probed
 
 
+@with_options()
 def probe(
     *,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the measured topology.")
+        Path | None, option("Write the measured topology.", "-o", "--output", metavar="FILE")
     ] = None,
     expect: Annotated[
         str | None,
-        typer.Option(
-            "--expect",
-            metavar="TOPOLOGY",
-            help="Expected network: report its links that carry less; `-o` then writes it with their "
+        option(
+            "Expected network: report its links that carry less; `-o` then writes it with their "
             "measured rates.",
+            metavar="TOPOLOGY",
         ),
     ] = None,
     engine: EngineOption = None,
     costs: Annotated[
         Path | None,
-        typer.Option(
-            "--costs",
-            metavar="FILE",
-            help="Instead, measure what puts, signals, waits and kernels cost on the device of `--engine put-signal`, "
+        option(
+            "Instead, measure what puts, signals, waits and kernels cost on the device of `--engine put-signal`, "
             "and write what their simulation takes.",
+            metavar="FILE",
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Rounds of each experiment.")] = 3,
+    rounds: Annotated[int, option("Rounds of each experiment.", "-n", "--rounds", ge=1)] = 3,
     timeout: TimeoutOption = 300.0,
     boxes: BoxesOption = None,
     settings: SetOption = None,

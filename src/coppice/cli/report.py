@@ -5,59 +5,57 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from coppice.cli.options.inputs import BoxesOption, JsonOption, SetOption, load_topology
-from coppice.cli.options.measuring import ModelOption
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import load_topology
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.cli.verify import PlanArgument
 from coppice.errors import InputError
+from coppice.options import option
+from coppice.options.shared import BoxesOption, JsonOption, ModelOption, SetOption
 from coppice.text import size_text
 
 
+@with_options()
 def report(
     plan: PlanArgument,
     *,
     output: Annotated[
         Path,
-        typer.Option(
+        option(
+            "Page to write (.html), or only the topology with the bottleneck cut (.svg, .dot).",
             "-o",
             "--output",
             metavar="FILE",
-            help="Page to write (.html), or only the topology with the bottleneck cut (.svg, .dot).",
         ),
     ] = Path("report.html"),
     size: Annotated[
         str,
-        typer.Option(
+        option(
+            "Message size M of the timeline: bytes, or with K, M, G in powers of 1024.",
             "--size",
             "-s",
             metavar="BYTES",
-            help="Message size M of the timeline: bytes, or with K, M, G in powers of 1024.",
         ),
     ] = "64M",
     compare: Annotated[
         str | None,
-        typer.Option(
-            "--compare",
+        option(
+            "Compare all algorithms at these sizes, such as 1K:1G:4 [default: no comparison].",
             metavar="SIZES",
-            help="Compare all algorithms at these sizes, such as 1K:1G:4 [default: no comparison].",
         ),
     ] = None,
     synthesize: Annotated[
         str | None,
-        typer.Option(
-            "--synthesize",
+        option(
+            "With --compare: compare what methods of synthesis find as well, such as tacos,syccl.",
             metavar="LIST",
-            help="With --compare: compare what methods of synthesis find as well, such as tacos,syccl.",
         ),
     ] = None,
     whole: Annotated[
         str | None,
-        typer.Option(
-            "--whole",
+        option(
+            "What the topology was before it lost nodes or links, a preset or file: these are drawn as lost.",
             metavar="TOPOLOGY",
-            help="What the topology was before it lost nodes or links, a preset or file: these are drawn as lost.",
         ),
     ] = None,
     model: ModelOption = None,

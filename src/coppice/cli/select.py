@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from coppice.cli.options.inputs import (
-    BoxesOption,
-    JsonOption,
-    OutputOption,
-    RatesOption,
-    load_topology,
-    parse_settings,
-)
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import load_topology
 from coppice.cli.options.logs import print_warnings
-from coppice.cli.options.measuring import SizesOption
-from coppice.cli.options.names import COST_INPUTS, SELECTING
-from coppice.cli.options.problem import CollectiveOption, RootOption
 from coppice.cli.output.render import print_fields, print_json, print_lines, to_stdout
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.options import argument, option, parse_settings
+from coppice.options.names import COST_INPUTS, SELECTING
+from coppice.options.shared import (
+    BoxesOption,
+    CollectiveOption,
+    JsonOption,
+    OutputOption,
+    RatesOption,
+    RootOption,
+    SizesOption,
+)
 from coppice.text import columns, parse_sizes, plural, short_size, size_text
 
 if TYPE_CHECKING:
@@ -32,65 +32,56 @@ if TYPE_CHECKING:
 MOST_PLANNED = 4_096
 """Ranks on one switch, up to which `-o` makes a topology where only their number is given."""
 
-LibraryOption = Annotated[
-    str, typer.Option("--library", "-l", help=f"One of: {', '.join(SELECTING)}.", metavar="NAME")
-]
+LibraryOption = Annotated[str, option(f"One of: {', '.join(SELECTING)}.", "--library", "-l", metavar="NAME")]
 
 
+@with_options()
 def select(
     topology: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[TOPOLOGY]", help="Preset name or file, as for `coppice plan`; without it, give --ranks."
+        argument(
+            "Preset name or file, as for `coppice plan`; without it, give --ranks.", metavar="[TOPOLOGY]"
         ),
     ] = None,
     *,
     library: LibraryOption,
     sizes: SizesOption,
     collective: CollectiveOption = Collective.ALL_REDUCE,
-    ranks: Annotated[
-        int | None, typer.Option("--ranks", min=1, metavar="P", help="Number of ranks, without a topology.")
-    ] = None,
+    ranks: Annotated[int | None, option("Number of ranks, without a topology.", metavar="P", ge=1)] = None,
     ranks_per_box: Annotated[
         int | None,
-        typer.Option("--ranks-per-box", min=1, metavar="N", help="How many of --ranks share a box."),
+        option("How many of --ranks share a box.", metavar="N", ge=1),
     ] = None,
     boxes: BoxesOption = None,
     rates: RatesOption = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            f"Input of NCCL's cost model ({', '.join(COST_INPUTS)}) or parameter of a preset; may be repeated.",
             "--set",
             metavar="KEY=VALUE",
-            help=f"Input of NCCL's cost model ({', '.join(COST_INPUTS)}) or parameter of a preset; may be repeated.",
         ),
     ] = None,
     function: Annotated[
         str | None,
-        typer.Option("--function", metavar="NAME", help="Function of the library, such as allgatherv."),
+        option("Function of the library, such as allgatherv.", metavar="NAME"),
     ] = None,
     variant: Annotated[
         str | None,
-        typer.Option("--variant", metavar="TABLE", help="Table to start with, such as tuned or disjoint."),
+        option("Table to start with, such as tuned or disjoint.", metavar="TABLE"),
     ] = None,
     commutative: Annotated[
-        bool, typer.Option("--commutative/--non-commutative", help="Whether the operation commutes.")
+        bool, option("Whether the operation commutes.", "--commutative/--non-commutative")
     ] = True,
-    element_bytes: Annotated[
-        int, typer.Option("--element-bytes", min=1, help="Bytes of an element: some rules count elements.")
-    ] = 4,
+    element_bytes: Annotated[int, option("Bytes of an element: some rules count elements.", ge=1)] = 4,
     root: RootOption = None,
     log: Annotated[
         Path | None,
-        typer.Option(
-            "--log",
-            metavar="FILE",
-            help="Log of NCCL or RCCL: predict by the cost model that it prints, instead of ours.",
+        option(
+            "Log of NCCL or RCCL: predict by the cost model that it prints, instead of ours.", metavar="FILE"
         ),
     ] = None,
-    why: Annotated[
-        bool, typer.Option("--why", help="Print every rule that was tested, or every predicted time.")
-    ] = False,
+    why: Annotated[bool, option("Print every rule that was tested, or every predicted time.")] = False,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:

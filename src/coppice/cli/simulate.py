@@ -7,13 +7,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.measuring import ModelOption, OverheadOption, chosen_model
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.measuring import chosen_model
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.errors import InputError
+from coppice.options import argument, option
+from coppice.options.shared import JsonOption, ModelOption, OverheadOption
 from coppice.simulation.model import Model, Sharing, protocol_text
 from coppice.text import aligned, bar, number, parse_sizes, percent_text, plural, short_size, size_text
 
@@ -24,111 +24,76 @@ if TYPE_CHECKING:
     from coppice.simulation.timeline import Timeline
 
 
+@with_options()
 def simulate(
-    plan: Annotated[
-        str | None, typer.Argument(metavar="[PLAN]", help="Plan file; - is standard input.")
-    ] = None,
+    plan: Annotated[str | None, argument("Plan file; - is standard input.", metavar="[PLAN]")] = None,
     *,
     size: Annotated[
         str,
-        typer.Option(
+        option(
+            "Message size M: bytes, or with K, M, G in powers of 1024; a list or range such as 1K:1G for a table.",
             "--size",
             "--sizes",
             "-s",
             metavar="BYTES|LIST",
-            help="Message size M: bytes, or with K, M, G in powers of 1024; a list or range such as 1K:1G for a table.",
         ),
     ] = "1M",
-    pieces: Annotated[
-        str, typer.Option("--pieces", metavar="N|best", help="Number of sub-chunks per chunk.")
-    ] = "best",
+    pieces: Annotated[str, option("Number of sub-chunks per chunk.", metavar="N|best")] = "best",
     model: ModelOption = None,
     overhead: OverheadOption = None,
     sharing: Annotated[
         Sharing | None,
-        typer.Option(
-            "--sharing",
-            metavar="fifo|fair",
-            help="How messages share a link: one at a time, or all at max-min fair rates "
+        option(
+            "How messages share a link: one at a time, or all at max-min fair rates "
             "[default: the model's; fair with --jobs].",
+            metavar="fifo|fair",
         ),
     ] = None,
-    store_and_forward: Annotated[
-        bool, typer.Option("--store-and-forward", help="Switches forward whole messages only.")
-    ] = False,
+    store_and_forward: Annotated[bool, option("Switches forward whole messages only.")] = False,
     engines: Annotated[
         int | None,
-        typer.Option(
-            "--engines",
-            min=0,
-            metavar="N",
-            help="Concurrent messages from a GPU, and to a GPU; 0: unlimited.",
-        ),
+        option("Concurrent messages from a GPU, and to a GPU; 0: unlimited.", metavar="N", ge=0),
     ] = None,
     reduce_rate: Annotated[
         float | None,
-        typer.Option(
-            "--reduce-rate",
-            metavar="GB/S",
-            help="Rate at which a GPU adds what it receives [default: adding takes no time].",
-        ),
+        option("Rate at which a GPU adds what it receives [default: adding takes no time].", metavar="GB/S"),
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(
-            "--protocol",
-            metavar="simple|ll|ll128",
-            help="Only this protocol of the model.",
-        ),
+        option("Only this protocol of the model.", metavar="simple|ll|ll128"),
     ] = None,
     channels: Annotated[
         int | None,
-        typer.Option("--channels", metavar="N", help="Channels of a GPU [default: as many as it takes]."),
+        option("Channels of a GPU [default: as many as it takes].", metavar="N"),
     ] = None,
     channel_rate: Annotated[
         float | None,
-        typer.Option(
-            "--channel-rate",
-            metavar="GB/S",
-            help="Rate of a channel [default: the protocol's for these GPUs].",
-        ),
+        option("Rate of a channel [default: the protocol's for these GPUs].", metavar="GB/S"),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(
-            "--gpu",
+        option(
+            "Generation of the GPUs [default: from the topology's name].",
             metavar="volta|ampere|hopper|blackwell",
-            help="Generation of the GPUs [default: from the topology's name].",
         ),
     ] = None,
     seeds: Annotated[
         int,
-        typer.Option(
-            "--seeds",
-            min=0,
-            metavar="N",
-            help="Hash default routes in N ways: median and 99th percentile of the time.",
-        ),
+        option("Hash default routes in N ways: median and 99th percentile of the time.", metavar="N", ge=0),
     ] = 0,
-    multipath: Annotated[
-        bool, typer.Option("--multipath", help="Spread default routes evenly over all equally good ones.")
-    ] = False,
+    multipath: Annotated[bool, option("Spread default routes evenly over all equally good ones.")] = False,
     jobs: Annotated[
         Path | None,
-        typer.Option(
-            "--jobs",
-            metavar="FILE",
-            help="Instead of one plan: several at once, from a JSON file (see docs/simulation.md).",
+        option(
+            "Instead of one plan: several at once, from a JSON file (see docs/simulation.md).", metavar="FILE"
         ),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", metavar="FILE", help="Write a trace of the largest size (ui.perfetto.dev)."),
+        option("Write a trace of the largest size (ui.perfetto.dev).", metavar="FILE"),
     ] = None,
-    links: Annotated[int, typer.Option("--links", min=0, metavar="N", help="Busiest links to list.")] = 5,
-    stages: Annotated[
-        int, typer.Option("--stages", min=0, metavar="N", help="Stages of the critical path to print.")
-    ] = 12,
+    links: Annotated[int, option("Busiest links to list.", metavar="N", ge=0)] = 5,
+    stages: Annotated[int, option("Stages of the critical path to print.", metavar="N", ge=0)] = 12,
     as_json: JsonOption = False,
 ) -> None:
     """Simulate a plan: its time at one size or many, its busiest links, and its critical path.

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings
-from coppice.cli.options.names import SYNTHESIS_METHODS
-from coppice.cli.options.problem import ParameterOption, ProblemOptions
+from coppice.cli.options.problem import ProblemOptions
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.cli.plan import plan_fields
 from coppice.errors import InputError
+from coppice.options import option, parse_settings
+from coppice.options.names import SYNTHESIS_METHODS
+from coppice.options.shared import JsonOption, OutputOption, ParameterOption
 from coppice.text import percent_text, seconds_text
 
 if TYPE_CHECKING:
@@ -32,38 +33,27 @@ NOT_FOUND = 1
 def synthesize(
     asked: ProblemOptions,
     *,
-    method: Annotated[
-        str, typer.Option("--method", metavar="NAME", help=f"One of: {', '.join(SYNTHESIS_METHODS)}.")
-    ],
-    sketch: Annotated[
-        Path | None, typer.Option("--sketch", metavar="FILE", help="Sketch file of TACCL's format.")
-    ] = None,
+    method: Annotated[str, option(f"One of: {', '.join(SYNTHESIS_METHODS)}.", metavar="NAME")],
+    sketch: Annotated[Path | None, option("Sketch file of TACCL's format.", metavar="FILE")] = None,
     chunk_size: Annotated[
         str | None,
-        typer.Option(
-            "--chunk-size", metavar="SIZE", help="Size of a chunk, such as 1M, where latency counts."
-        ),
+        option("Size of a chunk, such as 1M, where latency counts.", metavar="SIZE"),
     ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=0, help="Steps S of sccl.")] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=0, help="Rounds R of sccl.")] = None,
-    chunks: Annotated[int | None, typer.Option("--chunks", min=1, help="Chunks of each rank.")] = None,
-    pareto: Annotated[
-        bool, typer.Option("--pareto", help="All optimal pairs of latency and bandwidth (sccl).")
-    ] = False,
+    steps: Annotated[int | None, option("Steps S of sccl.", ge=0)] = None,
+    rounds: Annotated[int | None, option("Rounds R of sccl.", ge=0)] = None,
+    chunks: Annotated[int | None, option("Chunks of each rank.", ge=1)] = None,
+    pareto: Annotated[bool, option("All optimal pairs of latency and bandwidth (sccl).")] = False,
     groups: Annotated[
         str | None,
-        typer.Option(
-            "--groups",
+        option(
+            "Several groups at once, with tacos: 8 (of 8 ranks in a row), 8:4 (of 8 ranks 4 apart), or 0-3/4-7.",
             metavar="LIST",
-            help="Several groups at once, with tacos: 8 (of 8 ranks in a row), 8:4 (of 8 ranks 4 apart), or 0-3/4-7.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Where random choices begin.")] = 0,
+    seed: Annotated[int, option("Where random choices begin.", ge=0)] = 0,
     time_limit: Annotated[
         float | None,
-        typer.Option(
-            "--time-limit", metavar="SECONDS", help="Then the best found so far counts [default: none]."
-        ),
+        option("Then the best found so far counts [default: none].", metavar="SECONDS"),
     ] = None,
     parameters: ParameterOption = None,
     output: OutputOption = None,

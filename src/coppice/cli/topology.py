@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import structs
 
 from coppice.cli import with_flags
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import (
-    JsonOption,
-    OutputOption,
-    RatesOption,
     TopologyOptions,
-    parse_settings,
     print_reader_warnings,
     settings_with_rates,
 )
-from coppice.cli.options.names import FABRICS
 from coppice.cli.output.render import print_fields, print_json, print_lines, write_text
 from coppice.errors import InputError
+from coppice.options import argument, option, parse_settings
+from coppice.options.names import FABRICS
+from coppice.options.shared import JsonOption, OutputOption, RatesOption
 from coppice.text import rate_text, suggestion
 
 if TYPE_CHECKING:
@@ -36,14 +35,13 @@ app = typer.Typer(no_args_is_help=True, help="List, show, import, compose, subse
 
 # Longer texts are not read back from a native file.
 
-NameOption = Annotated[str | None, typer.Option("--name", help="Name of the new topology.")]
+NameOption = Annotated[str | None, option("Name of the new topology.", "--name")]
 
 
 @app.command("list")
+@with_options()
 def list_presets(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[PRESET]", help="Show its source and parameters.")
-    ] = None,
+    name: Annotated[str | None, argument("Show its source and parameters.", metavar="[PRESET]")] = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
@@ -108,34 +106,29 @@ def import_topology(
 
 
 @app.command()
+@with_options()
 def compose(
     hosts: Annotated[
         list[str],
-        typer.Argument(
+        argument(
+            "[COUNTx]SPEC[@NAME]: a preset box or a file, such as 2xdgx-a100 or 4xbox.json@amd.",
             metavar="HOST...",
-            help="[COUNTx]SPEC[@NAME]: a preset box or a file, such as 2xdgx-a100 or 4xbox.json@amd.",
         ),
     ],
     *,
-    fabric: Annotated[
-        str, typer.Option("--fabric", help=f"Joins the hosts: {', '.join(FABRICS)}.")
-    ] = "switch",
+    fabric: Annotated[str, option(f"Joins the hosts: {', '.join(FABRICS)}.")] = "switch",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Field of the fabric; may be repeated."),
+        option("Field of the fabric; may be repeated.", "--set", metavar="KEY=VALUE"),
     ] = None,
     host_settings: Annotated[
         list[str] | None,
-        typer.Option("--host-set", metavar="KEY=VALUE", help="Parameter of the hosts; may be repeated."),
+        option("Parameter of the hosts; may be repeated.", "--host-set", metavar="KEY=VALUE"),
     ] = None,
     rates: RatesOption = None,
     port_rate: Annotated[
         str | None,
-        typer.Option(
-            "--port-rate",
-            metavar="GB/S",
-            help="Give each GPU a port of this rate, instead of the hosts' NICs.",
-        ),
+        option("Give each GPU a port of this rate, instead of the hosts' NICs.", metavar="GB/S"),
     ] = None,
     output: OutputOption = None,
     name: NameOption = None,
@@ -172,7 +165,7 @@ def compose(
 def subset_ranks(
     asked: TopologyOptions,
     *,
-    ranks: Annotated[str, typer.Option("--ranks", help="Ranks that take part, such as 0,1,2 or 0-7,16.")],
+    ranks: Annotated[str, option("Ranks that take part, such as 0,1,2 or 0-7,16.")],
     output: OutputOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -183,7 +176,7 @@ def subset_ranks(
     Example:
       coppice topology subset dgx-a100 --boxes 2 --ranks 0-3,8-11 -o half.json
     """  # noqa: D301 (\b is for the help formatter)
-    _deliver(replace(asked, ranks=ranks).load(), output, name=name, as_json=as_json)
+    _deliver(structs.replace(asked, ranks=ranks).load(), output, name=name, as_json=as_json)
 
 
 @app.command()
@@ -193,16 +186,16 @@ def degrade(
     *,
     links: Annotated[
         list[str] | None,
-        typer.Option("--link", metavar="A,B=RATE", help="Set a link to a rate in GB/s, or to a share: 50%."),
+        option("Set a link to a rate in GB/s, or to a share: 50%.", "--link", metavar="A,B=RATE"),
     ] = None,
     nodes: Annotated[
         list[str] | None,
-        typer.Option("--node", metavar="NODE=SHARE", help="Scale all links of a GPU, NIC or switch: 50%."),
+        option("Scale all links of a GPU, NIC or switch: 50%.", "--node", metavar="NODE=SHARE"),
     ] = None,
     removed: Annotated[
-        list[str] | None, typer.Option("--remove", metavar="NODE or A,B", help="Remove a node or a link.")
+        list[str] | None, option("Remove a node or a link.", "--remove", metavar="NODE or A,B")
     ] = None,
-    one_way: Annotated[bool, typer.Option("--one-way", help="Change links only from A to B.")] = False,
+    one_way: Annotated[bool, option("Change links only from A to B.")] = False,
     output: OutputOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,

@@ -5,43 +5,43 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import Stages, print_fields, print_json, print_note
 from coppice.errors import InputError
 from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.files import file_name
+from coppice.options import argument, option
+from coppice.options.shared import JsonOption
 from coppice.text import bandwidth_text, percent_text, plural
 
 if TYPE_CHECKING:
     from coppice.schedule.plan import Plan
     from coppice.schedule.verification.report import Report
 
-PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="Plan file; - is standard input.")]
+PlanArgument = Annotated[str, argument("Plan file; - is standard input.", metavar="PLAN")]
 
 
 SchedulesOption = Annotated[
     int,
-    typer.Option(
+    option(
+        "Adversarial schedules under which a program of puts and signals is run as well, with data.",
         "--schedules",
         metavar="N",
-        min=0,
-        help="Adversarial schedules under which a program of puts and signals is run as well, with data.",
+        ge=0,
     ),
 ]
 
 
+@with_options()
 def verify(
     plan: PlanArgument,
     *,
     schedules: SchedulesOption = 0,
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target",
+        option(
+            f"MSCCL XML: the one runtime that is to run it ({', '.join(MSCCL_RUNTIMES)}) [default: all of them].",
             metavar="NAME",
-            help=f"MSCCL XML: the one runtime that is to run it ({', '.join(MSCCL_RUNTIMES)}) [default: all of them].",
         ),
     ] = None,
     as_json: JsonOption = False,

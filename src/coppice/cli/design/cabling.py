@@ -5,35 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, write_text
+from coppice.options import argument, option
+from coppice.options.shared import JsonOption
 from coppice.text import plural
 
 PortsPerNodeOption = Annotated[
-    int | None, typer.Option("--ports-per-node", min=1, metavar="N", help="Ports that a node has.")
+    int | None, option("Ports that a node has.", "--ports-per-node", metavar="N", ge=1)
 ]
 PanelPortsOption = Annotated[
     int | None,
-    typer.Option(
-        "--panel-ports",
-        min=1,
-        metavar="N",
-        help="Cable through patch panels with this number of positions each.",
+    option(
+        "Cable through patch panels with this number of positions each.", "--panel-ports", metavar="N", ge=1
     ),
 ]
 MaxPanelsOption = Annotated[
-    int | None, typer.Option("--max-panels", min=1, metavar="N", help="Patch panels that there are.")
+    int | None, option("Patch panels that there are.", "--max-panels", metavar="N", ge=1)
 ]
 
 
+@with_options()
 def cabling(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Such as 'torus(4,6)'.")],
+    recipe: Annotated[str, argument("Such as 'torus(4,6)'.", metavar="RECIPE")],
     *,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="FILE", help="Where to write the list; - is standard output."),
+        option("Where to write the list; - is standard output.", "-o", "--output", metavar="FILE"),
     ] = Path("-"),
     ports_per_node: PortsPerNodeOption = None,
     panel_ports: PanelPortsOption = None,

@@ -6,12 +6,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.files import write_atomically
+from coppice.options import argument, option
+from coppice.options.shared import JsonOption
 from coppice.simulation.model import IDEAL
 from coppice.text import columns, size_text
 
@@ -19,24 +19,19 @@ if TYPE_CHECKING:
     from coppice.design.purchase.market import Market, Quote
 
 
+@with_options()
 def compare(
-    workload: Annotated[
-        Path, typer.Argument(metavar="WORKLOAD", help="Ranks, ports and collectives (TOML or JSON).")
-    ],
+    workload: Annotated[Path, argument("Ranks, ports and collectives (TOML or JSON).", metavar="WORKLOAD")],
     *,
-    prices: Annotated[Path, typer.Option("--prices", metavar="FILE", help="Price list (TOML or JSON).")],
+    prices: Annotated[Path, option("Price list (TOML or JSON).", metavar="FILE")],
     oversubscription: Annotated[
         str,
-        typer.Option("--oversubscription", metavar="LIST", help="Of the leaves of switched networks."),
+        option("Of the leaves of switched networks.", metavar="LIST"),
     ] = "1,2",
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write all figures as CSV.")
-    ] = None,
+    csv: Annotated[Path | None, option("Write all figures as CSV.", metavar="FILE")] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(
-            "--plot", metavar="FILE", help="Draw cost over time: a .png, .svg or .pdf (needs matplotlib)."
-        ),
+        option("Draw cost over time: a .png, .svg or .pdf (needs matplotlib).", "--plot", metavar="FILE"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

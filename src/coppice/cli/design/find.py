@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption
-from coppice.cli.options.completion import collective_names
-from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.measuring import JobsOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import write_atomically
+from coppice.options import option
+from coppice.options.shared import JobsOption, JsonOption
 from coppice.text import columns, parse_size, plural, size_text
 
 if TYPE_CHECKING:
@@ -24,72 +24,47 @@ if TYPE_CHECKING:
     from coppice.design.search.workload import CollectiveWorkload, NetworkOption
 
 
+@with_options()
 def find(
     ctx: typer.Context,
     *,
-    ranks: Annotated[
-        str | None, typer.Option("--ranks", metavar="N", help="Number of ranks, or a range such as 2:64.")
-    ] = None,
-    degree: Annotated[
-        str | None, typer.Option("--degree", metavar="D", help="Ports of a rank, or a range such as 2:8.")
-    ] = None,
-    bidirectional: Annotated[
-        bool, typer.Option("--bidirectional", help="Only graphs whose links are full-duplex cables.")
-    ] = False,
+    ranks: Annotated[str | None, option("Number of ranks, or a range such as 2:64.", metavar="N")] = None,
+    degree: Annotated[str | None, option("Ports of a rank, or a range such as 2:8.", metavar="D")] = None,
+    bidirectional: Annotated[bool, option("Only graphs whose links are full-duplex cables.")] = False,
     size: Annotated[
         str | None,
-        typer.Option("--size", "-s", metavar="BYTES", help="Choose the best for this message size M."),
+        option("Choose the best for this message size M.", "--size", "-s", metavar="BYTES"),
     ] = None,
     collective: Annotated[
         Collective,
-        typer.Option(
-            "--collective",
-            metavar="NAME",
-            help="all_reduce, all_gather or reduce_scatter of that size.",
-            parser=Collective.named,
-            autocompletion=collective_names,
-        ),
+        option("all_reduce, all_gather or reduce_scatter of that size.", metavar="NAME"),
     ] = Collective.ALL_REDUCE,
-    alpha_us: Annotated[
-        float, typer.Option("--alpha-us", min=0, help="Time of a step beyond that of its bytes.")
-    ] = 10.0,
+    alpha_us: Annotated[float, option("Time of a step beyond that of its bytes.", ge=0)] = 10.0,
     node_gb_per_s: Annotated[
-        str, typer.Option("--node-gb-per-s", metavar="RATE", help="Bandwidth of a rank, over all its ports.")
+        str, option("Bandwidth of a rank, over all its ports.", metavar="RATE")
     ] = "12.5",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="DIR",
-            help="Write the front and the cabling list of each of its graphs.",
+        option(
+            "Write the front and the cabling list of each of its graphs.", "-o", "--output", metavar="DIR"
         ),
     ] = None,
     cabling: Annotated[
         Path | None,
-        typer.Option(
-            "--cabling", metavar="FILE", help="Write the cabling list of the best graph for --size as CSV."
-        ),
+        option("Write the cabling list of the best graph for --size as CSV.", metavar="FILE"),
     ] = None,
     ports_per_node: PortsPerNodeOption = None,
     panel_ports: PanelPortsOption = None,
     max_panels: MaxPanelsOption = None,
     tries: Annotated[
         int | None,
-        typer.Option(
-            "--tries",
-            min=1,
-            metavar="N",
-            help="Circulants that are looked at for each size [default: 2000, 100 for a range].",
+        option(
+            "Circulants that are looked at for each size [default: 2000, 100 for a range].", metavar="N", ge=1
         ),
     ] = None,
     results: Annotated[
         Path | None,
-        typer.Option(
-            "--results",
-            metavar="FILE",
-            help="Append base graphs to this file (JSON lines), and resume from it.",
-        ),
+        option("Append base graphs to this file (JSON lines), and resume from it.", metavar="FILE"),
     ] = None,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -229,15 +204,15 @@ def _workload_lines(
     """What the workload takes on each."""
     fastest = chosen[0].time_us
     rows = [("network", "ports", "steps", "T_B", "us", "")]
-    for option in sorted([*chosen, *others], key=lambda option: option.time_us):
-        ratio = "best" if option is chosen[0] else f"{option.time_us / fastest:.2f} x" if fastest else ""
+    for each in sorted([*chosen, *others], key=lambda each: each.time_us):
+        ratio = "best" if each is chosen[0] else f"{each.time_us / fastest:.2f} x" if fastest else ""
         rows.append(
             (
-                option.name,
-                str(option.ports),
-                f"{option.steps:,}",
-                f"{float(option.time):.5f}",
-                f"{option.time_us:,.2f}",
+                each.name,
+                str(each.ports),
+                f"{each.steps:,}",
+                f"{float(each.time):.5f}",
+                f"{each.time_us:,.2f}",
                 ratio,
             )
         )

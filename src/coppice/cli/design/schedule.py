@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from msgspec.structs import replace
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption, TopologyOptions
-from coppice.cli.options.problem import CollectiveOption
+from coppice.cli.options.inputs import TopologyOptions
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.collectives import Collective
+from coppice.options import option
+from coppice.options.shared import CollectiveOption, JsonOption
 from coppice.text import percent_text
 
 PiecesOption = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "Number of sub-chunks per shard [default: as many as the least loads need].",
         "--pieces",
-        min=1,
         metavar="N",
-        help="Number of sub-chunks per shard [default: as many as the least loads need].",
+        ge=1,
     ),
 ]
 
@@ -34,7 +34,7 @@ def schedule(
     collective: CollectiveOption = Collective.ALL_GATHER,
     pieces: PiecesOption = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the schedule as a plan.")
+        Path | None, option("Write the schedule as a plan.", "-o", "--output", metavar="FILE")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -7,14 +7,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from coppice.cli.design.schedule import PiecesOption
-from coppice.cli.options.inputs import JsonOption, OutputOption
-from coppice.cli.options.problem import CollectiveOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.collectives import Collective
 from coppice.files import write_atomically
+from coppice.options import argument, option
+from coppice.options.shared import CollectiveOption, JsonOption, OutputOption
 from coppice.simulation.model import IDEAL
 from coppice.text import parse_sizes, percent_text, plural, rate_text, size_text
 
@@ -26,43 +25,37 @@ _MOST_RANKS_WITH_TREES = 128
 _MOST_LOADS = 12
 
 
+@with_options()
 def show(
     recipe: Annotated[
         str,
-        typer.Argument(
-            metavar="RECIPE",
-            help="Such as 'line^3(circulant(16,3,4))', 'diamond^2' or 'uniring(4) * uniring(8)'.",
+        argument(
+            "Such as 'line^3(circulant(16,3,4))', 'diamond^2' or 'uniring(4) * uniring(8)'.", metavar="RECIPE"
         ),
     ],
     *,
     output: OutputOption = None,
-    plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="FILE", help="Write the schedule as a plan.")
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Draw the graph as SVG.")
-    ] = None,
+    plan: Annotated[Path | None, option("Write the schedule as a plan.", metavar="FILE")] = None,
+    picture: Annotated[Path | None, option("Draw the graph as SVG.", metavar="FILE")] = None,
     collective: CollectiveOption = Collective.ALL_GATHER,
     size: Annotated[
         str,
-        typer.Option(
+        option(
+            "Message sizes M to simulate, such as 1K,1M or 1K:1G:1024.",
             "--size",
             "--sizes",
             "-s",
             metavar="LIST",
-            help="Message sizes M to simulate, such as 1K,1M or 1K:1G:1024.",
         ),
     ] = "1K,1M,1G",
-    gb_per_s: Annotated[
-        str, typer.Option("--gb-per-s", metavar="RATE", help="Rate of a link in each direction.")
-    ] = "12.5",
-    latency_us: Annotated[float, typer.Option("--latency-us", min=0, help="Latency of a link.")] = 0.5,
+    gb_per_s: Annotated[str, option("Rate of a link in each direction.", metavar="RATE")] = "12.5",
+    latency_us: Annotated[float, option("Latency of a link.", ge=0)] = 0.5,
     pieces: PiecesOption = None,
     forest: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            "Simulate optimal trees on the same graph as well [default: up to 128 ranks].",
             "--forest/--no-forest",
-            help="Simulate optimal trees on the same graph as well [default: up to 128 ranks].",
         ),
     ] = None,
     as_json: JsonOption = False,

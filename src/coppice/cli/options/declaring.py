@@ -1,33 +1,66 @@
-"""Derive Typer options from the fields of a Struct or a dataclass, and build the record from them.
+"""Derive the command line of a command from annotated parameters and records of options, and build the records.
 
-Typer reads the options of a command from its signature. A command takes a record instead of each option of it, and
-:func:`with_options` says which of its fields the command offers, and where they stand in its help::
+A command describes its parameters by :func:`coppice.options.option` and :func:`coppice.options.argument`, and takes
+records (Structs) for options that others share. :func:`with_options` makes the signature that Typer reads from both::
 
     @with_options("topology boxes ... rates settings as_json")
     def show(where: TopologyOptions, *, name: NameOption = None, as_json: JsonOption = False) -> None:
         topology = where.load()
-
-The fields of a dataclass are annotated for Typer; those of a Struct are described by :func:`coppice.options.option`.
 """
 
 from __future__ import annotations
 
+import enum
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from msgspec import Meta, Struct
 
-from coppice.cli.options.completion import collective_names, model_names
+from coppice.cli.options.completion import algorithm_names, collective_names, model_names, preset_names
+from coppice.options import Option, option_of, options_of, recorded
 
-_TYPES: Mapping[str, type] = {"N": int, "X": float, "yes|no": bool, "FILE": Path}
-"""Types that Typer reads itself, by what stands for their values; the others come as text."""
+_COMPLETIONS = {
+    "--model": model_names,
+    "--collective": collective_names,
+    "--algorithm": algorithm_names,
+    "--algorithms": algorithm_names,
+    "--topology": preset_names,
+}
+"""What a shell offers for an option, or for an argument of the name."""
 
-_COMPLETIONS = {"model": model_names, "collective": collective_names}
-"""What a shell offers for an option of a name."""
+
+def parameter_of(option: Option) -> inspect.Parameter:
+    """An option as Typer takes it."""
+    enumerated = isinstance(option.type, type) and issubclass(option.type, enum.Enum)
+    direct = enumerated or option.type in (bool, int, float, Path, list[str], list[Path])
+    kind = option.type if direct else str
+    numeric = kind in (int, float)
+    common: dict[str, Any] = {
+        "metavar": None if kind is bool else option.metavar or None,
+        "help": option.help,
+        "autocompletion": next((_COMPLETIONS[each] for each in option.flags if each in _COMPLETIONS), None),
+        "parser": getattr(kind, "named", None),
+        "min": option.low if numeric else None,
+        "max": option.high if numeric else None,
+    }
+    # What is not given has no default to show: None stands for that.
+    open_ended = option.default is None and not option.needed
+    declared = (
+        typer.Argument(**common, show_default=not open_ended)
+        if option.positional
+        else typer.Option(*option.flags, **common)
+    )
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if option.needed else option.default,
+        annotation=Annotated[kind | None if open_ended else kind, declared],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,41 +71,17 @@ class _TakenRecord:
     make: Callable[[dict[str, Any]], Any]  # From values of the fields that the command offers
 
 
-def parameter_of(option: Any) -> inspect.Parameter:
-    """An option of a record as Typer takes it.
-
-    Args:
-        option: An :class:`coppice.options.Option`.
-    """
-    kind = _TYPES.get(option.kind.metavar, str)
-    limits = {"min": option.low, "max": option.high} if kind in (int, float) else {}
-    declared = typer.Option(
-        *option.flags,
-        metavar=None if kind is bool else option.metavar,
-        help=option.help,
-        autocompletion=_COMPLETIONS.get(option.name),
-        **limits,
-    )
-    open_ended = option.default is None and not option.needed
-    return inspect.Parameter(
-        option.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if option.needed else option.default,
-        annotation=Annotated[kind | None if open_ended else kind, declared],
-    )
-
-
 def with_options(
-    order: str, *, defaults: Mapping[str, Any] | None = None, **tables: Mapping[str, Any]
+    order: str = "...", *, defaults: Mapping[str, Any] | None = None, **tables: Mapping[str, Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare the options of the records that a command takes to Typer.
+    """Declare the parameters of a command, and the options of the records that it takes, to Typer.
 
     A parameter whose type is a record stands for those of its fields that ``order`` names (its own name is all of
-    them). What the command declares
-    itself takes precedence over a field of that name, which then keeps its default.
+    them). What the command declares itself takes precedence over a field of that name, which then keeps its default.
 
     Args:
-        order: Names of parameters and fields in the order of the help; ``...`` is all other parameters of the command.
+        order: Names of parameters and fields in the order of the help; ``...`` is all other parameters of the command,
+            and ``-name`` leaves a field out.
         defaults: Values that fields have on the command line where nothing is given, instead of their own.
         tables: Options by name for parameters of the command that take a dictionary of what was given.
 
@@ -92,23 +101,24 @@ def with_options(
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(command, include_extras=True)
-        own = {
-            name: parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in inspect.signature(command).parameters.items()
-        }
-        groups = {}
-        for name in [*own]:
-            group = _table(tables[name]) if name in tables else _record(hints[name])
-            if group is not None:
-                groups[name] = group
-                del own[name]
+        own: dict[str, inspect.Parameter] = {}
+        groups: dict[str, _TakenRecord] = {}
+        for name, parameter in inspect.signature(command).parameters.items():
+            if name in tables:
+                groups[name] = _table(tables[name])
+            elif _is_record(hints[name]):
+                groups[name] = _record(hints[name])
+            else:
+                own[name] = _own(parameter, hints[name])
+        left_out = {word[1:] for word in order.split() if word.startswith("-")}
         parts = {
-            name: [each for each in group.parameters if each not in own] for name, group in groups.items()
+            name: [each for each in group.parameters if each not in own and each not in left_out]
+            for name, group in groups.items()
         }
         declared = own | {each: groups[name].parameters[each] for name in groups for each in parts[name]}
         for name, value in (defaults or {}).items():
             declared[name] = declared[name].replace(default=value)
-        named = order.split()
+        named = [word for word in order.split() if not word.startswith("-")]
         others = [name for name in own if name not in named]
         spread = (others if word == "..." else parts.get(word, [word]) for word in named)
         names = [*dict.fromkeys(name for words in spread for name in words)]
@@ -134,36 +144,36 @@ def with_options(
     return decorate
 
 
-def _record(hint: Any) -> _TakenRecord | None:
-    """The fields of a record; None for any other type."""
-    if is_dataclass(hint) and isinstance(hint, type):
-        hints = get_type_hints(hint, include_extras=True)
-        parameters = {
-            each.name: inspect.Parameter(
-                each.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if each.default is MISSING else each.default,
-                annotation=hints[each.name],
-            )
-            for each in fields(hint)
-        }
-        return _TakenRecord(parameters=parameters, make=lambda values: hint(**values))
-    if not hasattr(hint, "__struct_fields__"):
-        return None
-    from coppice.options import options_of, recorded
+def _own(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
+    """A parameter of the command itself: as it is unless it is described as an option."""
+    if not any(isinstance(note, Meta) for note in getattr(hint, "__metadata__", ())):
+        return parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
+    needed = parameter.default is inspect.Parameter.empty
+    return parameter_of(option_of(parameter.name, hint, parameter.default, needed=needed))
 
-    options = options_of(hint)
-    inner = {name: group for name, each in options.items() if (group := _record(each.type)) is not None}
-    found: dict[str, inspect.Parameter] = {}
-    for name, option in options.items():
-        found |= inner[name].parameters if name in inner else {name: parameter_of(option)}
+
+def _record(record: type[Struct]) -> _TakenRecord:
+    """The fields of a record, and of records in it."""
+    options = options_of(record)
+    inner = {name: _record(each.type) for name, each in options.items() if _is_record(each.type)}
+
+    def parameters() -> Iterator[tuple[str, inspect.Parameter]]:
+        for name, option in options.items():
+            if name in inner:
+                yield from inner[name].parameters.items()
+            else:
+                yield name, parameter_of(option)
 
     def make(values: dict[str, Any]) -> Any:
         for name, group in inner.items():
             values[name] = group.make({each: values.pop(each) for each in group.parameters if each in values})
-        return recorded(hint, values, owner="the command")
+        return recorded(record, values, owner="the command")
 
-    return _TakenRecord(parameters=found, make=make)
+    return _TakenRecord(parameters=dict(parameters()), make=make)
+
+
+def _is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
 
 
 def _table(options: Mapping[str, Any]) -> _TakenRecord:

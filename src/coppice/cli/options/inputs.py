@@ -3,58 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from msgspec import Struct
 
 from coppice.cli import with_flags
-from coppice.cli.options.completion import preset_names
 from coppice.cli.output.render import print_note
 from coppice.errors import InputError
+from coppice.options import parse_settings
+from coppice.options.shared import (
+    BoxesOption,
+    RanksOption,
+    RatesOption,
+    RelaysOption,
+    RoundOption,
+    SetOption,
+    TopologyArgument,
+)
 
 if TYPE_CHECKING:
     from coppice.topology import Topology
 
-TopologyArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPOLOGY",
-        help="Preset name (`coppice topology list`) or file: coppice JSON/YAML, a cluster file, "
-        "NCCL/RCCL XML, `nvidia-smi topo -m` or `rocm-smi --showtopo` text; - is standard input.",
-        autocompletion=preset_names,
-    ),
-]
-BoxesOption = Annotated[int | None, typer.Option("--boxes", min=1, help="Number of boxes of a box preset.")]
-RatesOption = Annotated[
-    str | None,
-    typer.Option("--rates", help="Rates of a preset: nominal (default) or measured (the achievable class)."),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Parameter of a preset; may be repeated."),
-]
-RanksOption = Annotated[
-    str | None,
-    typer.Option("--ranks", help="Only these ranks take part, such as 0,1,2 or 0-7,16; they are renumbered."),
-]
-RelaysOption = Annotated[
-    bool,
-    typer.Option("--relays", help="GPUs left out by --ranks may forward data, as switches do."),
-]
-RoundOption = Annotated[
-    int | None,
-    typer.Option(
-        "--round", min=0, max=9, metavar="DIGITS", help="Round all rates (GB/s) to this many decimals."
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
-OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="File to write.", metavar="FILE")]
 
-
-@dataclass(frozen=True, kw_only=True)
-class TopologyOptions:
+class TopologyOptions(Struct, frozen=True, kw_only=True):
     """Topology options; those that a command does not offer have their defaults.
 
     The fields are the parameters of :func:`load_topology`.
@@ -117,33 +88,6 @@ def load_topology(
     if ranks is not None:
         topology = subset(topology, parse_ranks(ranks), relays=relays)
     return topology
-
-
-def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[str, str]:
-    """Parse ``KEY=VALUE`` texts to a dictionary.
-
-    Args:
-        settings: The texts.
-        option: The option that they were given to, for messages.
-
-    >>> parse_settings(["dims=4x4", "fabric=rail"])
-    {'dims': '4x4', 'fabric': 'rail'}
-
-    Raises:
-        InputError: If a text has no ``=`` or a key repeats.
-    """
-    options: dict[str, str] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not key:
-            raise InputError(
-                f"expected {option} KEY=VALUE, found {setting!r}: write both, with an equals sign between them."
-            )
-        if key in options:
-            raise InputError(f"{option} gives {key} twice ({options[key]!r} and {value!r}): keep one.")
-        options[key] = value.strip()
-    return options
 
 
 def settings_with_rates(

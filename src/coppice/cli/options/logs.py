@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from coppice.cli.output.render import print_note
 from coppice.errors import InputError
+from coppice.options import option
 
 if TYPE_CHECKING:
     from coppice.collectives import Collective
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
 
 RunOption = Annotated[
     str | None,
-    typer.Option(
-        "--collective", metavar="NAME", help="What nccl-tests ran, for versions that do not print it."
-    ),
+    option("What nccl-tests ran, for versions that do not print it.", "--collective", metavar="NAME"),
 ]
 
 

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any
 
-import typer
+from msgspec import Struct
 
-from coppice.cli.options.completion import model_names
 from coppice.errors import InputError
+from coppice.options import option
 from coppice.simulation.model import Model
 from coppice.text import parse_size, parse_sizes, plural
-
-JobsOption = Annotated[
-    int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].")
-]
-
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="NAME|FILE",
-        help="What messages cost: nccl-2.30, msccl, mpi-tcp, shm, ideal, or a file (see `coppice model`) "
-        "[default: nccl-2.30].",
-        autocompletion=model_names,
-    ),
-]
-
-OverheadOption = Annotated[
-    float | None,
-    typer.Option(
-        "--overhead",
-        min=0,
-        metavar="US",
-        help="Cost of a message beyond its links, in a model without protocols [then: ideal].",
-    ),
-]
 
 
 def chosen_model(name: str | None, *, overhead: float | None = None, **changes: Any) -> Model:
@@ -64,38 +39,20 @@ def chosen_model(name: str | None, *, overhead: float | None = None, **changes: 
     return replace(model, **changes) if changes else model
 
 
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--engine", metavar="torch|mpi|shm|put-signal", help="What moves the data [default: by the launcher]."
-    ),
-]
-
-TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Longest wait for another rank, s.")]
-
-LauncherWordsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--launcher-option", metavar="WORD", help="Further argument for the launcher; may be repeated."
-    ),
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SteppedSizes:
+class SteppedSizes(Struct, frozen=True, kw_only=True):
     """Sizes to measure, in the options of nccl-tests."""
 
-    first: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size M.")] = "1K"
-    last: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size M.")] = "64M"
-    factor: Annotated[int, typer.Option("-f", "--stepfactor", min=2, help="From one size to the next.")] = 4
+    first: Annotated[str, option("Smallest size M.", "-b", "--minbytes")] = "1K"
+    last: Annotated[str, option("Largest size M.", "-e", "--maxbytes")] = "64M"
+    factor: Annotated[int, option("From one size to the next.", "-f", "--stepfactor", ge=2)] = 4
     listed: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Instead of -b, -e and -f: a list such as 1K,64K,1M, or FIRST:LAST[:FACTOR].",
             "--size",
             "--sizes",
             "-s",
             metavar="LIST",
-            help="Instead of -b, -e and -f: a list such as 1K,64K,1M, or FIRST:LAST[:FACTOR].",
         ),
     ] = None
 
@@ -142,16 +99,3 @@ class SteppedSizes:
                 "1K:64M:4."
             )
         return sizes[0], sizes[-1], factor
-
-
-SizesOption = Annotated[
-    str,
-    typer.Option(
-        "--sizes",
-        "--size",
-        "-s",
-        metavar="LIST",
-        help="Message sizes: a list such as 1K,64K,1M, or FIRST:LAST[:FACTOR], such as 1K:4G or 1K:4G:4 "
-        "[factor: 2].",
-    ),
-]

@@ -3,101 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from coppice.cli.options.completion import algorithm_names, collective_names
 from coppice.cli.options.inputs import TopologyOptions
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.options.shared import CollectiveOption, RootOption, WeightsOption
 
 if TYPE_CHECKING:
     from coppice.bounds.problem import Problem
 
-CollectiveOption = Annotated[
-    Collective,
-    typer.Option(
-        "--collective",
-        "-c",
-        help=f"One of: {', '.join(Collective)}; also as all-reduce, AllReduce or MPI_Allreduce.",
-        metavar="NAME",
-        parser=Collective.named,
-        autocompletion=collective_names,
-    ),
-]
-RootOption = Annotated[
-    int | None,
-    typer.Option(
-        "--root",
-        min=0,
-        metavar="RANK",
-        help="Root rank of broadcast, reduce, gather and scatter [default: 0].",
-    ),
-]
-WeightsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--weights",
-        metavar="FILE",
-        help="Relative shard size of each rank (all_gather, reduce_scatter), or a matrix of demands, "
-        "one row for each sender (all_to_all): a JSON list, or numbers in lines; - is standard input.",
-    ),
-]
-AlgorithmOption = Annotated[
-    str | None,
-    typer.Option(
-        "--algorithm",
-        "-a",
-        metavar="NAME",
-        help="Algorithm (`coppice algorithms` lists them) [default: the optimal planner, forest or flow].",
-        autocompletion=algorithm_names,
-    ),
-]
-ParameterOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--parameter", "-p", metavar="KEY=VALUE", help="Parameter of the algorithm; may be repeated."
-    ),
-]
-OrderOption = Annotated[
-    str,
-    typer.Option(
-        "--order",
-        metavar="auto|rank|topology",
-        help="Order in which an algorithm takes the ranks: as numbered, with boxes and rails kept together, or "
-        "(auto) the latter where the former has no routes.",
-    ),
-]
-RelayGpusOption = Annotated[
-    bool,
-    typer.Option(
-        "--relay-gpus",
-        help="Where an algorithm sends between GPUs that no path of switches and NICs joins, other GPUs pass it on.",
-    ),
-]
-InNetworkOption = Annotated[
-    bool,
-    typer.Option(
-        "--in-network",
-        help="Use switches that can copy (multicast) or add (aggregate), and print both optima.",
-    ),
-]
-TreesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--trees",
-        metavar="K|auto:P%",
-        help="Trees per root: a number, or auto:1% for the fewest within 1% of the optimum "
-        "[default: as many as the exact optimum needs].",
-    ),
-]
 
-
-@dataclass(frozen=True, kw_only=True)
-class ProblemOptions(TopologyOptions):
+class ProblemOptions(TopologyOptions, frozen=True, kw_only=True):
     """Options of a collective on a topology."""
 
     collective: CollectiveOption = Collective.ALL_REDUCE

@@ -6,45 +6,32 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption, parse_settings
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, print_lines
 from coppice.errors import InputError
+from coppice.options import option, parse_settings
+from coppice.options.shared import JsonOption
 
 
+@with_options()
 def check(
     *,
-    protocol: Annotated[
-        str, typer.Option("--protocol", help="What the parties speak: switchml and others.")
-    ] = "switchml",
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Workers of the job.")] = 2,
-    slots: Annotated[int, typer.Option("--slots", min=1, help="Number of aggregation slots.")] = 1,
-    elements: Annotated[
-        str, typer.Option("--elements", metavar="N,N", help="Elements of each tensor, one after the other.")
-    ] = "3",
-    values: Annotated[int, typer.Option("--values", min=1, help="Values of a packet.")] = 1,
-    tree: Annotated[
-        str | None, typer.Option("--tree", metavar="N,N", help="Workers below each switch, and a root above.")
-    ] = None,
-    losses: Annotated[int, typer.Option("--losses", min=0, help="Packets that may be lost.")] = 1,
-    duplicates: Annotated[
-        int, typer.Option("--duplicates", min=0, help="Packets that may arrive again, at any later moment.")
-    ] = 1,
-    early_timeouts: Annotated[
-        int, typer.Option("--early-timeouts", min=0, help="Number of premature time-outs.")
-    ] = 1,
-    in_order: Annotated[
-        bool, typer.Option("--in-order", help="Packets of a link arrive in the order of their sending.")
-    ] = False,
+    protocol: Annotated[str, option("What the parties speak: switchml and others.")] = "switchml",
+    workers: Annotated[int, option("Workers of the job.", ge=1)] = 2,
+    slots: Annotated[int, option("Number of aggregation slots.", ge=1)] = 1,
+    elements: Annotated[str, option("Elements of each tensor, one after the other.", metavar="N,N")] = "3",
+    values: Annotated[int, option("Values of a packet.", ge=1)] = 1,
+    tree: Annotated[str | None, option("Workers below each switch, and a root above.", metavar="N,N")] = None,
+    losses: Annotated[int, option("Packets that may be lost.", ge=0)] = 1,
+    duplicates: Annotated[int, option("Packets that may arrive again, at any later moment.", ge=0)] = 1,
+    early_timeouts: Annotated[int, option("Number of premature time-outs.", ge=0)] = 1,
+    in_order: Annotated[bool, option("Packets of a link arrive in the order of their sending.")] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the protocol; may be repeated."),
+        option("Setting of the protocol; may be repeated.", "--set", metavar="KEY=VALUE"),
     ] = None,
-    most_events: Annotated[
-        int, typer.Option("--most-events", min=0, help="Depth beyond which nothing is searched.")
-    ] = 1_000_000,
-    most_states: Annotated[
-        int, typer.Option("--most-states", min=1, help="States at which the search stops.")
-    ] = 1_000_000,
+    most_events: Annotated[int, option("Depth beyond which nothing is searched.", ge=0)] = 1_000_000,
+    most_states: Annotated[int, option("States at which the search stops.", ge=1)] = 1_000_000,
     as_json: JsonOption = False,
 ) -> None:
     """Search every interleaving of arrivals, losses, copies and time-outs for a wrong sum or an end that never comes.

@@ -5,61 +5,52 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.names import P4_VARIANTS, SWITCH_TARGETS
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json
 from coppice.errors import InputError
+from coppice.options import option
+from coppice.options.names import P4_VARIANTS, SWITCH_TARGETS
+from coppice.options.shared import JsonOption
 from coppice.text import suggestion
 
 if TYPE_CHECKING:
     from typing import Literal
 
 
+@with_options()
 def export(
     *,
     to: Annotated[
         str,
-        typer.Option(
-            "--to", metavar="|".join(SWITCH_TARGETS), help="Form of the program: P4_16 for v1model."
-        ),
+        option("Form of the program: P4_16 for v1model.", metavar="|".join(SWITCH_TARGETS)),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for switchml.p4 and entries.txt.")
+        Path, option("Folder for switchml.p4 and entries.txt.", "-o", "--output", metavar="DIR")
     ],
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", help="Workers, 1 to 32 [default: those of --hosts, or 2]."),
+        option("Workers, 1 to 32 [default: those of --hosts, or 2].", metavar="N"),
     ] = None,
-    slots: Annotated[
-        int, typer.Option("--slots", metavar="N", help="Slots, 1 to 8192, each with two sets.")
-    ] = 256,
-    values: Annotated[
-        int, typer.Option("--values", metavar="64|256", help="Values of a packet, all added in one pass.")
-    ] = 64,
+    slots: Annotated[int, option("Slots, 1 to 8192, each with two sets.", metavar="N")] = 256,
+    values: Annotated[int, option("Values of a packet, all added in one pass.", metavar="64|256")] = 64,
     variant: Annotated[
         str,
-        typer.Option(
-            "--variant",
+        option(
+            "With packet ids checked, or as published: a late duplicate is then taken for a new packet.",
             metavar="|".join(P4_VARIANTS),
-            help="With packet ids checked, or as published: a late duplicate is then taken for a new packet.",
         ),
     ] = "guarded",
     hosts: Annotated[
         Path | None,
-        typer.Option(
-            "--hosts",
+        option(
+            "JSON file with addresses and ports of the switch, workers and others [default: worker w at port w].",
             metavar="FILE",
-            help="JSON file with addresses and ports of the switch, workers and others [default: worker w at port w].",
         ),
     ] = None,
-    job: Annotated[
-        int, typer.Option("--job", metavar="N", help="Low byte of the job that the guarded variant serves.")
-    ] = 0,
+    job: Annotated[int, option("Low byte of the job that the guarded variant serves.", metavar="N")] = 0,
     first_packet: Annotated[
         int,
-        typer.Option("--first-packet", metavar="N", help="Id of the packet that begins slot 0, if guarded."),
+        option("Id of the packet that begins slot 0, if guarded.", metavar="N"),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:

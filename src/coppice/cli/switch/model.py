@@ -7,20 +7,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from coppice.cli.options.inputs import (
-    BoxesOption,
-    JsonOption,
-    SetOption,
-    load_topology,
-    parse_settings,
-)
-from coppice.cli.options.measuring import ModelOption, chosen_model
-from coppice.cli.options.names import AGGREGATING
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import load_topology
+from coppice.cli.options.measuring import chosen_model
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import print_json, print_lines
 from coppice.errors import InputError
+from coppice.options import argument, option, parse_settings
+from coppice.options.names import AGGREGATING
+from coppice.options.shared import BoxesOption, JsonOption, ModelOption, SetOption
 from coppice.text import columns, parse_size, plural, short_size, size_text, time_text
 
 if TYPE_CHECKING:
@@ -30,77 +25,65 @@ if TYPE_CHECKING:
 _HOSTS = ("ring", "sharded-ps", "tree", "ps")
 
 
+@with_options()
 def model(
     systems: Annotated[
         str | None,
-        typer.Argument(
+        argument(
+            "Names with commas between them, of " + ", ".join((*AGGREGATING, *_HOSTS)) + " [default: all].",
             metavar="SYSTEMS",
-            show_default=False,
-            help="Names with commas between them, of "
-            + ", ".join((*AGGREGATING, *_HOSTS))
-            + " [default: all].",
         ),
     ] = None,
     *,
-    workers: Annotated[int, typer.Option("--workers", min=2, help="GPUs that take part.")] = 8,
-    gb_per_s: Annotated[
-        str, typer.Option("--gb-per-s", metavar="RATE", help="Rate of a worker's link per direction, GB/s.")
-    ] = "12.5",
-    size: Annotated[str, typer.Option("--size", "-s", metavar="M", help="Bytes of the tensor.")] = "64M",
+    workers: Annotated[int, option("GPUs that take part.", ge=2)] = 8,
+    gb_per_s: Annotated[str, option("Rate of a worker's link per direction, GB/s.", metavar="RATE")] = "12.5",
+    size: Annotated[str, option("Bytes of the tensor.", "--size", "-s", metavar="M")] = "64M",
     slots: Annotated[
         int | None,
-        typer.Option(
-            "--slots", min=1, help="Slots (aggregators) of the switch [default: 128, 40,000 of ATP]."
-        ),
+        option("Slots (aggregators) of the switch [default: 128, 40,000 of ATP].", ge=1),
     ] = None,
     loss: Annotated[
         float,
-        typer.Option("--loss", metavar="P", help="Packet loss probability per direction."),
+        option("Packet loss probability per direction.", metavar="P"),
     ] = 0.0,
-    rtt_us: Annotated[
-        float, typer.Option("--rtt-us", metavar="US", help="From a packet's last bit to its answer.")
-    ] = 6.0,
-    timeout_us: Annotated[
-        float, typer.Option("--timeout-us", metavar="US", help="Until a worker sends a packet again.")
-    ] = 10_000.0,
+    rtt_us: Annotated[float, option("From a packet's last bit to its answer.", metavar="US")] = 6.0,
+    timeout_us: Annotated[float, option("Until a worker sends a packet again.", metavar="US")] = 10_000.0,
     further: Annotated[
         list[str] | None,
-        typer.Option(
-            "--case",
-            metavar="KEY=VALUE",
-            help="Anything else of the case: jobs, tiers, gpus, nics, box_gb_per_s, server_gb_per_s, "
+        option(
+            "Anything else of the case: jobs, tiers, gpus, nics, box_gb_per_s, server_gb_per_s, "
             "adding_gb_per_s, recirculation_gb_per_s, pass_us, values, window, message_bytes, table_pairs, skew_us, "
             "radix, trees, racks, racks_with_boxes, uplink_gb_per_s; may be repeated.",
+            "--case",
+            metavar="KEY=VALUE",
         ),
     ] = None,
     sweep: Annotated[
         str | None,
-        typer.Option("--sweep", metavar="workers|slots|loss", help="Over a range of one of these."),
+        option("Over a range of one of these.", metavar="workers|slots|loss"),
     ] = None,
     over: Annotated[
-        str | None, typer.Option("--values", metavar="LIST", help="Values of the range, such as 2,8,32.")
+        str | None, option("Values of the range, such as 2,8,32.", "--values", metavar="LIST")
     ] = None,
     beside: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "The best share in the network, with the rest by hosts at the same time; on a topology ring or "
+            "forest.",
             "--split",
             metavar="ring|ps",
-            help="The best share in the network, with the rest by hosts at the same time; on a topology ring or "
-            "forest.",
         ),
     ] = None,
     topology: Annotated[
         str | None,
-        typer.Option(
-            "--topology", metavar="TOPOLOGY", help="On the links of a cluster instead of bare figures."
-        ),
+        option("On the links of a cluster instead of bare figures.", metavar="TOPOLOGY"),
     ] = None,
     boxes: BoxesOption = None,
     settings: SetOption = None,
     priced: ModelOption = None,
     picture: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw a sweep: a .png, .svg or .pdf (needs matplotlib)."),
+        option("Draw a sweep: a .png, .svg or .pdf (needs matplotlib).", "--plot", metavar="FILE"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption, TopologyOptions, parse_ranks
+from coppice.cli.options.inputs import TopologyOptions, parse_ranks
 from coppice.cli.output.render import Stages, print_fields, print_json
+from coppice.options import option
+from coppice.options.shared import JsonOption
 from coppice.text import percent_text, plural, shortened, size_text, time_text
 
 if TYPE_CHECKING:
@@ -22,24 +22,20 @@ _MOST_JOBS = 4
 def place(
     where: TopologyOptions,
     *,
-    budget: Annotated[
-        int, typer.Option("--budget", min=1, metavar="K", help="Switches that can get the feature at most.")
-    ],
+    budget: Annotated[int, option("Switches that can get the feature at most.", metavar="K", ge=1)],
     jobs: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Ranks that all-reduce together, such as 0-15; repeated for jobs at once [default: all ranks].",
             "--job",
             metavar="RANKS",
-            help="Ranks that all-reduce together, such as 0-15; repeated for jobs at once [default: all ranks].",
         ),
     ] = None,
     trees: Annotated[
         int,
-        typer.Option(
-            "--trees", min=1, metavar="N", help="Equal parts of each job, each added in a tree of its own."
-        ),
+        option("Equal parts of each job, each added in a tree of its own.", metavar="N", ge=1),
     ] = 1,
-    size: Annotated[str, typer.Option("--size", help="Bytes that every rank adds.")] = "64M",
+    size: Annotated[str, option("Bytes that every rank adds.")] = "64M",
     as_json: JsonOption = False,
 ) -> None:
     """Choose the aggregation switches of a network so that all-reduces load its busiest link least.

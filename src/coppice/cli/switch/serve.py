@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from msgspec.structs import asdict, replace
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption
 from coppice.innetwork.serving.settings import SwitchSettings
+from coppice.options import option
+from coppice.options.shared import JsonOption
 
 if TYPE_CHECKING:
     from coppice.innetwork.serving.server import SwitchServer
@@ -32,13 +32,9 @@ def serve(
     *,
     secret: Annotated[
         Path | None,
-        typer.Option(
-            "--secret", metavar="FILE", help="What workers must know; without: against accidents only."
-        ),
+        option("What workers must know; without: against accidents only.", metavar="FILE"),
     ] = None,
-    report: Annotated[
-        float, typer.Option("--report", min=0.0, help="Interval of printed counters in seconds; 0: never.")
-    ] = 0.0,
+    report: Annotated[float, option("Interval of printed counters in seconds; 0: never.", ge=0.0)] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
     """Run a switch until Ctrl-C or SIGTERM; prints a line once it listens, and its counters at the end.

@@ -7,31 +7,27 @@ import threading
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, print_note
+from coppice.options import option
+from coppice.options.shared import JsonOption
 from coppice.text import plural
 
 
+@with_options()
 def xdp(
     *,
     hosts: Annotated[
         Path,
-        typer.Option(
-            "--hosts",
+        option(
+            "JSON file: the address that workers send to, and of each worker its addresses and interface.",
             metavar="FILE",
-            help="JSON file: the address that workers send to, and of each worker its addresses and interface.",
         ),
     ],
-    slots: Annotated[
-        int, typer.Option("--slots", metavar="N", help="Slots, 1 to 8192, each with two sets.")
-    ] = 256,
-    values: Annotated[int, typer.Option("--values", metavar="64|256", help="Values of a packet.")] = 64,
-    job: Annotated[int, typer.Option("--job", metavar="N", help="Low byte of the job that is served.")] = 0,
-    first_packet: Annotated[
-        int, typer.Option("--first-packet", metavar="N", help="Id of the packet that begins slot 0.")
-    ] = 0,
+    slots: Annotated[int, option("Slots, 1 to 8192, each with two sets.", metavar="N")] = 256,
+    values: Annotated[int, option("Values of a packet.", metavar="64|256")] = 64,
+    job: Annotated[int, option("Low byte of the job that is served.", metavar="N")] = 0,
+    first_packet: Annotated[int, option("Id of the packet that begins slot 0.", metavar="N")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Add up SwitchML's packets in the kernel (XDP) until Ctrl-C or SIGTERM; prints what it counted at the end.

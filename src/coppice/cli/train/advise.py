@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from coppice.cli.options.measuring import JobsOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import Stages, print_json, print_lines
-from coppice.cli.train.compare import NOT_COMPARED
-from coppice.cli.train.signature import job_of_options, layers_of_options, own_option, with_job_options
+from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
+from coppice.iteration.job_options import JobOptions
+from coppice.options.shared import JobsOption, JsonOption
 
 
-def advise(job: str, **options: Any) -> None:
+@with_options(f"job jobs {LAYOUT_OPTIONS} collectives model rates settings ...")
+def advise(options: JobOptions, *, jobs: JobsOption = None, as_json: JsonOption = False) -> None:
     """Recommend a policy for a job, or for a workload of layers (.json).
 
     Compares all policies as `train compare` does; says how much of the possible gain, from the baseline to what none
@@ -25,21 +25,17 @@ def advise(job: str, **options: Any) -> None:
     from coppice.iteration.composing.advice import advise as advice_of
     from coppice.iteration.composing.compared import compare_on_layers, compare_policies
 
-    processes, as_json = options.pop("jobs"), options.pop("as_json")
-    layers = layers_of_options(job, options)
+    layers = options.layers()
     with Stages() as stages:
         stages.begin("simulating")
         if layers is not None:
-            title, found = job, compare_on_layers(layers, processes=processes)
+            title, found = options.job, compare_on_layers(layers, processes=jobs)
         else:
-            asked = job_of_options(job, options)
+            asked = load_job(options)
             title = f"{asked.name} on {asked.machines.name}"
-            found = compare_policies(asked, processes=processes)
+            found = compare_policies(asked, processes=jobs)
     advice = advice_of(found)
     if as_json:
         print_json({"job": title, **advice.record(), "sentences": advice.sentences()})
         return
     print_lines([f"{title}:", *advice.sentences()])
-
-
-with_job_options(advise, [own_option("jobs", None, JobsOption)], without=NOT_COMPARED)

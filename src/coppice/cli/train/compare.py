@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from coppice.cli.options.measuring import JobsOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import Stages, print_json, print_lines
-from coppice.cli.train.signature import job_of_options, layers_of_options, own_option, with_job_options
+from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
+from coppice.iteration.job_options import JobOptions
+from coppice.options import option
+from coppice.options.shared import JobsOption, JsonOption
 from coppice.text import columns, percent_text, plural, seconds_text
 
 if TYPE_CHECKING:
     from coppice.iteration.composing.compared import ComparedPolicies, ComparedPolicy
 
-NOT_COMPARED = (
-    "order",
-    "overlap",
-    "policy",
-    "contention",
-    "trace",
-    "what_if",
-    "degrade",
-)
-"""Options of the estimate that policies decide, or that a table does not take."""
 
-
-def compare(job: str, **options: Any) -> None:
+@with_options(f"job policies picture jobs {LAYOUT_OPTIONS} collectives model rates settings ...")
+def compare(
+    options: JobOptions,
+    *,
+    policies: Annotated[
+        str,
+        option(
+            "Policies with commas between them, joined by + where they are composed; all.",
+            metavar="LIST",
+        ),
+    ] = "all",
+    picture: Annotated[
+        Path | None, option("Draw it: a .png, .svg or .pdf (needs matplotlib).", "--plot")
+    ] = None,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Simulate a job, or a workload of layers (.json), under policies, and print a table, the fastest first.
 
     The baseline (none) runs one forward and one backward pass in turn, and nothing overlaps. Of `all`, the best
@@ -43,21 +49,20 @@ def compare(job: str, **options: Any) -> None:
     from coppice.comparison.plot import check_picture
     from coppice.iteration.composing.compared import compare_on_layers, compare_policies, plot_policies
 
-    names = tuple(name.strip() for name in options.pop("policies").split(","))
-    picture, processes, as_json = (options.pop(name) for name in ("picture", "jobs", "as_json"))
+    names = tuple(name.strip() for name in policies.split(","))
     if picture is not None:
         check_picture(picture)
-    layers = layers_of_options(job, options)
+    layers = options.layers()
     with Stages() as stages:
         if layers is not None:
-            title = job
+            title = options.job
             stages.begin("simulating")
-            found = compare_on_layers(layers, names, processes=processes)
+            found = compare_on_layers(layers, names, processes=jobs)
         else:
-            asked = job_of_options(job, options)
+            asked = load_job(options)
             title = f"{asked.name} on {asked.machines.name}"
             stages.begin("simulating")
-            found = compare_policies(asked, names, processes=processes)
+            found = compare_policies(asked, names, processes=jobs)
     if picture is not None:
         plot_policies(found, picture, title=title)
     if as_json:
@@ -102,34 +107,3 @@ def _cells(found: ComparedPolicies, each: ComparedPolicy) -> tuple[str, ...]:
         if each.memory_bytes is None
         else f"{each.memory_bytes / 1e9:.3g} GB{'' if each.fits else ', too much'}",
     )
-
-
-with_job_options(
-    compare,
-    [
-        own_option(
-            "policies",
-            "all",
-            Annotated[
-                str,
-                typer.Option(
-                    "--policies",
-                    metavar="LIST",
-                    help="Policies with commas between them, joined by + where they are composed; all.",
-                ),
-            ],
-        ),
-        own_option(
-            "picture",
-            None,
-            Annotated[
-                Path | None,
-                typer.Option(
-                    "--plot", metavar="FILE", help="Draw it: a .png, .svg or .pdf (needs matplotlib)."
-                ),
-            ],
-        ),
-        own_option("jobs", None, JobsOption),
-    ],
-    without=NOT_COMPARED,
-)

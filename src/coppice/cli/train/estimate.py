@@ -9,21 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption
-from coppice.cli.options.measuring import ModelOption
-from coppice.cli.options.names import CALIBRATED, OVERLAPS, PIPELINE_ORDERS
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, print_lines
-from coppice.cli.train.job_options import (
-    BatchOption,
-    ClusterOption,
-    DeviceOption,
-    FusedOption,
-    JobArgument,
-    job_from_options,
-)
+from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
 from coppice.errors import CheckError, InputError
+from coppice.iteration.job_options import JobOptions
+from coppice.options import option
+from coppice.options.names import CALIBRATED
+from coppice.options.shared import (
+    JsonOption,
+)
 from coppice.text import columns, seconds_text
 
 if TYPE_CHECKING:
@@ -35,22 +30,32 @@ if TYPE_CHECKING:
     from coppice.iteration.workload.model import LayeredModel
 
 
+ContentionOption = Annotated[
+    float,
+    option("Share of a GPU that communication takes from concurrent computation.", ge=0.0, le=1.0),
+]
+
+TraceOption = Annotated[
+    Path | None,
+    option("Write the simulated tasks for Perfetto.", metavar="FILE"),
+]
+
 WhatIfOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Also with nic=x2, nvlink=x0.5, flops=x2, memory=x1.2 or memory=141 (GB), gpu=H200, drain=3 or "
+        "drain=node17 (boxes), without=nic:5, slow=nic:5:x0.5, slow=node17:x0.8; may be repeated.",
         "--what-if",
         metavar="CHANGE",
-        help="Also with nic=x2, nvlink=x0.5, flops=x2, memory=x1.2 or memory=141 (GB), gpu=H200, drain=3 or "
-        "drain=node17 (boxes), without=nic:5, slow=nic:5:x0.5, slow=node17:x0.8; may be repeated.",
     ),
 ]
 
 DegradeOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Also with a NIC, GPU or switch of the topology at a share of its rate: box0/nic3=50%; may be repeated.",
         "--degrade",
         metavar="NODE=SHARE",
-        help="Also with a NIC, GPU or switch of the topology at a share of its rate: box0/nic3=50%; may be repeated.",
     ),
 ]
 
@@ -143,100 +148,17 @@ def answers_table(found: Sequence[WhatIf]) -> list[str]:
     return [*lines, *(each.why_not for each in found if each.why_not)]
 
 
+@with_options(
+    f"job {LAYOUT_OPTIONS} order overlap policy collectives model contention trace what_if degrade rates settings "
+    "as_json"
+)
 def estimate(
-    job: JobArgument,
+    options: JobOptions,
     *,
-    cluster: ClusterOption = None,
-    boxes: BoxesOption = None,
-    parallel: Annotated[
-        str | None,
-        typer.Option(
-            "--parallel",
-            metavar="LIST",
-            help="Degrees, such as tp=8,pp=16,dp=4: tensor, pipeline, data, context (cp), experts (ep), chunks of a "
-            "device (vp).",
-        ),
-    ] = None,
-    global_batch: BatchOption = None,
-    micro_batch: Annotated[
-        int | None, typer.Option("--micro-batch", min=1, help="Samples of a micro-batch [default: 1].")
-    ] = None,
-    recompute: Annotated[
-        str | None,
-        typer.Option(
-            "--recompute", metavar="WHAT", help="Computed again: none, selective (default) or full."
-        ),
-    ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            "--shard",
-            metavar="WHAT",
-            help="What replicas share out: none (default), zero1, zero2, zero3, fsdp.",
-        ),
-    ] = None,
-    sequence_parallel: Annotated[
-        bool | None,
-        typer.Option(
-            "--sequence-parallel/--no-sequence-parallel",
-            help="Share out norms along the sequence [default: they are].",
-        ),
-    ] = None,
-    fused_attention: FusedOption = None,
-    device: DeviceOption = None,
-    order: Annotated[
-        str | None,
-        typer.Option(
-            "--order",
-            metavar="NAME",
-            help=f"Order of the pipeline: {', '.join(PIPELINE_ORDERS)} [default: 1f1b, of chunks interleaved].",
-        ),
-    ] = None,
-    overlap: Annotated[
-        str | None,
-        typer.Option(
-            "--overlap",
-            metavar="NAME",
-            help=f"What runs beside computation: {', '.join(OVERLAPS)} [default: none; of nets ddp].",
-        ),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            metavar="NAME",
-            help="Policies, joined by +, that decide the order, what overlaps with computation, or what is inside "
-            "layers; --set takes their options too, as partition=4M.",
-        ),
-    ] = None,
-    collectives: Annotated[
-        str | None,
-        typer.Option(
-            "--collectives",
-            metavar="NAME",
-            help="What collectives cost: calibrated (rings by formula), nccl (what it would pick), forest (our "
-            "optimum) or an algorithm such as ring, all but the first simulated with all groups at once "
-            "[default: calibrated].",
-        ),
-    ] = None,
-    model: ModelOption = None,
-    contention: Annotated[
-        float,
-        typer.Option(
-            "--contention",
-            min=0.0,
-            max=1.0,
-            help="Share of a GPU that communication takes from concurrent computation.",
-        ),
-    ] = 0.0,
-    trace: Annotated[
-        Path | None,
-        typer.Option("--trace", metavar="FILE", help="Write the simulated tasks for Perfetto."),
-    ] = None,
+    contention: ContentionOption = 0.0,
+    trace: TraceOption = None,
     what_if: WhatIfOption = None,
     degrade: DegradeOption = None,
-    rates: RatesOption = None,
-    settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Simulate a training iteration, and print its time, breakdown, critical path and memory.
@@ -258,28 +180,7 @@ def estimate(
     from coppice.iteration.transformer import Transformer
     from coppice.simulation.models import model_of
 
-    asked = job_from_options(
-        job,
-        cluster=cluster,
-        boxes=boxes,
-        device=device,
-        parallel=parallel,
-        run={
-            "order": order,
-            "overlap": overlap,
-            "policy": policy,
-            "collectives": collectives,
-            "model": model,
-        },
-        rates=rates,
-        settings=settings,
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        recompute=recompute,
-        shard=shard,
-        sequence_parallel=sequence_parallel,
-        fused_attention=fused_attention,
-    )
+    asked = load_job(options)
     costs = asked.run.collectives or CALIBRATED
     if costs != CALIBRATED and (what_if or degrade):
         raise InputError(

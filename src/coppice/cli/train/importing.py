@@ -6,83 +6,71 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from coppice.cli.options.inputs import BoxesOption, JsonOption, load_topology, parse_settings
+from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import load_topology
 from coppice.cli.output.render import print_fields, print_json, print_note
 from coppice.cli.train.collectives import collective_fields, collective_records
 from coppice.errors import InputError
+from coppice.options import argument, option, parse_settings
+from coppice.options.shared import BoxesOption, JsonOption
 from coppice.text import plural
 
 if TYPE_CHECKING:
     from coppice.iteration.estimate import Cluster
 
 
+@with_options()
 def import_trace(
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SOURCE...",
-            help="Trace of PyTorch's profiler of one rank; execution traces (PyTorch's JSON, Chakra's .et), one a rank "
+        argument(
+            "Trace of PyTorch's profiler of one rank; execution traces (PyTorch's JSON, Chakra's .et), one a rank "
             "or their folder; or model.py:FUNCTION, which returns a module or (module, inputs).",
+            metavar="SOURCE...",
         ),
     ],
     *,
     scale: Annotated[
         list[str] | None,
-        typer.Option(
-            "--scale",
+        option(
+            "Replay with times of compute, communication or host multiplied; may be repeated.",
             metavar="KIND=FACTOR",
-            help="Replay with times of compute, communication or host multiplied; may be repeated.",
         ),
     ] = None,
     step: Annotated[
         int | None,
-        typer.Option("--step", metavar="N", help="Only ProfilerStep#N of a profile [default: all]."),
+        option("Only ProfilerStep#N of a profile [default: all].", metavar="N"),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster", metavar="TOPOLOGY", help="Preset or topology file: times of what has none."
-        ),
+        option("Preset or topology file: times of what has none.", metavar="TOPOLOGY"),
     ] = None,
     boxes: BoxesOption = None,
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="GPU [default: by the topology's name].")
-    ] = None,
+    device: Annotated[str | None, option("GPU [default: by the topology's name].", metavar="NAME")] = None,
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", min=1, help="Ranks of the job of a module [default: those of --parallel]."),
+        option("Ranks of the job of a module [default: those of --parallel].", ge=1),
     ] = None,
     parallel: Annotated[
         str | None,
-        typer.Option(
-            "--parallel",
+        option(
+            "Device mesh of a module, the slowest degree first, such as dp=2,tp=8 [default: dp].",
             metavar="LIST",
-            help="Device mesh of a module, the slowest degree first, such as dp=2,tp=8 [default: dp].",
         ),
     ] = None,
     shard: Annotated[
         str,
-        typer.Option(
-            "--shard", metavar="KIND", help="What replicas of a module share out: none, zero3 (FSDP2)."
-        ),
+        option("What replicas of a module share out: none, zero3 (FSDP2).", metavar="KIND"),
     ] = "none",
     inputs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--input", metavar="SHAPE", help="Input of a module, such as 8x256:float32; may be repeated."
-        ),
+        option("Input of a module, such as 8x256:float32; may be repeated.", "--input", metavar="SHAPE"),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write the layers of a module for `train policy` (JSON)."
-        ),
+        option("Write the layers of a module for `train policy` (JSON).", "-o", "--output", metavar="FILE"),
     ] = None,
-    trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="Write the simulated tasks for Perfetto.")
-    ] = None,
+    trace: Annotated[Path | None, option("Write the simulated tasks for Perfetto.", metavar="FILE")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read a trace of training, or trace a module of PyTorch, and simulate it as tasks.

@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json
 from coppice.cli.train.job_options import load_of_job, note_constants
 from coppice.errors import InputError
+from coppice.options import argument, option
+from coppice.options.shared import JsonOption
 
 
+@with_options()
 def job(
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="Job file (TOML); - is standard input.")
-    ] = None,
+    file: Annotated[str | None, argument("Job file (TOML); - is standard input.", metavar="FILE")] = None,
     *,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of job files.")] = False,
+    schema: Annotated[bool, option("Print the JSON schema of job files.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a job file, and show the resulting job.

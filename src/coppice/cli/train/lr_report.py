@@ -5,26 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
+from coppice.options import argument, option
+from coppice.options.shared import JsonOption
 from coppice.text import size_text
 
 if TYPE_CHECKING:
     from coppice.training.autolrs.log import SearchLog
 
 
+@with_options()
 def lr_report(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="Log that AutoLRS wrote (JSON lines).")],
+    log: Annotated[Path, argument("Log that AutoLRS wrote (JSON lines).", metavar="LOG")],
     *,
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Page (.html) or picture (.svg, .png) to write; without it the stages are printed.",
             "-o",
             "--output",
             metavar="FILE",
-            help="Page (.html) or picture (.svg, .png) to write; without it the stages are printed.",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -5,23 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, print_note
 from coppice.errors import MissingExtraError
+from coppice.options import option
+from coppice.options.shared import JsonOption
 
 
+@with_options()
 def measure(
     *,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Device file to write.")
-    ] = Path("device.json"),
+    output: Annotated[Path, option("Device file to write.", "-o", "--output", metavar="FILE")] = Path(
+        "device.json"
+    ),
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="KIND", help="cuda or cpu [default: cuda where there is a GPU]."),
+        option("cuda or cpu [default: cuda where there is a GPU].", metavar="KIND"),
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.0, help="About how long it may take.")] = 20.0,
+    seconds: Annotated[float, option("About how long it may take.", ge=0.0)] = 20.0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure matrix products, copies of memory and attention with PyTorch, and write them as a device file.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_json, print_lines
+from coppice.options.shared import JsonOption
 from coppice.text import columns
 
 
+@with_options()
 def models(*, as_json: JsonOption = False) -> None:
     """List the models for jobs: their weights, and operations of a forward pass of a sample.
 

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from msgspec.structs import replace
 
-from coppice.cli.options.names import CALIBRATED, PIPELINE_ORDERS, TORCH_ORDERS
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, write_text
-from coppice.cli.train.signature import job_of_options, own_option, with_job_options
+from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
 from coppice.errors import InputError
+from coppice.iteration.job_options import JobOptions
+from coppice.options import option
+from coppice.options.names import CALIBRATED, PIPELINE_ORDERS, TORCH_ORDERS
+from coppice.options.shared import JsonOption
 from coppice.text import plural, seconds_text
 
 if TYPE_CHECKING:
     from coppice.iteration.job.job import TrainingJob
     from coppice.iteration.step.simulated import SimulatedStep
 
-_NOT = ("order", "contention", "trace", "what_if", "degrade")
-"""Options of the estimate that an order to write does not take."""
 
-
-def pipeline(job: str, **options: Any) -> None:
+@with_options(f"job output order {LAYOUT_OPTIONS} overlap policy collectives model rates settings ...")
+def pipeline(
+    options: JobOptions,
+    *,
+    output: Annotated[Path, option("CSV file to write.", "-o", "--output")],
+    order: Annotated[
+        str | None,
+        option(f"One of {', '.join(TORCH_ORDERS)} [default: 1f1b, of chunks interleaved].", metavar="NAME"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Write a job's pipeline order for PyTorch: a row per rank, with actions such as 2F0, 2B0, 2I0 and 2W0.
 
     `_PipelineScheduleRuntime._load_csv(FILE, format="compute_only")` of torch.distributed.pipelining loads it. Passes
@@ -40,8 +51,7 @@ def pipeline(job: str, **options: Any) -> None:
     from coppice.iteration.pipeline.runnable import placement
     from coppice.iteration.pipeline.torch_csv import order_csv
 
-    output, as_json = options.pop("output"), options.pop("as_json")
-    asked = job_of_options(job, _with_order(options))
+    asked = load_job(_with_order(options, order))
     if asked.layout.pipeline == 1:
         raise InputError("expected a pipeline, found one stage: raise pp.")
     if asked.run.policy is not None:
@@ -52,18 +62,18 @@ def pipeline(job: str, **options: Any) -> None:
             )
     else:
         found = simulated_job(asked)
-    order = found.given[1]
-    write_text(order_csv(order), output)
+    passes = found.given[1]
+    write_text(order_csv(passes), output)
     to_stdout = str(output) == "-"
-    ranks, where = len(order.devices), placement(order)
+    ranks, where = len(passes.devices), placement(passes)
     bubble = found.parts["bubble"]
     if as_json and not to_stdout:
         print_json(
             {
                 "order": found.order,
                 "ranks": ranks,
-                "stages": order.stages,
-                "micro_batches": order.micro_batches,
+                "stages": passes.stages,
+                "micro_batches": passes.micro_batches,
                 "placement": where,
                 "iteration_seconds": found.seconds,
                 "bubble_seconds": bubble,
@@ -73,8 +83,8 @@ def pipeline(job: str, **options: Any) -> None:
             }
         )
         return
-    own = [stage for stage, device in sorted(order.device_of().items()) if device == 0]
-    size = f"{plural(ranks, 'rank')}, {plural(order.stages, 'stage')}, {plural(order.micro_batches, 'micro-batch')}"
+    own = [stage for stage, device in sorted(passes.device_of().items()) if device == 0]
+    size = f"{plural(ranks, 'rank')}, {plural(passes.stages, 'stage')}, {plural(passes.micro_batches, 'micro-batch')}"
     fields = [
         ("order", f"{found.order}, {size}"),
         ("rank 0 has", f"{'stages' if len(own) > 1 else 'stage'} {', '.join(map(str, own))}{_WHERE[where]}"),
@@ -88,19 +98,18 @@ def pipeline(job: str, **options: Any) -> None:
 _WHERE = {"loop": "", "v": " (V placement)", None: " (a placement of its own)"}
 
 
-def _with_order(options: dict[str, Any]) -> dict[str, Any]:
+def _with_order(options: JobOptions, order: str | None) -> JobOptions:
     """The options, with an order that is a policy among the policies.
 
     Raises:
         InputError: If there is no such order.
     """
-    name = options.pop("order")
-    if name is None or name in PIPELINE_ORDERS:
-        return options | {"order": name}
-    if name not in TORCH_ORDERS:
-        raise InputError(f"expected an order of a pipeline ({', '.join(TORCH_ORDERS)}), found {name!r}.")
-    given = options["policy"]
-    return options | {"order": None, "policy": name if given is None else f"{given}+{name}"}
+    if order is None or order in PIPELINE_ORDERS:
+        return replace(options, order=order)
+    if order not in TORCH_ORDERS:
+        raise InputError(f"expected an order of a pipeline ({', '.join(TORCH_ORDERS)}), found {order!r}.")
+    policy = options.policy
+    return replace(options, policy=order if policy is None else f"{policy}+{order}")
 
 
 def _model(asked: TrainingJob) -> str:
@@ -116,28 +125,3 @@ def _bubble(found: SimulatedStep, asked: TrainingJob) -> str:
     bubble = found.parts["bubble"]
     share = f"{100 * bubble / found.seconds:.3g}% of {seconds_text(found.seconds)}"
     return f"{share}, simulated with model {_model(asked)} ({asked.cluster.device.name})"
-
-
-with_job_options(
-    pipeline,
-    [
-        own_option(
-            "output",
-            ...,
-            Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="CSV file to write.")],
-        ),
-        own_option(
-            "order",
-            None,
-            Annotated[
-                str | None,
-                typer.Option(
-                    "--order",
-                    metavar="NAME",
-                    help=f"One of {', '.join(TORCH_ORDERS)} [default: 1f1b, of chunks interleaved].",
-                ),
-            ],
-        ),
-    ],
-    without=_NOT,
-)

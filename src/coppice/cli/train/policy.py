@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from coppice.cli.options.inputs import JsonOption, parse_settings
-from coppice.cli.options.names import POLICIES
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json
+from coppice.options import argument, option, parse_settings
+from coppice.options.names import POLICIES
+from coppice.options.shared import JsonOption
 from coppice.text import plural
 
 
+@with_options()
 def policy(
     workload: Annotated[
         str,
-        typer.Argument(
-            metavar="WORKLOAD",
-            help="JSON file: forward and backward (seconds of each layer), bytes (of its gradients), bytes_per_second, "
+        argument(
+            "JSON file: forward and backward (seconds of each layer), bytes (of its gradients), bytes_per_second, "
             "message_seconds, workers; - is standard input.",
+            metavar="WORKLOAD",
         ),
     ],
     *,
-    name: Annotated[
-        str, typer.Option("--policy", metavar="NAME", help=f"One of: {', '.join(POLICIES)}.")
-    ] = "wfbp",
+    name: Annotated[str, option(f"One of: {', '.join(POLICIES)}.", "--policy", metavar="NAME")] = "wfbp",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Option of the policy; may be repeated."),
+        option("Option of the policy; may be repeated.", "--set", metavar="KEY=VALUE"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

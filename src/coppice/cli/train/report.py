@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import Stages, print_json, print_lines
-from coppice.cli.train.signature import job_of_options, with_job_options
+from coppice.cli.train.estimate import ContentionOption, TraceOption
+from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
 from coppice.errors import InputError
+from coppice.iteration.job_options import JobOptions
+from coppice.options import option
+from coppice.options.shared import JsonOption
 from coppice.text import size_text
-
-_NOT = ("what_if", "degrade")
-"""Options of the estimate that a page does not take."""
 
 _MEMORY = ("parameters", "gradients", "optimizer", "activations")
 
 
-def report(job: str, **options: Any) -> None:
+@with_options(
+    f"job output {LAYOUT_OPTIONS} order overlap policy collectives model contention trace rates settings as_json"
+)
+def report(
+    options: JobOptions,
+    *,
+    output: Annotated[Path, option("Page to write (.html).", "-o", "--output")] = Path("iteration.html"),
+    contention: ContentionOption = 0.0,
+    trace: TraceOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Write a simulated iteration of a job as a page: time breakdown, and a timeline to zoom in.
 
     The page is one file that needs no network: parts of the time, what each device computes, exposed communication by
@@ -41,13 +50,11 @@ def report(job: str, **options: Any) -> None:
     from coppice.iteration.page.page import iteration_html
     from coppice.iteration.trace import write_task_trace
 
-    output, trace, as_json = (options.pop(name) for name in ("output", "trace", "as_json"))
-    contention = options.pop("contention")
     if output.suffix != ".html":
         raise InputError(f"expected a file called *.html, found {output.name!r}: choose such a name.")
     with Stages() as stages:
         stages.begin("simulating")
-        asked = job_of_options(job, options)
+        asked = load_job(options)
         if asked.run.policy is None:
             found = simulated_job(asked, contention=contention)
             held = memory_of(asked.model, asked.layout)
@@ -93,19 +100,3 @@ def _estimate_command() -> str:
         if not (skip or word.startswith(("--output=", "--trace="))):
             kept.append(word)
     return shlex.join(["coppice", "train", "estimate", *kept])
-
-
-with_job_options(
-    report,
-    [
-        inspect.Parameter(
-            "output",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=Path("iteration.html"),
-            annotation=Annotated[
-                Path, typer.Option("-o", "--output", metavar="FILE", help="Page to write (.html).")
-            ],
-        )
-    ],
-    without=_NOT,
-)

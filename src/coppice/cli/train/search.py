@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_json, print_lines
-from coppice.cli.train.job_options import (
-    BatchOption,
-    ClusterOption,
-    DeviceOption,
-    FusedOption,
-    JobArgument,
-    job_record_of_options,
-    load_of_job,
-)
+from coppice.cli.train.job_options import load_of_job
 from coppice.errors import InputError
+from coppice.iteration.job_options import JobOptions
+from coppice.options import option
+from coppice.options.shared import (
+    JsonOption,
+)
 from coppice.text import plural, seconds_text
 
 if TYPE_CHECKING:
@@ -27,21 +22,12 @@ _SIMULATED = 32
 """So many of the best by the closed form are simulated."""
 
 
+@with_options("job cluster boxes gpus global_batch top fused_attention device rates settings ...")
 def search(
-    job: JobArgument,
+    options: JobOptions,
     *,
-    cluster: ClusterOption = None,
-    boxes: BoxesOption = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option("--gpus", min=1, help="Number of GPUs to use, in whole boxes [default: all]."),
-    ] = None,
-    global_batch: BatchOption = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many to print.")] = 10,
-    fused_attention: FusedOption = None,
-    device: DeviceOption = None,
-    rates: RatesOption = None,
-    settings: SetOption = None,
+    gpus: Annotated[int | None, option("Number of GPUs to use, in whole boxes [default: all].", ge=1)] = None,
+    top: Annotated[int, option("How many to print.", ge=1)] = 10,
     as_json: JsonOption = False,
 ) -> None:
     """Try every parallel layout of a model on a cluster, and print those that fit into memory, the fastest first.
@@ -62,13 +48,7 @@ def search(
     from coppice.iteration.search import search_layouts, simulated_layouts
     from coppice.iteration.transformer import Transformer
 
-    record, folder = job_record_of_options(
-        job,
-        cluster={"topology": cluster, "boxes": boxes, "device": device},
-        layout={"global_batch": global_batch, "fused_attention": fused_attention},
-        rates=rates,
-        settings=settings,
-    )
+    record, folder = options.record()
     model, precision = model_of(record.model), record.run.precision or 1.0
     machines = machines_of(record.cluster, folder=folder, loaded=load_of_job, precision=precision)
     box = machines.cluster.device.box

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
-from coppice.cli.options.names import CALIBRATED
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, write_text
-from coppice.cli.train.signature import job_of_options, own_option, with_job_options
+from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
 from coppice.errors import InputError
+from coppice.iteration.job_options import JobOptions
+from coppice.options import option
+from coppice.options.names import CALIBRATED
+from coppice.options.shared import JsonOption
 from coppice.text import plural
 
-_NOT = ("order", "overlap", "policy", "contention", "trace", "what_if", "degrade")
 """Options of the estimate that times of collectives do not take."""
 
 
-def torch_profile(job: str, **options: Any) -> None:
+@with_options(f"job output {LAYOUT_OPTIONS} collectives model rates settings ...")
+def torch_profile(
+    options: JobOptions,
+    *,
+    output: Annotated[Path, option("JSON file to write.", "-o", "--output")],
+    as_json: JsonOption = False,
+) -> None:
     """Write collective times over a job's groups as a profile for torch.compile's runtime estimates.
 
     Name the file in `torch._inductor.config.aten_distributed_optimizations.profile_guided_estimations_profile_path`
@@ -34,8 +41,7 @@ def torch_profile(job: str, **options: Any) -> None:
     from coppice.iteration.costs.profile import torch_profile as profile_of
     from coppice.simulation.models import model_of
 
-    output, as_json = options.pop("output"), options.pop("as_json")
-    asked = job_of_options(job, options)
+    asked = load_job(options)
     groups = groups_of(asked.layout)
     if not groups:
         raise InputError("expected groups that exchange something, found a rank in each: raise tp or dp.")
@@ -63,16 +69,3 @@ def torch_profile(job: str, **options: Any) -> None:
         ("wrote", str(output)),
     ]
     print_fields(f"{asked.name} on {asked.machines.name}", fields)
-
-
-with_job_options(
-    torch_profile,
-    [
-        own_option(
-            "output",
-            ...,
-            Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="JSON file to write.")],
-        )
-    ],
-    without=_NOT,
-)

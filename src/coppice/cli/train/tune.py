@@ -5,21 +5,28 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.cli.train.signature import job_of_options, layers_of_options, own_option, with_job_options
+from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
 from coppice.errors import InputError
+from coppice.iteration.job_options import JobOptions
+from coppice.options import option
+from coppice.options.shared import JsonOption
 from coppice.text import plural, seconds_text, size_text
 
 if TYPE_CHECKING:
     from coppice.iteration.composing.tuned import TunedPolicy
 
-_NOT = ("policy", "contention", "trace", "what_if", "degrade")
 """Options of the estimate that a policy to tune does not take."""
 
 
-def tune(job: str, **options: Any) -> None:
+@with_options(f"job policy {LAYOUT_OPTIONS} order overlap collectives model rates settings ...")
+def tune(
+    options: JobOptions,
+    *,
+    policy: Annotated[str, option("The policy to tune.", metavar="NAME")],
+    as_json: JsonOption = False,
+) -> None:
     """Tune a policy on a job, or on a workload of layers (.json), by simulation.
 
     The policy's own tuner proposes settings, which are then tried at halves and doubles. Prints the best, the time
@@ -32,21 +39,20 @@ def tune(job: str, **options: Any) -> None:
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.composing.tuned import tune_on_job, tune_on_layers
 
-    name, as_json = options.pop("policy"), options.pop("as_json")
-    layers = layers_of_options(job, options)
+    layers = options.layers()
     with Stages() as stages:
         stages.begin("simulating")
         if layers is not None:
-            title, found = job, tune_on_layers(layers, name)
+            title, found = options.job, tune_on_layers(layers, policy)
         else:
-            asked = job_of_options(job, options)
+            asked = load_job(options)
             if asked.run.policy is not None:
                 said = asked.run.policy
                 raise InputError(
                     f"expected a job without policies to tune one on, found {said}: take `run.policy` out."
                 )
             title = f"{asked.name} on {asked.machines.name}"
-            found = tune_on_job(asked, name)
+            found = tune_on_job(asked, policy)
     if as_json:
         print_json({"job": title, **found.record()})
         return
@@ -77,16 +83,3 @@ def _value(key: str, value: Any) -> str:
     if key.endswith("_bytes") and value is not None and value >= 1024:
         return size_text(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-with_job_options(
-    tune,
-    [
-        own_option(
-            "policy",
-            ...,
-            Annotated[str, typer.Option("--policy", metavar="NAME", help="The policy to tune.")],
-        )
-    ],
-    without=_NOT,
-)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings
-from coppice.cli.options.measuring import LauncherWordsOption
-from coppice.cli.options.names import PLUGINS, TUNING_FORMS
+from coppice.cli.options.declaring import with_options
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import print_json, print_lines, print_note, to_stdout, write_text
 from coppice.errors import CheckError
+from coppice.options import argument, option, parse_settings
+from coppice.options.names import PLUGINS, TUNING_FORMS
+from coppice.options.shared import JsonOption, LauncherWordsOption, OutputOption
 from coppice.text import columns, short_size
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 plugin_app = typer.Typer(no_args_is_help=True, help="Build Coppice's plugins for NCCL and RCCL.")
 
 
+@with_options()
 def export(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="Table of `coppice tune fit`.")],
+    table: Annotated[Path, argument("Table of `coppice tune fit`.", metavar="TABLE")],
     *,
-    to: Annotated[str, typer.Option("--to", metavar="|".join(TUNING_FORMS), help="Form of its library.")],
+    to: Annotated[str, option("Form of its library.", metavar="|".join(TUNING_FORMS))],
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -56,21 +58,22 @@ def plugin() -> None:
 
 
 @plugin_app.command("build")
+@with_options()
 def build(
     kind: Annotated[
-        str, typer.Argument(metavar=f"[{'|'.join(PLUGINS)}]", help="Which plugin [default: tuner].")
+        str, argument("Which plugin [default: tuner].", metavar=f"[{'|'.join(PLUGINS)}]")
     ] = "tuner",
     *,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="File to write [default: as NCCL looks for it]."),
+        option("File to write [default: as NCCL looks for it].", "-o", "--output", metavar="FILE"),
     ] = None,
     compiler: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "C11 compiler, for env C++17, for net C++20 [default: $CC, cc; $CXX, c++].",
             "--cc",
             metavar="COMMAND",
-            help="C11 compiler, for env C++17, for net C++20 [default: $CC, cc; $CXX, c++].",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -101,10 +104,9 @@ def build(
 
 
 @plugin_app.command("settings")
+@with_options()
 def settings(
-    given: Annotated[
-        list[str], typer.Argument(metavar="NAME=VALUE...", help="Variables of NCCL, RCCL or Coppice.")
-    ],
+    given: Annotated[list[str], argument("Variables of NCCL, RCCL or Coppice.", metavar="NAME=VALUE...")],
     *,
     output: OutputOption = None,
     as_json: JsonOption = False,
@@ -131,26 +133,17 @@ def settings(
     print_note(f"note: use: {use}; take it back: unset {SETTINGS_VARIABLE}")
 
 
+@with_options()
 def check(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="Table of `coppice tune fit`.")],
-    runs: Annotated[
-        Path, typer.Argument(metavar="BASELINE", help="Measurements, whose sizes are measured again.")
-    ],
+    table: Annotated[Path, argument("Table of `coppice tune fit`.", metavar="TABLE")],
+    runs: Annotated[Path, argument("Measurements, whose sizes are measured again.", metavar="BASELINE")],
     *,
-    ranks: Annotated[
-        int, typer.Option("--ranks", metavar="N", help="Measure again on this number of ranks.")
-    ] = 0,
-    lab: Annotated[
-        str | None, typer.Option("--lab", metavar="NAME", help="Measure again in this lab.")
-    ] = None,
-    launcher: Annotated[
-        str | None, typer.Option("--launcher", metavar="PATH", help="mpirun or mpiexec.")
-    ] = None,
+    ranks: Annotated[int, option("Measure again on this number of ranks.", metavar="N")] = 0,
+    lab: Annotated[str | None, option("Measure again in this lab.", metavar="NAME")] = None,
+    launcher: Annotated[str | None, option("mpirun or mpiexec.", metavar="PATH")] = None,
     options: LauncherWordsOption = None,
-    rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Rounds when measuring again.")] = 15,
-    tolerance: Annotated[
-        float, typer.Option("--tolerance", min=0, help="Relative loss that is no failure.")
-    ] = 0.03,
+    rounds: Annotated[int, option("Rounds when measuring again.", "-n", "--rounds", ge=1)] = 15,
+    tolerance: Annotated[float, option("Relative loss that is no failure.", ge=0)] = 0.03,
     as_json: JsonOption = False,
 ) -> None:
     """Measure with the rules in use against the default; exit code 1 if a size is significantly slower.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from msgspec import Struct
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import BoxesOption, JsonOption, OutputOption, SetOption, load_topology
+from coppice.cli.options.inputs import load_topology
 from coppice.cli.options.logs import RunOption, collective_run, print_warnings
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.errors import InputError
 from coppice.files import write_atomically
+from coppice.options import argument, option
+from coppice.options.shared import BoxesOption, JsonOption, OutputOption, SetOption
 from coppice.text import columns, short_size
 
 if TYPE_CHECKING:
@@ -23,28 +24,23 @@ if TYPE_CHECKING:
     from coppice.tuning.fit import Fit, SizeRule
     from coppice.tuning.records import TimedRun
 
-RunsArgument = Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Files of `coppice tune sweep`.")]
+RunsArgument = Annotated[list[Path], argument("Files of `coppice tune sweep`.", metavar="RUNS...")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FitOptions:
+class FitOptions(Struct, frozen=True, kw_only=True):
     """Options of fitting rules."""
 
     topology: Annotated[
         str | None,
-        typer.Option(
-            "--topology", metavar="TOPOLOGY", help="Preset or file, for the distance from the bound."
-        ),
+        option("Preset or file, for the distance from the bound.", metavar="TOPOLOGY"),
     ] = None
     boxes: BoxesOption = None
     settings: SetOption = None
     alpha: Annotated[
         float,
-        typer.Option(
-            "--alpha", help="Probability with which a choice that makes no difference may get a rule."
-        ),
+        option("Probability with which a choice that makes no difference may get a rule."),
     ] = 0.01
-    least_gain: Annotated[float, typer.Option("--least-gain", help="Least relative gain of a rule.")] = 0.03
+    least_gain: Annotated[float, option("Least relative gain of a rule.")] = 0.03
 
     def fit(
         self, runs: Sequence[TimedRun], *, extend: bool = False, seed: int = 0
@@ -68,13 +64,9 @@ def fit(
     asked: FitOptions,
     *,
     runs: RunsArgument,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Table to write (CSV).")
-    ] = None,
-    extend: Annotated[
-        bool, typer.Option("--extend", help="Rules reach to sizes beyond the measured ones.")
-    ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of resampling.")] = 0,
+    output: Annotated[Path | None, option("Table to write (CSV).", "-o", "--output", metavar="FILE")] = None,
+    extend: Annotated[bool, option("Rules reach to sizes beyond the measured ones.")] = False,
+    seed: Annotated[int, option("Seed of resampling.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest choice of every shape and size, and keep it where it beats the default significantly.
@@ -105,11 +97,9 @@ def from_logs(
     *,
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILES...", help="Output of nccl-tests, logs of NCCL, the inspector."),
+        argument("Output of nccl-tests, logs of NCCL, the inspector.", metavar="FILES..."),
     ],
-    library: Annotated[
-        str, typer.Option("--library", "-l", metavar="nccl|rccl", help="The library.")
-    ] = "nccl",
+    library: Annotated[str, option("The library.", "--library", "-l", metavar="nccl|rccl")] = "nccl",
     collective: RunOption = None,
     output: OutputOption = None,
     as_json: JsonOption = False,
@@ -150,9 +140,7 @@ def report(
     asked: FitOptions,
     *,
     runs: RunsArgument,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Page to write.")] = Path(
-        "tuning.html"
-    ),
+    output: Annotated[Path, option("Page to write.", "-o", "--output", metavar="FILE")] = Path("tuning.html"),
     as_json: JsonOption = False,
 ) -> None:
     """Write a page with heat maps of gain and of distance from the bound, the rules, and every comparison.

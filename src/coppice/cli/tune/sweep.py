@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.options.completion import algorithm_names, collective_names
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import JsonOption, OutputOption, load_topology
-from coppice.cli.options.measuring import LauncherWordsOption, SteppedSizes
-from coppice.cli.options.names import TUNED
+from coppice.cli.options.inputs import load_topology
+from coppice.cli.options.measuring import SteppedSizes
 from coppice.cli.output.kept import keeps
 from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.options import option
+from coppice.options.names import TUNED
+from coppice.options.shared import JsonOption, LauncherWordsOption, OutputOption
 from coppice.text import parse_sizes
 
 _MPI, _NCCL = ("open-mpi", "mpich"), ("nccl", "rccl")
@@ -33,72 +34,52 @@ _ONLY: dict[str, tuple[str, ...]] = {
 def sweep(
     stepped: SteppedSizes,
     *,
-    library: Annotated[str, typer.Option("--library", "-l", metavar="|".join(TUNED), help="The library.")],
+    library: Annotated[str, option("The library.", "--library", "-l", metavar="|".join(TUNED))],
     output: OutputOption = None,
     collective: Annotated[
         str,
-        typer.Option(
-            "--collective",
-            "-c",
-            metavar="LIST",
-            help="Collectives such as all_reduce,broadcast.",
-            autocompletion=collective_names,
-        ),
+        option("Collectives such as all_reduce,broadcast.", "--collective", "-c", metavar="LIST"),
     ] = "all_reduce",
     rounds: Annotated[
         int,
-        typer.Option("-n", "--rounds", min=1, help="Rounds; each interleaves every choice with the default."),
+        option("Rounds; each interleaves every choice with the default.", "-n", "--rounds", ge=1),
     ] = 15,
-    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Number of ranks.")] = 0,
-    lab: Annotated[str | None, typer.Option("--lab", metavar="NAME", help="Run in this lab.")] = None,
+    ranks: Annotated[int, option("Number of ranks.", metavar="N")] = 0,
+    lab: Annotated[str | None, option("Run in this lab.", metavar="NAME")] = None,
     launcher: Annotated[
         str | None,
-        typer.Option("--launcher", metavar="PATH", help="mpirun, mpiexec or srun [default: on PATH]."),
+        option("mpirun, mpiexec or srun [default: on PATH].", metavar="PATH"),
     ] = None,
     options: LauncherWordsOption = None,
-    segments: Annotated[
-        str, typer.Option("--segments", metavar="LIST", help="Sizes of segments to try with Open MPI.")
-    ] = "64K",
-    tests: Annotated[
-        Path | None, typer.Option("--tests", metavar="DIR", help="Directory of nccl-tests or rccl-tests.")
-    ] = None,
-    gpus: Annotated[int, typer.Option("-g", "--gpus", min=1, help="GPUs of each process of nccl-tests.")] = 1,
-    channels: Annotated[
-        str, typer.Option("--channels", metavar="LIST", help="Numbers of channels of NCCL to try as well.")
-    ] = "",
+    segments: Annotated[str, option("Sizes of segments to try with Open MPI.", metavar="LIST")] = "64K",
+    tests: Annotated[Path | None, option("Directory of nccl-tests or rccl-tests.", metavar="DIR")] = None,
+    gpus: Annotated[int, option("GPUs of each process of nccl-tests.", "-g", "--gpus", ge=1)] = 1,
+    channels: Annotated[str, option("Numbers of channels of NCCL to try as well.", metavar="LIST")] = "",
     plugin: Annotated[
         str | None,
-        typer.Option(
-            "--plugin",
-            metavar="FILE",
-            help="Choose by a table and this plugin (`coppice tune plugin build`) instead of NCCL_ALGO and "
+        option(
+            "Choose by a table and this plugin (`coppice tune plugin build`) instead of NCCL_ALGO and "
             "NCCL_PROTO; builtin for RCCL 2.28.3 and later.",
+            metavar="FILE",
         ),
     ] = None,
-    ll128: Annotated[
-        bool, typer.Option("--ll128", help="Force LL128 too: it may corrupt data where NCCL has it off.")
-    ] = False,
+    ll128: Annotated[bool, option("Force LL128 too: it may corrupt data where NCCL has it off.")] = False,
     algorithms: Annotated[
         str,
-        typer.Option(
+        option(
+            "Put/signal algorithms (forest, names of `coppice algorithms`), each against the library's own.",
             "--algorithm",
             "-a",
             metavar="LIST",
-            help="Put/signal algorithms (forest, names of `coppice algorithms`), each against the library's own.",
-            autocompletion=algorithm_names,
         ),
     ] = "forest,ring",
     topology: Annotated[
         str | None,
-        typer.Option(
-            "--topology",
-            metavar="TOPOLOGY",
-            help="What put-signal plans for [default: one switch between all ranks].",
-        ),
+        option("What put-signal plans for [default: one switch between all ranks].", metavar="TOPOLOGY"),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", min=1, help="Time limit in seconds; with nccl-tests, for each run."),
+        option("Time limit in seconds; with nccl-tests, for each run.", ge=1),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -133,11 +114,11 @@ def sweep(
         "--ll128": ll128,
     }
     given |= {"--algorithm": algorithms != "forest,ring", "--topology": topology}
-    for option, is_given in given.items():
-        if is_given and library not in _ONLY[option]:
-            others = " and ".join(_ONLY[option])
+    for flag, is_given in given.items():
+        if is_given and library not in _ONLY[flag]:
+            others = " and ".join(_ONLY[flag])
             raise InputError(
-                f"expected options for {library}, found {option}, which is for {others}: leave it out."
+                f"expected options for {library}, found {flag}, which is for {others}: leave it out."
             )
     if output is None or str(output) == "-":
         raise InputError(

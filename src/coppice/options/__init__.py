@@ -11,7 +11,7 @@ import inspect
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -49,6 +49,16 @@ def option(
     return Meta(description=help, extra=extra, **limits)
 
 
+def argument(help: str, *, metavar: str | None = None) -> Meta:  # noqa: A002 (as in option)
+    """What a field means that a command line takes by its place, for its annotation.
+
+    Args:
+        help: What it means.
+        metavar: What stands for the value in a help; None is the field's name.
+    """
+    return Meta(description=help, extra={"metavar": metavar, "positional": True})
+
+
 class OptionKind(NamedTuple):
     """What the value of an option is; every kind is also taken as text, in the words of the command line."""
 
@@ -66,6 +76,7 @@ class Option:
     help: str = ""
     default: Any = None
     needed: bool = False  # It has no default
+    positional: bool = False  # A command line takes it by its place
     flags: tuple[str, ...] = ()
     metavar: str = ""
     choices: tuple[str, ...] = ()
@@ -98,9 +109,13 @@ def _text(option: Option, given: Any) -> Any:
     return _of_type(tuple(kinds), option, given, "text")
 
 
-def _choice(option: Option, given: Any) -> str:
+def _choice(option: Option, given: Any) -> Any:
+    if isinstance(given, option.type) and not isinstance(given, str):
+        return given
+    if hasattr(option.type, "named"):
+        return option.type.named(given)
     expect_one_of(option.name, given, option.choices)
-    return str(given)
+    return option.type(given)
 
 
 def _number(option: Option, given: Any) -> int:
@@ -129,6 +144,11 @@ def _flag(option: Option, given: Any) -> bool:
 def _names(option: Option, given: Any) -> tuple[str, ...]:
     parts = given.split(",") if isinstance(given, str) else _items(option, given, "names")
     return tuple(_of_type((str,), option, part, "names").strip() for part in parts)
+
+
+def _texts(option: Option, given: Any) -> list[str]:
+    words = [given] if isinstance(given, str) else _items(option, given, "texts")
+    return [_of_type((str,), option, word, "texts") for word in words]
 
 
 def _file(option: Option, given: Any) -> Path:
@@ -170,6 +190,7 @@ NUMBER = OptionKind("N", _number)
 REAL = OptionKind("X", _real)
 FLAG = OptionKind("yes|no", _flag)
 NAMES = OptionKind("A,B,...", _names)
+TEXTS = OptionKind("TEXT", _texts)
 FILE = OptionKind("FILE", _file)
 RECORD = OptionKind("", _record)
 SIZE = OptionKind("SIZE", _sizes)
@@ -182,39 +203,62 @@ Sizes = typing.Annotated[typing.Sequence[int], SIZES]
 SizeRange = typing.Annotated[str | typing.Sequence[int], SIZE_RANGE]
 """Messages from one size to another: as LOW:HIGH, ``all``, a list, or the sizes in bytes."""
 
-_PLAIN: Mapping[Any, OptionKind] = {str: TEXT, int: NUMBER, float: REAL, bool: FLAG, Path: FILE}
+_PLAIN: Mapping[Any, OptionKind] = {
+    str: TEXT,
+    int: NUMBER,
+    float: REAL,
+    bool: FLAG,
+    Path: FILE,
+    list[str]: TEXTS,
+}
 
 
 @cache
 def options_of(record: type[Struct]) -> Mapping[str, Option]:
     """The options of a record by name, in the order of its fields."""
     hints = typing.get_type_hints(record, include_extras=True)
-    found = {}
-    for field in fields(record):
-        plain, notes = _parts(hints[field.name])
-        said = next((note for note in notes if isinstance(note, Meta)), Meta())
-        extra = said.extra or {}
-        choices = extra.get("choices") or (
-            tuple(plain) if isinstance(plain, type) and issubclass(plain, enum.Enum) else ()
-        )
-        kind = next((note for note in notes if isinstance(note, OptionKind)), None)
-        nested = isinstance(plain, type) and issubclass(plain, Struct)
-        kind = kind or (RECORD if nested else CHOICE if choices else _PLAIN.get(plain, TEXT))
-        found[field.name] = Option(
-            name=field.name,
-            type=plain,
-            kind=kind,
-            help=said.description or "",
-            default=None if field.required else field.default,
-            needed=field.required,
-            flags=extra.get("flags") or (f"--{field.name.replace('_', '-')}",),
-            metavar=extra.get("metavar") or ("|".join(choices) if choices else kind.metavar),
-            choices=choices,
-            low=said.ge,
-            above=said.gt,
-            high=said.le,
-        )
-    return types.MappingProxyType(found)
+    return types.MappingProxyType(
+        {
+            field.name: option_of(field.name, hints[field.name], field.default, needed=field.required)
+            for field in fields(record)
+        }
+    )
+
+
+def option_of(name: str, hint: Any, default: Any = None, *, needed: bool = False) -> Option:
+    """The option that an annotated field or parameter is.
+
+    Args:
+        name: Its name.
+        hint: Its annotation.
+        default: Its value where nothing is given.
+        needed: It has no default.
+    """
+    plain, notes = _parts(hint)
+    meta = next((note for note in notes if isinstance(note, Meta)), Meta())
+    extra = meta.extra or {}
+    enumerated = isinstance(plain, type) and issubclass(plain, enum.Enum)
+    choices = extra.get("choices") or (tuple(plain) if enumerated else ())
+    kind = next((note for note in notes if isinstance(note, OptionKind)), None)
+    nested = isinstance(plain, type) and issubclass(plain, Struct)
+    kind = kind or (RECORD if nested else CHOICE if choices else _PLAIN.get(plain, TEXT))
+    positional = extra.get("positional", False)
+    metavar = extra.get("metavar")
+    return Option(
+        name=name,
+        type=plain,
+        kind=kind,
+        help=meta.description or "",
+        default=None if needed else default,
+        needed=needed,
+        positional=positional,
+        flags=extra.get("flags") or (f"--{name.replace('_', '-')}",),
+        metavar=metavar or ("" if positional else "|".join(choices) if choices else kind.metavar),
+        choices=choices,
+        low=meta.ge,
+        above=meta.gt,
+        high=meta.le,
+    )
 
 
 def _parts(hint: Any) -> tuple[Any, list[Any]]:
@@ -314,3 +358,31 @@ def recorded(record: type[_Record], values: Mapping[str, Any], *, owner: str) ->
         if given is not None:
             found[name] = known[name].value(given)
     return record(**found)
+
+
+def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[str, str]:
+    """Parse ``KEY=VALUE`` texts to a dictionary.
+
+    Args:
+        settings: The texts.
+        option: The option that they were given to, for messages.
+
+    Raises:
+        InputError: If a text has no ``=`` or a key repeats.
+
+    Examples:
+        >>> parse_settings(["dims=4x4", "fabric=rail"])
+        {'dims': '4x4', 'fabric': 'rail'}
+    """
+    options: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise InputError(
+                f"expected {option} KEY=VALUE, found {setting!r}: write both, with an equals sign between them."
+            )
+        if key in options:
+            raise InputError(f"{option} gives {key} twice ({options[key]!r} and {value!r}): keep one.")
+        options[key] = value.strip()
+    return options

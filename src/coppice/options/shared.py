@@ -1,0 +1,201 @@
+"""Options that several commands and functions share, each described once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from coppice.collectives import Collective
+from coppice.options import argument, option
+
+TopologyArgument = Annotated[
+    str,
+    argument(
+        "Preset name (`coppice topology list`) or file: coppice JSON/YAML, a cluster file, "
+        "NCCL/RCCL XML, `nvidia-smi topo -m` or `rocm-smi --showtopo` text; - is standard input.",
+        metavar="TOPOLOGY",
+    ),
+]
+
+BoxesOption = Annotated[int | None, option("Number of boxes of a box preset.", "--boxes", ge=1)]
+
+RatesOption = Annotated[
+    str | None,
+    option("Rates of a preset: nominal (default) or measured (the achievable class).", "--rates"),
+]
+
+SetOption = Annotated[
+    list[str] | None,
+    option("Parameter of a preset; may be repeated.", "--set", metavar="KEY=VALUE"),
+]
+
+RanksOption = Annotated[
+    str | None,
+    option("Only these ranks take part, such as 0,1,2 or 0-7,16; they are renumbered.", "--ranks"),
+]
+
+RelaysOption = Annotated[
+    bool,
+    option("GPUs left out by --ranks may forward data, as switches do.", "--relays"),
+]
+
+RoundOption = Annotated[
+    int | None,
+    option("Round all rates (GB/s) to this many decimals.", "--round", metavar="DIGITS", ge=0, le=9),
+]
+
+JsonOption = Annotated[bool, option("Print JSON to standard output.", "--json")]
+
+OutputOption = Annotated[Path | None, option("File to write.", "-o", "--output", metavar="FILE")]
+
+JobsOption = Annotated[
+    int | None, option("Processes [default: one per core].", "--jobs", "-j", metavar="N", ge=1)
+]
+
+ModelOption = Annotated[
+    str | None,
+    option(
+        "What messages cost: nccl-2.30, msccl, mpi-tcp, shm, ideal, or a file (see `coppice model`) "
+        "[default: nccl-2.30].",
+        "--model",
+        metavar="NAME|FILE",
+    ),
+]
+
+OverheadOption = Annotated[
+    float | None,
+    option(
+        "Cost of a message beyond its links, in a model without protocols [then: ideal].",
+        "--overhead",
+        metavar="US",
+        ge=0,
+    ),
+]
+
+EngineOption = Annotated[
+    str | None,
+    option("What moves the data [default: by the launcher].", "--engine", metavar="torch|mpi|shm|put-signal"),
+]
+
+TimeoutOption = Annotated[float, option("Longest wait for another rank, s.", "--timeout", ge=0.1)]
+
+LauncherWordsOption = Annotated[
+    list[str] | None,
+    option("Further argument for the launcher; may be repeated.", "--launcher-option", metavar="WORD"),
+]
+
+SizesOption = Annotated[
+    str,
+    option(
+        "Message sizes: a list such as 1K,64K,1M, or FIRST:LAST[:FACTOR], such as 1K:4G or 1K:4G:4 "
+        "[factor: 2].",
+        "--sizes",
+        "--size",
+        "-s",
+        metavar="LIST",
+    ),
+]
+
+CollectiveOption = Annotated[
+    Collective,
+    option(
+        f"One of: {', '.join(Collective)}; also as all-reduce, AllReduce or MPI_Allreduce.",
+        "--collective",
+        "-c",
+        metavar="NAME",
+    ),
+]
+
+RootOption = Annotated[
+    int | None,
+    option(
+        "Root rank of broadcast, reduce, gather and scatter [default: 0].", "--root", metavar="RANK", ge=0
+    ),
+]
+
+WeightsOption = Annotated[
+    str | None,
+    option(
+        "Relative shard size of each rank (all_gather, reduce_scatter), or a matrix of demands, "
+        "one row for each sender (all_to_all): a JSON list, or numbers in lines; - is standard input.",
+        "--weights",
+        metavar="FILE",
+    ),
+]
+
+AlgorithmOption = Annotated[
+    str | None,
+    option(
+        "Algorithm (`coppice algorithms` lists them) [default: the optimal planner, forest or flow].",
+        "--algorithm",
+        "-a",
+        metavar="NAME",
+    ),
+]
+
+ParameterOption = Annotated[
+    list[str] | None,
+    option("Parameter of the algorithm; may be repeated.", "--parameter", "-p", metavar="KEY=VALUE"),
+]
+
+OrderOption = Annotated[
+    str,
+    option(
+        "Order in which an algorithm takes the ranks: as numbered, with boxes and rails kept together, or "
+        "(auto) the latter where the former has no routes.",
+        "--order",
+        metavar="auto|rank|topology",
+    ),
+]
+
+RelayGpusOption = Annotated[
+    bool,
+    option(
+        "Where an algorithm sends between GPUs that no path of switches and NICs joins, other GPUs pass it on.",
+        "--relay-gpus",
+    ),
+]
+
+InNetworkOption = Annotated[
+    bool,
+    option(
+        "Use switches that can copy (multicast) or add (aggregate), and print both optima.", "--in-network"
+    ),
+]
+
+TreesOption = Annotated[
+    str | None,
+    option(
+        "Trees per root: a number, or auto:1% for the fewest within 1% of the optimum "
+        "[default: as many as the exact optimum needs].",
+        "--trees",
+        metavar="K|auto:P%",
+    ),
+]
+
+JobArgument = Annotated[
+    str,
+    argument(
+        "Job file (.toml), or name of a model (`coppice train models`); options replace keys of the file.",
+        metavar="JOB",
+    ),
+]
+
+ClusterOption = Annotated[
+    str | None,
+    option("Preset or topology file [needed without a job file].", "--cluster", metavar="TOPOLOGY"),
+]
+
+BatchOption = Annotated[
+    int | None, option("Samples of an iteration [default: one each].", "--global-batch", ge=1)
+]
+
+FusedOption = Annotated[
+    bool | None,
+    option("Scores stay on the chip [default: they do].", "--fused-attention/--no-fused-attention"),
+]
+
+DeviceOption = Annotated[
+    str | None,
+    option("GPU, or file of a measured one [default: by the topology's name].", "--device", metavar="NAME"),
+]
