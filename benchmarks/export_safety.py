@@ -6,7 +6,7 @@ Each plan is exported with default options (without the race for the range of si
 smaller). A file *hangs* at a size if its thread blocks wait for each other for ever where the runtime cuts steps into
 messages as its buffers need, or if proxies are told of too few steps. It is carried out with the messages of the
 smallest and of the largest size, in the buffers of the target: between them, none hangs that does not at the largest
-(proved in ``coppice.program.two_sided.cutting``, and tried size by size in the tests). Nothing is timed. ``--large``
+(proved in ``thread_blocks.cutting``, and tried size by size in the tests). Nothing is timed. ``--large``
 judges 128 and 256 ranks, in one process that gets at most 4 GiB of memory.
 """
 
@@ -33,13 +33,13 @@ from coppice.export.msccl.targets import TARGETS, MscclTarget, target_named
 from coppice.export.msccl.writer import msccl_xml
 from coppice.fitting.trees import fit_trees
 from coppice.planners.planning import plan
-from coppice.program.deadlock import Deadlock
-from coppice.program.two_sided.channels import ChannelLimits
-from coppice.program.two_sided.cutting import fifo_depth, most_in_passes, proxy_step_deadlock
-from coppice.program.two_sided.lower import emit, prepare
-from coppice.program.two_sided.order import check_in_parts
-from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.structure import check_structure
+from coppice.program.dialects.thread_blocks.channels import ChannelLimits
+from coppice.program.dialects.thread_blocks.cutting import fifo_depth, most_in_passes, proxy_step_deadlock
+from coppice.program.dialects.thread_blocks.lower import emit, prepare
+from coppice.program.dialects.thread_blocks.order import check_in_parts
+from coppice.program.dialects.thread_blocks.program import Program
+from coppice.program.dialects.thread_blocks.structure import check_structure
+from coppice.program.order import Deadlock
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology

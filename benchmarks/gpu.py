@@ -164,9 +164,9 @@ def engine_rank() -> None:
     from coppice.bounds.problem import Problem
     from coppice.collectives import Collective
     from coppice.planners.planning import plan
+    from coppice.program.dialects.rank.lower import lower_for_run
     from coppice.run.engines.datatype import DataType, ReduceOp
     from coppice.run.engines.torch.engine import TorchEngine
-    from coppice.run.programs.lower import lower_for_run
     from coppice.topology.presets import preset
 
     dist: Any = torch.distributed

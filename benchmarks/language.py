@@ -28,8 +28,8 @@ from coppice.errors import CoppiceError
 from coppice.export.importing import read_program
 from coppice.export.registry import export
 from coppice.language import ChunkProgram, compile_program, per_rank_program
-from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.verify import verify_program
+from coppice.program.dialects.thread_blocks.program import Program
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from tables import Table, number, replace_generated
 
 HERE = Path(__file__).resolve().parent

@@ -24,7 +24,7 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.run.bench.measuring import NATIVE, busy_share, core_times
 from coppice.run.lab.namespaces import Lab
-from coppice.run.programs.planned import FOREST
+from coppice.run.planned import FOREST
 from coppice.topology.operations import scale
 from coppice.topology.sources import resolve
 from lab import bench_row, machine, say, simulated_ms, standing

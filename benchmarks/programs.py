@@ -29,8 +29,8 @@ from rich.console import Console
 
 from coppice.export.msccl.targets import TARGETS
 from coppice.export.msccl.writer import encode_msccl_xml
-from coppice.program.two_sided.lower import lower_to_program
-from coppice.program.two_sided.verify import verify_program
+from coppice.program.dialects.thread_blocks.lower import lower_to_program
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.schedule.files.plan_file import read_plan
 from measure import peak_gib
 from tables import Table, number, replace_generated

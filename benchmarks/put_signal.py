@@ -15,7 +15,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.fitting.put_signal import fit_put_signal
 from coppice.planners.planning import plan
-from coppice.program.put_signal.verify import verify_put_signal
+from coppice.program.dialects.put_signal.verify import verify_put_signal
 from coppice.schedule.plan import Plan
 from coppice.simulation.put_signal import PutSignalCosts, simulate_put_signal
 from coppice.topology.presets import preset

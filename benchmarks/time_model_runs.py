@@ -24,7 +24,7 @@ from coppice.fitting.time_model import Bodies, FittedModel, MeasuredTime, bodies
 from coppice.planners.planning import plan
 from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_mpi
-from coppice.run.programs.planned import choose_pieces
+from coppice.run.planned import choose_pieces
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.simulation import Model

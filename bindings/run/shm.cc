@@ -124,7 +124,7 @@ SharedSegment made(Make&& make) {
 
 void init_shm(nb::module_& m) {
   m.attr("SHM_LAYOUT") = shm::kLayout;
-  nb::class_<shm::Program>(m, "ShmProgram", "A checked program of one rank, see coppice.run.programs.rank_program.")
+  nb::class_<shm::Program>(m, "ShmProgram", "A checked program of one rank, see coppice.program.dialects.rank.program.")
       .def("__init__", [](shm::Program* at, int rank, int ranks, std::int64_t input_elements, std::int64_t output_elements,
                           std::int64_t scratch_elements, Column<std::int8_t> kind, Column<std::int32_t> peer,
                           Column<std::int32_t> tag, Column<std::int8_t> place, Column<std::int64_t> offset,

@@ -1,5 +1,5 @@
 // The machine that runs put/signal programs, action by action, with the weakest order that the documents promise: the
-// semantics of coppice.program.put_signal.machine, natively.
+// semantics of coppice.program.dialects.put_signal.machine, natively.
 //
 // Model. An *action* is one thing that happens to memory at once: a rank's caller fills its input and hands over, a put
 // reads its source, its data land at the peer, a local operation is carried out, a rank's caller takes its memory back.

@@ -1,6 +1,6 @@
 // What a put/signal program is to the machine that runs it: columns in, tables that never change out.
 //
-// The columns are those of coppice.program.put_signal.program, with addresses instead of slots of buffers: slots that
+// The columns are those of coppice.program.dialects.put_signal.program, with addresses instead of slots of buffers: slots that
 // share memory have one address. Calls are numbered through all ranks, operations through all calls.
 //
 // Two orders are fixed by the program alone and worked out here, once. Signals of one (communicator, source, peer,

@@ -28,7 +28,7 @@ enum class Collective : std::uint8_t {
   all_gather, reduce_scatter, all_reduce, broadcast, reduce, all_to_all, gather, scatter, barrier
 };
 
-/// One rank's part in a collective. Buffers as in coppice.run.programs.rank_program; they may be the same memory where programs may
+/// One rank's part in a collective. Buffers as in coppice.program.dialects.rank.program; they may be the same memory where programs may
 /// be in place.
 struct DirectCall {
   Collective collective = Collective::barrier;

@@ -1,4 +1,4 @@
-// Carries out one rank's program of sends, receives, reductions and copies: columns as in coppice.run.programs.rank_program.
+// Carries out one rank's program of sends, receives, reductions and copies: columns as in coppice.program.dialects.rank.program.
 //
 // Driven by what arrives: a row starts as soon as the rows that it needs are complete and the earlier messages with its
 // peer in its direction are through. One thread serves all peers in turn, a part of a message at a time. What is to be

@@ -17,10 +17,10 @@ from coppice.doctor import diagnose
 from coppice.errors import InputError
 from coppice.export.msccl.reader import read_msccl_xml
 from coppice.export.mscclpp.reader import read_mscclpp
-from coppice.program.one_sided.to_schedule import one_sided_to_schedule
-from coppice.program.one_sided.verify import verify_one_sided
-from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.verify import verify_program
+from coppice.program.dialects.puts.to_schedule import one_sided_to_schedule
+from coppice.program.dialects.puts.verify import verify_one_sided
+from coppice.program.dialects.thread_blocks.program import Program
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 from reference.one_sided_run import run_plan

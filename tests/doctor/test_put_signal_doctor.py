@@ -11,7 +11,7 @@ import pytest
 from coppice.collectives import Collective
 from coppice.doctor import Diagnosis, Severity, diagnose, rules_for
 from coppice.errors import InputError
-from coppice.program.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.lower import lower_put_signal
 from support.put_signal_cases import forest, text_of, tree_of
 
 Change = Callable[[dict[str, Any]], object]

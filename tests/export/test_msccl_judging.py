@@ -20,9 +20,9 @@ from coppice.export.msccl.export import export_msccl_xml
 from coppice.export.msccl.judging import judge_document
 from coppice.export.msccl.reader import program_of
 from coppice.planners.planning import plan
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.program.memory import Buffer
-from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.verify import verify_program
 from coppice.topology.presets import preset
 from reference.programs_run import run_program
 from support.msccl_notation import File

@@ -27,11 +27,10 @@ from coppice.export.msccl.reader import program_of
 from coppice.export.msccl.targets import TARGETS, target_named
 from coppice.export.msccl.writer import msccl_xml
 from coppice.planners.planning import plan as make_plan
+from coppice.program.dialects.thread_blocks.program import Program, ProgramBuilder, StepOp
+from coppice.program.dialects.thread_blocks.to_schedule import to_schedule
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.program.memory import Buffer
-from coppice.program.two_sided.builder import ProgramBuilder
-from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.to_schedule import to_schedule
-from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.files.plan_file import read_plan, write_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower

@@ -24,10 +24,9 @@ from coppice.export.msccl.rows import excesses
 from coppice.export.msccl.targets import TARGETS, target_named
 from coppice.export.msccl.writer import encode_msccl_xml, msccl_xml
 from coppice.planners.planning import plan
+from coppice.program.dialects.thread_blocks.program import Program, ProgramBuilder, StepOp
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.program.memory import Buffer
-from coppice.program.two_sided.builder import ProgramBuilder
-from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.verify import verify_program
 from coppice.topology.presets import preset
 from reference.programs import built
 from reference.programs_mutants import mutant

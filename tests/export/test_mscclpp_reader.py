@@ -12,9 +12,9 @@ from coppice.errors import InputError
 from coppice.export.mscclpp.document import is_mscclpp, parse_document
 from coppice.export.mscclpp.operations import OPERATIONS
 from coppice.export.mscclpp.reader import MscclppReading, program_of, read_mscclpp
+from coppice.program.dialects.puts.program import Act, Operation
+from coppice.program.dialects.puts.verify import verify_one_sided
 from coppice.program.memory import Buffer
-from coppice.program.one_sided.program import Act, Operation
-from coppice.program.one_sided.verify import verify_one_sided
 from support.mscclpp_samples import (
     MEMORY,
     NOP,

@@ -31,10 +31,10 @@ from coppice.export.mscclpp.writer import mscclpp_json
 from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.planners.planning import plan as make_plan
-from coppice.program.one_sided.lower import lower_one_sided
-from coppice.program.one_sided.program import OneSidedProgram
-from coppice.program.one_sided.to_schedule import one_sided_to_schedule
-from coppice.program.one_sided.verify import verify_one_sided
+from coppice.program.dialects.puts.lower import lower_one_sided
+from coppice.program.dialects.puts.program import OneSidedProgram
+from coppice.program.dialects.puts.to_schedule import one_sided_to_schedule
+from coppice.program.dialects.puts.verify import verify_one_sided
 from coppice.schedule.files.plan_file import read_plan, write_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower

@@ -14,7 +14,7 @@ import coppice
 from cli.conftest import Run, run
 from coppice.errors import InputError
 from coppice.export.put_signal.document import is_put_signal, parse_put_signal, put_signal_json
-from coppice.program.put_signal.program import PutSignalProgram
+from coppice.program.dialects.put_signal.program import PutSignalProgram
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology.presets import preset
 from support.put_signal_cases import small_programs, text_of, tree_of

@@ -24,7 +24,7 @@ from coppice.fitting.size_range import (
 )
 from coppice.fitting.trees import FittedPlan, fit_trees, takes
 from coppice.planners.planning import plan as make_plan
-from coppice.program.two_sided.lower import lower_to_program
+from coppice.program.dialects.thread_blocks.lower import lower_to_program
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
 from coppice.topology.model import Link, Node, Topology

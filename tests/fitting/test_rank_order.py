@@ -19,8 +19,8 @@ from coppice.export.formats import RankOrderOptions
 from coppice.export.rank_order import LAUNCHERS, export_rank_order, rank_order_text
 from coppice.fitting.put_signal import fit_put_signal
 from coppice.fitting.rank_order.order import RankOrder, rank_order, read_groups
-from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.verify import verify_put_signal
+from coppice.program.dialects.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.verify import verify_put_signal
 from coppice.schedule.files.plan_file import write_plan
 from coppice.simulation.put_signal import simulate_put_signal
 from coppice.topology import subset

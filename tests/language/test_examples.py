@@ -16,12 +16,12 @@ from coppice.errors import InputError
 from coppice.export.importing import read_program
 from coppice.export.msccl.targets import TARGETS
 from coppice.language import per_rank_program
-from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.verify import verify_program
+from coppice.program.dialects.rank.lower import lower_for_run
+from coppice.program.dialects.rank.program import RankProgram
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.numpy import NumpyEngine, run_ranks
-from coppice.run.programs.lower import lower_for_run
-from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.files.plan_file import read_plan
 from reference.programs_run import run_program
 from support.language_examples import FOLDER, NAMES, NO_RUNTIME, RANKS, compiled, serves

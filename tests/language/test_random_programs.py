@@ -15,9 +15,9 @@ import coppice
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.language import ChunkProgram, ChunkRef, compile_program, per_rank_program
-from coppice.program.two_sided.operations.lower import lower_operations
-from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.verify import verify_program
+from coppice.program.dialects.thread_blocks.operations.lower import lower_operations
+from coppice.program.dialects.thread_blocks.program import Program
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.topology.presets import preset
 from reference.programs_run import run_program
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coppice.program.rendezvous import rendezvous_rounds
+from coppice.program.lower import rendezvous_rounds
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(2, 7), st.sampled_from([0.0, 0.1, 0.4]))

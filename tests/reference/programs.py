@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from coppice.collectives import Collective
+from coppice.program.dialects.thread_blocks.program import Program, ProgramBuilder, StepOp
 from coppice.program.memory import Buffer
-from coppice.program.two_sided.builder import ProgramBuilder
-from coppice.program.two_sided.program import Program, StepOp
 
 IN, OUT, TMP = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
 

@@ -1,6 +1,6 @@
 """Writes messages down step by step, keeping for every value who wrote it last and who has read it since.
 
-The slow twin of :mod:`coppice.program.two_sided.emit`, of the same interface and with the same results.
+The slow twin of :mod:`coppice.program.dialects.thread_blocks.emit`, of the same interface and with the same results.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.buffer_layout import BufferLayout
+from coppice.program.dialects.thread_blocks.assignment import Blocks
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
+from coppice.program.lower import MessageTable
 from coppice.program.memory import Buffer, buffer_sizes
-from coppice.program.messages import MessageTable
-from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.thread_blocks import Blocks
 from coppice.schedule.schedule import Op
 
 _Slot = tuple[int, int]

@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from coppice.program.two_sided.builder import NOWHERE, ProgramBuilder
-from coppice.program.two_sided.program import Program, StepOp
+from coppice.program.dialects.thread_blocks.program import NOWHERE, Program, ProgramBuilder, StepOp
 
 Step = tuple[int, tuple[int, int], tuple[int, int], int, list[tuple[int, int]]]
 """(op, src, dst, count, dependencies)"""

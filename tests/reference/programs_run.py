@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 
 from coppice.collectives import Collective
-from coppice.program.two_sided.program import Program, StepOp
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
 
 _TAKES = {StepOp.RECV, StepOp.RECV_COPY_SEND, StepOp.RECV_REDUCE_COPY, StepOp.RECV_REDUCE_SEND}
 _TAKES |= {StepOp.RECV_REDUCE_COPY_SEND}

@@ -7,8 +7,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
-from coppice.program.two_sided.lower import lower_to_program
-from coppice.program.two_sided.program import Program
+from coppice.program.dialects.thread_blocks.lower import lower_to_program
+from coppice.program.dialects.thread_blocks.program import Program
 from coppice.topology.presets import preset
 from reference.programs import pair_all_reduce, ring_all_gather, ring_all_reduce
 from support.msccl_samples import all_pairs, gather

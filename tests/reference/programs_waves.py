@@ -15,8 +15,8 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
 from coppice.program.memory import EVERYONE, Buffer, end_columns, memory_of, start_columns
-from coppice.program.two_sided.program import Program, StepOp
 
 _WAVES = 2
 _ROOM = 8

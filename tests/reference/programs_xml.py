@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.export.msccl.targets import MscclTarget
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
 from coppice.program.memory import Buffer
-from coppice.program.two_sided.program import Program, StepOp
 
 _TYPE = {
     StepOp.NOP: "nop",

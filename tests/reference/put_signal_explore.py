@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coppice.program.put_signal.contents import PutSignalContents
-from coppice.program.put_signal.program import PutSignalAct, PutSignalProgram
+from coppice.program.dialects.put_signal.fuzzer import PutSignalContents
+from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalProgram
 from reference.put_signal_machine import Action, Happening, PutSignalMachine, PutSignalScript, RankPhase
 
 

@@ -12,7 +12,7 @@ holds all of its memory before the rank has begun, and once it may end. Whoever 
 of them writes, may as well have come before it.
 
 Memory is int64 numbers: the caller fills it with noise before and after, so that what comes too early or too late shows
-in the sums. The same machine, natively, is cpp/put_signal; :mod:`coppice.program.put_signal.fuzzer` runs that one.
+in the sums. The same machine, natively, is cpp/put_signal; ``put_signal.fuzzer`` runs that one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.dialects.put_signal.fuzzer import PutSignalContents, PutSignalFault, fault_sentence
+from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.program.memory import Buffer, ProgramMemory, memory_of
-from coppice.program.put_signal.contents import PutSignalContents
-from coppice.program.put_signal.faults import PutSignalFault, fault_sentence
-from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 
 
 class Happening(enum.IntEnum):

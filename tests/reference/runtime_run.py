@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
-from coppice.program.two_sided.program import Program, StepOp
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
 
 STEPS = 8
 _RECEIVES = {StepOp.RECV, StepOp.RECV_COPY_SEND, StepOp.RECV_REDUCE_COPY, StepOp.RECV_REDUCE_SEND}

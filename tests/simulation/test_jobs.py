@@ -13,7 +13,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.planning import plan
-from coppice.program.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.lower import lower_put_signal
 from coppice.simulation.jobs import Job, Together, simulate_together
 from coppice.simulation.joining import union
 from coppice.simulation.model import Model

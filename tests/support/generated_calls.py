@@ -1,7 +1,7 @@
 """Collectives planned on generated topologies, with what must become of the buffers by NumPy's own functions.
 
 Nothing here uses the project's arithmetic or its tables of memory: blocks, layouts and results are written down a
-second time, as the top of :mod:`coppice.run.programs.rank_program` describes them.
+second time, as the top of :mod:`coppice.program.dialects.rank.program` describes them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
+from coppice.program.dialects.rank.lower import lower_for_run
+from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.programs.lower import lower_for_run
-from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Link, Node, NodeKind, Topology

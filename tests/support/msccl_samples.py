@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from coppice.collectives import Collective
+from coppice.program.dialects.thread_blocks.program import Program, ProgramBuilder, StepOp
 from coppice.program.memory import Buffer
-from coppice.program.two_sided.builder import ProgramBuilder
-from coppice.program.two_sided.program import Program, StepOp
 from reference.programs import built
 
 GATHER_XML = """<!-- two ranks -->

@@ -14,8 +14,8 @@ from coppice.collectives import Collective
 from coppice.export.put_signal.document import parse_put_signal, put_signal_json
 from coppice.planners.algorithms.catalogue import algorithms, case_of, find, make
 from coppice.planners.planning import plan
-from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.program import PutSignalProgram
+from coppice.program.dialects.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.program import PutSignalProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology

@@ -10,9 +10,9 @@ from coppice.errors import CoppiceError
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
 from coppice.planners.synthesis.synthesizing import synthesize
-from coppice.program.put_signal.fuzzer import FuzzRuns, fuzz
-from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.program import PutSignalProgram
+from coppice.program.dialects.put_signal.fuzzer import FuzzRuns, fuzz
+from coppice.program.dialects.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.program import PutSignalProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology

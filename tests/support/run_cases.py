@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
+from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.engines.datatype import DataType, ReduceOp, combine, divide, to_bfloat16
-from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Link, Node, NodeKind, Topology

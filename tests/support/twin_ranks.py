@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.program.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.lower import lower_put_signal
 from coppice.run.engines.datatype import DataType
 from coppice.run.engines.put_signal.emulated import EmulatedDevice
 from coppice.run.engines.put_signal.engine import PutSignalEngine

@@ -164,10 +164,10 @@ def _verify_program(data: bytes, *, name: str, target: str | None, as_json: bool
     from coppice.export.msccl.judging import judge_document
     from coppice.export.mscclpp.document import parse_document as parse_json
     from coppice.export.mscclpp.reader import program_of as one_sided_program_of
-    from coppice.program.one_sided.program import OneSidedProgram
-    from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
-    from coppice.program.two_sided.program import Program
-    from coppice.program.two_sided.verify import ProgramReport
+    from coppice.program.dialects.puts.program import OneSidedProgram
+    from coppice.program.dialects.puts.verify import OneSidedReport, verify_one_sided
+    from coppice.program.dialects.thread_blocks.program import Program
+    from coppice.program.dialects.thread_blocks.verify import ProgramReport
 
     program: Program | OneSidedProgram
     report: ProgramReport | OneSidedReport
@@ -232,7 +232,7 @@ def _verify_program(data: bytes, *, name: str, target: str | None, as_json: bool
 def _verify_put_signal(data: bytes, *, name: str, schedules: int, as_json: bool) -> None:
     """Verify a program of puts and signals, and print what was found."""
     from coppice.export.put_signal.document import parse_put_signal
-    from coppice.program.put_signal.verify import verify_put_signal
+    from coppice.program.dialects.put_signal.verify import verify_put_signal
 
     with Stages() as stages:
         stages.begin("reading the file")

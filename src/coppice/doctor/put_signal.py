@@ -32,11 +32,11 @@ from coppice.doctor.framework import (
 )
 from coppice.doctor.job_facts import JobFacts
 from coppice.export.put_signal.document import PutSignalFile, parse_put_signal
+from coppice.program.dialects.put_signal.order import call_order, is_graph_safe
+from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
+from coppice.program.dialects.put_signal.structure import check_form
+from coppice.program.dialects.put_signal.verify import verify_put_signal
 from coppice.program.memory import all_sizes
-from coppice.program.put_signal.order import call_order, is_graph_safe
-from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
-from coppice.program.put_signal.structure import check_form
-from coppice.program.put_signal.verify import verify_put_signal
 from coppice.rows import begins_run
 from coppice.schedule.verification.report import Findings
 from coppice.text import plural

@@ -24,7 +24,7 @@ from coppice.options import Names, Option, OptionKind, Size, SizeRange, Sizes, o
 if TYPE_CHECKING:
     from coppice.export.exported import Exported
     from coppice.fitting.size_range import ModelChoice
-    from coppice.program.two_sided.program import Program
+    from coppice.program.dialects.thread_blocks.program import Program
     from coppice.schedule.plan import Plan
 
 MSCCL_RUNTIMES = ("rccl", "azure-executor", "msccl")

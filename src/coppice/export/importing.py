@@ -19,12 +19,12 @@ from coppice.export.mscclpp.document import is_mscclpp
 from coppice.export.mscclpp.document import parse_document as parse_json
 from coppice.export.mscclpp.reader import program_of as one_sided_program_of
 from coppice.files import file_name, read_bytes
-from coppice.program.one_sided.program import OneSidedProgram
-from coppice.program.one_sided.to_schedule import one_sided_to_schedule
-from coppice.program.one_sided.verify import verify_one_sided
-from coppice.program.two_sided.cutting import SMALLEST
-from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.to_schedule import to_schedule
+from coppice.program.dialects.puts.program import OneSidedProgram
+from coppice.program.dialects.puts.to_schedule import one_sided_to_schedule
+from coppice.program.dialects.puts.verify import verify_one_sided
+from coppice.program.dialects.thread_blocks.cutting import SMALLEST
+from coppice.program.dialects.thread_blocks.program import Program
+from coppice.program.dialects.thread_blocks.to_schedule import to_schedule
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule

@@ -12,7 +12,7 @@ from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.formats import FORMATS, ExportFormat
 from coppice.options import recorded
-from coppice.program.two_sided.program import Program
+from coppice.program.dialects.thread_blocks.program import Program
 from coppice.schedule.files.plan_file import FORMAT
 from coppice.schedule.plan import Plan
 from coppice.text import suggestion

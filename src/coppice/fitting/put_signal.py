@@ -12,8 +12,8 @@ from functools import partial
 from typing import NamedTuple
 
 from coppice.errors import InputError
-from coppice.program.put_signal.lower import MOST_STAGING, lower_put_signal
-from coppice.program.put_signal.program import PutSignalProgram
+from coppice.program.dialects.put_signal.lower import MOST_STAGING, lower_put_signal
+from coppice.program.dialects.put_signal.program import PutSignalProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
@@ -65,7 +65,7 @@ def fit_put_signal(
     pieces: int | None = None,  # Pieces of every chunk; None chooses
     communicators: int | None = None,  # Communicators; None chooses, up to 64
     groups: int | None = None,  # Groups of them; None chooses
-    signals: int = 1,  # As of :func:`~coppice.program.put_signal.lower.lower_put_signal`, like the next two
+    signals: int = 1,  # As of :func:`~coppice.program.dialects.put_signal.lower.lower_put_signal`, like the next two
     graphs: bool = True,
     # Most staging memory, as a part of M, if there is a way to do with that; None for a quarter, or 4 MiB
     # where that is more

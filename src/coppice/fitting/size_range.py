@@ -21,8 +21,8 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.choice import from_catalogue
-from coppice.program.two_sided.cutting import NVIDIA
-from coppice.program.two_sided.program import Program
+from coppice.program.dialects.thread_blocks.cutting import NVIDIA
+from coppice.program.dialects.thread_blocks.program import Program
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
@@ -137,7 +137,7 @@ def winning_range(
 
     Examples:
         >>> from coppice.planners.planning import plan
-        >>> from coppice.program.two_sided.lower import lower_to_program
+        >>> from coppice.program.dialects.thread_blocks.lower import lower_to_program
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(topology=preset("dgx-a100"), collective=Collective.ALL_GATHER)
         >>> made = plan(problem, trees=1, ring=False).plan
@@ -266,7 +266,7 @@ def busiest_gb_per_s(program: Program, algbw_gb_per_s: Fraction) -> Fraction:
         >>> from coppice.bounds.problem import Problem
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.planning import plan
-        >>> from coppice.program.two_sided.lower import lower_to_program
+        >>> from coppice.program.dialects.thread_blocks.lower import lower_to_program
         >>> from coppice.topology.presets import preset
         >>> made = plan(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER), ring=False).plan
         >>> busiest_gb_per_s(lower_to_program(made.body, channels=1), made.algbw_gb_per_s)

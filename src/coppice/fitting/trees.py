@@ -17,9 +17,9 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.choice import FOREST
 from coppice.planners.forest.planner import plan_forest
-from coppice.program.two_sided.cutting import SMALLEST, Buffers
-from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.verify import verify_program
+from coppice.program.dialects.thread_blocks.cutting import SMALLEST, Buffers
+from coppice.program.dialects.thread_blocks.program import Program
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan

@@ -21,8 +21,8 @@ from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.language.trace import MOST_SLOTS, HeldSlots, SlotTrace, caller, whole
-from coppice.program.two_sided.operations.lower import SlotLayout
-from coppice.program.two_sided.operations.operation import Hints, SlotOperation
+from coppice.program.dialects.thread_blocks.operations.instructions import Hints, SlotOperation
+from coppice.program.dialects.thread_blocks.operations.lower import SlotLayout
 from coppice.text import plural
 from coppice.topology.model import Topology
 

@@ -26,13 +26,13 @@ from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
 from coppice.language.chunk_program import ChunkProgram
 from coppice.language.source import read_chunk_program
+from coppice.program.dialects.thread_blocks.cutting import PATIENT
+from coppice.program.dialects.thread_blocks.operations.instructions import SlotOperation
+from coppice.program.dialects.thread_blocks.operations.lower import lower_operations
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.program.memory import ProgramMemory, memory_of
 from coppice.program.moves import Move, StagedTrace, check_ranks, schedule_of_moves
-from coppice.program.two_sided.cutting import PATIENT
-from coppice.program.two_sided.operations.lower import lower_operations
-from coppice.program.two_sided.operations.operation import SlotOperation
-from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.report import Report

@@ -23,9 +23,9 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
+from coppice.program.dialects.thread_blocks.operations.instructions import Hints, SlotOperation
+from coppice.program.dialects.thread_blocks.operations.lower import SlotLayout
 from coppice.program.memory import NOTHING, Buffer, MemoryLayout, memory_of
-from coppice.program.two_sided.operations.lower import SlotLayout
-from coppice.program.two_sided.operations.operation import Hints, SlotOperation
 from coppice.text import plural
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"

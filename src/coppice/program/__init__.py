@@ -1,13 +1,15 @@
-"""Per-rank programs: the steps of every GPU's thread blocks, as runtimes read them from files.
+"""Per-rank programs: the steps of every GPU's thread blocks, calls or messages, as runtimes carry them out.
 
-There are two machine models, each with a folder of its own. In *two-sided* programs (MSCCL and its relatives) thread
-blocks send and receive over FIFOs; in *one-sided* programs (MSCCL++) they put data into each other's memory and signal.
-Each folder describes its programs (``program``), lowers a schedule or a forest to them (``lower``), verifies them
-without trust in who made them (``verify``), and finds the schedule that they carry out (``to_schedule``).
+A *dialect* is a machine model with a folder of its own in ``dialects``. In *two-sided* programs (``thread_blocks``:
+MSCCL and its relatives) thread blocks send and receive over FIFOs; in *one-sided* programs (``puts``: MSCCL++) they put
+data into each other's memory and signal; in ``put_signal`` hosts call for puts, signals and waits; in ``rank`` the
+engines of this package send and receive. Each folder describes its programs (``program``), lowers a schedule or a
+forest to them (``lower``), says what they do when they run (``unroll``), and verifies them without trust in who made
+them (``verify``); most find the schedule that a program carries out (``to_schedule``).
 
 What stands here is common to all: buffers, addresses, and what they hold at the start and must hold at the end
 (``memory``), where a lowered schedule keeps its chunks (``buffer_layout``) and in which messages it moves them
-(``messages``), how a deadlock is told (``deadlock``), and the schedule of single moves (``moves``). Every program is
-judged as what it unrolls into (``model``), by one judge: what always comes before what (``order``), races (``judge``),
-and values (``values``), the faults of which it says in words (``faults``).
+(``lower``), and the schedule of single moves (``moves``). Every program is judged as what it unrolls into (``model``),
+by one judge: what always comes before what, and deadlocks (``order``), races and faults in words (``judge``), and
+values (``values``).
 """

@@ -21,6 +21,11 @@ Every slot of every rank has an address, a number; slots that share memory share
 the set of ranks whose contributions it has, as one integer, ``chunk << R | bits``; 0 stands for memory that holds
 nothing that the collective knows. Chunk k of rank s in an all-to-all is ``s C + k``, elsewhere chunk k is chunk k of
 the data.
+
+Memory can be cut into *intervals* that every operation uses whole or not at all, so that the first slot stands for all.
+Slots of an interval do the same, one beside the other, and what operations bring together lies at equal places of
+intervals of equal length: what goes wrong with one slot goes wrong with the first. What memory holds, or must hold, is
+cut where chunks or contributors do not follow each other.
 """
 
 from __future__ import annotations
@@ -50,7 +55,8 @@ EVERYONE = -1
 _IN_BLOCKS = (Collective.ALL_GATHER, Collective.GATHER)
 _OUT_BLOCKS = (Collective.REDUCE_SCATTER, Collective.SCATTER)
 
-_Pair = tuple[NDArray[np.int64], NDArray[np.int64]]
+_Ints = NDArray[np.int64]
+_Pair = tuple[_Ints, _Ints]
 
 
 class Buffer(enum.IntEnum):
@@ -90,11 +96,11 @@ class MemoryLayout(Protocol):
 class SlotContents(Brief):
     """Values of the slots of all ranks, as columns."""
 
-    rank: NDArray[np.int64]  # Rank (int64)
-    slot: NDArray[np.int64]  # Slot of its buffer (int64)
-    address: NDArray[np.int64]  # Its address (int64)
-    chunk: NDArray[np.int64]  # Chunk (int64)
-    member: NDArray[np.int64]  # Who has contributed to it, a rank or EVERYONE (int64)
+    rank: _Ints  # Rank (int64)
+    slot: _Ints  # Slot of its buffer (int64)
+    address: _Ints  # Its address (int64)
+    chunk: _Ints  # Chunk (int64)
+    member: _Ints  # Who has contributed to it, a rank or EVERYONE (int64)
 
 
 class JudgedMemory(Protocol):
@@ -122,8 +128,8 @@ class ProgramMemory(Brief):
     """Addresses of one program, in place or not."""
 
     # Address of slot 0 of each buffer (row, as :class:`Buffer`) of each rank (column) (int64)
-    base: NDArray[np.int64]
-    size: NDArray[np.int64]  # Number of slots of each buffer of each rank (int64)
+    base: _Ints
+    size: _Ints  # Number of slots of each buffer of each rank (int64)
     words: int  # Number of addresses
     layout: MemoryLayout  # What decides on the values
 
@@ -158,7 +164,7 @@ class ProgramMemory(Brief):
         return self.layout.num_ranks
 
     @cached_property
-    def owner(self) -> NDArray[np.int64]:
+    def owner(self) -> _Ints:
         """Rank of each address; those of a rank follow each other."""
         owner = np.zeros(self.words, dtype=np.int64)
         owner[ranges(self.base.reshape(-1), self.size.reshape(-1))] = np.repeat(
@@ -188,7 +194,7 @@ class ProgramMemory(Brief):
             member=np.concatenate([member for _, member in found]),
         )
 
-    def _values(self, chunks: NDArray[np.int64], member: NDArray[np.int64]) -> tuple[int, ...]:
+    def _values(self, chunks: _Ints, member: _Ints) -> tuple[int, ...]:
         """Chunks and their contributors as integers."""
         ranks = self.layout.num_ranks
         everyone = (1 << ranks) - 1
@@ -198,7 +204,7 @@ class ProgramMemory(Brief):
         )
 
 
-def buffer_sizes(collective: Collective, ranks: int, chunks: int, root: int) -> NDArray[np.int64]:
+def buffer_sizes(collective: Collective, ranks: int, chunks: int, root: int) -> _Ints:
     """Slots of the input (row 0) and the output (row 1) of every rank, as the collective defines them.
 
     Args:
@@ -231,7 +237,7 @@ def buffer_sizes(collective: Collective, ranks: int, chunks: int, root: int) -> 
     return np.array(sizes, dtype=np.int64)
 
 
-def all_sizes(program: MemoryLayout) -> NDArray[np.int64]:
+def all_sizes(program: MemoryLayout) -> _Ints:
     """Slots of the input, the output and the scratch memory (rows, as :class:`Buffer`) of every rank."""
     both = buffer_sizes(program.collective, program.num_ranks, program.num_chunks, program.root)
     return np.vstack([both, program.scratch_chunks]).astype(np.int64)
@@ -276,13 +282,13 @@ def end_columns(program: MemoryLayout, rank: int) -> _Pair:
     return wanted_columns(program.collective, program.root, _equal_blocks(program), rank)
 
 
-def _equal_blocks(program: MemoryLayout) -> NDArray[np.int64]:
+def _equal_blocks(program: MemoryLayout) -> _Ints:
     starts = np.arange(program.num_ranks + 1) * (program.num_chunks // program.num_ranks)
     starts[-1] = program.num_chunks
     return starts
 
 
-def given_columns(collective: Collective, root: int, starts: NDArray[np.int64], rank: int) -> _Pair:
+def given_columns(collective: Collective, root: int, starts: _Ints, rank: int) -> _Pair:
     """What the input of a rank holds, as :func:`start_columns`.
 
     Args:
@@ -302,7 +308,7 @@ def given_columns(collective: Collective, root: int, starts: NDArray[np.int64], 
     return first + np.arange(length), np.full(length, rank)
 
 
-def wanted_columns(collective: Collective, root: int, starts: NDArray[np.int64], rank: int) -> _Pair:
+def wanted_columns(collective: Collective, root: int, starts: _Ints, rank: int) -> _Pair:
     """What the output of a rank must hold, as :func:`end_columns`; arguments as for :func:`given_columns`."""
     chunks, ranks = int(starts[-1]), len(starts) - 1
     whole, own = np.arange(chunks), np.arange(starts[rank], starts[rank + 1])
@@ -327,6 +333,39 @@ def wanted_columns(collective: Collective, root: int, starts: NDArray[np.int64],
             return whole, np.full(chunks, EVERYONE)
 
 
-def _owners(starts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _owners(starts: _Ints) -> _Ints:
     """Rank whose block each chunk is of."""
     return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+
+
+def heads_of(address: _Ints, chunk: _Ints, member: _Ints) -> _Ints:
+    """Rows of slots that do not go on with the chunk and the contributor of the row before."""
+    new = np.ones(len(address), dtype=np.bool_)
+    new[1:] = (np.diff(address) != 1) | (np.diff(chunk) != 1) | (np.diff(member) != 0)
+    return np.flatnonzero(new)
+
+
+def aligned_cuts(cuts: _Ints, one: _Ints, other: _Ints, count: _Ints) -> _Ints:
+    """Cuts, and as many more as it takes for pairs of ranges of equal length to be cut at equal places.
+
+    Args:
+        cuts: Addresses at which intervals begin, ascending, and the end of memory.
+        one: First address of one range of each pair.
+        other: First address of the other.
+        count: Addresses of each.
+
+    Examples:
+        >>> column = lambda *values: np.array(values)
+        >>> aligned_cuts(column(0, 3, 10, 20), column(0), column(10), column(10)).tolist()
+        [0, 3, 10, 13, 20]
+    """
+    while True:
+        more = [cuts]
+        for here, there in ((one, other), (other, one)):
+            first = np.searchsorted(cuts, here)
+            number = np.searchsorted(cuts, here + count) - first
+            more.append(cuts[ranges(first, number)] + np.repeat(there - here, number))
+        found = np.unique(np.concatenate(more))
+        if len(found) == len(cuts):
+            return cuts
+        cuts = found

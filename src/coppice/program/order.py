@@ -1,4 +1,4 @@
-"""Longest paths through a graph of waits, and happens-before between points.
+"""Longest paths through a graph of waits, its cycles in words, and happens-before between points.
 
 A *point* is a moment of a program's execution, such as the end of a step. Points of one *chain* come one after the
 other, in the order of their numbers: what one thread does, say. Edges between chains are what synchronisation says:
@@ -7,6 +7,7 @@ messages, signals, dependencies.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +18,7 @@ from coppice.rows import begins_run, inverse, last_before, nth_in_group, rows_of
 _CELLS = 2**25
 _PATIENCE = 256
 _NARROW = 16
+_SHOWN = 8
 
 _Ints = NDArray[np.int64]
 
@@ -206,3 +208,54 @@ class _Clocks:
         for target, source in self.turns:
             clock[target] = np.maximum(clock[target], clock[source])
         return clock
+
+
+class Deadlock(Exception):  # noqa: N818  (an outcome, caught by verifiers)
+    """The program deadlocks; the message is the cycle of waits, a sentence.
+
+    Args:
+        circle: The circle of waiting.
+        stuck: Steps at which thread blocks stand.
+    """
+
+    def __init__(self, circle: str, *, stuck: Sequence[int] = ()) -> None:
+        super().__init__(circle)
+        self.stuck = tuple(stuck)
+
+
+def circle_from(start: int, waits_for: Callable[[int], int | None]) -> list[int]:
+    """Cycle reached by following the waits of thread blocks.
+
+    Args:
+        waits_for: What a thread block waits for, None where nothing will ever end its waiting.
+
+    Returns:
+        The circle, its first member once more at its end; where there is none, the thread block that waits in vain.
+
+    Examples:
+        >>> circle_from(0, {0: 2, 2: 5, 5: 2}.get)
+        [2, 5, 2]
+        >>> circle_from(0, {0: 2}.get)
+        [2]
+    """
+    place: dict[int, int] = {}
+    walk: list[int] = []
+    while start not in place:
+        place[start] = len(walk)
+        walk.append(start)
+        following = waits_for(start)
+        if following is None:
+            return [start]
+        start = following
+    return [*walk[place[start] :], start]
+
+
+def waits_in_words(first: str, waits: Sequence[str]) -> str:
+    """Sentence about a cycle of waits, without its middle where it is long.
+
+    Args:
+        waits: For what it waits; for what that waits; and so on.
+    """
+    if len(waits) > _SHOWN:
+        waits = [*waits[: _SHOWN - 1], f".. ({len(waits) - _SHOWN} more) ..", waits[-1]]
+    return f"{first} {'; that '.join(waits)}."

@@ -17,6 +17,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coppice.program.dialects.rank.lower import lower_for_run
+    from coppice.program.dialects.rank.program import RankProgram
+    from coppice.program.dialects.rank.verify import check_programs
     from coppice.run.bench.measuring import BenchRow, bench
     from coppice.run.communicator.communicator import Communicator
     from coppice.run.engines.datatype import DataType, ReduceOp
@@ -29,9 +32,6 @@ if TYPE_CHECKING:
     from coppice.run.engines.torch.engine import TorchEngine
     from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
     from coppice.run.probe.network import Probed, probe_network
-    from coppice.run.programs.check import check_programs
-    from coppice.run.programs.lower import lower_for_run
-    from coppice.run.programs.rank_program import RankProgram
 
 __all__ = [
     "BenchRow",

@@ -9,8 +9,8 @@ Peers in one box are reached by copy engines, others by NCCL's proxy thread and 
     put to another box        ``proxy_us`` before it, and ``request_us`` for every put that the proxy posts before it in
                               the group, then the bytes; the call is over when the network has told so (``told_us``)
     wait                      ``wait_us``, one batch of stream operations
-    copies, sums              ``launch_us`` for the kernel of the call (:mod:`coppice.program.put_signal.kernels`), and
-                              what it reads and writes at the rate of the memory
+    copies, sums              ``launch_us`` for the kernel of the call, and what it reads and writes at the rate of the
+                              memory (:mod:`coppice.program.dialects.put_signal.kernels`)
 
 That structure is read from the source of NCCL 2.30.7 (src/rma: batched waves of copies, the ring of the proxy). The
 constants are *assumptions*, of the order of what launches and memory operations take; nobody has measured them, and a
@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
-from coppice.program.put_signal.kernels import chunks_moved
-from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
+from coppice.program.dialects.put_signal.kernels import chunks_moved
+from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.rows import grouped, nth_in_group, offsets, rows_of_groups
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
@@ -106,7 +106,7 @@ def simulate_put_signal(
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
         >>> from coppice.planners.algorithms.parts.moves import Moves, whole
-        >>> from coppice.program.put_signal.lower import lower_put_signal
+        >>> from coppice.program.dialects.put_signal.lower import lower_put_signal
         >>> from coppice.topology.presets import preset
         >>> box = preset("ring", gpus=3, gb_per_s=3)
         >>> chain = Moves(case := AlgorithmCase(topology=box, collective=Collective.BROADCAST, root=0), whole(case))

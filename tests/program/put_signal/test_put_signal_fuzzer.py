@@ -7,10 +7,9 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError
-from coppice.program.put_signal.contents import PutSignalContents
-from coppice.program.put_signal.fuzzer import fuzz, native_runs
-from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.verify import verify_put_signal
+from coppice.program.dialects.put_signal.fuzzer import PutSignalContents, fuzz, native_runs
+from coppice.program.dialects.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.verify import verify_put_signal
 from reference.oracle import NAMES, oracle_topology
 from support.put_signal_cases import COLLECTIVES, forest, wrong_program
 from support.put_signal_runs import PLANNERS, SIZES, programs_of, run_in_every_way

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.put_signal.kernels import chunks_moved, levels_of
-from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.program import PutSignalCall
-from coppice.program.put_signal.verify import verify_put_signal
+from coppice.program.dialects.put_signal.kernels import chunks_moved, levels_of
+from coppice.program.dialects.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.program import PutSignalCall
+from coppice.program.dialects.put_signal.verify import verify_put_signal
 from support.put_signal_cases import forest
 
 CELLS = 8

@@ -9,11 +9,11 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.put_signal.fuzzer import fuzz
-from coppice.program.put_signal.lower import MOST_STAGING, lower_put_signal
-from coppice.program.put_signal.order import is_graph_safe
-from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
-from coppice.program.put_signal.verify import verify_put_signal
+from coppice.program.dialects.put_signal.fuzzer import fuzz
+from coppice.program.dialects.put_signal.lower import MOST_STAGING, lower_put_signal
+from coppice.program.dialects.put_signal.order import is_graph_safe
+from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
+from coppice.program.dialects.put_signal.verify import verify_put_signal
 from coppice.topology.presets import preset
 from support.put_signal_cases import COLLECTIVES, catalogue, classic, forest
 

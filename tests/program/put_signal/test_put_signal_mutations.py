@@ -8,8 +8,8 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.export.put_signal.document import parse_put_signal
-from coppice.program.put_signal.program import PutSignalProgram
-from coppice.program.put_signal.verify import verify_put_signal
+from coppice.program.dialects.put_signal.program import PutSignalProgram
+from coppice.program.dialects.put_signal.verify import verify_put_signal
 from reference.put_signal_explore import explore
 from support.put_signal_cases import mutated, small_programs, text_of, tree_of
 

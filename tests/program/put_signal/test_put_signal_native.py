@@ -19,15 +19,20 @@ from hypothesis import strategies as st
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.put_signal.document import parse_put_signal
+from coppice.program.dialects.put_signal.fuzzer import (
+    PutSignalContents,
+    PutSignalFault,
+    fault_sentence,
+    fuzz,
+    fuzz_runs,
+    intervals_of,
+    native_runs,
+)
+from coppice.program.dialects.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.program import PutSignalProgram
+from coppice.program.dialects.put_signal.structure import check_form
+from coppice.program.dialects.put_signal.verify import verify_put_signal
 from coppice.program.memory import Buffer, memory_of
-from coppice.program.put_signal.contents import PutSignalContents
-from coppice.program.put_signal.faults import PutSignalFault, fault_sentence
-from coppice.program.put_signal.fuzzer import fuzz, fuzz_runs, native_runs
-from coppice.program.put_signal.intervals import intervals_of
-from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.program import PutSignalProgram
-from coppice.program.put_signal.structure import check_form
-from coppice.program.put_signal.verify import verify_put_signal
 from coppice.schedule.verification.report import Findings
 from reference.put_signal_explore import explore
 from reference.put_signal_machine import PutSignalMachine, PutSignalScript

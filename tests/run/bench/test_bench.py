@@ -78,7 +78,7 @@ def test_right_results_count_as_right(
 
 
 def test_rows_say_in_how_many_pieces_they_ran(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coppice.run.programs.planned.choose_pieces", lambda *_: 4)
+    monkeypatch.setattr("coppice.run.planned.choose_pieces", lambda *_: 4)
     rows = rows_of(2, Collective.ALL_REDUCE, tmp_path, algorithms=["forest", "ring"])
     assert {(row.size_bytes > 64, row.pieces) for row in rows if row.size_bytes} == {(True, 4)}
     assert rows[0].fields()["pieces"] == rows[0].pieces

@@ -17,7 +17,7 @@ from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import from_bfloat16, to_bfloat16
 from coppice.run.engines.numpy import NumpyEngine, run_ranks
 from coppice.run.errors import Mismatch, PeerLost
-from coppice.run.programs.planned import choose_pieces, measure_overhead_us, piece_elements
+from coppice.run.planned import choose_pieces, measure_overhead_us, piece_elements
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from coppice.topology.operations import set_link_rate
@@ -281,7 +281,7 @@ def test_groups_are_refused_where_they_make_no_sense(together: Callable[..., lis
 def test_pieces_suit_the_cost_of_a_message() -> None:
     from coppice.bounds.problem import Problem
     from coppice.planners.planning import plan
-    from coppice.run.programs.lower import schedule_of
+    from coppice.program.dialects.rank.lower import schedule_of
     from coppice.simulation.model import Model
     from support.ideal import simulate
 

@@ -17,15 +17,15 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.planning import plan
+from coppice.program.dialects.rank.lower import lower_for_run
+from coppice.program.dialects.rank.program import RankProgram
+from coppice.program.dialects.rank.verify import check_programs
 from coppice.run.engines.datatype import DataType, ReduceOp, divide, elements_of, from_bfloat16, to_bfloat16
 from coppice.run.engines.engine import Engine
 from coppice.run.engines.interpreter import interpret
 from coppice.run.engines.numpy import NumpyEngine, numpy_engines, run_ranks
 from coppice.run.engines.shared_memory.engine import shm_engines
 from coppice.run.errors import Mismatch, PeerLost, TimedOut
-from coppice.run.programs.check import check_programs
-from coppice.run.programs.lower import lower_for_run
-from coppice.run.programs.rank_program import RankProgram
 from support.generated_calls import EVERY_PAIR, Call, any_call, calls_of
 from support.rank_groups import by_engines, calls_in_processes
 from support.run_cases import Case, case, star

@@ -13,7 +13,7 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.lower import lower_put_signal
 from coppice.run.engines.numpy import numpy_engines
 from coppice.run.engines.put_signal.device import Awaited, Put
 from coppice.run.engines.put_signal.engine import PutSignalEngine

@@ -18,6 +18,8 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
+from coppice.program.dialects.rank.lower import lower_for_run
+from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.bench.measuring import Native
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp
@@ -25,8 +27,6 @@ from coppice.run.engines.engine import Engine, GroupingEngine
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.engines.torch.tensors import run_steps
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
-from coppice.run.programs.lower import lower_for_run
-from coppice.run.programs.rank_program import RankProgram
 from coppice.topology.presets import preset
 from support.generated_calls import EVERY_PAIR, calls_of
 from support.rank_groups import calls_in_processes, in_threads

@@ -14,20 +14,20 @@ from coppice.doctor.msccl.file import RULES, MscclFile
 from coppice.doctor.msccl.use import reason_not_used
 from coppice.errors import InputError
 from coppice.export.msccl.reader import program_of
-from coppice.program.deadlock import Deadlock
-from coppice.program.memory import memory_of
-from coppice.program.two_sided.cutting import (
+from coppice.program.dialects.thread_blocks.cutting import (
     fewest_together,
     fifo_depth,
     largest_safe,
     most_in_passes,
     proxy_step_deadlock,
 )
-from coppice.program.two_sided.early_sends import early_sends
-from coppice.program.two_sided.order import execution_order
-from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.races import early_sentence, written_early
-from coppice.program.two_sided.structure import check_structure
+from coppice.program.dialects.thread_blocks.order import execution_order
+from coppice.program.dialects.thread_blocks.program import Program
+from coppice.program.dialects.thread_blocks.races import early_sentence, written_early
+from coppice.program.dialects.thread_blocks.structure import check_structure
+from coppice.program.dialects.thread_blocks.unroll import early_sends
+from coppice.program.memory import memory_of
+from coppice.program.order import Deadlock
 from coppice.schedule.verification.report import Findings
 from coppice.text import short_size
 

@@ -33,12 +33,12 @@ from coppice.fitting.size_range import (
     winning_range,
 )
 from coppice.fitting.trees import ELEMENT_BYTES, FittedPlan, fit_trees
-from coppice.program.two_sided.cutting import most_in_passes
-from coppice.program.two_sided.early_sends import early_sends
-from coppice.program.two_sided.nics import kept_share
-from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.settling import settled
-from coppice.program.two_sided.verify import verify_program
+from coppice.program.dialects.thread_blocks.cutting import most_in_passes
+from coppice.program.dialects.thread_blocks.nics import kept_share
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
+from coppice.program.dialects.thread_blocks.races import settled
+from coppice.program.dialects.thread_blocks.unroll import early_sends
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.schedule.files.plan_file import decode_plan, plan_bytes
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower

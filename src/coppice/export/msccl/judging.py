@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from coppice.export.msccl.document import Document
 from coppice.export.msccl.reader import program_of
 from coppice.export.msccl.targets import target_named
-from coppice.program.two_sided.cutting import PATIENT, SMALLEST, Buffers
-from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.verify import ProgramReport, verify_program
+from coppice.program.dialects.thread_blocks.cutting import PATIENT, SMALLEST, Buffers
+from coppice.program.dialects.thread_blocks.program import Program
+from coppice.program.dialects.thread_blocks.verify import ProgramReport, verify_program
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,13 +13,13 @@ from coppice.errors import CheckError, InputError
 from coppice.export.exported import Excess
 from coppice.export.msccl.rows import STEPS, excesses
 from coppice.export.msccl.targets import MscclTarget, target_named
-from coppice.program.two_sided.channels import ChannelLimits
-from coppice.program.two_sided.cutting import proxy_step_deadlock, within_safe_sizes
-from coppice.program.two_sided.lower import Prepared, emit, prepare
-from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.settling import settled
-from coppice.program.two_sided.thread_blocks import waited_first
-from coppice.program.two_sided.verify import verify_program
+from coppice.program.dialects.thread_blocks.assignment import waited_first
+from coppice.program.dialects.thread_blocks.channels import ChannelLimits
+from coppice.program.dialects.thread_blocks.cutting import proxy_step_deadlock, within_safe_sizes
+from coppice.program.dialects.thread_blocks.lower import Prepared, emit, prepare
+from coppice.program.dialects.thread_blocks.program import Program
+from coppice.program.dialects.thread_blocks.races import settled
+from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology

@@ -25,8 +25,8 @@ from coppice.export.formats import PROTOCOLS
 from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
 from coppice.export.msccl.targets import TARGETS, shares
 from coppice.files import file_name, read_bytes
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
 from coppice.program.memory import Buffer
-from coppice.program.two_sided.program import Program, StepOp
 from coppice.rows import offsets
 
 _MAX_RANKS = 65_536

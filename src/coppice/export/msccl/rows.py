@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.export.exported import Excess
 from coppice.export.msccl.targets import MscclTarget, target_named
-from coppice.program.two_sided.program import Program, StepOp
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
 from coppice.rows import offsets, positions
 
 TYPE_OF_OP = {

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.two_sided.cutting import AMD, NVIDIA, Buffers
+from coppice.program.dialects.thread_blocks.cutting import AMD, NVIDIA, Buffers
 
 _COLLECTIVES_OF_NCCL_FORK = {
     Collective.ALL_REDUCE: "allreduce",
@@ -67,7 +67,7 @@ class MscclTarget:
     # `inplace` and `outofplace` are two switches, and both may be on. Otherwise `inplace` alone says for
     # which of the two kinds of calls the file is.
     both_places: bool = False
-    # A channel decides by which of its NICs a GPU sends (:mod:`coppice.program.two_sided.nics`); otherwise
+    # A channel decides by which of its NICs a GPU sends (:mod:`coppice.program.dialects.thread_blocks.nics`); otherwise
     # each GPU has one NIC for all channels
     by_nic: bool = False
     max_files: int  # Algorithms that can be loaded at a time

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from coppice.export.exported import require_none
 from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, excesses_of_rows, rows_for, rows_of
 from coppice.export.msccl.targets import MscclTarget, shares
+from coppice.program.dialects.thread_blocks.program import Program, StepOp
 from coppice.program.memory import Buffer
-from coppice.program.two_sided.program import Program, StepOp
 from coppice.rows import offsets, positions
 
 _LETTERS = {Buffer.NONE: b"i", Buffer.INPUT: b"i", Buffer.OUTPUT: b"o", Buffer.SCRATCH: b"s"}

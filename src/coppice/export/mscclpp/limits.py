@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from coppice.collectives import Collective
 from coppice.export.exported import Excess
+from coppice.program.dialects.puts.program import Act, Block, OneSidedProgram, Operation
 from coppice.program.memory import buffer_sizes
-from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation
 
 
 @dataclass(frozen=True, kw_only=True)

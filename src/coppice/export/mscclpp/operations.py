@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coppice.export.mscclpp.document import Value
+from coppice.program.dialects.puts.program import Act, Operation, Slots
 from coppice.program.memory import Buffer
-from coppice.program.one_sided.program import Act, Operation, Slots
 
 _LETTERS = {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coppice.program.one_sided.program import OneSidedProgram
+from coppice.program.dialects.puts.program import OneSidedProgram
 
 PRELOAD_DIRECTORY = "default"
 """Name of the directory, below the one that ``MSCCLPP_CACHE_DIR`` names (~/.cache/mscclpp)."""

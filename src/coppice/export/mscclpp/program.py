@@ -12,9 +12,9 @@ from coppice.export.formats import MscclppJsonOptions
 from coppice.export.mscclpp.limits import LIMITS, block_excesses, largest_message, size_unit
 from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS, slots_for
 from coppice.export.mscclpp.writer import mscclpp_json
-from coppice.program.one_sided.lower import OneSidedLowering, lower_one_sided
-from coppice.program.one_sided.program import OneSidedProgram
-from coppice.program.one_sided.verify import verify_one_sided
+from coppice.program.dialects.puts.lower import OneSidedLowering, lower_one_sided
+from coppice.program.dialects.puts.program import OneSidedProgram
+from coppice.program.dialects.puts.verify import verify_one_sided
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule

@@ -14,8 +14,8 @@ from coppice.collectives import Collective
 from coppice.export.mscclpp.document import JsonText, Value, parse_document
 from coppice.export.mscclpp.operations import BlockReferences, operation_of
 from coppice.files import file_name, read_bytes
+from coppice.program.dialects.puts.program import Block, ChannelEnd, OneSidedProgram, Operation
 from coppice.program.memory import Buffer
-from coppice.program.one_sided.program import Block, ChannelEnd, OneSidedProgram, Operation
 
 COLLECTIVES = {
     "allgather": Collective.ALL_GATHER,

@@ -13,8 +13,8 @@ from typing import Any
 from coppice.errors import InputError
 from coppice.export.exported import require_none
 from coppice.export.mscclpp.limits import block_excesses, largest_message
+from coppice.program.dialects.puts.program import Act, Block, OneSidedProgram, Operation, Slots
 from coppice.program.memory import Buffer, buffer_sizes
-from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation, Slots
 
 _LETTERS = {Buffer.INPUT: "i", Buffer.OUTPUT: "o", Buffer.SCRATCH: "s"}
 _WRITTEN = ("nop", "put", "pws", "pwsf", "signal", "wait", "rlxsignal", "rlxwait", "copy", "re")

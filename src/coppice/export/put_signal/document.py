@@ -15,8 +15,8 @@ from coppice.arguments import shown
 from coppice.collectives import Collective
 from coppice.decoding import JSON_FAULTS, json_fault
 from coppice.errors import InputError
+from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.program.memory import Buffer
-from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 
 FORMAT = "coppice-put-signal"
 _FORMAT_MEMBER = re.compile(rb'"format"\s*:\s*"' + FORMAT.encode() + b'"')

@@ -23,8 +23,8 @@ from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.formats import PutSignalKernelOptions, PutSignalOptions
 from coppice.export.put_signal.program import provenance_of, verified_put_signal
+from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.program.memory import all_sizes
-from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan
 from coppice.text import percent_text, plural

@@ -11,10 +11,10 @@ from coppice.export.exported import Exported
 from coppice.export.formats import PutSignalOptions
 from coppice.export.put_signal.document import put_signal_json
 from coppice.fitting.put_signal import fit_put_signal
+from coppice.program.dialects.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.program import PutSignalProgram
+from coppice.program.dialects.put_signal.verify import verify_put_signal
 from coppice.program.memory import all_sizes
-from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.program import PutSignalProgram
-from coppice.program.put_signal.verify import verify_put_signal
 from coppice.schedule.plan import Plan
 from coppice.text import percent_text, plural
 from coppice.version import __version__

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.dialects.rank.program import RankProgram, block_bounds
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import (
     DataType,
@@ -30,8 +31,7 @@ from coppice.run.engines.datatype import (
     to_bfloat16,
 )
 from coppice.run.engines.engine import DeviceMemory, DirectEngine, Engine
-from coppice.run.programs.planned import FOREST
-from coppice.run.programs.rank_program import RankProgram, block_bounds
+from coppice.run.planned import FOREST
 from coppice.topology.model import Topology
 
 Array = NDArray[Any]
@@ -135,7 +135,7 @@ class Native(Protocol):
     ) -> None:
         """Run the library's collective; in place if no input is given.
 
-        Memory is laid out as :mod:`coppice.run.programs.rank_program` says.
+        Memory is laid out as :mod:`coppice.program.dialects.rank.program` says.
         """
 
 

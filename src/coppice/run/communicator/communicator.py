@@ -11,12 +11,12 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.communicator.groups import AUTO, GroupSettings, agree, topology_of
 from coppice.run.communicator.in_network import InNetwork, is_protocol, switch_defect
 from coppice.run.engines.datatype import DataType, ReduceOp, array_of, check_reduction, data_type_of
 from coppice.run.engines.engine import DirectEngine, Engine, GroupingEngine
-from coppice.run.programs.planned import FOREST, CallRequest, RankPrograms
-from coppice.run.programs.rank_program import RankProgram
+from coppice.run.planned import FOREST, CallRequest, RankPrograms
 from coppice.topology.model import Topology
 
 
@@ -130,7 +130,7 @@ class Communicator:
 
         Args:
             collective: The collective.
-            count: M in elements (see :mod:`coppice.run.programs.rank_program`).
+            count: M in elements (see :mod:`coppice.program.dialects.rank.program`).
             dtype: Type of the elements.
             op: The reduction.
             root: Root rank of a rooted collective.

@@ -31,10 +31,10 @@ from coppice.innetwork.serving.client import (
 from coppice.innetwork.serving.settings import ClientSettings
 from coppice.native import _switch
 from coppice.options import options_of
+from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.engines.datatype import DataType, ReduceOp, divide, elements_of, from_bfloat16, to_bfloat16
 from coppice.run.engines.engine import Engine
 from coppice.run.errors import RunError
-from coppice.run.programs.rank_program import RankProgram
 
 SETTINGS_VARIABLE = "COPPICE_SWITCH_SETTINGS"
 """Options of :class:`~coppice.innetwork.serving.client.SwitchClient`, as in ``values=64,slots=128``."""

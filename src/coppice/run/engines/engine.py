@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.errors import PeerLost
-from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 
@@ -89,7 +89,7 @@ class DirectEngine(Engine, Protocol):
         root: int = -1,
         in_place: bool = False,
     ) -> None:
-        """Execute a collective of ``count`` elements; memory as in :mod:`coppice.run.programs.rank_program`."""
+        """Execute a collective of ``count`` elements; memory as in :mod:`coppice.program.dialects.rank.program`."""
 
 
 @runtime_checkable

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import CheckError, InputError
+from coppice.program.dialects.rank.program import RankBuffer, RankProgram, RowKind
 from coppice.rows import offsets
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction, combine, divide, elements_of
-from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 
 Array = NDArray[Any]
 
@@ -125,7 +125,7 @@ def interpret(
         >>> from coppice.bounds.problem import Problem
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.planning import plan
-        >>> from coppice.run.programs.lower import lower_for_run
+        >>> from coppice.program.dialects.rank.lower import lower_for_run
         >>> from coppice.topology.presets import preset
         >>> made = plan(Problem(topology=preset("ring", gpus=3), collective=Collective.ALL_REDUCE)).plan
         >>> data = [np.arange(5) * (rank + 1) for rank in range(3)]

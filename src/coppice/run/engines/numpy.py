@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.program.dialects.rank.program import RankProgram, RowKind
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import BaseEngine
 from coppice.run.engines.interpreter import RankMemory
 from coppice.run.errors import Mismatch, PeerLost, TimedOut
-from coppice.run.programs.rank_program import RankProgram, RowKind
 
 _Result = TypeVar("_Result")
 _Message = tuple[int, NDArray[Any]]

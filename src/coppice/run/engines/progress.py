@@ -20,10 +20,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.dialects.rank.program import RankProgram, RowKind
 from coppice.rows import first_rows
 from coppice.run.engines.interpreter import RankMemory
 from coppice.run.errors import TimedOut
-from coppice.run.programs.rank_program import RankProgram, RowKind
 
 WINDOW = 4
 _SPINS = 10

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.program.dialects.rank.program import RankBuffer, RankProgram
 from coppice.rows import first_rows
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine
-from coppice.run.programs.rank_program import RankBuffer, RankProgram
 
 Rate = Callable[["Experiment"], float]
 """Gives the rate of every flow of an experiment in GB/s; on an engine, every rank calls it alike."""

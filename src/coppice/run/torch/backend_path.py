@@ -335,7 +335,7 @@ class Options:
     engine: str | None = None
     # `forest`, a name of the catalogue, or a protocol of switches such as `switchml`. `COPPICE_ALGORITHM`.
     algorithm: str | None = None
-    # Smaller tensors (M of :mod:`coppice.run.programs.rank_program`, in bytes) go to gloo or NCCL.
+    # Smaller tensors (M of :mod:`coppice.program.dialects.rank.program`, in bytes) go to gloo or NCCL.
     # `COPPICE_THRESHOLD`; without one it is measured.
     threshold_bytes: int | None = None
     # File of `coppice tune export --to put-signal-rules`, which says by collective and size what is put and

@@ -19,7 +19,7 @@ from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.put_signal.opening import put_signal_engine
 from coppice.run.engines.torch.engine import TorchEngine
-from coppice.run.programs.planned import FOREST
+from coppice.run.planned import FOREST
 
 _LOG = logging.getLogger("coppice")
 _LIBRARIES = {"cpu": "gloo", "cuda": "NCCL"}

@@ -15,8 +15,8 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
-from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.order import is_graph_safe
+from coppice.program.dialects.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.order import is_graph_safe
 from coppice.run.bench.measuring import contribution, expected
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp

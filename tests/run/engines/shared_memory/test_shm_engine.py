@@ -15,13 +15,13 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
+from coppice.program.dialects.rank.lower import lower_for_run
 from coppice.run.engines.datatype import DataType, ReduceOp, combine
 from coppice.run.engines.engine import Engine
 from coppice.run.engines.interpreter import interpret
 from coppice.run.engines.shared_memory.engine import ShmEngine, shm_engines
 from coppice.run.engines.shared_memory.setup import directory_exchange, store_exchange
 from coppice.run.errors import Mismatch, PeerLost
-from coppice.run.programs.lower import lower_for_run
 from coppice.topology.presets import preset
 from support.rank_groups import by_engines, in_threads
 from support.run_cases import catalogue_bodies

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError, MissingExtraError
+from coppice.program.dialects.rank.program import RankProgram, RowKind
 from coppice.rows import first_rows
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import BaseEngine
 from coppice.run.engines.interpreter import RankMemory
 from coppice.run.engines.progress import ExecutionOrder, carry_out
 from coppice.run.errors import PeerLost, RunError, TimedOut
-from coppice.run.programs.rank_program import RankProgram, RowKind
 
 
 def run_native(

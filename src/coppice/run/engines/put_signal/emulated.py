@@ -1,10 +1,10 @@
 """Emulated put/signal device on CPUs: ranks share memory, and data arrives in random order, as late as allowed.
 
 Each rank has a thread that carries out what its host issues, with no more order than the documents of the libraries
-promise (:mod:`coppice.program.put_signal.program`): a put reads its source at any time before its call is over, its
+promise (``dialects.put_signal.program``): a put reads its source at any time before its call is over, its
 data land at any time before its signal, also long after the call, and across peers and communicators in any order. What
 comes next, and how long it is put off, is drawn from a seed. Threads and processes have a course of their own beside
-it, so that one seed does not make one run: :mod:`coppice.program.put_signal.fuzzer` does that.
+it, so that one seed does not make one run: :mod:`coppice.program.dialects.put_signal.fuzzer` does that.
 
 What a :class:`~coppice.run.engines.put_signal.emulated_graph.EmulatedGraph` has recorded is carried out as CUDA graphs
 of NCCL 2.30.3 are: signals are flags, apart from the counters of other calls and without any number that a host keeps;

@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.dialects.put_signal.lower import lower_put_signal
+from coppice.program.dialects.put_signal.order import is_graph_safe
+from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
+from coppice.program.dialects.put_signal.verify import verify_put_signal
+from coppice.program.dialects.rank.program import RankProgram
 from coppice.program.memory import Buffer, memory_of
-from coppice.program.put_signal.lower import lower_put_signal
-from coppice.program.put_signal.order import is_graph_safe
-from coppice.program.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
-from coppice.program.put_signal.verify import verify_put_signal
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.engines.engine import BaseEngine, DeviceMemory, Engine
 from coppice.run.engines.put_signal.device import Awaited, Put, PutSignalDevice
 from coppice.run.engines.put_signal.kernels import LocalCall, LocalWork
 from coppice.run.errors import RunError
-from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.put_signal.kernels import dependent_of, levels_of
+from coppice.program.dialects.put_signal.kernels import dependent_of, levels_of
 from coppice.rows import offsets, positions
 from coppice.run.engines.datatype import DataType, ReduceOp
 

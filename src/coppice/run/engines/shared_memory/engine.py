@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.native import _run
+from coppice.program.dialects.rank.program import RankProgram, block_bounds, buffer_elements
 from coppice.rows import offsets
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction, elements_of
 from coppice.run.engines.engine import BaseEngine
 from coppice.run.engines.shared_memory.setup import Exchange, join, raise_fault, usual_places
-from coppice.run.programs.rank_program import RankProgram, block_bounds, buffer_elements
 
 # As in the native core.
 _KINDS = {dtype: np.dtype(dtype.numpy_name) for dtype in DataType}
@@ -168,7 +168,7 @@ class ShmEngine(BaseEngine):
 
         Args:
             collective: The collective.
-            input: This rank's input, as long as :mod:`coppice.run.programs.rank_program` says. Not looked at in place.
+            input: This rank's input, as long as its program (``rank.program``) says. Not looked at in place.
             output: This rank's output, likewise, or in place the one memory.
             count: M in elements.
             dtype: Type of the elements.

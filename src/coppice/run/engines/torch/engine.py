@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError, MissingExtraError
+from coppice.program.dialects.rank.program import RankProgram
 from coppice.rows import offsets
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import BaseEngine, check_rank
@@ -35,7 +36,6 @@ from coppice.run.engines.torch.messages import (
     wait_steps,
 )
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
-from coppice.run.programs.rank_program import RankProgram
 
 WINDOW = 8
 """Steps whose receives are posted at once."""

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.dialects.rank.program import RowKind
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.interpreter import RankMemory
 from coppice.run.engines.progress import ExecutionOrder
 from coppice.run.errors import PeerLost, TimedOut
-from coppice.run.programs.rank_program import RowKind
 
 LARGEST_TAG = 2**31 - 1
 
@@ -136,7 +136,7 @@ def lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
 def run_native(
     backend: Any,  # A backend of torch, such as gloo
     collective: Collective,
-    # This rank's input; None if the output holds it, as :mod:`coppice.run.programs.rank_program` says
+    # This rank's input; None if the output holds it, as :mod:`coppice.program.dialects.rank.program` says
     given: Any,
     output: Any,
     *,

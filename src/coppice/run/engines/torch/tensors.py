@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from coppice.errors import InputError
+from coppice.program.dialects.rank.program import RankBuffer, RankProgram, RowKind
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
-from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 
 c10d: Any = distributed_c10d
 """What torch's own Python has from its C++ side; only parts of it are public names."""

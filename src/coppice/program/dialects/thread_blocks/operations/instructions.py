@@ -1,0 +1,186 @@
+"""Slot operations, and the instructions of every rank for a list of them, with dependencies.
+
+An operation is a copy or sum within a rank or between two, with scheduling hints.
+
+An instruction waits for the last write of what it reads (read after write) and of what it overwrites (write after
+write), and for the reads of what it overwrites (write after read). A receive waits for its send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coppice.program.dialects.thread_blocks.program import NOWHERE, Slot, StepOp
+from coppice.program.memory import ProgramMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """Scheduling hints of an operation; None leaves the choice to the lowering."""
+
+    channel: int | None = None  # Channel of its message
+    send_block: int | None = None  # Label of the thread block of the sender that sends it
+    # Label of the thread block of the receiver (for work within a rank, of that rank)
+    recv_block: int | None = None
+    # Place of the send in its thread block: its steps come in ascending order of these numbers
+    send_step: int | None = None
+    recv_step: int | None = None  # Place of the receive, or of work within a rank, likewise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotOperation:
+    """Copy or sum of ``count`` slots."""
+
+    src_rank: int  # Rank that has them
+    src_buffer: int  # :class:`~coppice.program.memory.Buffer` that they lie in
+    src_offset: int  # First slot
+    dst_rank: int  # Rank that gets them; the same one for work within a rank
+    dst_buffer: int  # Buffer that they go to
+    dst_offset: int  # First slot
+    count: int  # Slots, 1 or more
+    adds: bool  # They are added to what is there; otherwise they take its place
+    where: str = ""  # Where it was written down, such as `ring.py:12`, for messages
+    hints: Hints = Hints()  # What its author wants
+
+
+@dataclass(slots=True)
+class Instruction:
+    """A step of a rank, before it has a thread block."""
+
+    op: StepOp  # What it does
+    rank: int  # Who does it
+    src: Slot  # Slot that it reads
+    dst: Slot  # Slot that it writes
+    count: int  # Slots
+    where: str  # Where it was written down
+    block: int | None  # Label of the thread block that is asked for, or None
+    step: int | None  # Place in it that is asked for, or None
+    received: int = -1  # Message that it receives, or -1
+    sent: int = -1  # Message that it sends, or -1
+    before: set[int] = field(default_factory=set)  # Instructions that it waits for, within its rank
+    # For each slot that it writes, the instructions that read the value before it is overwritten
+    readers: list[list[int]] = field(default_factory=list)
+    # For each slot that it writes, whether the value is there at the end
+    kept: list[bool] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SlotMessage:
+    """A message with sender, receiver, and the requested channel, or None."""
+
+    src: int
+    dst: int
+    send: int
+    recv: int
+    channel: int | None
+
+
+@dataclass(frozen=True)
+class InstructionGraph:
+    """Instructions in an executable order, with their messages."""
+
+    instructions: list[Instruction | None]  # All instructions; those that were joined to another are None
+    messages: list[SlotMessage]  # All messages
+
+    def present(self) -> list[int]:
+        """Numbers of existing instructions."""
+        return [number for number, each in enumerate(self.instructions) if each is not None]
+
+    def at(self, number: int) -> Instruction:
+        """An existing instruction."""
+        found = self.instructions[number]
+        if found is None:
+            raise LookupError(f"instruction {number} was joined to another")
+        return found
+
+    def waits_for(self, number: int) -> set[int]:
+        """All dependencies of an instruction, its message's send included."""
+        each = self.at(number)
+        return each.before | ({self.messages[each.received].send} if each.received >= 0 else set())
+
+
+def instructions_of(operations: Sequence[SlotOperation], memory: ProgramMemory) -> InstructionGraph:
+    """Instructions of sequential operations."""
+    made = _Making(memory)
+    for operation in operations:
+        made.add(operation)
+    return InstructionGraph(list(made.instructions), made.messages)
+
+
+class _Making:
+    def __init__(self, memory: ProgramMemory) -> None:
+        self.memory = memory
+        self.instructions: list[Instruction] = []
+        self.messages: list[SlotMessage] = []
+        self.writer: list[int] = [-1] * memory.words
+        self.place: list[int] = [0] * memory.words  # which slot of the last writer it is
+        self.readers: list[list[int]] = [[] for _ in range(memory.words)]
+        self.final = {
+            first + slot for _, first, values in memory.end for slot in range(len(values))
+        }  # addresses that the collective leaves something at
+
+    def add(self, operation: SlotOperation) -> None:
+        """The instructions of one operation."""
+        src = (operation.src_buffer, operation.src_offset)
+        dst = (operation.dst_buffer, operation.dst_offset)
+        hints, count, where = operation.hints, operation.count, operation.where
+        there = (operation.dst_rank, count, where, hints.recv_block, hints.recv_step)
+        if operation.src_rank == operation.dst_rank:
+            self._instruction(StepOp.REDUCE if operation.adds else StepOp.COPY, src, dst, *there)
+            return
+        message = len(self.messages)
+        here = (operation.src_rank, count, where, hints.send_block, hints.send_step)
+        send = self._instruction(StepOp.SEND, src, NOWHERE, *here)
+        if operation.adds:
+            recv = self._instruction(StepOp.RECV_REDUCE_COPY, dst, dst, *there)
+        else:
+            recv = self._instruction(StepOp.RECV, NOWHERE, dst, *there)
+        self.instructions[send].sent = self.instructions[recv].received = message
+        self.messages.append(SlotMessage(operation.src_rank, operation.dst_rank, send, recv, hints.channel))
+
+    def _instruction(
+        self,
+        op: StepOp,
+        src: Slot,
+        dst: Slot,
+        rank: int,
+        count: int,
+        where: str,
+        block: int | None,
+        step: int | None,
+    ) -> int:
+        number = len(self.instructions)
+        made = Instruction(op, rank, src, dst, count, where, block, step)
+        self.instructions.append(made)
+        reads = [src] if op.reads_src else []
+        reads += [dst] if op.reads_dst else []
+        for buffer, offset in reads:
+            first = int(self.memory.base[buffer, rank]) + offset
+            for address in range(first, first + count):
+                self._waits(made, self.writer[address])
+                self.readers[address].append(number)
+        if op.writes_dst:
+            first = int(self.memory.base[dst[0], rank]) + dst[1]
+            for slot, address in enumerate(range(first, first + count)):
+                self._write(number, made, slot, address)
+        return number
+
+    def _write(self, number: int, made: Instruction, slot: int, address: int) -> None:
+        last = self.writer[address]
+        self._waits(made, last)
+        if last >= 0:
+            self.instructions[last].kept[self.place[address]] = False
+        for reader in self.readers[address]:
+            if reader != number:
+                self._waits(made, reader)
+        made_readers: list[int] = []
+        self.readers[address] = made_readers
+        self.writer[address], self.place[address] = number, slot
+        made.readers.append(made_readers)
+        made.kept.append(address in self.final)
+
+    @staticmethod
+    def _waits(made: Instruction, earlier: int) -> None:
+        if earlier >= 0:
+            made.before.add(earlier)

@@ -1,7 +1,0 @@
-"""One-sided programs: thread blocks that put data into remote memory and signal, for MSCCL++.
-
-Lowering (``lower``) decides where messages land (``placement``) and emits puts, signals and waits (``emit``). The
-verifier (``verify``) judges form (``structure``), gives every word an address (``words``), unrolls a program into
-events (``events``), finds an order of execution or a deadlock and what holds in every order (``order``), has it judged
-with what they touch (``unroll``), and tells their races (``races``).
-"""

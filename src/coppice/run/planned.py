@@ -1,0 +1,374 @@
+"""Programs of calls: ranks agree, rank 0 plans once, and every rank lowers and caches its program.
+
+Files are plan files (:mod:`coppice.schedule.files.plan_file`) with their own checksum. One that is damaged, of another
+version or for something else is made again; a directory that cannot be written costs time, not the run.
+
+The number of pieces of a chunk (pipelining) follows from the measured cost of a message and the simulated time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import statistics
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.decoding import decodable
+from coppice.errors import CoppiceError, InputError
+from coppice.files import write_atomically
+from coppice.planners.planning import plan
+from coppice.program.dialects.rank.lower import lower_rank, ring_program, schedule_of
+from coppice.program.dialects.rank.program import RankProgram
+from coppice.run.communicator.groups import Value, agree
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.engine import Engine, LearningEngine
+from coppice.schedule.files.plan_file import decode_plan, encode_plan
+from coppice.schedule.forest import Forest
+from coppice.schedule.layout import chunk_bounds
+from coppice.schedule.plan import Plan
+from coppice.schedule.schedule import Schedule
+from coppice.topology.model import Topology
+
+MOST_TRANSFERS = 2_000_000
+"""Pieces are tried while the simulated transfers, pieces counted, stay below this."""
+_MOST_PIECES = 256
+_PATIENCE = 2
+_STEPS, _WIDTH, _ROUNDS = 32, 9, 7
+_LEAST_US = 0.05
+_LEAST_PIECE_BYTES = 32 * 1024
+_IN_THE_WAY = 0.5
+_HARDLY_MORE = 1.05
+_ROOM = 0.75
+
+
+def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) -> int:
+    """Fastest number of sub-chunks per chunk.
+
+    The time is the simulated one, but not less than the busiest rank needs to post its messages. Posting is hidden
+    behind the transfers only while it is short beside them: half of it, times its share of the time, is added. Tried
+    are 1, 2, 4, .. until that has grown twice in a row; of equal times the fewest pieces count. Then chunks are cut
+    further, by two or by one and a half, down to pieces of 32 KiB, as long as the transfers take hardly more time and
+    posting fits into three quarters of it: what networks hold back in their queues delays whole pieces, and MPI
+    libraries wait for the receiver before they send a longer one, which the simulator does not know.
+
+    Args:
+        size_bytes: M in bytes.
+        overhead_us: What a message costs a rank beside its time on the links.
+
+    Examples:
+        A broadcast along a ring gains from pieces, but not when it is small:
+
+        >>> from coppice.bounds.problem import Problem
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.topology.presets import preset
+        >>> made = plan(Problem(topology=preset("ring", gpus=8), collective=Collective.BROADCAST, root=0)).plan
+        >>> choose_pieces(made.body, 1 << 10, 5.0), choose_pieces(made.body, 1 << 30, 5.0) > 8
+        (1, True)
+    """
+    from coppice.simulation.model import Model
+    from coppice.simulation.simulator import simulate
+
+    schedule = schedule_of(plan)
+    if not schedule.num_transfers or not size_bytes or schedule.collective is Collective.BARRIER:
+        return 1
+    if (schedule.step >= 0).any() and len(schedule.after):
+        return 1
+    ends = np.concatenate([schedule.src, schedule.dst])
+    posted_us = int(np.bincount(ends).max()) * overhead_us
+    most = max(1, min(_MOST_PIECES, MOST_TRANSFERS // schedule.num_transfers))
+    model = Model(overhead_us=overhead_us)
+
+    def moving_us(pieces: int) -> float:
+        return simulate(schedule, size_bytes, model=model, pieces=pieces).time_us
+
+    best, taken, least, last, worse, pieces = 1, math.inf, math.inf, math.inf, 0, 1
+    while pieces <= most and worse < _PATIENCE and pieces * posted_us < least:
+        time = max(moving_us(pieces), pieces * posted_us)
+        found = time + _IN_THE_WAY * (pieces * posted_us) ** 2 / time
+        worse = worse + 1 if found >= last else 0
+        if found < least:
+            best, taken, least = pieces, time, found
+        last, pieces = found, 2 * pieces
+    _, lengths = chunk_bounds(schedule, size_bytes)
+    longest = int(lengths.max())
+
+    def fits(pieces: int) -> bool:
+        return (
+            best < pieces <= most
+            and longest >= pieces * _LEAST_PIECE_BYTES
+            and pieces * posted_us <= _ROOM * taken
+            and moving_us(pieces) <= _HARDLY_MORE * taken
+        )
+
+    while further := next(filter(fits, (2 * best, 3 * best // 2)), 0):
+        best = further
+    return best
+
+
+def piece_elements(plan: Schedule | Forest, count: int, pieces: int) -> int | None:
+    """Largest sub-chunk in elements if the largest chunk is cut into ``pieces``; None if that is 1."""
+    if pieces <= 1:
+        return None
+    _, length = chunk_bounds(schedule_of(plan), count)
+    longest = int(length.max()) if len(length) else 0
+    return max(1, -(-longest // pieces))
+
+
+def measure_overhead_us(engine: Engine, *, timeout_s: float) -> float:
+    """Measure the cost of an additional message per step in microseconds, equal on all ranks.
+
+    Every rank sends messages of one element to the next one, one at a time and then several at a time. The difference
+    between the medians of the rounds counts, and of all ranks the median. Ranks that share cores keep each other
+    waiting, and do so in a collective. It is at least a fifth of what a step with one message takes: on busy cores the
+    difference drowns in noise, and a cost of nothing would cut plans to dust.
+    """
+    if engine.ranks == 1:
+        return _LEAST_US
+    narrow, wide = (ring_program(engine.rank, engine.ranks, _STEPS, width) for width in (1, _WIDTH))
+    empty = np.zeros(0, dtype=np.uint8)
+
+    def seconds(program: RankProgram) -> float:
+        begin = time.perf_counter()
+        engine.run(program, empty, empty, dtype=DataType.UINT8, op=ReduceOp.SUM, timeout_s=timeout_s)
+        return time.perf_counter() - begin
+
+    seconds(wide)  # connections are made
+    alone = statistics.median(seconds(narrow) for _ in range(_ROUNDS)) * 1e6
+    together = statistics.median(seconds(wide) for _ in range(_ROUNDS)) * 1e6
+    own = max(_LEAST_US, (together - alone) / (_STEPS * (_WIDTH - 1)), alone / _STEPS / 5)
+    answers = engine.exchange(msgspec.json.encode(own))
+    return statistics.median(float(msgspec.json.decode(answer)) for answer in answers)
+
+
+PROGRAMS_KEPT = 256
+"""Programs that a rank keeps; the one that was used longest ago goes first."""
+
+FOREST = "forest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRequest:
+    """Arguments of a call; equal on all ranks."""
+
+    collective: Collective  # The collective
+    count: int  # M in elements
+    dtype: DataType  # Type of the elements
+    op: ReduceOp  # The reduction
+    root: int | None  # Root rank, or None
+    in_place: bool  # Input and output are one memory
+
+    def record(self) -> dict[str, Value]:
+        """The arguments by name."""
+        return {
+            "count": self.count,
+            "dtype": self.dtype.value,
+            "op": self.op.value if self.collective.reduces else None,
+            "root": self.root,
+            "in_place": self.in_place,
+        }
+
+
+class _Answer(msgspec.Struct):
+    """What rank 0 tells the others: an error, or how many pieces and, the first time, the plan."""
+
+    error: str = ""
+    pieces: int = 1
+    plan: bytes = b""
+
+
+class RankPrograms:
+    """Cached programs of one rank on one topology.
+
+    Args:
+        engine: The group.
+        topology: Its ranks are those of the group.
+        algorithm: ``forest`` for the optimal planner of each collective, or a name of the catalogue.
+        pieces: Pieces of every chunk, or ``auto`` for what the simulator finds best.
+        cache_dir: Where plans are kept, see :func:`~coppice.run.planned.cache_directory`.
+        timeout_s: Longest wait for another rank while the cost of a message is measured, in seconds.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        topology: Topology,
+        *,
+        algorithm: str,
+        pieces: int | str,
+        cache_dir: str | os.PathLike[str] | None,
+        timeout_s: float,
+    ) -> None:
+        self._engine, self._topology = engine, topology
+        self._algorithm, self._pieces, self._timeout_s = algorithm, pieces, timeout_s
+        self._cache = PlanCache(cache_dir)
+        self._programs: OrderedDict[CallRequest, RankProgram] = OrderedDict()
+        self._bodies: dict[tuple[Collective, int | None], Schedule | Forest] = {}
+        self._chosen: dict[tuple[Collective, int | None, int], int] = {}
+        self._overhead_us = 0.0
+
+    def known(self, request: CallRequest) -> RankProgram | None:
+        """Cached program, if any."""
+        found = self._programs.get(request)
+        if found is not None:
+            self._programs.move_to_end(request)
+        return found
+
+    def make(self, request: CallRequest) -> RankProgram:
+        """Agree on the request, and build its program; collective over the ranks."""
+        agree(self._engine.exchange, request.collective.value, request.record())
+        if self._pieces == "auto" and not self._overhead_us:
+            self._overhead_us = measure_overhead_us(self._engine, timeout_s=self._timeout_s)
+        body, pieces = self._planned(request)
+        self._bodies[request.collective, request.root] = body
+        program = lower_rank(
+            body,
+            self._engine.rank,
+            request.count,
+            in_place=request.in_place,
+            piece_elements=piece_elements(body, request.count, pieces),
+        )
+        if isinstance(self._engine, LearningEngine):
+            self._engine.learn(program, body)
+        self._programs[request] = program
+        while len(self._programs) > PROGRAMS_KEPT:
+            self._programs.popitem(last=False)
+        return program
+
+    def _planned(self, request: CallRequest) -> tuple[Schedule | Forest, int]:
+        """Plan and pieces, as rank 0 has them."""
+        mine = b""
+        key = (request.collective, request.root)
+        if self._engine.rank == 0:
+            mine = msgspec.msgpack.encode(self._answer(request, tell=key not in self._bodies))
+        answer = msgspec.msgpack.decode(self._engine.exchange(mine)[0], type=decodable(_Answer))
+        if answer.error:
+            raise InputError(answer.error)
+        if key in self._bodies:
+            return self._bodies[key], answer.pieces
+        return decode_plan(zlib.decompress(answer.plan), name="the plan of rank 0").body, answer.pieces
+
+    def _answer(self, request: CallRequest, *, tell: bool) -> _Answer:
+        """What rank 0 says; it must answer, whatever happens."""
+        key = (request.collective, request.root)
+        try:
+            if not tell:
+                return _Answer(pieces=self._chosen_pieces(request, self._bodies[key]))
+            made = self._plan(request)
+            return _Answer(
+                pieces=self._chosen_pieces(request, made.body), plan=zlib.compress(encode_plan(made), 1)
+            )
+        except CoppiceError as error:
+            return _Answer(error=str(error))
+        except Exception as error:  # noqa: BLE001  (the others wait for an answer)
+            return _Answer(error=f"rank 0 cannot plan {request.collective}: {type(error).__name__}: {error}")
+
+    def _plan(self, request: CallRequest) -> Plan:
+        problem = Problem(topology=self._topology, collective=request.collective, root=request.root)
+        default = self._algorithm == FOREST or request.collective is Collective.BARRIER
+        name = None if default else self._algorithm
+        # Messages find their way through other machines by themselves, where an algorithm asks for them.
+        relayed = not default or request.collective is Collective.BARRIER
+
+        def make() -> Plan:
+            return plan(problem, algorithm=name, relay_gpus=relayed, ring=False).plan
+
+        return self._cache.plan(problem, FOREST if default else self._algorithm, make)
+
+    def _chosen_pieces(self, request: CallRequest, body: Schedule | Forest) -> int:
+        """Pieces for the power of two at or above the size."""
+        if self._pieces != "auto":
+            return int(self._pieces)
+        size_bytes = 1 << max(0, request.count * request.dtype.itemsize - 1).bit_length()
+        key = (request.collective, request.root, size_bytes)
+        if key not in self._chosen:
+            self._chosen[key] = choose_pieces(body, size_bytes, self._overhead_us)
+        return self._chosen[key]
+
+
+def cache_directory(given: str | os.PathLike[str] | None = None) -> Path:
+    """Directory of cached plans: as given, or ``$COPPICE_CACHE``, ``$XDG_CACHE_HOME/coppice`` or ``~/.cache/coppice``.
+
+    Examples:
+        >>> cache_directory("/somewhere").as_posix()
+        '/somewhere'
+    """
+    if given is not None:
+        return Path(given)
+    if os.environ.get("COPPICE_CACHE"):
+        return Path(os.environ["COPPICE_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "coppice"
+
+
+class PlanCache:
+    """Plans cached in a directory.
+
+    Args:
+        directory: Where they are; None as :func:`cache_directory` says. It is made when something is first kept.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        self.directory = cache_directory(directory) / "plans"
+
+    def path(self, problem: Problem, algorithm: str) -> Path:
+        """File of the plan of ``problem`` by ``algorithm`` in this version."""
+        from coppice.version import __version__
+
+        fields = (
+            __version__,
+            problem.topology.sha256,
+            problem.collective.value,
+            problem.root,
+            problem.weights,
+            problem.demands,
+            algorithm,
+        )
+        name = hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
+        return self.directory / f"{problem.collective}-{name[:32]}.json"
+
+    def plan(self, problem: Problem, algorithm: str, make: Callable[[], Plan]) -> Plan:
+        """Cached plan, or the result of ``make``, which is then stored.
+
+        Args:
+            algorithm: Name of the planner and its options.
+        """
+        path = self.path(problem, algorithm)
+        found = _read(path, problem)
+        if found is not None:
+            return found
+        made = make()
+        data = encode_plan(made)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, data)
+        except (OSError, InputError):
+            return made
+        return made
+
+
+def _read(path: Path, problem: Problem) -> Plan | None:
+    """The plan in a file, if it is one for ``problem``."""
+    try:
+        found = decode_plan(path.read_bytes(), name=str(path))
+    except (OSError, InputError):
+        return None
+    theirs, root = found.problem, -1 if problem.root is None else problem.root
+    same = (
+        theirs.collective is problem.collective
+        and (-1 if theirs.root is None else theirs.root) == root
+        and theirs.topology.sha256 == problem.topology.sha256
+        and theirs.weights == problem.weights
+        and theirs.demands == problem.demands
+    )
+    return found if same else None

@@ -1,1 +1,0 @@
-"""Per-rank programs: lowered from schedules, cut into sub-chunks, verified and cached."""
